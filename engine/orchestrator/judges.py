@@ -30,7 +30,11 @@ async def open_judge(config: VerifierRun, run: RunContext) -> tuple[Judge, Close
     settings = config.verifier
     if isinstance(config.policy, EndpointPolicyConfig):
         policy = open_endpoint(config.policy, run.run_dir)
-        await policy.check(())
+        try:
+            await policy.check(())
+        except BaseException:
+            await policy.close()
+            raise
         asked = EndpointJudge(
             policy,
             max_context=settings.max_context,

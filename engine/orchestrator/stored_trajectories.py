@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from engine.datasets.store import load_dataset
 from engine.errors import ConfigError, DatasetError, Problem
@@ -18,8 +21,10 @@ from engine.events.spool import SPOOL_NAME, read_lines
 from engine.orchestrator.collection.earlier import is_kept
 from engine.orchestrator.collection.ledger import type_of
 from engine.rollout.summary import RolloutSummary
-from engine.types import RolloutKey, Step, TerminationReason, ToolCall, Verdict
+from engine.types import RolloutKey, Step, TaskRow, TerminationReason, ToolCall, Verdict
 from engine.verifiers.execution_free import Transcript, turn_of
+
+log = structlog.get_logger("orchestrator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +80,7 @@ class StoredTrajectories:
         """Trajectory → offset behind its terminal record, in the order of the spool."""
 
     def read(self, wanted: Collection[TrajectoryId]) -> Iterator[StoredTrajectory]:
-        """Yield trajectories in the order in which they finished.
-
-        Raises:
-            DatasetError: the task of one is not in the run's datasets.
-        """
-        problems = self._problem_statements()
+        """Yield trajectories in the order in which they finished, without those whose task is unknown."""
         steps: dict[RolloutKey, list[Step]] = {}
         for line in read_lines(self._spool):
             kind = type_of(line.data)
@@ -95,24 +95,38 @@ class StoredTrajectories:
             found = TrajectoryId(run=self._run, key=key)
             if kind == "trajectory_started" or found not in wanted or self.ids.get(found) != line.end:
                 continue
-            if key.task_id not in problems:
-                raise DatasetError(
-                    f"task {key.task_id} of run {self._run} is in none of the run's datasets: a judge cannot "
-                    "read its problem statement; restore the dataset, or leave the run out"
-                )
-            transcript = Transcript(problem=problems[key.task_id], turns=turns, patch=event["patch"])
+            row = self.rows.get(key.task_id)
+            if row is None:
+                continue
+            transcript = Transcript(problem=row.task.problem_statement, turns=turns, patch=event["patch"])
             resolved = event["verdict"] == Verdict.PASSED
             submitted = event["termination"] == TerminationReason.SUBMITTED
             yield StoredTrajectory(id=found, transcript=transcript, resolved=resolved, submitted=submitted)
 
-    def _problem_statements(self) -> dict[str, str]:
-        """Return the problem statements of the run's datasets by task."""
+    @cached_property
+    def rows(self) -> Mapping[str, TaskRow]:
+        """Return the tasks of the run's datasets by id; a dataset that cannot be read is left out."""
+        found: dict[str, TaskRow] = {}
+        for name in self._datasets:
+            try:
+                found |= {row.task.id: row for row in load_dataset(self._home, name).rows}
+            except DatasetError as error:
+                log.warning("dataset_not_read", run=self._run, dataset=name, error=str(error))
+        return found
+
+    @property
+    def _datasets(self) -> Collection[str]:
         sections = (self._config.get("dataset"), self._config.get("evaluation"))
-        names = [section.get("name") or section.get("dataset") for section in sections if section]
+        names = (section.get("name") or section.get("dataset") for section in sections if section)
+        return tuple(dict.fromkeys(filter(None, names)))
+
+    def without_task(self) -> dict[TrajectoryId, str]:
+        """Return the trajectories whose task is unknown, with the reason."""
+        names = " and ".join(f"'{name}'" for name in self._datasets) or "none"
         return {
-            row.task.id: row.task.problem_statement
-            for name in filter(None, names)
-            for row in load_dataset(self._home, name).rows
+            found: f"task {found.key.task_id} is not in the datasets of run {self._run} ({names}); restore it"
+            for found in self.ids
+            if found.key.task_id not in self.rows
         }
 
 

@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _write(options: argparse.Namespace) -> dict[str, int]:
     chat = open_model(options.model, home=options.home, read=False).chat().without_thinking()
-    labelled = [*_labelled(options, "on_policy"), *_labelled(options, "off_policy")]
+    unknown: list[str] = []
+    labelled = [one for origin in ("on_policy", "off_policy") for one in _labelled(options, origin, unknown)]
     chosen = choose(labelled, seed=options.seed, extra=options.extra)
     too_long: list[str] = []
     counts: Counter[str] = Counter()
@@ -61,12 +62,15 @@ def _write(options: argparse.Namespace) -> dict[str, int]:
         "examples": examples_written,
         **dict(sorted(counts.items())),
         "too_long": len(too_long),
+        "without_task": len(unknown),
     }
 
 
-def _labelled(options: argparse.Namespace, origin: str) -> Iterator[Labelled]:
+def _labelled(options: argparse.Namespace, origin: str, unknown: list[str]) -> Iterator[Labelled]:
+    """Yield the trajectories of an origin; ``unknown`` receives those whose task is in no dataset."""
     for run in getattr(options, origin):
         source = StoredTrajectories(options.home / "runs" / run, home=options.home, phases=options.phases)
+        unknown += map(str, source.without_task())
         for stored in source.read(source.ids):
             yield Labelled(
                 key=str(stored.id),

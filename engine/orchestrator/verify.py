@@ -68,6 +68,7 @@ class Verification:
         self._sources: list[StoredTrajectories] = []
         self._found: dict[TrajectoryId, ScoreRecord] = {}
         """Newest record of each trajectory, over all attempts."""
+        self._without_task: dict[TrajectoryId, str] = {}
         self._resolved: dict[TrajectoryId, bool] = {}
         """Verdicts of the trajectories in flight."""
         self._total = 0
@@ -85,6 +86,7 @@ class Verification:
                     Problem(f"run '{name}' has no graded trajectories in these phases", "verifier.runs")
                 )
             self._sources.append(source)
+            self._without_task |= source.without_task()
         wanted = {found for source in self._sources for found in source.ids}
         self._total = len(wanted)
         self._found = {key: record for key, record in _scored(self._run.run_dir) if key in wanted}
@@ -96,6 +98,8 @@ class Verification:
             RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is dropped.
             RunEndingError: no further trajectory would get a score.
         """
+        for key, reason in self._without_task.items():
+            self._record(Judgement(key=key, score=None, error=reason, attempts=1))
         left = _Feed(self._left(), self._run)
         self._report(force=True)
         while not left.is_exhausted:
@@ -111,7 +115,7 @@ class Verification:
         for source in self._sources:
             wanted = {
                 found
-                for found in source.ids
+                for found in source.ids.keys() - self._without_task.keys()
                 if (known := self._found.get(found)) is None or known.p_yes is None
             }
             for stored in source.read(wanted):
@@ -123,7 +127,7 @@ class Verification:
         values = {} if score is None else {field.name: getattr(score, field.name) for field in fields(score)}
         record = ScoreRecord(
             **values,
-            resolved=self._resolved.pop(key),
+            resolved=self._resolved.pop(key, None),
             error=judgement.error[:_ERROR_CHARS],
             attempts=judgement.attempts,
         )

@@ -14,7 +14,9 @@ from engine.errors import DatasetError
 from engine.events.stored_trajectories import StoredStep, StoredTrajectory, write_trajectories
 from engine.types import Verdict
 from engine.verifiers.execution_based.__main__ import main
+from engine.verifiers.execution_based.reports import TestReport
 from engine.verifiers.execution_based.rollout_files import read_rollouts, read_tests
+from engine.verifiers.execution_based.store import FolderReports
 from engine.verifiers.selection.__main__ import main as selection
 from tests.dataset_builders import (
     NUMBERS,
@@ -122,6 +124,27 @@ def test_a_task_whose_tests_do_not_run_has_no_regression_scores(
     assert "the tests of its repository do not run" in line["error"]
     assert not {"regression_passes", "reproduction_passes"} & line.keys()
     assert selection([str(tmp_path / "out/rollouts.jsonl"), "--rule", "eb"]) == 2
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["without_score"] == 1
+
+
+def test_what_is_raised_for_one_task_leaves_the_others_their_scores(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = FolderReports.save
+
+    async def full(store: FolderReports, key: str, report: TestReport) -> None:
+        if not report.outcomes:
+            raise OSError("no space left on device")
+        await save(store, key, report)
+
+    monkeypatch.setattr(FolderReports, "save", full)
+    lines = [rollout("a", GOOD, task="silent"), rollout("b", GOOD, resolved=True)]
+    write_lines(tmp_path / "rollouts.jsonl", lines)
+    assert main(command(home, tmp_path)) == 0
+    lost, scored = read_lines(tmp_path / "out/rollouts.jsonl")
+    assert lost["error"] == "OSError: no space left on device"
+    assert "regression_passes" not in lost
+    assert scored["regression_passes"] == scored["regression_tests"] > 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["without_score"] == 1
 
 

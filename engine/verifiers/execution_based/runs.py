@@ -32,6 +32,7 @@ from engine.verifiers.execution_based.store import MemoryReports, ReportStore
 
 T = TypeVar("T")
 _LEAST_FILE_S = 5.0
+_SEPARATE_BUDGET = 3
 _SEPARABLE = frozenset({RunStatus.TIMED_OUT, RunStatus.NO_REPORT})
 
 
@@ -120,9 +121,25 @@ class TestRuns:
         report = await self._run(row, patch, selection, self._timeout_s, trace)
         if report.status not in _SEPARABLE or len(selection.files) <= 1:
             return report
-        limit = max(_LEAST_FILE_S, self._timeout_s / len(selection.files))
-        parts = [replace(selection, files=(file,)) for file in selection.files]
-        return merged([await self._run(row, patch, part, limit, trace) for part in parts])
+        return await self._separately(row, patch, selection, trace)
+
+    async def _separately(
+        self, row: TaskRow, patch: str, selection: TestSelection, trace: bool
+    ) -> TestReport:
+        """Run files one by one.
+
+        Each has the time limit of a whole run, so that slow files count as they do together, until those that
+        hit it have spent ``_SEPARATE_BUDGET`` such limits; the rest share one.
+        """
+        least = max(_LEAST_FILE_S, self._timeout_s / len(selection.files))
+        left_s = _SEPARATE_BUDGET * self._timeout_s
+        reports: list[TestReport] = []
+        for file in selection.files:
+            limit = max(least, min(self._timeout_s, left_s))
+            reports.append(await self._run(row, patch, replace(selection, files=(file,)), limit, trace))
+            if reports[-1].status is RunStatus.TIMED_OUT:
+                left_s -= limit
+        return merged(reports)
 
     async def inspect(self, row: TaskRow, look: Callable[[Sandbox], Awaitable[T]]) -> T:
         """Return what ``look`` finds in a sandbox with the untouched repository.

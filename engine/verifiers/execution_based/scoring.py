@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
 from pydantic import Field
 
 from engine.config.base import Section
@@ -39,6 +40,7 @@ from engine.verifiers.execution_based.store import FolderReports
 from engine.verifiers.execution_based.toxicity import TestQuality, quality_of_tests
 
 _FIRST_REJECTS = 5
+_log = structlog.get_logger(__name__)
 
 
 class ScoringSettings(Section):
@@ -105,7 +107,7 @@ async def score_files(home: Path, inputs: ScoringInputs, settings: ScoringSettin
         store=FolderReports(inputs.output / "reports"),
     )
     try:
-        results = await asyncio.gather(*(_score_task(runs, task, settings) for task in work))
+        results = await asyncio.gather(*(_score_or_lose(runs, task, settings) for task in work))
     finally:
         await pool.close()
     rollouts = [line for result in results for line in result.rollouts]
@@ -168,6 +170,16 @@ def _distinct(tests: Iterable[ReproductionTest]) -> tuple[ReproductionTest, ...]
     for test in tests:
         found.setdefault(test.digest, test)
     return tuple(found.values())
+
+
+async def _score_or_lose(runs: TestRuns, work: _TaskWork, settings: ScoringSettings) -> _TaskResult:
+    """Score the rollouts of one task; whatever is raised costs its own task only."""
+    try:
+        return await _score_task(runs, work, settings)
+    except Exception as error:
+        _log.exception("task_not_scored", task=work.row.task.instance_id)
+        problem = f"{type(error).__name__}: {error}"
+        return _TaskResult(rollouts=[_lost(work, rollout, problem) for rollout in work.rollouts], tests=[])
 
 
 async def _score_task(runs: TestRuns, work: _TaskWork, settings: ScoringSettings) -> _TaskResult:

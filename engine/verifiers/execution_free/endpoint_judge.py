@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 
 from engine.errors import ContextLengthError, ScoreError
 from engine.inference.endpoint.answers import TokenLogprobs
@@ -34,6 +35,9 @@ RETRY_TEMPERATURE = 0.5
 """Temperature of attempts after the first, which is greedy: the same response would have the same flaw."""
 _KEY = RolloutKey(iteration=0, phase="verifier", task_id="", index=0)
 _SHOWN = 200
+_SMALLER = 0.75
+"""Share of a prompt that the endpoint refused for its length to which it is shortened."""
+_MAX_REFUSALS = 3
 
 
 class EndpointJudge:
@@ -41,7 +45,8 @@ class EndpointJudge:
 
     Args:
         policy: the endpoint; it must give ``top_logprobs``, or with ``forced`` be a vLLM server.
-        max_context: maximum length of a prompt and its response, tokens, by an estimate from characters.
+        max_context: maximum length of a prompt and its response, tokens; estimated from characters, by the
+            densest text among the prompts that the endpoint has counted.
         max_response: maximum length of a response, tokens, thinking included.
         part: what the judge reads.
         forced: score both answers as continuations of the prompt, in two requests.
@@ -61,21 +66,33 @@ class EndpointJudge:
         self._max_response = max_response
         self._part: JudgedPart = part
         self._forced = forced
+        self._density = 1.0
+        """Tokens of a prompt for each that is estimated; the most that a prompt had, at least 1."""
 
     async def score(self, transcript: Transcript, *, attempt: int = 0) -> Score:
         """Score one transcript. Raises ScoreError, ModelError, RunEndingError."""
-        shortened = shorten(
-            transcript,
-            limit=self._limit,
-            prompt_tokens=lambda shown: estimate_tokens(judge_messages(shown, self._part)),
-            text_tokens=lambda text: estimate_tokens([{"content": text}]),
-        )
-        messages = judge_messages(shortened.transcript, self._part)
-        try:
-            score = await (self._force(messages) if self._forced else self._ask(messages, attempt))
-        except ContextLengthError as error:
-            raise ScoreError(f"{error}; lower the judge's context", retry=False) from error
-        return replace(score, shortened=shortened.pieces)
+        limit, refused = self._limit, 0
+        while True:
+            shortened = shorten(
+                transcript,
+                limit=limit,
+                prompt_tokens=lambda shown: self._estimate(judge_messages(shown, self._part)),
+                text_tokens=lambda text: self._estimate([{"content": text}]),
+            )
+            messages = judge_messages(shortened.transcript, self._part)
+            try:
+                score = await (self._force(messages) if self._forced else self._ask(messages, attempt))
+            except ContextLengthError as error:
+                if refused == _MAX_REFUSALS:
+                    raise ScoreError(f"{error}; lower the judge's context", retry=False) from error
+                refused += 1
+                limit = int(_SMALLER * min(limit, self._estimate(messages)))
+            else:
+                self._density = max(self._density, score.prompt_tokens / estimate_tokens(messages))
+                return replace(score, shortened=shortened.pieces)
+
+    def _estimate(self, messages: Sequence[Message]) -> int:
+        return ceil(self._density * estimate_tokens(messages))
 
     async def _ask(self, messages: Sequence[Message], attempt: int) -> Score:
         """Read the probabilities where the response says YES or NO."""

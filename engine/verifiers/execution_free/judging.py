@@ -80,7 +80,7 @@ async def judge_one(judge: Judge, key: Key, transcript: Transcript, *, max_attem
         try:
             score = await judge.score(transcript, attempt=attempt)
         except (ScoreError, ModelError) as error:
-            reason = str(error)
+            reason = str(error) or type(error).__name__
             if isinstance(error, ScoreError) and not error.retry:
                 break
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Literal
 
@@ -13,6 +14,12 @@ JudgedPart = Literal["trajectory", "patch"]
 
 ANSWERS = ("YES", "NO")
 ANSWER_START, ANSWER_END = "<judgement>", "</judgement>"
+
+_TAGS = "SYSTEM|USER|STEP|ASSISTANT|PATCH"
+_HEADINGS = "INTERACTION LOG|ISSUE|FINAL PATCH|END INTERACTION|END ISSUE|END FINAL PATCH"
+_TAG = re.compile(rf"(?:^|(?<=[\r\n]))([-+ \t]*)\[(/?(?:{_TAGS}))\](?=[ \t]*(?:[\r\n]|$))")
+_HEADING = re.compile(rf"===[ \t]*({_HEADINGS})[ \t]*===")
+_ANSWER = re.compile(r"<(/?judgement)>")
 
 _SYSTEM = """\
 You are an expert judge of software engineering work. An AI agent was given an issue of a repository. You \
@@ -76,4 +83,14 @@ def _patch(transcript: Transcript) -> Iterator[str]:
 
 
 def _tagged(tag: str, text: str) -> Iterator[str]:
-    yield f"\n[{tag}]\n{text}\n[/{tag}]"
+    yield f"\n[{tag}]\n{neutralised(text)}\n[/{tag}]"
+
+
+def neutralised(text: str) -> str:
+    """Return a text in which the prompt's own tags, headings and answers are no longer such.
+
+    Whatever an agent or a sandbox printed stays between its tags: a line ``[/PATCH]`` becomes ``(/PATCH)``.
+    """
+    for pattern, shown in ((_TAG, r"\1(\2)"), (_HEADING, r"-- \1 --"), (_ANSWER, r"(\1)")):
+        text = pattern.sub(shown, text)
+    return text

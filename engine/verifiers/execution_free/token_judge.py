@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from engine.errors import ScoreError
 from engine.models.attention import Segments
 from engine.models.base import LanguageModel
 from engine.models.chat.base import Chat
@@ -30,7 +31,7 @@ class TokenScorer(Protocol):
         """Return the log-probability of each continuation of a prompt: the sum over its tokens.
 
         Raises:
-            ModelError: the model did not score them.
+            ModelError, ScoreError: the model did not score them.
         """
 
 
@@ -44,12 +45,29 @@ class ModelScorer:
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="judge")
+        self._turn = asyncio.Lock()
 
     async def logprobs(
         self, prompt_ids: Sequence[int], continuations: Sequence[Sequence[int]]
     ) -> list[float]:
-        """Return the log-probability of each continuation, at temperature 1."""
-        return await in_thread(lambda: self._logprobs(prompt_ids, continuations), executor=self._thread)
+        """Return the log-probability of each continuation, at temperature 1.
+
+        Raises:
+            ScoreError: the prompt does not fit into the GPU's memory.
+        """
+        async with self._turn:  # a caller that is cancelled while it waits leaves no work to the thread
+            try:
+                return await in_thread(
+                    lambda: self._logprobs(prompt_ids, continuations), executor=self._thread
+                )
+            except torch.OutOfMemoryError:
+                pass  # its frames hold the tensors that are to be freed
+        torch.cuda.empty_cache()
+        raise ScoreError(
+            f"a prompt of {len(prompt_ids)} tokens does not fit into the GPU's memory; lower the judge's "
+            "context",
+            retry=False,
+        )
 
     async def close(self) -> None:
         """Wait for the score in progress and end the thread."""

@@ -3,7 +3,8 @@
 Of each task with both outcomes one right and one wrong trajectory are taken for each origin, those that ended
 by submission first (as DeepSWE's verifier was trained). A set of several origins is their union: with
 trajectories of the policy itself and of others it is SWE-Gym's mixture. ``extra`` adds pairs from tasks that
-have one outcome only, whose right and wrong members are of different tasks.
+have one outcome only, whose right and wrong members are of different tasks. A pair of which one does not fit
+is left out whole.
 """
 
 from __future__ import annotations
@@ -57,8 +58,12 @@ class Example:
     """Number of pieces of the trajectory that were replaced or removed so that it fits."""
 
 
-def choose(candidates: Iterable[Labelled], *, seed: int = 0, extra: int = 0) -> list[Labelled]:
-    """Return as many right as wrong trajectories, of every origin for itself, in random order.
+Pair = tuple[Labelled, Labelled]
+"""A right and a wrong trajectory of one origin, in random order."""
+
+
+def choose(candidates: Iterable[Labelled], *, seed: int = 0, extra: int = 0) -> list[Pair]:
+    """Return pairs of a right and a wrong trajectory, of every origin for itself, in random order.
 
     Args:
         candidates: graded trajectories.
@@ -69,21 +74,20 @@ def choose(candidates: Iterable[Labelled], *, seed: int = 0, extra: int = 0) -> 
     groups: dict[str, dict[str, list[Labelled]]] = defaultdict(lambda: defaultdict(list))
     for candidate in candidates:
         groups[candidate.origin][candidate.task_id].append(candidate)
-    chosen: list[Labelled] = []
+    chosen: list[Pair] = []
     for _, tasks in sorted(groups.items()):
         alone: dict[bool, list[Labelled]] = {True: [], False: []}
         for _, members in sorted(tasks.items()):
             best = {outcome: _pick(members, outcome, generator) for outcome in (True, False)}
             found = [one for one in best.values() if one is not None]
             if len(found) == 2:
-                chosen += found
+                chosen.append((found[0], found[1]))
             else:
                 alone[found[0].resolved] += found
         pairs = min(extra, *map(len, alone.values()))
-        for of_outcome in alone.values():
-            chosen += generator.sample(of_outcome, pairs)
+        chosen += zip(*(generator.sample(alone[outcome], pairs) for outcome in (True, False)), strict=True)
     generator.shuffle(chosen)
-    return chosen
+    return [pair if generator.random() < 0.5 else pair[::-1] for pair in chosen]
 
 
 def _pick(members: Sequence[Labelled], resolved: bool, generator: random.Random) -> Labelled | None:
@@ -94,7 +98,7 @@ def _pick(members: Sequence[Labelled], resolved: bool, generator: random.Random)
 
 
 def examples(
-    chosen: Iterable[Labelled],
+    chosen: Iterable[Pair],
     *,
     limit: int,
     prompt_tokens: Callable[[Sequence[Message]], int],
@@ -110,23 +114,20 @@ def examples(
         prompt_tokens: exact length of a prompt.
         text_tokens: length of one text.
         part: what the judge reads.
-        too_long: receives the keys of trajectories left out because they do not fit without any turn either.
+        too_long: receives the keys of trajectories left out because they, or their partners, do not fit
+            without any turn either.
     """
-    for one in chosen:
-        try:
-            shortened = shorten(
-                one.transcript,
-                limit=limit,
-                prompt_tokens=lambda shown: prompt_tokens(judge_messages(shown, part)),
-                text_tokens=text_tokens,
-            )
-        except ScoreError:
-            if too_long is not None:
-                too_long.append(one.key)
-            continue
+
+    def example(one: Labelled) -> Example:
+        shortened = shorten(
+            one.transcript,
+            limit=limit,
+            prompt_tokens=lambda shown: prompt_tokens(judge_messages(shown, part)),
+            text_tokens=text_tokens,
+        )
         answer = ANSWERS[0] if one.resolved else ANSWERS[1]
         reply: Message = {"role": "assistant", "content": f"{ANSWER_START}{answer}{ANSWER_END}"}
-        yield Example(
+        return Example(
             key=one.key,
             task_id=one.task_id,
             origin=one.origin,
@@ -134,6 +135,15 @@ def examples(
             messages=(*judge_messages(shortened.transcript, part), reply),
             shortened=shortened.pieces,
         )
+
+    for pair in chosen:
+        try:
+            found = [example(one) for one in pair]
+        except ScoreError:
+            if too_long is not None:
+                too_long += [one.key for one in pair]
+        else:
+            yield from found
 
 
 def write_examples(path: Path, found: Iterable[Example]) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,8 +19,8 @@ from engine.inference.endpoint.keys import Endpoint
 from engine.inference.endpoint.policy import EndpointPolicy
 from engine.verifiers.execution_free import EndpointJudge, Judgement, Score, Transcript, judge_all
 from engine.verifiers.execution_free.endpoint_judge import read_answer_tokens
-from tests.fakes.openai_server import OpenAIServer, Reply, openai_server
-from tests.unit.verifiers.builders import make_transcript
+from tests.fakes.openai_server import USAGE, OpenAIServer, Reply, openai_server
+from tests.unit.verifiers.builders import make_transcript, make_turn
 
 YES, NO = math.log(0.6), math.log(0.2)
 
@@ -116,6 +117,37 @@ async def test_a_request_asks_for_log_probabilities_and_a_greedy_answer() -> Non
     assert score.p_yes == pytest.approx(0.75)
     assert score.prompt_tokens == 100
     assert score.cost == pytest.approx((100 * 1.0 + 20 * 2.0) / 1e6)
+
+
+def counting(body: dict[str, Any], _number: int) -> Reply:
+    """An endpoint whose tokens have one character each, and whose context has 8,192 of them."""
+    size = sum(len(message["content"]) for message in body["messages"])
+    if size > 8192 - body.get("max_tokens", body.get("max_completion_tokens", 0)):
+        message = f"This model's maximum context length is 8192 tokens; your prompt has {size}."
+        return Reply(status=400, error={"message": message, "code": "context_length_exceeded"})
+    return replace(GOOD, usage={**USAGE, "prompt_tokens": size})
+
+
+async def test_a_prompt_of_more_tokens_than_estimated_is_shortened_until_the_endpoint_takes_it() -> None:
+    long = make_transcript(*(make_turn(n, thought="why " * 400) for n in range(12)))
+    with openai_server(counting) as server:
+        async with judged_by(server) as judge:
+            first = await judge.score(long)
+            asked = len(server.requests)
+            second = await judge.score(long)
+    assert asked > 1
+    assert len(server.requests) == asked + 1, "the second prompt is measured by what the first one had"
+    for score in (first, second):
+        assert score.shortened > 0
+        assert 0 < score.prompt_tokens <= 8160
+
+
+async def test_a_patch_that_never_fits_the_endpoint_is_an_error() -> None:
+    with openai_server(counting) as server:
+        async with judged_by(server) as judge:
+            with pytest.raises(ScoreError, match="context") as caught:
+                await judge.score(make_transcript(patch="+ a line\n" * 1000))
+    assert not caught.value.retry
 
 
 async def judge_through(

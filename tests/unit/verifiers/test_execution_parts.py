@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from engine.config.sandbox import SandboxConfig
 from engine.datasets.testing.testrun import Record, driver_command
 from engine.grading.evidence import Evidence
 from engine.patches.diff import diff_texts
-from engine.types import TaskAnswer, TestOutcome
+from engine.sandbox.local.backend import LocalBackend
+from engine.types import TaskAnswer, TaskRow, TestOutcome
 from engine.verifiers.execution_based.commands import PytestCommand, visible_row
 from engine.verifiers.execution_based.imports import imported_modules, is_imported, module_names
 from engine.verifiers.execution_based.reports import RunStatus, TestReport, merged, report_of
 from engine.verifiers.execution_based.reproduction import Examination, Rejection, ReproductionTest
+from engine.verifiers.execution_based.runs import TestRuns, TestSelection
 from engine.verifiers.execution_based.scores import CandidateScore, TestScore
 from engine.verifiers.execution_based.store import FolderReports
 from engine.verifiers.execution_based.testing_agent import reproduction_test
@@ -46,6 +49,9 @@ from tests.rollout_builders import make_row
         ("from toy import (\n    words,  # import numbers\n    numbers as n,\n)", "toy/numbers.py", True),
         ("from toy.words import (\n    count,\n    numbers,\n)", "toy/words/numbers.py", True),
         ("from toy.words import \\\n    shout", "toy/words.py", True),
+        ("from.. import numbers", "toy/numbers.py", True),
+        ("from toy import(numbers)", "toy/numbers.py", True),
+        ("from .import_tools import a", "toy/tests/import_tools.py", True),
         ("x = 'from toy import numbers'", "toy/numbers.py", False),
         ("from __future__ import annotations", "toy/numbers.py", False),
         ("important = 1\nfrom_toy = 2", "toy/numbers.py", False),
@@ -57,6 +63,17 @@ def test_a_test_file_touches_what_it_imports(source: str, path: str, imported: b
     known = module_names(["toy/__init__.py", "toy/words.py", path, "toy/tests/test_numbers.py"])
     modules = imported_modules("toy/tests/test_numbers.py", source.encode(), known)
     assert is_imported(path, modules) is imported
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["from" + " " * 2**19, "from " + "." * 2**19, "from a" + ".a" * 2**18, "\n".join(["from  . "] * 2**16)],
+    ids=["spaces", "dots", "names", "lines"],
+)
+def test_hostile_imports_are_read_in_linear_time(line: str) -> None:
+    """With a pattern that gives back what it took these lines take hours."""
+    found = imported_modules("t.py", f"{line}\nimport toy.numbers\n".encode(), ())
+    assert found == {("toy", "numbers")}
 
 
 def test_nothing_of_the_answer_is_used() -> None:
@@ -138,6 +155,31 @@ async def test_reports_are_stored_whatever_the_tests_are_called(tmp_path: Path) 
     await store.save("key", report)
     assert await store.load("key") == report
     assert await store.load("other") is None
+
+
+class HangingRuns(TestRuns):
+    """Runs in which files named ``slow`` hit every limit; nothing is executed."""
+
+    def __init__(self, home: Path, timeout_s: float) -> None:
+        super().__init__(backend=LocalBackend(home), sandbox=SandboxConfig(), run_id="r", timeout_s=timeout_s)
+        self.limits: list[tuple[tuple[str, ...], float]] = []
+
+    async def _run(
+        self, row: TaskRow, patch: str, selection: TestSelection, limit_s: float, trace: bool
+    ) -> TestReport:
+        self.limits.append((selection.files, limit_s))
+        hangs = any("slow" in file for file in selection.files)
+        return TestReport(status=RunStatus.TIMED_OUT if hangs else RunStatus.RAN)
+
+
+async def test_a_file_that_hangs_leaves_the_others_their_time(tmp_path: Path) -> None:
+    runs = HangingRuns(tmp_path, timeout_s=100.0)
+    files = ("a.py", "slow1.py", "b.py", "slow2.py", "slow3.py", "c.py", "slow4.py", "d.py")
+    report = await runs.run(make_row(), "patch", TestSelection(files=files))
+    assert report.status is RunStatus.TIMED_OUT
+    assert runs.limits[0] == (files, 100.0)
+    alone = {found: limit for (found, *others), limit in runs.limits if not others}
+    assert alone == {**dict.fromkeys(files[:5], 100.0), **dict.fromkeys(files[5:], 12.5)}
 
 
 def examination(author: str, *, kept: bool = True) -> Examination:

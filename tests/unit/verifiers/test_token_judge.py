@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +18,13 @@ from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.chatml import ChatML
 from engine.models.opening import open_model
-from engine.verifiers.execution_free import TokenJudge, forced_choice, judge_messages, probability_of_yes
+from engine.verifiers.execution_free import (
+    TokenJudge,
+    forced_choice,
+    judge_all,
+    judge_messages,
+    probability_of_yes,
+)
 from engine.verifiers.execution_free.token_judge import ModelScorer
 from tests.unit.models.small import model, prompt, request, tokenizer
 from tests.unit.verifiers.builders import make_transcript, make_turn
@@ -91,6 +101,49 @@ async def test_a_long_transcript_is_shortened_to_the_models_context(tmp_path: Pa
     with pytest.raises(ScoreError, match="do not fit"):
         await judge.score(make_transcript(patch="+ a line\n" * 2000))
     await scorer.close()
+
+
+async def test_a_prompt_that_exceeds_the_memory_costs_its_own_score_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_model("fresh:tiny", home=tmp_path)
+    real = opened.model.packed_hidden
+
+    def limited(ids: torch.Tensor, segments: Any) -> torch.Tensor:
+        if ids.numel() > 1200:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(ids, segments)
+
+    monkeypatch.setattr(opened.model, "packed_hidden", limited)
+    scorer = ModelScorer(opened.model)
+    judge = TokenJudge(scorer, opened.chat(), max_context=2048)
+    transcripts = {"long": make_transcript(patch="+ a line\n" * 200), "short": make_transcript()}
+    found = {one.key: one async for one in judge_all(judge, transcripts.items())}
+    await scorer.close()
+    assert found["short"].score is not None
+    assert (found["long"].score, found["long"].attempts) == (None, 1)
+    assert "does not fit into the GPU's memory" in found["long"].error
+
+
+async def test_a_stop_waits_for_the_pass_in_progress_only() -> None:
+    net, begun, go_on, passes = model(), threading.Event(), threading.Event(), []
+    scorer = ModelScorer(net)
+
+    def slow(prompt_ids: Sequence[int], continuations: Sequence[Sequence[int]]) -> list[float]:
+        passes.append(len(prompt_ids))
+        begun.set()
+        go_on.wait()
+        return [0.0 for _ in continuations]
+
+    scorer._logprobs = slow  # type: ignore[method-assign]
+    waiting = [asyncio.create_task(scorer.logprobs([1] * n, [[7]])) for n in range(1, 9)]
+    await asyncio.to_thread(begun.wait)
+    for task in waiting:
+        task.cancel()
+    go_on.set()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await scorer.close()
+    assert len(passes) == 1
 
 
 def test_probabilities_of_yes() -> None:

@@ -51,8 +51,10 @@ def test_every_origin_has_as_many_right_as_wrong(
         labelled(number, task, resolved, submitted=submitted, origin=origin)
         for number, (task, resolved, submitted, origin) in enumerate(table)
     ]
-    chosen = choose(candidates, seed=seed, extra=extra)
-    assert chosen == choose(reversed(candidates), seed=seed, extra=extra)
+    pairs = choose(candidates, seed=seed, extra=extra)
+    assert pairs == choose(reversed(candidates), seed=seed, extra=extra)
+    assert all(one.resolved != other.resolved and one.origin == other.origin for one, other in pairs)
+    chosen = [one for pair in pairs for one in pair]
     assert len({one.key for one in chosen}) == len(chosen)
     counts = Counter((one.origin, one.resolved) for one in chosen)
     for origin in ("on_policy", "off_policy"):
@@ -69,9 +71,8 @@ def test_submitted_trajectories_come_first() -> None:
     candidates = [labelled(n, "a", True, submitted=n == 7) for n in range(10)]
     candidates += [labelled(n, "a", False, submitted=False) for n in range(10, 20)]
     for seed in range(5):
-        chosen = choose(candidates, seed=seed)
-        assert [one.key for one in chosen if one.resolved] == ["r/a/7"]
-        assert len(chosen) == 2
+        (pair,) = choose(candidates, seed=seed)
+        assert [one.key for one in pair if one.resolved] == ["r/a/7"]
 
 
 def test_examples_end_with_the_right_judgement_and_fit(tmp_path: Path) -> None:
@@ -89,14 +90,14 @@ def test_examples_end_with_the_right_judgement_and_fit(tmp_path: Path) -> None:
     dropped: list[str] = []
     found = list(
         examples(
-            [long, labelled(1, "a", False), hopeless],
+            [(long, labelled(1, "a", False)), (labelled(3, "a", True), hopeless)],
             limit=1200,
             prompt_tokens=lambda messages: len(chat.open(messages)),
             text_tokens=lambda text: len(chat.tokenizer.encode(text)),
             too_long=dropped,
         )
     )
-    assert dropped == ["r/a/2"]
+    assert dropped == ["r/a/3", "r/a/2"], "a trajectory is not kept without its partner"
     assert [one.messages[-1]["content"] for one in found] == [
         "<judgement>YES</judgement>",
         "<judgement>NO</judgement>",
@@ -161,7 +162,7 @@ def test_a_set_is_written_from_the_runs_of_a_data_folder(
     assert verifier_set.main([*command, "--on-policy", "7", "--off-policy", "8", "--extra", "5"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "trajectories": 10, "examples": 6, "on_policy_right": 2, "on_policy_wrong": 2, "off_policy_right": 1,
-        "off_policy_wrong": 1, "shortened": 0, "too_long": 0,
+        "off_policy_wrong": 1, "shortened": 0, "too_long": 0, "without_task": 0,
     }  # fmt: skip
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert Counter(line["origin"] for line in lines) == {"on_policy": 4, "off_policy": 2}

@@ -15,6 +15,7 @@ from engine.config.run import VerifierRun
 from engine.errors import ConfigError
 from engine.events.control import Control
 from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
+from engine.inference.endpoint.policy import EndpointPolicy
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from tests.fakes.openai_server import Reply, openai_server
@@ -199,6 +200,41 @@ def test_what_cannot_be_verified_fails_with_the_setting(
     assert ended["state"] == "failed"
     assert ended["reason"].startswith("verifier.")
     assert message in ended["reason"]
+
+
+def test_a_trajectory_whose_task_is_gone_is_an_error_of_its_own(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    with source.attempt() as sink:
+        roll_out(sink, TASKS[0], 0)
+        roll_out(sink, "c" * 16, 0)
+    config = by_model()
+    with verifying(tmp_path, config) as run:
+        assert execute(config, run) == 0, events(tmp_path)[-1]
+    found = scores(tmp_path)
+    assert found["7", TASKS[0], 0]["p_yes"] is not None
+    lost = found["7", "c" * 16, 0]
+    assert lost["p_yes"] is None
+    assert "is not in the datasets of run 7 ('toy')" in lost["error"]
+    assert events(tmp_path)[-1]["summary"]["without_score"] == 1
+
+
+def test_an_endpoint_that_fails_its_check_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+    close = EndpointPolicy.close
+
+    async def counted(policy: EndpointPolicy) -> None:
+        closed.append(policy)
+        await close(policy)
+
+    monkeypatch.setattr(EndpointPolicy, "close", counted)
+    source = Source(tmp_path)
+    with source.attempt() as sink:
+        roll_out(sink, TASKS[0], 0)
+    with openai_server([Reply(status=401, error={"message": "no"})]) as server:
+        config = by_endpoint(server.url)
+        with verifying(tmp_path, config) as run:
+            assert execute(config, run) == 1
+    assert len(closed) == 1
 
 
 def test_a_run_without_a_single_score_has_failed(tmp_path: Path) -> None:
