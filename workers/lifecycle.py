@@ -25,11 +25,17 @@ def launch(*, run_id: int) -> bool:
 
 
 def start(claim: attempts.Claim, launcher: str = "local") -> None:
-    """Start the process of a claimed attempt; if that is impossible, fail the run with the reason."""
+    """Start the process of a claimed attempt; if that is impossible, fail the run with the reason.
+
+    Nothing happens to an attempt that was replaced while it was prepared.
+    """
     try:
         folder = rundir.prepare(claim)
         used = endpoints.reveal(parse_run_config(claim.config))
         handle = LAUNCHERS[launcher].launch(folder, used)
+    except attempts.SupersededError as error:
+        log.warning("%s", error)
+        return
     except (OSError, ConfigError) as error:
         attempts.give_up(
             run_id=claim.run_id, to=RunState.FAILED, reason=f"its process could not be started: {error}"

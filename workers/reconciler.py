@@ -35,7 +35,7 @@ RESEND_AFTER = timedelta(seconds=10)
 HUNG_AFTER = timedelta(minutes=5)
 """Time without heartbeat or output after which a process of this machine counts as hung."""
 CLAIM_GRACE = timedelta(seconds=15)
-"""Time after a claim without a recorded process after which the claiming worker counts as dead."""
+"""Time without a recorded process or a sign of life after which the claiming worker counts as dead."""
 
 
 class Decision(StrEnum):
@@ -62,7 +62,8 @@ def decide(
     Args:
         state: the run's state.
         process: state of its newest attempt's process; None if no process was recorded.
-        silent: time since the last sign of life (heartbeat, event or, for a local process, its spool).
+        silent: time since the last sign of life (heartbeat of the process or of the worker that prepares it,
+            event or, for a local process, its spool).
         in_state: time since the run entered its state.
         nudged: time since a launch task was last sent again; None if it never was.
     """
@@ -78,7 +79,8 @@ def decide(
         over = process is ProcessState.DEAD or in_state > timeout.after
         return Decision.RECOVER if over else Decision.WAIT
     if process is None:
-        return Decision.RECOVER if in_state > CLAIM_GRACE else Decision.WAIT
+        over = in_state > CLAIM_GRACE and silent >= CLAIM_GRACE
+        return Decision.RECOVER if over else Decision.WAIT
     patience = {
         ProcessState.DEAD: timedelta(0),
         ProcessState.UNREACHABLE: timeout.after,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 from django.conf import settings
 
 from engine.redaction import redact
-from webapp.services import learning, places
+from webapp.services import attempts, learning, places
 from webapp.services.attempts import Claim
 
 SPOOL = "events.jsonl"
@@ -26,10 +27,14 @@ def prepare(claim: Claim) -> Path:
     """Write ``config.json``, ``launch.json`` (readable by the owner only) and what the run learns from.
 
     Other files are kept.
+
+    Raises:
+        SupersededError: it took so long that the attempt was replaced.
     """
     folder = run_dir(claim.run_id)
     folder.mkdir(parents=True, exist_ok=True)
-    learning.provide(claim.config, folder)
+    working = partial(attempts.preparing, run_id=claim.run_id, epoch=claim.epoch)
+    learning.provide(claim.config, folder, working=working)
     (folder / "config.json").write_text(json.dumps(claim.config, indent=1) + "\n")
     launch = {
         "run_id": str(claim.run_id),

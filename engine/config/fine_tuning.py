@@ -15,9 +15,21 @@ from engine.types import TerminationReason, Verdict
 _RANGES = ("reward", "steps", "tokens")
 
 
-class TrajectoryQuery(Section):
-    """Selection of stored trajectories; an empty setting selects everything."""
+class SelectionRule(Section):
+    """Selection of some trajectories of many, balanced over their tasks."""
 
+    distinct_patches: bool = True
+    """Use one trajectory of those that have the same patch for the same task."""
+    per_task: int | None = Field(default=None, ge=1)
+    """Maximum number of trajectories per task."""
+    prefer: Literal["random", "shortest"] = "random"
+    """Trajectories preferred where not all are used: drawn with the run's seed, or those with the fewest
+    generated tokens, before those whose tokens were not counted."""
+    limit: int | None = Field(default=None, ge=1)
+    """Maximum number of trajectories: one of every task, then a second one, and so on."""
+
+
+class _TrajectoryFilters(Section):
     runs: tuple[int, ...] = ()
     """Runs whose trajectories are used, by number."""
     dataset: Text = ""
@@ -41,18 +53,9 @@ class TrajectoryQuery(Section):
     steps_max: int | None = Field(default=None, ge=0)
     """Maximum number of steps."""
     tokens_min: int | None = Field(default=None, ge=0)
-    """Minimum number of generated tokens."""
+    """Minimum number of generated tokens; trajectories whose tokens were not counted are left out."""
     tokens_max: int | None = Field(default=None, ge=0)
-    """Maximum number of generated tokens."""
-    distinct_patches: bool = True
-    """Use one trajectory of those that have the same patch for the same task."""
-    per_task: int | None = Field(default=None, ge=1)
-    """Maximum number of trajectories per task."""
-    prefer: Literal["random", "shortest"] = "random"
-    """Trajectories preferred where not all are used: drawn with the run's seed, or those with the fewest
-    generated tokens."""
-    limit: int | None = Field(default=None, ge=1)
-    """Maximum number of trajectories."""
+    """Maximum number of generated tokens; trajectories whose tokens were not counted are left out."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -68,11 +71,20 @@ class TrajectoryQuery(Section):
         return self
 
 
-class EpochsConfig(Section):
-    """Start and amount of fine-tuning."""
+class TrajectoryQuery(SelectionRule, _TrajectoryFilters):
+    """Selection of stored trajectories; an empty setting selects everything."""
+
+
+class StartConfig(Section):
+    """Start of fine-tuning."""
 
     start: Annotated[str, CheckpointPlace()] = "builtin:quickstart"
     """Model to train, as in ``policy.checkpoint``."""
+
+
+class EpochsConfig(Section):
+    """Amount of fine-tuning."""
+
     epochs: int = Field(default=2, ge=1)
     """Passes over the trajectories."""
     max_steps: int | None = Field(default=None, ge=1)
@@ -87,8 +99,8 @@ class EpochsConfig(Section):
     """Share of the optimizer steps over which the learning rate rises linearly to its peak."""
 
 
-class FineTuningConfig(OptimizationConfig, EpochsConfig):
-    """Fine-tuning: epochs, optimizer, precision, adapters, ranks."""
+class ImitationConfig(OptimizationConfig, EpochsConfig):
+    """Imitation of trajectories: epochs, optimizer, precision, adapters, ranks."""
 
     learning_rate: float = Field(default=1e-5, gt=0)
     """Peak learning rate of AdamW."""
@@ -115,6 +127,10 @@ class FineTuningConfig(OptimizationConfig, EpochsConfig):
         shared = {name: getattr(self, name) for name in OptimizationConfig.model_fields}
         warmup = round(self.warmup_share * steps)
         return TrainerConfig(**shared, iterations=steps, minibatches=1, warmup_iterations=warmup)
+
+
+class FineTuningConfig(ImitationConfig, StartConfig):
+    """Fine-tuning: start, epochs, optimizer, precision, adapters, ranks."""
 
 
 class ConversationConfig(Section):

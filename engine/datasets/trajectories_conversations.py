@@ -21,6 +21,9 @@ from engine.tools.rendering import render_turn
 from engine.types import Step, Task, TaskAnswer, TaskRow, TerminationReason, ToolCall, Verdict
 
 _ISSUE_TAGS = ("github_issue", "issue_description", "pr_description")
+_FOLDER_TAG = "uploaded_files"
+"""Tag around the folder of the repository, in the prompts of OpenHands and of those made after them."""
+_MAX_FOLDER = 300
 _FINISHING = frozenset({"finish", "submit"})
 _VERDICTS = {True: Verdict.PASSED, False: Verdict.FAILED}
 
@@ -41,14 +44,23 @@ def read_trajectories(path: Path) -> Iterator[ImportedTrajectory]:
         seen[row.task.id] += 1
 
 
+def _between(text: str, tag: str) -> str | None:
+    """Return what stands between a tag and its end; None where there is none."""
+    _, opened, rest = text.partition(f"<{tag}>")
+    found, closed, _ = rest.partition(f"</{tag}>")
+    return found.strip() if opened and closed else None
+
+
 def _issue(text: str) -> str:
     """Return what stands between the tags around an issue; the whole text without any."""
-    for tag in _ISSUE_TAGS:
-        _, opened, rest = text.partition(f"<{tag}>")
-        issue, closed, _ = rest.partition(f"</{tag}>")
-        if opened and closed:
-            return issue.strip()
-    return text
+    issues = (_between(text, tag) for tag in _ISSUE_TAGS)
+    return next((issue for issue in issues if issue is not None), text)
+
+
+def _folder(text: str) -> str:
+    """Return the repository's folder that a prompt names; empty where there is no single path."""
+    found = (_between(text, _FOLDER_TAG) or "").rstrip("/")
+    return found if found.startswith("/") and found.split() == [found] and len(found) <= _MAX_FOLDER else ""
 
 
 def _row(conversation: Conversation, number: int) -> TaskRow:
@@ -60,6 +72,7 @@ def _row(conversation: Conversation, number: int) -> TaskRow:
         base_commit="",
         problem_statement=_issue(said),
         image="",
+        workdir=_folder(said) or "/testbed",
         metadata={"format": "conversations"},
     )
     return with_content_id(TaskRow(task=task, answer=TaskAnswer(gold_patch=""), split="imported"))

@@ -7,6 +7,7 @@ policy's tokens were recorded, its token block.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,17 +60,23 @@ class StoredTrajectory(Record):
 
 
 def write_trajectories(path: Path, trajectories: Iterable[StoredTrajectory]) -> int:
-    """Write a file that is there completely or not at all, readable by its owner; return the count."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.unlink(missing_ok=True)
+    """Write a file that is there completely or not at all, readable by its owner; return the count.
+
+    Each writer has a draft of its own, so that several at a time do not mix.
+    """
     count = 0
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        for trajectory in trajectories:
-            file.write(trajectory.model_dump_json() + "\n")
-            count += 1
-        file.flush()
-        os.fsync(file.fileno())
-    draft.rename(path)
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".draft", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            for trajectory in trajectories:
+                file.write(trajectory.model_dump_json() + "\n")
+                count += 1
+            file.flush()
+            os.fsync(file.fileno())
+        Path(draft).rename(path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
     return count
 
 

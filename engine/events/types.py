@@ -50,6 +50,13 @@ class RunStarted(RunEvent):
     total_iterations: int = 0
 
 
+class RunPlanned(RunEvent):
+    """The number of iterations of a run that finds it out while it reads its data."""
+
+    type: Literal["run_planned"] = "run_planned"
+    total_iterations: int = Field(ge=0)
+
+
 class CollectionProgress(Record):
     """State of a collection or evaluation of rollouts, over all attempts of the run."""
 
@@ -371,6 +378,7 @@ class Alert(RunEvent):
 
 AnyEvent = (
     RunStarted
+    | RunPlanned
     | TasksSelected
     | TaskValidated
     | RunProgress

@@ -1,7 +1,7 @@
 """Supervised fine-tuning on stored trajectories: the trainer of reinforcement learning imitates them.
 
     run_started
-    open the model ─▶ examples from the run folder's trajectories.jsonl
+    open the model ─▶ examples from the run folder's trajectories.jsonl ─▶ run_planned
     for each optimizer step of all epochs:
         safe point  (pause, stop)
         evaluation loss if due ─▶ optimizer step ─▶ iteration_finished ─▶ checkpoint if due
@@ -21,7 +21,7 @@ from pathlib import Path
 from engine.config.run import FineTuneRun
 from engine.errors import TrainerError
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, read_trajectories
-from engine.events.types import CheckpointSaved, IterationFinished, IterationStarted
+from engine.events.types import CheckpointSaved, IterationFinished, IterationStarted, RunPlanned
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.setup import announce, peak_memory_mb
 from engine.trainer.async_trainer import AsyncTrainer
@@ -33,7 +33,7 @@ from engine.trainer.schedule import learning_rate
 from engine.trainer.sft.examples import (
     Examples,
     epoch_ends,
-    heldout_tasks,
+    heldout_instances,
     make_examples,
     plan_steps,
     records_of,
@@ -48,17 +48,12 @@ async def fine_tune(config: FineTuneRun, run: RunContext) -> RunResult:
     """Train on the run folder's trajectories, or resume from the run's last checkpoint."""
     started = time.monotonic()
     checkpoint = await asyncio.to_thread(load_latest, run.run_dir)
-    tasks = await asyncio.to_thread(_tasks, run.run_dir / TRAJECTORIES_FILE)
-    heldout = heldout_tasks(tasks, config.trainer.heldout_share, config.seed)
-    planned = plan_steps(sum(task not in heldout for task in tasks), config.trainer, config.seed)
-    announce(
-        run,
-        resumed_from=checkpoint.iteration if checkpoint else None,
-        total_iterations=len(planned),
-    )
+    announce(run, resumed_from=checkpoint.iteration if checkpoint else None)
+    instances = await asyncio.to_thread(_instances, run.run_dir / TRAJECTORIES_FILE)
+    heldout = heldout_instances(instances, config.trainer.heldout_share, config.seed)
     setup = TrainingSetup(
         checkpoint=config.trainer.start,
-        trainer=config.trainer.trainer(len(planned)),
+        trainer=config.trainer.trainer(1),  # each step is given its learning rate
         algorithm=IMITATION,
         max_context=config.trainer.max_tokens,
         longest=0,
@@ -69,7 +64,7 @@ async def fine_tune(config: FineTuneRun, run: RunContext) -> RunResult:
     loop = None
     try:
         examples = await run.interruptible(
-            asyncio.to_thread(_examples, config, run, trainer, heldout, len(tasks))
+            asyncio.to_thread(_examples, config, run, trainer, heldout, len(instances))
         )
         loop = FineTuningLoop(config, run, trainer, examples, checkpoint)
         await loop.run()
@@ -83,9 +78,9 @@ async def fine_tune(config: FineTuneRun, run: RunContext) -> RunResult:
     return RunResult(state="succeeded", summary=summary)
 
 
-def _tasks(path: Path) -> list[str]:
-    """Return the task of each trajectory. Raises DatasetError."""
-    return [trajectory.task_id for trajectory in read_trajectories(path)]
+def _instances(path: Path) -> list[str]:
+    """Return the instance of each trajectory. Raises DatasetError."""
+    return [trajectory.instance_id for trajectory in read_trajectories(path)]
 
 
 def _examples(
@@ -140,10 +135,12 @@ class FineTuningLoop:
         self._heldout = records_of(examples.heldout, range(len(examples.heldout)))
         self._writer = CheckpointWriter(run.run_dir, keep=config.trainer.keep_checkpoints)
         self._step = checkpoint.iteration if checkpoint else 0
-        self.summary: Summary = {**examples.counts}
+        self._losses: dict[str, float] = checkpoint.cursor.get("losses", {}) if checkpoint else {}
+        """Losses of the summary, over all attempts."""
 
     async def run(self) -> None:
         """Make all remaining steps. Raises RunStopped."""
+        self._run.sink.emit(RunPlanned, total_iterations=len(self._steps))
         if self._examples.dropped:
             await asyncio.to_thread(self._warn)
         if not self._step:
@@ -154,7 +151,16 @@ class FineTuningLoop:
             self._announce(self._writer.finished())
             if self._is_due(self._config.trainer.checkpoint_every):
                 await self._save()
-        self.summary |= {"steps": self._step, "peak_memory_mb": round(peak_memory_mb(), 1)}
+
+    @property
+    def summary(self) -> Summary:
+        """Return the headline numbers so far."""
+        return {
+            **self._examples.counts,
+            **self._losses,
+            "steps": self._step,
+            "peak_memory_mb": round(peak_memory_mb(), 1),
+        }
 
     async def close(self) -> None:
         """Finish and announce the checkpoint being written."""
@@ -170,7 +176,8 @@ class FineTuningLoop:
         rate = learning_rate(self._schedule, step)
         metrics = await self._run.interruptible(self._trainer.imitate(records, rate=rate))
         self._step += 1
-        self.summary["train_loss"] = metrics.get("loss/value")
+        if "loss/value" in metrics:
+            self._losses["train_loss"] = metrics["loss/value"]
         if self._heldout and self._is_due(self._config.trainer.evaluate_every):
             metrics |= await self._evaluate()
         self._run.sink.emit(IterationFinished, iteration=step, policy_version=step + 1, metrics=metrics)
@@ -178,7 +185,7 @@ class FineTuningLoop:
     async def _evaluate_first(self) -> None:
         if self._heldout:
             metrics = await self._evaluate()
-            self.summary["heldout_loss_before"] = metrics["loss/heldout"]
+            self._losses["heldout_loss_before"] = metrics["loss/heldout"]
 
     async def _evaluate(self) -> dict[str, float]:
         loss = await self._run.interruptible(self._trainer.cross_entropy(self._heldout))
@@ -187,7 +194,7 @@ class FineTuningLoop:
                 f"the evaluation loss is {loss} after {self._step} steps: lower trainer.learning_rate, or "
                 "train the model in float32"
             )
-        self.summary["heldout_loss"] = loss
+        self._losses["heldout_loss"] = loss
         return {"loss/heldout": loss}
 
     def _is_due(self, every: int | None) -> bool:
@@ -205,7 +212,7 @@ class FineTuningLoop:
         snapshot = await self._trainer.snapshot(
             self._run.run_dir,
             self._step,
-            cursor={"step": self._step},
+            cursor={"step": self._step, "losses": self._losses},
             provenance={
                 "run": self._run.run_id,
                 "recipe": self._config.recipe,

@@ -16,7 +16,7 @@ from django.test import Client
 
 from engine.config.fine_tuning import ConversationConfig, TrajectoryQuery
 from engine.errors import ConfigError
-from engine.events.stored_trajectories import TRAJECTORIES_FILE, read_trajectories
+from engine.events.stored_trajectories import TRAJECTORIES_FILE, read_trajectories, write_trajectories
 from engine.events.token_block import decode
 from engine.trainer.sft.recorded import ConversationWriter
 from engine.types import RunState, TerminationReason, Verdict
@@ -26,7 +26,7 @@ from tests.web_builders import launched, make_user, post
 from webapp.models import Run, Task, Trajectory
 from webapp.permissions import Role
 from webapp.selectors import learning
-from webapp.services import runs
+from webapp.services import attempts, runs
 from workers import lifecycle, rundir
 
 pytestmark = pytest.mark.django_db
@@ -90,6 +90,7 @@ PASSED = [("0", 0), ("0", 1), ("1", 3), ("1", 4), ("1", 8)]
         ({"tokens_min": 103, "tokens_max": 103}, [("0", 1)]),
         ({"prefer": "shortest", "per_task": 1, "terminations": ("submitted",)}, [("0", 0), ("1", 4)]),
         ({"prefer": "shortest", "steps_min": 3, "limit": 1}, [("0", 1)]),
+        ({"limit": 2, "terminations": ("submitted",), "prefer": "shortest"}, [("0", 0), ("1", 4)]),
     ],
 )
 @pytest.mark.usefixtures("run")
@@ -119,6 +120,15 @@ def test_equal_patches_of_a_task_count_once_and_missing_ones_never_do(run: Run) 
     assert (found.matching, found.duplicates, len(found.ids)) == (5, 3, 2)
     Trajectory.objects.filter(run=run).update(patch_hash="")
     assert chosen() == PASSED
+
+
+def test_imported_trajectories_whose_tokens_were_not_counted_are_not_the_shortest(run: Run) -> None:
+    Trajectory.objects.filter(run=run, index__in=(0, 3)).update(generated_tokens=0)
+    assert chosen(prefer="shortest", per_task=1, terminations=("submitted",)) == [("0", 1), ("1", 4)]
+    assert chosen(tokens_max=10**6) == [("0", 1), ("1", 4), ("1", 8)]
+    assert chosen(tokens_min=0) == [("0", 1), ("1", 4), ("1", 8)]
+    Trajectory.objects.filter(run=run).update(generated_tokens=0)
+    assert chosen(prefer="shortest", per_task=1, terminations=("submitted",)) == [("0", 0), ("1", 4)]
 
 
 @pytest.mark.usefixtures("run")
@@ -208,8 +218,93 @@ def test_chosen_trajectories_can_be_written_to_a_file(tmp_path: Path) -> None:
         call_command("export_trajectories", "--output", str(tmp_path / "no" / "t.jsonl"))
 
 
-def test_a_query_that_chooses_nothing_is_refused_before_anything_starts() -> None:
-    tuned = runs.create(recipe="quickstart-fine-tune", overrides={"trajectories.runs": [1]})
+@pytest.mark.parametrize(
+    ("setting", "value", "told"),
+    [
+        ("runs", "[RUN, 4242]", "4242"),
+        ("models", '["builtin:quickstart", "builtin:quickstrat"]', "builtin:quickstrat"),
+        ("dataset", "quickstrat", "quickstrat"),
+        ("splits", '["train", "trian"]', "trian"),
+    ],
+)
+def test_a_name_that_a_query_misspells_is_refused(
+    run: Run, setting: str, value: str, told: str, client: Client
+) -> None:
+    value = value.replace("RUN", str(run.pk))
+    with pytest.raises(CommandError, match=f"trajectories.{setting}.*'{told}'"):
+        call_command("count_trajectories", "--set", f"trajectories.{setting}={value}")
+    overrides = {f"trajectories.{setting}": json.loads(value) if value.startswith("[") else value}
+    tuned = runs.create(recipe="quickstart-fine-tune", overrides=overrides)
+    with pytest.raises(ConfigError, match=told):
+        runs.start(run=tuned)
+    client.force_login(make_user("olga", Role.OPERATOR))
+    body = json.dumps({"overrides": overrides})
+    answer = client.post("/api/v1/trajectories/choose", body, content_type="application/json")
+    assert answer.status_code == 422
+    assert told in answer.content.decode()
+
+
+def test_a_launch_that_writes_for_long_counts_as_alive_and_ends_once_it_is_replaced(
+    run: Run, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.TRAINYARD_HOME = str(tmp_path)
+    monkeypatch.setattr("webapp.services.learning._REPORT_EVERY_S", 0.0)
+    tuned = runs.create(recipe="quickstart-fine-tune", overrides={"trajectories.runs": [run.pk]})
+    _, claim = launched(tuned)
+    Run.objects.filter(pk=tuned.pk).update(heartbeat_at=None)
+    path = rundir.run_dir(tuned.pk) / TRAJECTORIES_FILE
+    seen: list[Any] = []
+
+    def slowly(ids: Any) -> Any:
+        for one in stored(ids):
+            seen.append(Run.objects.get(pk=tuned.pk).heartbeat_at)
+            yield one
+
+    stored = learning.stored
+    monkeypatch.setattr(learning, "stored", slowly)
+    rundir.prepare(claim)
+    assert len(seen) == 5
+    assert None not in seen
+    assert len(set(seen)) > 2
+    path.unlink()
+
+    def replaced(ids: Any) -> Any:
+        yield from stored(ids)
+        monkeypatch.setattr(learning, "stored", stored)
+        newer = attempts.claim_relaunch(run_id=tuned.pk, epoch=claim.epoch, reason="slow")
+        assert newer is not None
+        rundir.prepare(newer)
+        path.with_name("first").hardlink_to(path)
+
+    monkeypatch.setattr(learning, "stored", replaced)
+    lifecycle.start(claim)
+    tuned.refresh_from_db()
+    assert tuned.state == RunState.STARTING
+    assert path.samefile(path.with_name("first"))
+    assert len(list(read_trajectories(path))) == 5
+    assert not list(path.parent.glob("*.draft"))
+    assert not (path.parent / "engine.pid").exists()
+
+
+def test_two_writers_of_one_file_do_not_mix(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    whole = list(learning.stored(learning.choose(TrajectoryQuery(), seed=0).ids))
+
+    def interrupted() -> Any:
+        yield whole[0]
+        assert write_trajectories(path, whole) == 5
+        yield from whole[1:]
+
+    assert write_trajectories(path, interrupted()) == 5
+    assert list(read_trajectories(path)) == whole
+    assert run.pk in {one.run for one in whole}
+
+
+def test_a_query_that_chooses_nothing_is_refused_before_anything_starts(run: Run) -> None:
+    tuned = runs.create(
+        recipe="quickstart-fine-tune",
+        overrides={"trajectories.runs": [run.pk], "trajectories.reward_min": 2.0},
+    )
     with pytest.raises(ConfigError, match="chooses no stored trajectory"):
         runs.start(run=tuned)
     tuned.refresh_from_db()
@@ -221,7 +316,8 @@ def test_a_file_that_cannot_be_written_fails_the_run_with_the_reason(
 ) -> None:
     settings.TRAINYARD_HOME = str(tmp_path)
     tuned = runs.create(recipe="quickstart-fine-tune", overrides={"trajectories.runs": [run.pk]})
-    (rundir.run_dir(tuned.pk) / f".{TRAJECTORIES_FILE}.draft" / "in the way").mkdir(parents=True)
+    rundir.run_dir(tuned.pk).parent.mkdir(parents=True)
+    rundir.run_dir(tuned.pk).write_text("in the way")
     runs.start(run=tuned)
     assert lifecycle.launch(run_id=tuned.pk)
     tuned.refresh_from_db()
@@ -237,7 +333,11 @@ def test_conversations_of_other_systems_become_trajectories_to_learn_from(tmp_pa
         submit = {"name": "submit", "arguments": "{}"}
         messages = [
             {"role": "system", "content": "You mend code."},
-            {"role": "user", "content": f"Do:\n<pr_description>\n{name} breaks\n</pr_description>\nnow"},
+            {
+                "role": "user",
+                "content": "<uploaded_files>\n/workspace/one__1.0\n</uploaded_files>\nDo:\n"
+                f"<pr_description>\n{name} breaks\n</pr_description>\nnow",
+            },
             {
                 "role": "assistant",
                 "content": "I look.",
@@ -262,6 +362,7 @@ def test_conversations_of_other_systems_become_trajectories_to_learn_from(tmp_pa
     (chosen_one,) = learning.stored(learning.choose(TrajectoryQuery(), seed=0).ids)
     assert (chosen_one.instance_id, chosen_one.problem_statement) == ("one", "one breaks")
     assert (chosen_one.verdict, chosen_one.termination) == ("passed", "submitted")
+    assert chosen_one.workdir == "/workspace/one__1.0"
     calls = [(step.tool, step.arguments) for step in chosen_one.steps]
     assert calls == [("execute_bash", {"command": "ls one"}), ("submit", {})]
     assert [step.observation for step in chosen_one.steps] == ["a.py", ""]

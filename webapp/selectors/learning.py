@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,11 @@ from typing import NamedTuple
 from django.db.models import Q, QuerySet
 
 from engine.config.fine_tuning import TrajectoryQuery
+from engine.events.selection import select
 from engine.events.stored_trajectories import StoredStep, StoredTrajectory
 from engine.events.token_block import TokenBlock
 from engine.types import TerminationReason, Verdict
-from webapp.models import Run, Step, TokenBlob, Trajectory
+from webapp.models import Run, Step, Task, TokenBlob, Trajectory
 
 _BATCH = 50
 
@@ -25,6 +25,8 @@ class _Row(NamedTuple):
     run_id: int
     patch_hash: str
     generated_tokens: int
+    """0 where it is unknown: of imported trajectories."""
+    num_steps: int
     samples: int | None
     """None without token ids."""
 
@@ -58,18 +60,18 @@ def choose(query: TrajectoryQuery, *, seed: int) -> Chosen:
         _Row(*row)
         for row in _matching(query)
         .order_by("pk")
-        .values_list("pk", "task_key", "run_id", "patch_hash", "generated_tokens", "token_blob__samples")
+        .values_list(
+            "pk", "task_key", "run_id", "patch_hash", "generated_tokens", "num_steps", "token_blob__samples"
+        )
     ]
-    ordered = sorted(rows, key=lambda row: _preference(row, query, seed))
-    distinct = _distinct(ordered) if query.distinct_patches else ordered
-    capped = _capped(distinct, query.per_task)
-    chosen = capped[: query.limit]
+    found = select(rows, query, seed=seed)
+    chosen = found.chosen
     return Chosen(
         ids=tuple(sorted(row.id for row in chosen)),
         matching=len(rows),
-        duplicates=len(rows) - len(distinct),
-        over_cap=len(distinct) - len(capped),
-        over_limit=len(capped) - len(chosen),
+        duplicates=found.duplicates,
+        over_cap=found.over_cap,
+        over_limit=found.over_limit,
         tasks=len({row.task_key for row in chosen}),
         generated_tokens=sum(row.generated_tokens for row in chosen),
         with_token_ids=sum(row.samples is not None for row in chosen),
@@ -88,14 +90,13 @@ def _matching(query: TrajectoryQuery) -> QuerySet[Trajectory]:
     if query.splits:
         rows = rows.filter(task__split__in=query.splits)
     if query.models:
-        acting = Run.objects.filter(
-            Q(config__policy__checkpoint__in=query.models) | Q(config__policy__model__in=query.models)
-        )
-        rows = rows.filter(run__in=acting)
+        rows = rows.filter(run__in=_acting(query.models))
     if query.verdicts:
         rows = rows.filter(verdict__in=query.verdicts)
     if query.terminations:
         rows = rows.filter(termination__in=query.terminations)
+    if query.tokens_min is not None or query.tokens_max is not None:
+        rows = rows.filter(generated_tokens__gt=0)
     for name, column in (("reward", "reward"), ("steps", "num_steps"), ("tokens", "generated_tokens")):
         for bound, lookup in (("min", "gte"), ("max", "lte")):
             if (value := getattr(query, f"{name}_{bound}")) is not None:
@@ -103,31 +104,26 @@ def _matching(query: TrajectoryQuery) -> QuerySet[Trajectory]:
     return rows
 
 
-def _preference(row: _Row, query: TrajectoryQuery, seed: int) -> tuple[int, bytes]:
-    drawn = hashlib.sha256(f"{seed}/{row.id}".encode()).digest()
-    return (row.generated_tokens if query.prefer == "shortest" else 0, drawn)
+def _acting(models: Sequence[str]) -> QuerySet[Run]:
+    """Return the runs in which one of these models acted."""
+    return Run.objects.filter(Q(config__policy__checkpoint__in=models) | Q(config__policy__model__in=models))
 
 
-def _distinct(rows: Sequence[_Row]) -> list[_Row]:
-    """Return the first row of each task and patch; rows without a patch are all different."""
-    seen: set[tuple[str, str]] = set()
-    kept = []
-    for row in rows:
-        key = (row.task_key, row.patch_hash)
-        if not row.patch_hash or key not in seen:
-            kept.append(row)
-        seen.add(key)
-    return kept
+def unknown_names(query: TrajectoryQuery) -> list[tuple[str, str]]:
+    """Return setting and value of every run, model, dataset and split of a query that does not exist."""
+    known_runs = set(Run.objects.filter(pk__in=query.runs).values_list("pk", flat=True))
+    found = [("runs", str(run)) for run in query.runs if run not in known_runs]
+    found += [("models", model) for model in query.models if not _acting((model,)).exists()]
+    if query.dataset and not Run.objects.filter(dataset__name=query.dataset).exists():
+        found.append(("dataset", query.dataset))
+    splits = _split_names(query.splits)
+    return found + [("splits", split) for split in query.splits if split not in splits]
 
 
-def _capped(rows: Sequence[_Row], per_task: int | None) -> list[_Row]:
-    counts: Counter[str] = Counter()
-    kept = []
-    for row in rows:
-        counts[row.task_key] += 1
-        if per_task is None or counts[row.task_key] <= per_task:
-            kept.append(row)
-    return kept
+def _split_names(named: Sequence[str]) -> set[str]:
+    """Return the names that splits have; those of the default query always count."""
+    default = TrajectoryQuery().splits
+    return {*default, *Task.objects.filter(split__in=named).values_list("split", flat=True).distinct()}
 
 
 def stored(ids: Sequence[int]) -> Iterator[StoredTrajectory]:

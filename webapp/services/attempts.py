@@ -26,6 +26,10 @@ ATTEMPTS_WITHIN = timedelta(minutes=10)
 """Period over which attempts are counted; a run with too many is not relaunched."""
 
 
+class SupersededError(Exception):
+    """A newer attempt took the place of one whose process was not started yet."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """Exclusive right to start one attempt, with the data needed to do so."""
@@ -81,6 +85,16 @@ def too_many(*, run_id: int) -> bool:
     """Return whether ``MAX_ATTEMPTS`` were made within ``ATTEMPTS_WITHIN``."""
     since = timezone.now() - ATTEMPTS_WITHIN
     return RunAttempt.objects.filter(run_id=run_id, created_at__gt=since).count() >= MAX_ATTEMPTS
+
+
+def preparing(*, run_id: int, epoch: int) -> None:
+    """Record that a worker still prepares the start of an attempt.
+
+    Raises:
+        SupersededError: a newer attempt took its place.
+    """
+    if not Run.objects.filter(pk=run_id, epoch=epoch).update(heartbeat_at=timezone.now()):
+        raise SupersededError(f"attempt {epoch} of run {run_id} was replaced while it was prepared")
 
 
 @transaction.atomic

@@ -81,6 +81,8 @@ class Projection:
                 self._scores.scored(event)
             case e.RunStarted():
                 self._run_started(event)
+            case e.RunPlanned():
+                self._fields["total_iterations"] = event.total_iterations
             case e.RunProgress():
                 self._fields |= {
                     "progress_message": event.message[:500],

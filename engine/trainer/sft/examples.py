@@ -52,6 +52,7 @@ class Examples:
             "heldout_trajectories": len(self.heldout),
             "recorded_ids": self.recorded,
             "rendered": self.rendered,
+            "train_samples": sum(len(example.records) for example in self.train),
             "cut_sequences": self.cut,
             "sampled_tokens": sum(r.num_sampled for example in self.train for r in example.records),
             **lost,
@@ -79,7 +80,7 @@ def make_examples(
         chat: the trained model's conversations.
         renderer: renders trajectories without ids of this model.
         config: treatment of long sequences.
-        heldout: tasks that are not trained on (``heldout_tasks``).
+        heldout: instances that are not trained on (``heldout_instances``).
         max_tokens: maximum length of a sequence.
         progress: called with the number of trajectories read.
 
@@ -102,19 +103,28 @@ def make_examples(
             found.drop("prompt_too_long")
             continue
         example = Example(trajectory=trajectory.id, task_id=trajectory.task_id, records=records)
-        (found.heldout if trajectory.task_id in heldout else found.train).append(example)
+        (found.heldout if trajectory.instance_id in heldout else found.train).append(example)
     if not found.train:
-        why = (
-            ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in found.dropped.items())
-            or "none was chosen"
-        )
-        raise DatasetError(f"no trajectory is left to train on ({why}): choose others, or raise max_tokens")
+        raise DatasetError(_nothing_left(found))
     return found
+
+
+def _nothing_left(found: Examples) -> str:
+    """Return why there is nothing to train on, and what to do."""
+    lost = [f"{count} {reason.replace('_', ' ')}" for reason, count in found.dropped.items()]
+    lost += [f"{len(found.heldout)} held out"] if found.heldout else []
+    remedy = "choose others"
+    if found.dropped.keys() & {"overlong", "prompt_too_long"}:
+        remedy += ", or raise max_tokens"
+    return f"no trajectory is left to train on ({', '.join(lost) or 'the file is empty'}): {remedy}"
 
 
 def _record(
     trajectory: StoredTrajectory, chat: Chat, renderer: ConversationRenderer, found: Examples
 ) -> TokenRecord | None:
+    if not trajectory.steps:
+        found.drop("without_steps")
+        return None
     if trajectory.tokens is not None and fits(trajectory, chat.tokenizer):
         found.recorded += 1
         return decode(trajectory.tokens.data)
@@ -130,9 +140,12 @@ def _record(
     return record
 
 
-def heldout_tasks(task_ids: Iterable[str], share: float, seed: int) -> frozenset[str]:
-    """Return the tasks that measure the evaluation loss: at least one and never all, where a share is set."""
-    known = sorted(set(task_ids), key=lambda task: hashlib.sha256(f"{seed}/{task}".encode()).digest())
+def heldout_instances(instance_ids: Iterable[str], share: float, seed: int) -> frozenset[str]:
+    """Return the instances that measure the evaluation loss: at least one and never all with a share.
+
+    Versions of a task (other tests, other statements) have ids of their own, but one instance.
+    """
+    known = sorted(set(instance_ids), key=lambda name: hashlib.sha256(f"{seed}/{name}".encode()).digest())
     if not share or len(known) < 2:
         return frozenset()
     return frozenset(known[: min(max(1, round(share * len(known))), len(known) - 1)])

@@ -22,13 +22,16 @@ from engine.events.token_block import decode
 from engine.inference.base import Generation
 from engine.models.chat.base import Chat, Message, Reply, Tokenizer, ToolDeclaration
 from engine.models.chat.thinking import split_thinking
-from engine.tokens import TokenRecord
+from engine.tokens import TOKEN_COLUMNS, TokenRecord
 from engine.tools import printable
-from engine.tools.parser import NativeCall, parse, read_native
+from engine.tools.formats import ToolFormat
+from engine.tools.parser import THINK_END, THINK_START, NativeCall, parse, read_native, thinking_end
 from engine.tools.rendering import render_call, render_thinking
-from engine.tools.schemas import validate_call
+from engine.tools.schemas import FINISH, SUBMIT, validate_call
 from engine.tools.tool_sets import TOOL_SETS, ToolSet
-from engine.types import Task, ToolCall, Verdict
+from engine.types import Task, TerminationReason, ToolCall, Verdict
+
+_CUT_OFF = frozenset({TerminationReason.MAX_RESPONSE, TerminationReason.MAX_CONTEXT})
 
 
 def fits(trajectory: StoredTrajectory, tokenizer: Tokenizer) -> bool:
@@ -76,12 +79,15 @@ class ConversationWriter:
         return [{"role": role, "content": text} for role, text in texts if text]
 
     def conversation(self, trajectory: StoredTrajectory) -> Conversation:
-        """Return the whole conversation, up to the last response."""
+        """Return the whole conversation, up to the last response that was not cut off."""
         messages = [dict(message) for message in self.opening(trajectory)]
-        for index, step in enumerate(trajectory.steps):
+        steps = trajectory.steps
+        if len(steps) > 1 and is_cut_off(trajectory):  # messages cannot express a turn without an end
+            steps = steps[:-1]
+        for index, step in enumerate(steps):
             text, calls = self.response(step)
             messages.append(_assistant_message(text, calls, index))
-            if index + 1 < len(trajectory.steps):
+            if index + 1 < len(steps):
                 reply = Reply(text=text, thinking="", content=text, calls=tuple(calls))
                 messages += [dict(message) for message in answers(step.observation, reply, index)]
         return Conversation(
@@ -93,6 +99,7 @@ class ConversationWriter:
 
     def response(self, step: StoredStep) -> tuple[str, Sequence[NativeCall]]:
         """Return a step's response as text and native calls, in the configured format."""
+        step = step.model_copy(update={"response": _with_opened_thinking(step.response, self._set)})
         call = (
             translated(ToolCall(name=step.tool, arguments=step.arguments), self._set) if step.tool else None
         )
@@ -154,17 +161,30 @@ class ConversationRenderer:
             keep_thinking=self._config.thinking_history == "keep",
         )
         for index, step in enumerate(trajectory.steps):
-            ids = tuple(self._chat.reply_ids(*self._writer.response(step)))
-            sampled = Generation(ids=ids, logprobs=(0.0,) * len(ids), versions=(0,) * len(ids))
+            ids = self._chat.reply_ids(*self._writer.response(step))
+            is_last = index + 1 == len(trajectory.steps)
+            if is_last and is_cut_off(trajectory) and ids[-1] in self._chat.stop_ids:
+                ids = ids[:-1]
+            count = len(ids)
+            sampled = Generation(ids=tuple(ids), logprobs=(0.0,) * count, versions=(0,) * count)
             reply = conversation.append_generation(sampled, step=index)
-            if index + 1 < len(trajectory.steps):
+            if not is_last:
                 messages = answers(step.observation, reply, index)
                 conversation.append(conversation.continuation(messages), step=index)
         return conversation.record()
 
 
+def is_cut_off(trajectory: StoredTrajectory) -> bool:
+    """Return whether the last response may have been cut off before the model ended its turn."""
+    steps = trajectory.steps
+    return bool(steps) and not steps[-1].tool and trajectory.termination in _CUT_OFF
+
+
 def translated(call: ToolCall, target: ToolSet) -> ToolCall | None:
-    """Return a call under the names of another tool set; None where a set does not know it."""
+    """Return a call under the names of another tool set; None where a set does not know it.
+
+    A call of ``finish`` or ``submit`` ends the work whatever its arguments, which differ between systems.
+    """
     for known in (target, *TOOL_SETS.values()):
         schema = known.tools.get(call.name)
         if schema is None or not set(call.arguments) <= {p.name for p in schema.parameters}:
@@ -173,8 +193,23 @@ def translated(call: ToolCall, target: ToolSet) -> ToolCall | None:
             found = target.published_call(known.implementation_call(call))
             return validate_call(found.name, found.arguments, target.tools)
         except ValueError:
-            return None
-    return None
+            break
+    if call.name not in (FINISH.name, SUBMIT.name):
+        return None
+    remark = call.arguments.get("result") or call.arguments.get("message")
+    arguments = {"command": "submit"} | ({"result": remark} if isinstance(remark, str) else {})
+    return target.published_call(ToolCall(name=FINISH.name, arguments=arguments))
+
+
+def _with_opened_thinking(text: str, tools: ToolSet) -> str:
+    """Return a response with the opening marker of its thinking, which some prompts end with."""
+    if text.lstrip().startswith(THINK_START):
+        return text.lstrip()
+    if THINK_END not in text:
+        return text
+    formats: tuple[ToolFormat, ...] = ("xml", "native")
+    is_value = any(thinking_end(text, known, tools.tools) == 0 for known in formats)
+    return text if is_value else f"{THINK_START}{text}"
 
 
 def _prose(step: StoredStep) -> str:
@@ -203,7 +238,8 @@ def _task(trajectory: StoredTrajectory) -> Task:
 def cut(record: TokenRecord, max_tokens: int) -> Iterator[TokenRecord]:
     """Yield the record's samples cut off after ``max_tokens``; those without sampled tokens are left out."""
     for sample in record.samples():
-        columns = (sample.ids, sample.mask, sample.logprobs, sample.versions, sample.steps)
-        kept = TokenRecord(*(column[:max_tokens] for column in columns))
+        kept = sample
+        if len(sample) > max_tokens:  # copied: a view would keep the whole sample in memory
+            kept = TokenRecord(*(getattr(sample, name)[:max_tokens].copy() for name in TOKEN_COLUMNS))
         if np.any(kept.mask):
             yield kept

@@ -112,7 +112,7 @@ def test_a_run_learns_and_its_checkpoint_is_a_policy(chat: Chat, tmp_path: Path)
     assert summary["heldout_loss"] < summary["heldout_loss_before"]
     steps = [event for event in log if event["type"] == "iteration_finished"]
     assert [event["iteration"] for event in steps] == list(range(6)) == list(range(summary["steps"]))
-    assert log[0]["total_iterations"] == 6
+    assert [event["total_iterations"] for event in log if event["type"] == "run_planned"] == [6]
     measured = [event["iteration"] for event in steps if "loss/heldout" in event["metrics"]]
     assert measured == [2, 5]
     assert [event["iteration"] for event in log if event["type"] == "checkpoint_saved"] == [2, 4, 6]
@@ -141,7 +141,7 @@ class _StopsAfter(Control):
 @pytest.mark.parametrize("adapters", [{}, {"lora_rank": 4}])
 def test_a_resumed_run_ends_with_the_same_bits(chat: Chat, tmp_path: Path, adapters: dict[str, Any]) -> None:
     found = [with_ids(chat, trajectory(number)) for number in range(8)]
-    config = run_config(trainer={"batch_size": 2, "checkpoint_every": 3, **adapters})
+    config = run_config(trainer={"batch_size": 2, "checkpoint_every": 3, "heldout_share": 0.2, **adapters})
     for name in ("whole", "parts"):
         put(tmp_path, name, found)
     whole = perform(tmp_path, "whole", config)
@@ -160,9 +160,12 @@ def test_a_resumed_run_ends_with_the_same_bits(chat: Chat, tmp_path: Path, adapt
         for name, events in (("whole", whole), ("parts", log))
     }
     assert losses["whole"] == losses["parts"]
-    assert len(losses["whole"]) == 8
+    assert len(losses["whole"]) == 6
+    summaries = [events[-1]["summary"] for events in (whole, log)]
+    for name in ("train_loss", "heldout_loss", "heldout_loss_before"):
+        assert summaries[0][name] == summaries[1][name]
     ends = [load_latest(tmp_path / "runs" / name) for name in ("whole", "parts")]
-    assert [end.iteration for end in ends if end] == [8, 8]
+    assert [end.iteration for end in ends if end] == [6, 6]
     first, second = (
         dict(open_model(f"run:{name}", home=tmp_path).model.named_parameters()) for name in ("whole", "parts")
     )
@@ -207,9 +210,11 @@ def test_a_run_without_usable_trajectories_fails_with_the_reason(tmp_path: Path)
 
 
 def test_what_is_left_out_is_told(tmp_path: Path) -> None:
-    put(tmp_path, "1", [trajectory(1), trajectory(2, problem_statement=""), trajectory(3)])
+    found = [trajectory(number) for number in range(4)]
+    put(tmp_path, "1", [*found, *(trajectory(number, problem_statement="") for number in range(4, 9))])
     log = perform(tmp_path, "1", run_config(trainer={"epochs": 1}))
     (alert,) = (event for event in log if event["type"] == "alert")
     assert (alert["code"], alert["severity"]) == ("trajectories_dropped", "warning")
-    assert "without_task 1" in alert["message"]
+    assert "without_task 5" in alert["message"]
+    assert [event["total_iterations"] for event in log if event["type"] == "run_planned"] == [1]
     assert math.isfinite(log[-1]["summary"]["train_loss"])

@@ -21,12 +21,12 @@ from engine.events.stored_trajectories import (
 from engine.events.token_block import TokenBlock, decode
 from engine.models.chat.base import Chat
 from engine.models.opening import open_model
-from engine.tokens import TokenRecord
+from engine.tokens import TOKEN_COLUMNS, TokenRecord
 from engine.tools.parser import parse, read_native
 from engine.tools.rendering import render_native
-from engine.tools.tool_sets import OPENHANDS, R2E_GYM
+from engine.tools.tool_sets import OPENHANDS, R2E_GYM, TOOL_SETS
 from engine.trainer.__main__ import main
-from engine.trainer.sft.examples import epoch_ends, heldout_tasks, make_examples, plan_steps
+from engine.trainer.sft.examples import epoch_ends, heldout_instances, make_examples, plan_steps
 from engine.trainer.sft.recorded import ConversationRenderer, ConversationWriter, cut, fits, translated
 from engine.types import ToolCall
 from tests.unit.trainer.sft_builders import COMPACT, step, trajectory, with_ids
@@ -175,6 +175,72 @@ def test_calls_get_the_names_of_the_trained_tools() -> None:
     assert translated(ToolCall(name="browse", arguments={}), R2E_GYM) is None
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"message": "All tests pass.", "task_completed": "true"},
+        {"command": "submit", "result": "All tests pass."},
+    ],
+)
+@pytest.mark.parametrize("name", ["finish", "submit"])
+def test_the_end_of_foreign_work_is_written_as_a_call_that_is_accepted(
+    chat: Chat, name: str, arguments: dict[str, str]
+) -> None:
+    response = f"Done.\n{render_native(name, arguments)}"
+    turn = StoredStep(thought="Done.", response=response, tool=name, arguments=arguments)
+    for tools, tool_set in TOOL_SETS.items():
+        config = ConversationConfig.model_validate({"prompt": "compact_v1", "tools": tools})
+        (written,) = sampled(chat, render(chat, trajectory(1, steps=[turn]), config))
+        call = parse(written, "xml", tool_set.tools).call
+        assert call is not None
+        assert tool_set.implementation_call(call).arguments["command"] == "submit"
+        assert written.startswith("Done.")
+        if tools == "r2e_gym" and len(arguments) == 2 and name == "finish":
+            assert call.arguments["result"] == "All tests pass."
+
+
+def test_thinking_that_the_prompt_had_opened_is_thinking(chat: Chat) -> None:
+    """Recorded responses of such models begin inside their thinking."""
+    usual = step("look at lines 1-3", "file_editor", command="view", path="/testbed/a.py")
+    assert usual.response.startswith("<think>")
+    opened = usual.model_copy(update={"response": usual.response.removeprefix("<think>")})
+    for config in (COMPACT, ConversationConfig(prompt="compact_v1", tool_format="native")):
+        expected = render(chat, trajectory(1, steps=[usual]), config)
+        assert render(chat, trajectory(1, steps=[opened]), config) == expected
+    value = "about </think> tags"
+    turn = step("", "execute_bash", cmd=f"echo '{value}'")
+    plain = turn.model_copy(update={"response": turn.response.partition("</think>")[2].lstrip()})
+    assert "<think>" not in plain.response
+    (written,) = sampled(chat, render(chat, trajectory(1, steps=[plain])))
+    assert written == plain.response
+
+
+@pytest.mark.parametrize("termination", ["max_response", "max_context"])
+def test_a_response_that_was_cut_off_is_not_taught_to_end_there(chat: Chat, termination: str) -> None:
+    cut_off = StoredStep(thought="I", response="<think>I wonder", observation="ERROR: cut", error="cut")
+    steps = [*trajectory(1).steps[:2], cut_off]
+    found = trajectory(1, steps=steps, termination=termination)
+    record = render(chat, found)
+    assert int(record.ids[-1]) not in chat.stop_ids
+    assert record.mask[-1]
+    assert chat.tokenizer.decode(record.ids.tolist()).endswith("I wonder")
+    whole = render(chat, trajectory(1, steps=steps, termination="max_steps"))
+    assert record == TokenRecord(*(getattr(whole, name)[:-1] for name in TOKEN_COLUMNS))
+    messages = ConversationWriter(COMPACT).conversation(found).messages
+    assert messages[-1]["content"] == steps[1].response
+    finished = trajectory(1, termination=termination)
+    assert int(render(chat, finished).ids[-1]) in chat.stop_ids
+
+
+def test_a_cut_sequence_does_not_keep_the_whole_one_in_memory(chat: Chat) -> None:
+    record = render(chat, trajectory(1))
+    (short,) = cut(record, len(record) - 1)
+    for name in TOKEN_COLUMNS:
+        assert not np.shares_memory(getattr(short, name), getattr(record, name))
+        assert getattr(short, name).base is None
+
+
 def test_long_sequences_are_cut_or_dropped(chat: Chat) -> None:
     record = render(chat, trajectory(1))
     first_end = int(np.flatnonzero(record.steps == 0)[-1]) + 1
@@ -193,7 +259,7 @@ def examples(chat: Chat, found: list[StoredTrajectory], **settings: object) -> d
         chat,
         ConversationRenderer(chat, COMPACT),
         config,
-        heldout=heldout_tasks([t.task_id for t in found], config.heldout_share, 0),
+        heldout=heldout_instances([t.instance_id for t in found], config.heldout_share, 0),
         max_tokens=config.max_tokens,
     )
     assert not {e.task_id for e in made.train} & {e.task_id for e in made.heldout}
@@ -207,19 +273,47 @@ def test_every_trajectory_is_counted_where_it_went(chat: Chat) -> None:
     assert counts["train_trajectories"] + counts["heldout_trajectories"] == 10
     assert (counts["recorded_ids"], counts["rendered"], counts["dropped_without_task"]) == (6, 4, 1)
     assert examples(chat, found, max_tokens=100)["cut_sequences"] == 10
+    assert counts["train_samples"] == counts["train_trajectories"]
+    forked = TokenRecord([1, 2, 3, 1, 4, 5], [0, 1, 1, 0, 0, 1], steps=[-1, 0, 0, -1, -1, 1])
+    two = StoredStep(response=chat.tokenizer.decode([2, 3])), StoredStep(response=chat.tokenizer.decode([5]))
+    twice = trajectory(1, steps=list(two), tokens=TokenBlock.of(forked))
+    assert examples(chat, [twice])["train_samples"] == 2
     with pytest.raises(DatasetError, match=r"10 overlong.*raise max_tokens"):
         examples(chat, found, max_tokens=100, overlong="drop")
 
 
+@pytest.mark.parametrize(("count", "why"), [(0, "the file is empty"), (3, "3 without steps")])
+def test_a_file_without_steps_is_told_as_such(chat: Chat, count: int, why: str) -> None:
+    with pytest.raises(DatasetError) as refused:
+        examples(chat, [trajectory(n, steps=[]) for n in range(count)])
+    assert str(refused.value).endswith(f"no trajectory is left to train on ({why}): choose others")
+
+
+def test_versions_of_an_instance_are_held_out_together(chat: Chat) -> None:
+    found = [trajectory(n, task_id=f"{n % 5}-version-{n}", instance_id=f"task-{n % 5}") for n in range(20)]
+    config = FineTuningConfig(heldout_share=0.4)
+    made = make_examples(
+        found,
+        chat,
+        ConversationRenderer(chat, COMPACT),
+        config,
+        heldout=heldout_instances([t.instance_id for t in found], config.heldout_share, 0),
+        max_tokens=config.max_tokens,
+    )
+    instances = [{e.task_id[0] for e in part} for part in (made.train, made.heldout)]
+    assert not instances[0] & instances[1]
+    assert (len(made.train), len(made.heldout)) == (12, 8)
+
+
 def test_held_out_tasks_are_neither_none_nor_all() -> None:
     tasks = [f"t{n % 50}" for n in range(200)]
-    assert heldout_tasks(tasks, 0.0, 0) == frozenset()
-    assert len(heldout_tasks(tasks, 0.1, 0)) == 5
-    assert heldout_tasks(tasks, 0.1, 0) == heldout_tasks(reversed(tasks), 0.1, 0)
-    assert heldout_tasks(tasks, 0.1, 0) != heldout_tasks(tasks, 0.1, 1)
-    assert len(heldout_tasks(["a", "b"], 0.01, 0)) == 1
-    assert len(heldout_tasks(["a", "b"], 0.5, 0)) == 1
-    assert heldout_tasks(["a"], 0.5, 0) == frozenset()
+    assert heldout_instances(tasks, 0.0, 0) == frozenset()
+    assert len(heldout_instances(tasks, 0.1, 0)) == 5
+    assert heldout_instances(tasks, 0.1, 0) == heldout_instances(reversed(tasks), 0.1, 0)
+    assert heldout_instances(tasks, 0.1, 0) != heldout_instances(tasks, 0.1, 1)
+    assert len(heldout_instances(["a", "b"], 0.01, 0)) == 1
+    assert len(heldout_instances(["a", "b"], 0.5, 0)) == 1
+    assert heldout_instances(["a"], 0.5, 0) == frozenset()
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 10, 50])

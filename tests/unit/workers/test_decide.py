@@ -30,6 +30,8 @@ S = RunState
         # A worker died between the claim and the process.
         (S.STARTING, None, SECOND, SECOND, None, Decision.WAIT),
         (S.STARTING, None, CLAIM_GRACE, CLAIM_GRACE + SECOND, None, Decision.RECOVER),
+        # A worker may take long to write what a run learns from.
+        (S.STARTING, None, SECOND, timedelta(hours=1), None, Decision.WAIT),
         # A dead process is known at once, an unreachable one after its timeout.
         (S.STARTING, DEAD, NOW, SECOND, None, Decision.RECOVER),
         (S.RUNNING, DEAD, NOW, SECOND, None, Decision.RECOVER),
