@@ -6,13 +6,16 @@ import asyncio
 import os
 import subprocess
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from engine.config.sandbox import SandboxConfig
 from engine.config.training import CurationConfig
+from engine.datasets.curation import curate as curate_module
 from engine.datasets.curation.curate import curate
 from engine.datasets.curation.handwritten import build_task
+from engine.datasets.curation.measurements import Trial
 from engine.datasets.sources.fetch import fetch_source
 from engine.datasets.store import Dataset, load_dataset
 from engine.errors import DatasetError, PreflightError
@@ -116,6 +119,42 @@ async def test_the_same_inputs_re_use_the_dataset_and_others_make_it_again(
     other, said = await run(home, config(home, train_tasks=1, heldout_tasks=0, hint="function"))
     assert [row.split for row in other.rows] == ["train"]
     assert "line " not in other.rows[0].task.problem_statement.split("\n")[1]
+
+
+async def test_a_repeated_curation_takes_the_kept_trials_and_opens_no_sandbox(
+    home: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> NoReturn:
+        pytest.fail("a sandbox was opened")
+
+    monkeypatch.setattr(LocalBackend, "open", refuse)
+    again, said = await run(home, config(home, output="again"))
+    assert again.rows == dataset.rows
+    assert not any("baseline" in message for message in said)
+
+
+async def test_an_interrupted_curation_goes_on_after_the_trials_that_it_made(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = write_toy(tmp_path / "cut")
+    settings = config(home, sources=(str(tree),), output="cut", train_tasks=3, heldout_tasks=0, workers=1)
+    tried: list[str] = []
+    try_fault = curate_module._try
+
+    async def stopped(*arguments: Any) -> Trial:
+        if len(tried) == 2:
+            raise InterruptedError
+        tried.append(arguments[1].mutated)
+        return await try_fault(*arguments)
+
+    monkeypatch.setattr(curate_module, "_try", stopped)
+    with pytest.raises(InterruptedError):
+        await run(home, settings)
+    first = list(tried)
+    tried[:] = ["one more never stops it"] * 3
+    made, _ = await run(home, settings)
+    assert len(made.rows) == 3
+    assert not set(first) & set(tried[3:])
 
 
 async def test_one_test_file_that_cannot_be_imported_does_not_cost_the_others(

@@ -15,6 +15,7 @@ from engine.config.recipes import (
     frozenlake,
     importing,
     quickstart,
+    quickstart_pool,
     validation,
     verifying,
 )
@@ -28,6 +29,8 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "quickstart-collect": quickstart.collect,
     "quickstart-dataset": quickstart.dataset,
     "quickstart-sft": quickstart.sft,
+    "quickstart-pool": quickstart_pool.train,
+    "quickstart-pool-dataset": quickstart_pool.dataset,
     "frozenlake": frozenlake.train,
     "frozenlake-evaluate": frozenlake.evaluate,
     "frozenlake-sft": frozenlake.sft,

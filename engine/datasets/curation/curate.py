@@ -1,7 +1,8 @@
 """Curation of a dataset from Python source trees with tests: one injected fault per task, verified by tests.
 
 Fetch → baseline (which tests pass every time, what they execute) → candidates → each is tried in a
-fresh sandbox: broken ``stability_runs`` times, fixed once → tasks. Deterministic under its seed.
+fresh sandbox: broken ``stability_runs`` times, fixed once → tasks. Baselines and trials are kept, so that
+an interrupted curation goes on where it was. Deterministic under its seed and the baselines.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,12 +20,14 @@ from engine.config.training import CurationConfig
 from engine.datasets.curation import handwritten
 from engine.datasets.curation.baseline import (
     Baseline,
+    ensure_image,
     image_name,
     measure_baseline,
     sandbox_spec,
 )
 from engine.datasets.curation.candidates import Candidate, CandidateQueue, find_candidates, split_by_file
 from engine.datasets.curation.injected import WORKDIR, Noticed, make_row
+from engine.datasets.curation.measurements import Measurements, Trial
 from engine.datasets.sources.fetch import Source, fetch_source
 from engine.datasets.store import Dataset, dataset_path, load_dataset, save_dataset
 from engine.datasets.testing.testrun import driver_command, run_tests
@@ -52,6 +55,8 @@ class _Curation:
     sandbox: SandboxConfig
     progress: Progress
     seed: int
+    kept: dict[str, Measurements] = field(default_factory=dict)
+    """Intact image → its measurements."""
 
     @property
     def wanted(self) -> int:
@@ -135,21 +140,29 @@ async def _baselines(
     async def one(source: Source, toolchain: Path) -> Baseline | None:
         try:
             async with permits:
-                run.progress(f"baseline of {source.spec}", 0, run.wanted)
-                return await measure_baseline(
-                    source,
-                    toolchain,
-                    run.config,
-                    home=run.home,
-                    backend=run.backend,
-                    sandbox=run.sandbox,
-                )
+                return await _baseline(run, source, toolchain)
         except DatasetError as error:
             _skip(run, skipped, source.spec, error)
             return None
 
     found = await asyncio.gather(*(one(source, toolchain) for source, toolchain in prepared))
     return _usable(found, skipped)
+
+
+async def _baseline(run: _Curation, source: Source, toolchain: Path) -> Baseline:
+    """Return the kept baseline of a source, or measure it. Raises DatasetError."""
+    image = await asyncio.to_thread(ensure_image, source, toolchain, run.home)
+    kept = Measurements(run.home, image, stability_runs=run.config.stability_runs)
+    run.kept[image] = kept
+    known = await asyncio.to_thread(kept.baseline, source, toolchain)
+    if known is not None:
+        return known
+    run.progress(f"baseline of {source.spec}", 0, run.wanted)
+    measured = await measure_baseline(
+        source, toolchain, run.config, home=run.home, backend=run.backend, sandbox=run.sandbox
+    )
+    await asyncio.to_thread(kept.keep_baseline, measured)
+    return measured
 
 
 def _skip(run: _Curation, skipped: dict[str, str], spec: str, error: Exception) -> None:
@@ -191,7 +204,7 @@ async def _collect(
 
     async def one(candidate: Candidate) -> Noticed | None:
         async with permits:
-            return await _try(run, candidate)
+            return await _noticed(run, candidate)
 
     while len(rows) < wanted:
         batch = queue.take(min(_BATCH_PER_WORKER * run.config.workers, 2 * (wanted - len(rows))))
@@ -211,8 +224,30 @@ async def _collect(
     return rows
 
 
-async def _try(run: _Curation, candidate: Candidate) -> Noticed | None:
-    """Break and fix the code in one fresh sandbox; None unless the tests detect the fault every time."""
+async def _noticed(run: _Curation, candidate: Candidate) -> Noticed | None:
+    """Return the candidate with its failing tests; None unless the tests detect the fault every time."""
+    kept = run.kept[candidate.baseline.image]
+    trial = kept.trial(candidate)
+    if trial is None:
+        try:
+            trial = await _try(run, candidate)
+        except SandboxError as error:
+            # A mutant may exhaust its sandbox; it makes a poor task, not a failed curation.
+            run.progress(f"dropped a candidate in {candidate.path}: {error}", 0, run.wanted)
+            return None
+        kept.keep_trial(candidate, trial)
+    if not trial.failing:
+        return None
+    return Noticed(
+        candidate=candidate,
+        failing=trial.failing,
+        passing=tuple(test for test in candidate.tests if test not in trial.failing),
+        exception=trial.exception,
+    )
+
+
+async def _try(run: _Curation, candidate: Candidate) -> Trial:
+    """Break and fix the code in one fresh sandbox. Raises SandboxError."""
     baseline = candidate.baseline
     command = driver_command(candidate.tests, baseline.source.roots)
     timeout = 10.0 + 20 * sum(baseline.seconds[test] for test in candidate.tests)
@@ -224,33 +259,23 @@ async def _try(run: _Curation, candidate: Candidate) -> Noticed | None:
         lifetime_s=timeout * (run.config.stability_runs + 2) + 30,
     )
     path = f"{WORKDIR}/{candidate.path}"
-    try:
-        async with run.backend.open(spec) as box:
-            await box.write_file(path, candidate.mutated.encode())
-            first = await run_tests(box, command, timeout_s=timeout)
-            outcomes = first.outcomes(candidate.tests)
-            failing = tuple(test for test, outcome in outcomes.items() if outcome is not TestOutcome.PASSED)
-            reported = {TestOutcome.PASSED, TestOutcome.FAILED, TestOutcome.ERROR}
-            if first.problem or not failing or not reported.issuperset(outcomes.values()):
-                return None
-            for _ in range(run.config.stability_runs - 1):
-                again = await run_tests(box, command, timeout_s=timeout)
-                if again.outcomes(candidate.tests) != outcomes:
-                    return None
-            await box.write_file(path, candidate.source.encode())
-            mended = await run_tests(box, command, timeout_s=timeout)
-            if mended.forged or set(mended.outcomes(candidate.tests).values()) != {TestOutcome.PASSED}:
-                return None
-    except SandboxError as error:
-        # A mutant may exhaust its sandbox; it makes a poor task, not a failed curation.
-        run.progress(f"dropped a candidate in {candidate.path}: {error}", 0, run.wanted)
-        return None
-    return Noticed(
-        candidate=candidate,
-        failing=failing,
-        passing=tuple(test for test in candidate.tests if test not in failing),
-        exception=first.case(failing[0]).exception,
-    )
+    async with run.backend.open(spec) as box:
+        await box.write_file(path, candidate.mutated.encode())
+        first = await run_tests(box, command, timeout_s=timeout)
+        outcomes = first.outcomes(candidate.tests)
+        failing = tuple(test for test, outcome in outcomes.items() if outcome is not TestOutcome.PASSED)
+        reported = {TestOutcome.PASSED, TestOutcome.FAILED, TestOutcome.ERROR}
+        if first.problem or not failing or not reported.issuperset(outcomes.values()):
+            return Trial()
+        for _ in range(run.config.stability_runs - 1):
+            again = await run_tests(box, command, timeout_s=timeout)
+            if again.outcomes(candidate.tests) != outcomes:
+                return Trial()
+        await box.write_file(path, candidate.source.encode())
+        mended = await run_tests(box, command, timeout_s=timeout)
+        if mended.forged or set(mended.outcomes(candidate.tests).values()) != {TestOutcome.PASSED}:
+            return Trial()
+    return Trial(failing, first.case(failing[0]).exception)
 
 
 async def _extra_rows(run: _Curation, skipped: dict[str, str]) -> list[TaskRow]:

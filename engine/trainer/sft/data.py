@@ -42,6 +42,12 @@ RESERVED_PACKAGES = (
     "wcmatch",
     "bracex",
     "backrefs",
+    "funcy",
+    "markdown",
+    "marshmallow",
+    "mistune",
+    "pyasn1",
+    "pyrsistent",
 )
 """Packages used by curated datasets: excluded from the stream, vendored copies included."""
 

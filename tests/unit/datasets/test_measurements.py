@@ -1,0 +1,90 @@
+"""Kept measurements of curation: read back as written, whatever a killed process left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.datasets.curation.baseline import Baseline
+from engine.datasets.curation.candidates import Candidate, find_candidates
+from engine.datasets.curation.measurements import FOLDER, Measurements, Trial
+from engine.datasets.sources.fetch import Source
+
+SOURCE = (
+    "def clamp(value, low, high):\n    if value < low:\n        return low\n    return min(value, high)\n"
+)
+
+
+@pytest.fixture
+def baseline(tmp_path: Path) -> Baseline:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "numbers.py").write_text(SOURCE)
+    source = Source(
+        spec="toy",
+        name="toy",
+        revision="1",
+        tree=tree,
+        packages=("toy",),
+        roots=(".",),
+        tests=("tests",),
+        requirements=(),
+    )
+    return Baseline(
+        source=source,
+        image="toy-1",
+        toolchain=tmp_path / "toolchain",
+        seconds={"tests/t.py::low": 0.25, "tests/t.py::ünicode": 0.125},
+        executed_by={"numbers.py": {2: ("tests/t.py::low", "tests/t.py::ünicode"), 3: ("tests/t.py::low",)}},
+    )
+
+
+@pytest.fixture
+def candidates(baseline: Baseline) -> list[Candidate]:
+    return find_candidates(baseline, max_function_lines=20)
+
+
+def opened(home: Path) -> Measurements:
+    return Measurements(home, "toy-1", stability_runs=2)
+
+
+def test_a_baseline_is_read_back(tmp_path: Path, baseline: Baseline) -> None:
+    kept = opened(tmp_path)
+    assert kept.baseline(baseline.source, baseline.toolchain) is None
+    kept.keep_baseline(baseline)
+    assert opened(tmp_path).baseline(baseline.source, baseline.toolchain) == baseline
+    other = Measurements(tmp_path, "toy-1", stability_runs=3)
+    assert other.baseline(baseline.source, baseline.toolchain) is None
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"seconds": {}, "executed_by": {"a.py": {"1": [0]}}}', "{"])
+def test_a_damaged_baseline_is_none(content: str, tmp_path: Path, baseline: Baseline) -> None:
+    kept = opened(tmp_path)
+    kept.keep_baseline(baseline)
+    next((tmp_path / FOLDER).glob("*/baseline.json")).write_text(content)
+    assert kept.baseline(baseline.source, baseline.toolchain) is None
+
+
+def test_trials_belong_to_a_fault_with_its_tests(tmp_path: Path, candidates: list[Candidate]) -> None:
+    first, second = candidates[:2]
+    kept = opened(tmp_path)
+    kept.keep_trial(first, Trial(("tests/t.py::low",), "AssertionError"))
+    kept.keep_trial(second, Trial())
+    for measurements in (kept, opened(tmp_path)):
+        assert measurements.trial(first) == Trial(("tests/t.py::low",), "AssertionError")
+        assert measurements.trial(second) == Trial()
+        assert measurements.trial(replace(first, tests=("tests/t.py::low",))) is None
+        assert measurements.trial(candidates[2]) is None
+    assert next((tmp_path / FOLDER).glob("*/trials.jsonl")).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_line_cut_off_by_a_kill_costs_its_trial_alone(tmp_path: Path, candidates: list[Candidate]) -> None:
+    kept = opened(tmp_path)
+    for candidate in candidates[:2]:
+        kept.keep_trial(candidate, Trial())
+    path = next((tmp_path / FOLDER).glob("*/trials.jsonl"))
+    path.write_text(path.read_text()[:-20])
+    again = opened(tmp_path)
+    assert (again.trial(candidates[0]), again.trial(candidates[1])) == (Trial(), None)
