@@ -2,18 +2,15 @@
 
 Each (arm, seed) is an ordinary run of the recipe ``frozenlake`` in its own folder under the data folder:
 finished ones are not repeated, interrupted ones continue from their last checkpoint. Arms share the maps, and
-for the same seed also warm start, task order and random streams. Results go to
-``bench/results/frozenlake.*``. Run: ``python -m bench.frozenlake [--quick] [--arms …] [--seeds …]
-[--iterations N] [--workers N]``.
+for the same seed also warm start, task order and random streams. Results go to ``bench/results/NAME.*``, with
+every arm's differences from a reference arm, paired by seed. Run: ``python -m bench.frozenlake [--quick]
+[--arms …] [--seeds …] [--iterations N] [--reference ARM] [--name NAME] [--workers N]``.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,9 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.frozenlake_report import Curve, read_curve, write_report
-from engine.config.recipes import resolve
-from engine.run import CONFIG_NAME, LAUNCH_NAME, LOG_NAME
+from bench.frozenlake_report import REFERENCE, Curve, read_curve, write_report
+from bench.runs import configured, finish_run, is_finished, run_name
 
 ARMS: Mapping[str, Mapping[str, Any]] = {
     "grpo_pp": {"preset": "grpo_pp"},
@@ -68,39 +64,12 @@ class Plan:
         settings = {f"algorithm.{name}": value for name, value in ARMS[self.arm].items()}
         own = {"name": f"frozenlake {self.arm}, seed {self.seed}", "seed": self.seed}
         overrides = {**self.overrides, **settings, **own, "environment.warm_start_seed": self.seed}
-        return resolve("frozenlake", overrides).model_dump(mode="json")
+        return configured("frozenlake", overrides)
 
     @property
     def run_id(self) -> str:
         """Return the name of the run folder, which depends on the settings."""
-        digest = hashlib.sha256(json.dumps(self.config(), sort_keys=True).encode()).hexdigest()[:8]
-        return f"bench-frozenlake-{self.arm}-s{self.seed}-{digest}"
-
-
-def is_finished(run_dir: Path) -> bool:
-    """Return whether the run's last event reports success."""
-    spool = run_dir / "events.jsonl"
-    if not spool.exists():
-        return False
-    with spool.open("rb") as file:
-        file.seek(max(0, spool.stat().st_size - 65_536))
-        lines = file.read().splitlines()
-    last = json.loads(lines[-1]) if lines and lines[-1].endswith(b"}") else {}
-    return bool(last.get("type") == "run_finished" and last.get("state") == "succeeded")
-
-
-def prepare(plan: Plan, home: Path) -> Path:
-    """Prepare the run folder for its next attempt and return it."""
-    run_dir = home / "runs" / plan.run_id
-    run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / CONFIG_NAME).write_text(json.dumps(plan.config(), indent=2) + "\n")
-    launch = run_dir / LAUNCH_NAME
-    epoch = json.loads(launch.read_text())["epoch"] + 1 if launch.exists() else 1
-    identity = {"run_id": plan.run_id, "epoch": epoch, "ingest_url": None, "token": "", "home": str(home)}
-    draft = launch.with_suffix(".draft")
-    draft.write_text(json.dumps(identity) + "\n")
-    draft.rename(launch)
-    return run_dir
+        return run_name(f"bench-frozenlake-{self.arm}-s{self.seed}", self.config())
 
 
 def make_curve(plan: Plan, home: Path) -> Curve:
@@ -109,16 +78,9 @@ def make_curve(plan: Plan, home: Path) -> Curve:
     Raises:
         RuntimeError: the run failed; the message has the reason.
     """
-    run_dir = home / "runs" / plan.run_id
-    if not is_finished(run_dir):
-        began = time.monotonic()
-        run_dir = prepare(plan, home)
-        with (run_dir / LOG_NAME).open("a") as log:
-            command = [sys.executable, "-m", "engine.run", str(run_dir)]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            code = subprocess.run(command, stderr=log, env=environment, check=False).returncode
-        if code != 0 or not is_finished(run_dir):
-            raise RuntimeError(f"{plan.run_id} ended with exit code {code}: see {run_dir / LOG_NAME}")
+    began, known = time.monotonic(), is_finished(home / "runs" / plan.run_id)
+    run_dir = finish_run(plan.run_id, plan.config(), home)
+    if not known:
         print(f"{plan.arm} seed {plan.seed}: {time.monotonic() - began:.0f} s", flush=True)
     return read_curve(run_dir, arm=plan.arm, seed=plan.seed)
 
@@ -143,6 +105,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), metavar="ARM", help=", ".join(ARMS))
     parser.add_argument("--seeds", nargs="+", type=int)
     parser.add_argument("--iterations", type=int, help="of every run; by default the recipe's")
+    parser.add_argument("--reference", choices=list(ARMS), default=REFERENCE, help="arm to compare with")
+    parser.add_argument("--name", default="frozenlake", help="name of the report's files")
     parser.add_argument("--workers", type=int, default=1, help="runs at once, one thread each")
     parser.add_argument("--home", type=Path, default=Path(os.environ.get("TRAINYARD_HOME", ".trainyard")))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
@@ -161,8 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plans = [Plan(arm, seed, overrides) for seed in seeds for arm in arms]
     curves = make_curves(plans, options.home.resolve(), options.workers)
     if curves:
-        name = "frozenlake_quick" if options.quick else "frozenlake"
-        print(write_report(curves, options.out, name=name))
+        name = f"{options.name}_quick" if options.quick else options.name
+        print(write_report(curves, options.out, name=name, reference=options.reference))
     return 0 if len(curves) == len(plans) else 1
 
 

@@ -1,7 +1,8 @@
 """Report of finished FrozenLake runs: a table, curves as CSV, JSON and a figure.
 
 Seeds are the sampling units: an arm's interval is a percentile bootstrap over its seeds' values, that of a
-difference over the seeds shared by both arms. With three seeds such intervals are rough.
+difference over the seeds shared by both arms. With few seeds such intervals are too narrow; the p-values of
+differences are exact for any number.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import io
 import itertools
 import json
 import math
+import operator
 import platform
 import random
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.runs import events_of
+
 REFERENCE = "grpo_pp"
-"""Reference arm of the comparisons."""
+"""Reference arm of the comparisons by default."""
 LEVEL = 0.5
 """Success level whose first crossing is reported."""
 _LAST = 3
@@ -107,6 +111,8 @@ COLUMNS: dict[str, Callable[[Curve], float]] = {
     "s / iteration": lambda curve: curve.seconds_per_iteration,
 }
 """Function of a run's value by column of the table."""
+COMPARED = ("area under curve", "final success")
+"""Columns whose differences are reported."""
 
 
 def read_curve(run_dir: Path, *, arm: str, seed: int) -> Curve:
@@ -114,7 +120,7 @@ def read_curve(run_dir: Path, *, arm: str, seed: int) -> Curve:
     evaluations: dict[int, dict[str, Any]] = {}
     iterations: dict[int, dict[str, float]] = {}
     seconds = 0.0
-    for event in _events(run_dir / "events.jsonl"):
+    for event in events_of(run_dir, "iteration_finished", "evaluation_finished", "run_finished"):
         match event["type"]:
             case "iteration_finished":
                 iterations[event["iteration"]] = event["metrics"]
@@ -140,24 +146,44 @@ def bootstrap(values: Sequence[float], *, seed: int = 0) -> Interval:
     return statistics.fmean(values), means[int(0.025 * _RESAMPLES)], means[int(0.975 * _RESAMPLES) - 1]
 
 
-def write_report(curves: Sequence[Curve], folder: Path, *, name: str) -> str:
-    """Write ``NAME.json``, ``.csv``, ``.md`` and ``.png``; return the table."""
+def sign_flip_p(differences: Sequence[float]) -> float:
+    """Return the exact two-sided p-value of a mean of paired differences.
+
+    Without an effect every difference is as probably positive as negative: the p-value is the share of all
+    assignments of signs with a mean at least as far from 0. 16 pairs at most.
+    """
+    total = abs(math.fsum(differences))
+    signs = itertools.product((1, -1), repeat=len(differences))
+    sums = [abs(math.fsum(map(operator.mul, differences, sign))) for sign in signs]
+    return sum(one >= total - 1e-12 for one in sums) / len(sums)
+
+
+def write_report(curves: Sequence[Curve], folder: Path, *, name: str, reference: str = REFERENCE) -> str:
+    """Write ``NAME.json``, ``.csv``, ``.md`` and ``.png``; return the tables.
+
+    Args:
+        curves: the runs.
+        folder: where the files go.
+        name: name of the files, without their endings.
+        reference: the arm that the others are compared with.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     arms = _by_arm(curves)
-    table = _table(arms)
-    (folder / f"{name}.json").write_text(json.dumps(_summary(arms), indent=2) + "\n")
+    table = f"{_table(arms)}\n\n{_paired_table(arms, reference)}"
+    (folder / f"{name}.json").write_text(json.dumps(_summary(arms, reference), indent=2) + "\n")
     (folder / f"{name}.csv").write_text(_csv(curves))
     (folder / f"{name}.md").write_text(f"# FrozenLake\n\n{_READING}\n\n{table}\n")
-    _draw(arms, folder / f"{name}.png")
+    _draw(arms, folder / f"{name}.png", reference)
     return table
 
 
 _READING = (
     "Mean over seeds [95 % bootstrap interval over seeds]. Success is pass@1 on held-out maps, "
     f"final success the mean of the last {_LAST} evaluations, the area a mean height of the curve. "
-    f"Δ is the arm's area minus that of `{REFERENCE}` at the same seeds. Gradient-norm spread is standard "
-    "deviation over mean; length growth compares sampled tokens per turn at the end and at the beginning. "
-    "'–' means that not every seed has a value, e.g. never reached the level."
+    "Gradient-norm spread is standard deviation over mean; length growth compares sampled tokens per turn at "
+    "the end and at the beginning. '–' means that not every seed has a value, e.g. never reached the level. "
+    "The second table holds each arm's differences from the reference arm at the same seeds, with the exact "
+    "two-sided p-value of their mean under random signs."
 )
 
 
@@ -168,18 +194,30 @@ def _by_arm(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
     return arms
 
 
-def _difference(arms: dict[str, list[Curve]], arm: str) -> Interval:
-    """Return the interval of the difference of areas, paired by seed."""
-    reference = {curve.seed: curve.area for curve in arms.get(REFERENCE, [])}
-    return bootstrap([curve.area - reference[curve.seed] for curve in arms[arm] if curve.seed in reference])
+def paired(arms: Mapping[str, Sequence[Curve]], arm: str, reference: str, column: str) -> list[float]:
+    """Return an arm's differences from the reference arm in a column, by shared seed."""
+    value = COLUMNS[column]
+    known = {curve.seed: value(curve) for curve in arms.get(reference, [])}
+    return [value(curve) - known[curve.seed] for curve in arms[arm] if curve.seed in known]
 
 
 def _table(arms: dict[str, list[Curve]]) -> str:
-    header = ["arm", "seeds", *COLUMNS, f"Δ area to {REFERENCE}"]
+    header = ["arm", "seeds", *COLUMNS]
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     for arm, curves in arms.items():
         cells = [_cell(bootstrap([column(curve) for curve in curves])) for column in COLUMNS.values()]
-        lines.append(f"| {' | '.join([arm, str(len(curves)), *cells, _cell(_difference(arms, arm))])} |")
+        lines.append(f"| {' | '.join([arm, str(len(curves)), *cells])} |")
+    return "\n".join(lines)
+
+
+def _paired_table(arms: dict[str, list[Curve]], reference: str) -> str:
+    header = [f"arm − {reference}", "pairs", *(f"Δ {column}" for column in COMPARED)]
+    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    for arm in arms:
+        found = [paired(arms, arm, reference, column) for column in COMPARED]
+        if arm != reference and found[0]:
+            cells = [f"{_cell(bootstrap(column))}, p = {sign_flip_p(column):.3f}" for column in found]
+            lines.append(f"| {' | '.join([arm, str(len(found[0])), *cells])} |")
     return "\n".join(lines)
 
 
@@ -188,7 +226,7 @@ def _cell(interval: Interval) -> str:
     return "–" if math.isnan(mean) else f"{mean:.3g} [{low:.3g}, {high:.3g}]"
 
 
-def _summary(arms: dict[str, list[Curve]]) -> dict[str, Any]:
+def _summary(arms: dict[str, list[Curve]], reference: str) -> dict[str, Any]:
     def plain(interval: Interval) -> list[float] | None:
         return None if math.isnan(interval[0]) else [round(value, 5) for value in interval]
 
@@ -198,6 +236,7 @@ def _summary(arms: dict[str, list[Curve]]) -> dict[str, Any]:
             "python": platform.python_version(),
         },
         "level": LEVEL,
+        "reference": reference,
         "arms": {
             arm: {
                 "seeds": [curve.seed for curve in curves],
@@ -206,7 +245,8 @@ def _summary(arms: dict[str, list[Curve]]) -> dict[str, Any]:
                     name: plain(bootstrap([column(curve) for curve in curves]))
                     for name, column in COLUMNS.items()
                 },
-                "area_difference": plain(_difference(arms, arm)),
+                "differences": {column: paired(arms, arm, reference, column) for column in COMPARED},
+                "area_difference": plain(bootstrap(paired(arms, arm, reference, "area under curve"))),
             }
             for arm, curves in arms.items()
         },
@@ -228,14 +268,14 @@ def _csv(curves: Sequence[Curve]) -> str:
     return stream.getvalue()
 
 
-def _draw(arms: dict[str, list[Curve]], path: Path) -> None:
+def _draw(arms: dict[str, list[Curve]], path: Path, reference: str) -> None:
     """Draw one panel per arm, with the reference arm in grey; bands are bootstrap intervals over seeds."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    shown = [arm for arm in arms if arm != REFERENCE] or list(arms)
+    shown = [arm for arm in arms if arm != reference] or list(arms)
     columns = min(4, len(shown))
     rows = -(-len(shown) // columns)
     figure, axes = pyplot.subplots(
@@ -247,8 +287,8 @@ def _draw(arms: dict[str, list[Curve]], path: Path) -> None:
         squeeze=False,
     )
     for place, arm in zip(axes.flat, shown, strict=False):
-        for name, colour in ((REFERENCE, "0.55"), (arm, "tab:blue")):
-            if name not in arms or (name == REFERENCE == arm):
+        for name, colour in ((reference, "0.55"), (arm, "tab:blue")):
+            if name not in arms or (name == reference == arm):
                 continue
             xs, bands = _bands(arms[name])
             place.plot(xs, [band[0] for band in bands], color=colour, label=name)
@@ -261,7 +301,7 @@ def _draw(arms: dict[str, list[Curve]], path: Path) -> None:
         place.set_axis_off()
     figure.supxlabel("iterations", fontsize=9)
     figure.supylabel("pass@1 on held-out maps", fontsize=9)
-    figure.suptitle(f"FrozenLake: each arm (blue) against {REFERENCE} (grey)", fontsize=10)
+    figure.suptitle(f"FrozenLake: each arm (blue) against {reference} (grey)", fontsize=10)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
@@ -272,12 +312,3 @@ def _bands(curves: Sequence[Curve]) -> tuple[list[int], list[Interval]]:
     heights = [{entry["iteration"]: entry["solve_rate"] for entry in curve.evaluations} for curve in curves]
     shared = sorted(set.intersection(*(set(found) for found in heights)))
     return shared, [bootstrap([found[number] for found in heights]) for number in shared]
-
-
-def _events(spool: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events used by the report; trajectories, most of the file, are not parsed."""
-    wanted = ('"iteration_finished"', '"evaluation_finished"', '"run_finished"')
-    with spool.open(encoding="utf-8") as file:
-        for line in file:
-            if any(name in line[:200] for name in wanted) and line.endswith("\n"):
-                yield json.loads(line)

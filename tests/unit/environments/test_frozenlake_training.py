@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bench import frozenlake as bench
-from bench.frozenlake_report import LEVEL, Curve, bootstrap, write_report
+from bench.frozenlake_report import LEVEL, Curve, bootstrap, sign_flip_p, write_report
 from engine.config.environment import FrozenLakeConfig
 from engine.config.recipes import resolve
 from engine.config.run import TrainRun
@@ -220,6 +220,27 @@ def test_the_bootstrap_covers_its_mean_and_names_what_is_missing() -> None:
     assert list(bootstrap([0.1, 0.2, 0.6])) == pytest.approx([0.3, 0.1, 0.6])
     assert bootstrap([0.4]) == (0.4, 0.4, 0.4)
     assert all(value != value for value in bootstrap([0.4, float("inf")]))
+
+
+def test_the_sign_flip_test_is_exact() -> None:
+    assert sign_flip_p([0.1] * 8) == 2 / 2**8
+    assert sign_flip_p([0.3, -0.1, 0.2]) == 2 / 8 * 2
+    assert sign_flip_p([0.0, 0.0]) == 1.0
+
+
+def test_the_report_compares_with_the_chosen_reference_at_the_seeds_of_both(tmp_path: Path) -> None:
+    curves = [
+        curve_of(0.2, 0.2, arm="grpo", seed=0),
+        curve_of(0.2, 0.3, arm="grpo", seed=1),
+        curve_of(0.2, 0.4, arm="filter_off", seed=1),
+        curve_of(0.9, 0.9, arm="filter_off", seed=7),
+    ]
+    table = write_report(curves, tmp_path, name="pairs", reference="grpo")
+    assert "| filter_off | 1 | 0.05 [0.05, 0.05], p = 1.000 | 0.05 [0.05, 0.05], p = 1.000 |" in table
+    assert "| grpo | 0 |" not in table
+    stored = json.loads((tmp_path / "pairs.json").read_text())
+    assert stored["reference"] == "grpo"
+    assert stored["arms"]["filter_off"]["differences"]["final success"] == pytest.approx([0.05])
 
 
 def test_the_report_writes_table_curves_and_picture(tmp_path: Path) -> None:
