@@ -14,7 +14,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ HEADER = (
 )  # fmt: skip
 _EDGE = 10
 """Number of first and of last iterations compared."""
-BEHAVIOUR = {
+BEHAVIOUR: Mapping[str, Callable[[Mapping[str, float]], float]] = {
     "tokens a step": lambda metrics: metrics["tokens/response_mean"] / metrics["steps/mean"],
     "tokens a rollout": lambda metrics: metrics["tokens/response_mean"],
     "steps": lambda metrics: metrics["steps/mean"],

@@ -13,6 +13,7 @@ import torch
 
 from bench import frozenlake as bench
 from bench.frozenlake_report import LEVEL, Curve, bootstrap, sign_flip_p, write_report
+from bench.runs import is_finished
 from engine.config.environment import FrozenLakeConfig
 from engine.config.recipes import resolve
 from engine.config.run import TrainRun
@@ -169,7 +170,7 @@ def test_a_curve_is_made_once_and_resumed_when_interrupted(tmp_path: Path) -> No
     # As a kill leaves it: no last event.
     lines = (run_dir / "events.jsonl").read_text().splitlines(keepends=True)
     (run_dir / "events.jsonl").write_text("".join(lines[:-1]))
-    assert not bench.is_finished(run_dir)
+    assert not is_finished(run_dir)
     resumed = bench.make_curve(plan, tmp_path)
     assert json.loads((run_dir / "launch.json").read_text())["epoch"] == 2
     assert resumed.evaluations == curve.evaluations
