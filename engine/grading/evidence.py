@@ -46,6 +46,8 @@ class Evidence:
     record_wanted: bool = False
     """Whether the command runs pytest, so that a sealed record is required."""
     record: Record | None = None
+    record_parsed: str = ""
+    """Record as the row's own parser script prints it; empty where the row has none."""
     cases: Mapping[tuple[str, str], TestCase] = field(default_factory=dict)
     """Cases of the JUnit report that the script was told to write."""
     rewards: Mapping[str, float] = field(default_factory=dict)
@@ -101,7 +103,7 @@ def contradictions(
     parser = parser or row.answer.log_parser
     if not outcomes:
         return (NO_RECORD,)
-    known = statuses_of(row, _as_log(outcomes, parser), parser)
+    known = statuses_of(row, evidence.record_parsed or _as_log(outcomes, parser), parser)
     wrong = []
     for test in claimed:
         key = swebench.resolve_case(test, known)
@@ -111,12 +113,24 @@ def contradictions(
 
 
 def _as_log(outcomes: Mapping[str, str], parser: str) -> str:
-    """Render a record as the log of an honest run; the worst of several outcomes comes last."""
+    """Render a record as the log of an honest run for a parser of this installation."""
+    return verbose_log(outcomes) if parser == "swesmith_pytest" else summary_log(outcomes)
+
+
+def verbose_log(outcomes: Mapping[str, str]) -> str:
+    """Render a record as lines of ``pytest -v``; the worst of several outcomes comes last."""
+    return "".join(f"{name} {outcome} [100%]\n" for name, outcome in _printed(outcomes))
+
+
+def summary_log(outcomes: Mapping[str, str]) -> str:
+    """Render a record as the summary of ``pytest -rA``; the worst of several outcomes comes last."""
+    lines = [f"{outcome} {name}" for name, outcome in _printed(outcomes)]
+    return "\n".join([_SUMMARY, *lines]) + "\n"
+
+
+def _printed(outcomes: Mapping[str, str]) -> list[tuple[str, str]]:
     ordered = sorted(outcomes.items(), key=lambda pair: SEVERITY.index(pair[1]))
-    printed = [(name, "PASSED" if outcome == "XPASS" else outcome) for name, outcome in ordered]
-    if parser == "swesmith_pytest":
-        return "\n".join(f"{name} {outcome}" for name, outcome in printed)
-    return "\n".join([_SUMMARY, *(f"{outcome} {name}" for name, outcome in printed)])
+    return [(name, "PASSED" if outcome == "XPASS" else outcome) for name, outcome in ordered]
 
 
 def unconfirmed(test: str) -> str:

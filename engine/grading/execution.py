@@ -24,7 +24,7 @@ from engine.grading.rules import RULES
 from engine.grading.running.agent_leftovers import put_tests_in_place
 from engine.grading.running.driver import run_driver
 from engine.grading.running.image_answers import remove_answers
-from engine.grading.running.log_parser import PARSER_S, LogParser, without_parser
+from engine.grading.running.log_parser import LIFETIME_S, LogParser, without_parser
 from engine.grading.running.placement import PlacementError, place_files
 from engine.grading.running.request import RunRequest
 from engine.grading.running.scripts import run_script
@@ -154,7 +154,7 @@ class RunExecutor:
             if inspect is not None:
                 await inspect(box)
         if parser is not None and logs is not None:
-            async with self.open(row, lifetime_s=PARSER_S) as fresh:
+            async with self.open(row, lifetime_s=LIFETIME_S) as fresh:
                 evidence = await parser.parse(fresh, row.answer, logs, evidence)
         return await self._judged(row, evidence, applied)
 

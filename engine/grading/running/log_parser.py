@@ -2,12 +2,16 @@
 
     tests in a sandbox ── all processes dead ── logs read as files ──▶ fresh sandbox: parser + logs ── result
 
+Where pytest was recorded, the parser also reads the log that pytest would have printed for its record: so the
+record's tests have the same names as the result's.
+
 A row names one in ``metadata["parser"]``: ``script`` (one of its test files), ``command`` (a line of bash),
 ``logs`` (files that its test command writes) and ``result`` (the file that the parser writes).
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,15 +19,18 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from engine.datasets.answer_files import contents_of
-from engine.datasets.testing.testrun import LOG_BYTES
+from engine.datasets.testing.testrun import LOG_BYTES, Record
 from engine.errors import DatasetError
-from engine.grading.evidence import Evidence
+from engine.grading.evidence import Evidence, summary_log, verbose_log
+from engine.grading.logs.parsers import printed_json
 from engine.grading.running.marked_logs import published
 from engine.grading.running.placement import place_files
 from engine.sandbox.base import Sandbox
 from engine.types import TaskAnswer
 
-PARSER_S = 120.0
+_PARSER_S = 120.0
+LIFETIME_S = 3 * _PARSER_S
+"""Time for the parser's runs over the logs and over the record in two forms, seconds."""
 _MAX_BYTES = 64 << 20
 _SAID_CHARS = 300
 
@@ -87,23 +94,42 @@ class LogParser:
         """
         if logs.problem:
             return _without_result(evidence, logs, logs.problem)
-        await place_files(box, {self.script: contents_of(answer)[self.script], **logs.files})
-        done = await box.exec(["/bin/bash", "-c", self.command], timeout_s=PARSER_S)
-        try:
-            result = await box.read_file(self.result, max_bytes=_MAX_BYTES)
-        except (OSError, ValueError) as error:
-            said = done.stderr.decode("utf-8", "replace").strip()[-_SAID_CHARS:]
-            ended = "did not end in time" if done.timed_out else f"ended with {done.exit_code}"
-            problem = f"the parser of the log {ended} and left no result: {said or error}"
+        shown, problem = await self._parsed(box, answer, logs.files)
+        if problem:
             return _without_result(evidence, logs, problem)
-        shown = result.decode("utf-8", "replace")
         return replace(
             evidence,
             log=published(shown, 0, logs.text),
             judged=published(shown, 0),
             shown=shown,
             exit_code=0,
+            record_parsed=await self._parsed_record(box, answer, evidence.record),
         )
+
+    async def _parsed_record(self, box: Sandbox, answer: TaskAnswer, record: Record | None) -> str:
+        """Return what the parser makes of the log that pytest would have printed for its record."""
+        if record is None or not record.outcomes or not self.logs:
+            return ""
+        first, *others = self.logs
+        for log in (verbose_log(record.outcomes), summary_log(record.outcomes)):
+            files = {first: log.encode("utf-8", "surrogateescape"), **dict.fromkeys(others, b"")}
+            shown, _ = await self._parsed(box, answer, files)
+            if printed_json(shown):
+                return shown
+        return ""
+
+    async def _parsed(self, box: Sandbox, answer: TaskAnswer, logs: Mapping[str, bytes]) -> tuple[str, str]:
+        """Run the parser over logs; return its result, and the reason where there is none."""
+        await place_files(box, {self.script: contents_of(answer)[self.script], **logs})
+        command = f"rm -f {shlex.quote(self.result)}; {self.command}"
+        done = await box.exec(["/bin/bash", "-c", command], timeout_s=_PARSER_S)
+        try:
+            result = await box.read_file(self.result, max_bytes=_MAX_BYTES)
+        except (OSError, ValueError) as error:
+            said = done.stderr.decode("utf-8", "replace").strip()[-_SAID_CHARS:]
+            ended = "did not end in time" if done.timed_out else f"ended with {done.exit_code}"
+            return "", f"the parser of the log {ended} and left no result: {said or error}"
+        return result.decode("utf-8", "replace"), ""
 
 
 def without_parser(answer: TaskAnswer, parser: LogParser | None) -> dict[str, bytes]:

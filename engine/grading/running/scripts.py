@@ -4,9 +4,9 @@
   command line holds it.
 - The constant markers around the tests are replaced by lines with a nonce of this grading; each must come
   exactly once. The exit code of the tests follows the end marker.
-- Where the script runs pytest, ``pytest_recorder`` records it, and ``pytest_witness`` is the parent of the
-  script's shell: it alone holds the key of the record, and it accepts recorders from where the tests begin,
-  after everything that builds or installs the project.
+- Where the script, or one that it runs, calls pytest, ``pytest_recorder`` records it, and ``pytest_witness``
+  is the parent of the script's shell: it alone holds the key of the record, and it accepts recorders from
+  where the tests begin, after everything that builds or installs the project.
 - Reports and rewards are read as files, after every process of the script has been killed.
 - A script that it runs with bash is sourced instead: so bash reads the whole file at once, and changes to it
   while it runs have no effect. Changed test files and scripts are found afterwards: ``guarded_files``.
@@ -28,7 +28,8 @@ from engine.grading.evidence import Evidence
 from engine.grading.running.guarded_files import GuardedFiles
 from engine.grading.running.marked_logs import read_log
 from engine.grading.running.nonces import Nonces
-from engine.grading.running.placement import commands, place_files, placed_in, placing_command
+from engine.grading.running.placement import place_files, placed_in, placing_command
+from engine.grading.running.pytest_commands import SCRIPT, SCRIPT_BYTES, runs_pytest
 from engine.grading.running.reports import read_reports
 from engine.grading.running.request import RunRequest
 from engine.sandbox.agent.interpreters import launcher
@@ -36,13 +37,8 @@ from engine.sandbox.base import Sandbox
 from engine.types import TaskAnswer
 
 JUNIT = "{junit}"
-_PYTEST = re.compile(r"(?<![\w./-])(?:py\.test|pytest)(?![\w.-])|/(?:py\.test|pytest)(?=\s)|-m\s+pytest\b")
-_TOX = re.compile(r"(?<![\w./-])(?:tox|nox)(?![\w.-])")
-_SCRIPT = re.compile(r"(?<![\w$])/[\w./-]+\.sh\b")
 _RUNS_SCRIPT = re.compile(r"^((?:exec +)?)bash +(/[\w./-]+\.sh)(?=\s|$)")
 _SOURCED = """\\1bash -c 'source "$0" "$@"' \\2"""
-_INSTALLING = re.compile(r"\b(?:pip|conda|uv|apt-get) +(?:\w+ +)?install\b")
-_SCRIPT_BYTES = 1 << 20
 _SHELL = 'eval "$(cat)"'
 _WITNESS = (
     "sys.argv[1:] = ['{folder}']; sys.path.insert(0, '{folder}'); import trainyard_witness as it; it.main()"
@@ -56,18 +52,23 @@ async def run_script(box: Sandbox, request: RunRequest) -> Evidence:
         SandboxError: the sandbox failed; failing, hanging and vanishing tests are evidence.
     """
     answer, overlay = request.answer, request.overlay
-    nonces = Nonces.fresh(recorded=await runs_pytest(box, answer.test_command))
+    scripts = {
+        posixpath.join(box.spec.workdir, path): text
+        for path, text in answer.test_files.items()
+        if path.endswith(".sh")
+    }
+    nonces = Nonces.fresh(recorded=await runs_pytest(box, answer.test_command, scripts))
     if nonces.key:
         for name, source in recorder_scripts().items():
             await box.write_file(f"{nonces.folder}/{name}", source)
         await box.write_file(f"{nonces.folder}/submission", submission(box.spec.workdir, request.changed))
-        for path, content in answer.test_files.items():
-            if path.endswith(".sh") and (extended := _extended(content, nonces.folder)) != content:
-                await box.write_file(posixpath.join(box.spec.workdir, path), extended.encode())
+        for path, content in scripts.items():
+            if (extended := _extended(content, nonces.folder)) != content:
+                await box.write_file(path, extended.encode("utf-8", "surrogateescape"))
     command = await _with_overlay(box, answer, overlay)
     script = prepare(command, nonces)
     recorder = [f"{nonces.folder}/{name}" for name in (*recorder_scripts(), "submission")]
-    read_only = [*_SCRIPT.findall(answer.test_command), *recorder]
+    read_only = [*SCRIPT.findall(answer.test_command), *recorder]
     guarded = await GuardedFiles.hashed(box, answer, scripts=read_only, overlay=overlay)
     result = await box.exec(
         launcher(_WITNESS.format(folder=nonces.folder)) if nonces.key else ["/bin/bash", "-c", _SHELL],
@@ -94,9 +95,9 @@ async def _with_overlay(box: Sandbox, answer: TaskAnswer, overlay: Mapping[str, 
     runners = [path for path in answer.test_files if _marked(answer.test_command) and path.endswith(".sh")]
     if (command := placed_in(answer.test_command, placing, runners)) is not None:
         return command
-    for path in dict.fromkeys(_SCRIPT.findall(answer.test_command)):
+    for path in dict.fromkeys(SCRIPT.findall(answer.test_command)):
         try:
-            text = (await box.read_file(path, max_bytes=_SCRIPT_BYTES)).decode("utf-8", "surrogateescape")
+            text = (await box.read_file(path, max_bytes=SCRIPT_BYTES)).decode("utf-8", "surrogateescape")
         except (OSError, ValueError):
             continue
         if (changed := placed_in(text, placing)) is not None:
@@ -104,28 +105,6 @@ async def _with_overlay(box: Sandbox, answer: TaskAnswer, overlay: Mapping[str, 
             return answer.test_command
     await place_files(box, overlay)
     return answer.test_command
-
-
-async def runs_pytest(box: Sandbox, command: str) -> bool:
-    """Return whether the command runs pytest in a way that can be recorded, judged by its text."""
-    text = command
-    for path in dict.fromkeys(_SCRIPT.findall(command)):
-        if not path.endswith("/run_tests.sh"):
-            continue
-        try:
-            text = (await box.read_file(path, max_bytes=_SCRIPT_BYTES)).decode("utf-8", "replace")
-        except (OSError, ValueError):
-            continue
-        break
-    if _TOX.search(text):
-        return False  # tox and nox pass no environment on
-    return any(_PYTEST.search(line) for line in _commands(text))
-
-
-def _commands(text: str) -> list[str]:
-    """Return the lines that are commands, without comments, here-documents and installations."""
-    lines = [line for _, _, command in commands(text) for line in command.split("\n")]
-    return [line for line in lines if not line.startswith("#") and not _INSTALLING.search(line)]
 
 
 def _marked(command: str) -> bool:
@@ -143,6 +122,8 @@ def prepare(command: str, nonces: Nonces) -> str:
         lines += [
             f"export PYTHONPATH={nonces.folder}${{PYTHONPATH:+:$PYTHONPATH}}",
             'export PYTEST_ADDOPTS="-p trainyard_recorder${PYTEST_ADDOPTS:+ $PYTEST_ADDOPTS}"',
+            # For scripts with options of their own in PYTEST_ADDOPTS; the option is read earlier.
+            'export PYTEST_PLUGINS="trainyard_recorder${PYTEST_PLUGINS:+,$PYTEST_PLUGINS}"',
         ]
         command = _extended(command, nonces.folder)
     if not _marked(command):

@@ -17,7 +17,7 @@ from tests.integration.adversary.frame import (
 
 _FILE = "/testbed/tests/test_numbers.py"
 _EASY = "def test_clamp(): pass\\n"
-_SCRIPT = "/tmp/tests/run_tests.sh"
+_SCRIPT = "/tmp/tests/test.sh"
 _JSON = "/tmp/verifier/reward.json"
 _ONE = f"import os, signal\nos.makedirs('/tmp/verifier', exist_ok=True)\nopen('{REWARD}', 'w').write('1')\n"
 _BOTH = ("signed", "log")

@@ -28,6 +28,7 @@ from engine.config.rollout import CounterfactualConfig, ExtraRuns, GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.health import row_content
 from engine.datasets.importers.formats.evalscript import END, START
+from engine.datasets.importers.formats.swe_bench_pro import PARSER
 from engine.datasets.testing.toolchain import MOUNT
 from engine.grading.counterfactual.base import Reference
 from engine.grading.grader import Grader
@@ -59,6 +60,14 @@ IDS = (
     "tests/test_numbers.py::test_positives",
 )
 REWARD = "/tmp/verifier/reward.txt"
+WORKSPACE = "/tmp/workspace"
+_LOGS = (f"{WORKSPACE}/stdout.log", f"{WORKSPACE}/stderr.log")
+_PARSE = """
+import json, re, sys
+found = re.findall(r"^(PASSED|FAILED|ERROR) (\\S+)", open(sys.argv[1]).read(), re.MULTILINE)
+tests = {name: status for status, name in found}
+json.dump({"tests": [{"name": n, "status": s} for n, s in tests.items()]}, open(sys.argv[3], "w"))
+"""
 _TEST_SH = (
     f"mkdir -p /tmp/verifier\n{PYTEST}\nif [ $? -eq 0 ]; then echo 1 > {REWARD}; else echo 0 > {REWARD}; fi\n"
 )
@@ -85,12 +94,27 @@ RULES: dict[str, dict[str, Any]] = {
     "junit": _script(GradeRule.JUNIT, f"{PYTEST} --junitxml={{junit}}"),
     "reward": _script(
         GradeRule.REWARD_FILE,
-        "bash /tmp/tests/run_tests.sh",
-        test_files={"/tmp/tests/run_tests.sh": _TEST_SH},
+        "bash /tmp/tests/test.sh",
+        test_files={"/tmp/tests/test.sh": _TEST_SH},
         metadata={"reward_files": [REWARD]},
     ),
+    "parser": _script(
+        GradeRule.F2P_P2P,
+        f"echo '{START}'\nbash {WORKSPACE}/run_script.sh > {_LOGS[0]} 2> {_LOGS[1]}\necho '{END}'",
+        test_files={f"{WORKSPACE}/run_script.sh": f"{PYTEST}\n", f"{WORKSPACE}/parser.py": _PARSE},
+        log_parser=PARSER,
+        metadata={
+            "parser": {
+                "script": f"{WORKSPACE}/parser.py",
+                "command": f"python3 {WORKSPACE}/parser.py {' '.join(_LOGS)} {WORKSPACE}/output.json",
+                "logs": list(_LOGS),
+                "result": f"{WORKSPACE}/output.json",
+            }
+        },
+    ),
 }
-"""How the toy task is graded, by name: fields of its answer."""
+"""How the toy task is graded, by name: fields of its answer. ``reward`` is laid out like Harbor's tasks,
+``parser`` like SWE-bench Pro's."""
 EVERY = tuple(RULES)
 SIGNED = ("signed",)
 """For what a patch cannot do at all: the same under every rule."""

@@ -61,7 +61,7 @@ def _with_shell_verifier(row: TaskRow) -> TaskRow:
     return replace(row, answer=answer)
 
 
-LOGS = ("signed", "log", "map")
+LOGS = ("signed", "log", "map", "parser")
 FILES = ("signed", "log", "junit", "reward")
 
 FAMILY = (
@@ -79,7 +79,7 @@ FAMILY = (
         name="forged lines and exit",
         patch=code(f"{SAY}os._exit(0)\n"),
         layer=Layer.EVIDENCE,
-        rules=("log", "map"),
+        rules=("log", "map", "parser"),
         ends=TAMPERED,
     ),
     Submission(

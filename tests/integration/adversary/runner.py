@@ -81,7 +81,7 @@ _NAMES = ("reports that were expected to fail", "a property on calls", "one func
 
 
 def _altered(name: str, patch: str) -> Submission:
-    rules = ("log", "exit code", "junit", "reward") if name in _NAMES else ("log",)
+    rules = ("log", "exit code", "junit", "reward", "parser") if name in _NAMES else ("log",)
     return Submission(name=name, patch=patch, layer=Layer.WATCH, rules=("signed", *rules), ends=TAMPERED)
 
 

@@ -50,6 +50,7 @@ LEFT: dict[str, tuple[str, set[Verdict]]] = {
         {Verdict.TAMPERED},
     ),
     "a module in place of the runner": (f"cat > pytest.py <<'EOF'\n{EXIT_0}\nEOF", {Verdict.TAMPERED}),
+    "a module that the runner imports": (f"cat > iniconfig.py <<'EOF'\n{EXIT_0}\nEOF", {Verdict.TAMPERED}),
     "code that Python runs first": (f"cat > sitecustomize.py <<'EOF'\n{EXIT_0}\nEOF", {Verdict.TAMPERED}),
 }
 IN_THE_WORKDIR = "mkdir -p checks/test.sh/x"

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import pytest
 
 from engine.datasets.importers.formats.evalscript import END, START
+from engine.datasets.testing.testrun import Record
 from engine.errors import DatasetError
 from engine.grading.evidence import Evidence
+from engine.grading.logs.parsers import printed_json
 from engine.grading.running.log_parser import LogParser, Logs, without_parser
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.types import TaskAnswer
-from tests.fakes.memory_sandbox import MemorySandbox, silent
+from tests.fakes.memory_sandbox import MemorySandbox, printed, silent
 
 SCRIPT, LOG, RESULT = "/w/parser.py", "/w/stdout.log", "/w/output.json"
 GIVEN = {"script": SCRIPT, "command": "python3 parser.py", "logs": [LOG], "result": RESULT}
@@ -66,6 +70,28 @@ async def test_the_result_stands_between_the_markers_behind_the_log() -> None:
     assert (found.problem, found.seconds, found.exit_code) == ("", 3.0, 0)
     assert await box.read_file(SCRIPT) == b"print()"
     assert await box.read_file(LOG) == f"{START}\nran\n".encode()
+
+
+async def test_the_parser_reads_the_record_as_a_log_of_pytest_in_either_form() -> None:
+    outcomes = {"a.py::t[1 2]": "XPASS", "b.py::t": "FAILED"}
+    seen = Evidence(record=Record(exit_status=1, altered=(), outcomes=outcomes), record_wanted=True)
+    for pattern in (
+        rb"^(?P<name>\S+::.+) (?P<status>PASSED|FAILED) \[",
+        rb"^(?P<status>PASSED|FAILED) (?P<name>.+)",
+    ):
+        box: MemorySandbox
+
+        async def command(_command: str) -> ExecResult:
+            log = await box.read_file(LOG)  # noqa: B023
+            lines = re.finditer(pattern, log, re.MULTILINE)  # noqa: B023
+            tests = [{key: value.decode() for key, value in line.groupdict().items()} for line in lines]
+            await box.write_file(RESULT, json.dumps({"tests": tests}).encode())  # noqa: B023
+            return printed()
+
+        box = MemorySandbox(SandboxSpec(image="local:x"), 1, {}, command)
+        found = await parser().parse(box, answer(), Logs({LOG: b"ran\n"}), seen)
+        assert printed_json(found.record_parsed) == {"a.py::t[1 2]": "PASSED", "b.py::t": "FAILED"}
+        assert printed_json(found.shown) == {}
 
 
 async def test_a_parser_that_fails_and_a_log_that_is_gone_are_named() -> None:

@@ -23,7 +23,8 @@ from engine.grading.rules.multi_swe import problem_of
 from engine.grading.rules.reward_file import parse_rewards
 from engine.grading.running.marked_logs import read_log
 from engine.grading.running.nonces import Nonces
-from engine.grading.running.scripts import prepare, runs_pytest
+from engine.grading.running.pytest_commands import runs_pytest
+from engine.grading.running.scripts import prepare
 from engine.sandbox.base import ExecResult
 from engine.types import GradeRule, TaskAnswer, TestOutcome
 from tests.rollout_builders import make_row
@@ -250,6 +251,16 @@ class Files:
         return self.files[path].encode()
 
 
+ROW_SCRIPTS = {
+    "/tests/test.sh": 'mkdir -p /logs/verifier\nbash "$TEST_DIR/run-uv-pytest.sh"\necho $? > /logs/code\n',
+    "/tests/run-uv-pytest.sh": "uvx \\\n  -w pytest==8.4.1 \\\n  pytest --ctrf /logs/c.json /tests/t.py\n",
+    "/workspace/run_script.sh": "run_all() {\n  bin/native-test\n}\nrun_selected() {\n"
+    '  QT_QPA_PLATFORM=offscreen dbus-run-session -- python -bb -m pytest -v "$@"\n}\nrun_selected "$1"\n',
+    "/tests/test_native.sh": 'echo "# pytest would be preferred but using project\'s native test runner"\n'
+    "python bin/ansible-test units -v || true\n",
+}
+
+
 @pytest.mark.parametrize(
     ("command", "due"),
     [
@@ -264,12 +275,21 @@ class Files:
         ("bash /root/run_tests.sh || pytest", True),
         ("bash /root/none/run_tests.sh\nexec pytest", True),
         ("bash /home/run_tests.sh || pytest", False),
+        ("cd /app\nbash /tests/test.sh", True),
+        ("bash /workspace/run_script.sh tests/test_a.py > /workspace/stdout.log", True),
+        ("bash /tests/test_native.sh", False),
+        ("source /image/env.sh; make test", False),
+        ("bash /image/check.sh", True),
+        ("command -v pytest || echo 'no pytest'; which pytest; uv add pytest", False),
+        ("if command -v pytest; then pytest -q; fi", True),
     ],
 )
 async def test_a_record_is_due_where_pytest_is_run(command: str, due: bool) -> None:
     files = {"/root/run_tests.sh": ".venv/bin/python -W ignore -m pytest -rA r2e_tests"}
     files["/home/run_tests.sh"] = "python r2e_tests/tornado_unittest_runner.py"
-    assert await runs_pytest(Files(files), command) == due  # type: ignore[arg-type]
+    files["/image/env.sh"] = "export PATH=/opt/bin:$PATH"
+    files["/image/check.sh"] = "set -e\npy.test -q"
+    assert await runs_pytest(Files(files), command, ROW_SCRIPTS) == due  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", recorder_scripts())
