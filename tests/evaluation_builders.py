@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,26 @@ def evaluated(tasks: list[Task], outcomes: Outcomes) -> Run:
     run, claim = launched()
     stream = Stream(epoch=claim.epoch)
     stream.started()
+    evaluate(stream, tasks, outcomes)
+    end_evaluation(stream)
+    post(claim, stream)
+    run.refresh_from_db()
+    return run
+
+
+def evaluate(stream: Stream, tasks: list[Task], outcomes: Outcomes) -> None:
+    """Rollouts of an evaluation with these outcomes."""
     for task, (solved, patches) in zip(tasks, outcomes, strict=False):
         for index, (passed, patch) in enumerate(zip(solved, patches, strict=True)):
             rollout(stream, ref(0, task.key, index, phase="eval:heldout"), index + 1, passed, patch)
+
+
+def end_evaluation(stream: Stream) -> None:
+    """The end of an evaluation."""
     stream.add(
         "evaluation_finished", iteration=0, name="heldout", policy_version=0, num_samples=1,
         num_tasks=1, num_solved=1, solve_rate=1.0, interval_low=0.2, interval_high=1.0,
     )  # fmt: skip
-    post(claim, stream)
-    run.refresh_from_db()
-    return run
 
 
 def rollout(stream: Stream, key: dict[str, Any], steps: int, passed: bool | None, patch: str) -> None:
@@ -59,8 +70,8 @@ def rollout(stream: Stream, key: dict[str, Any], steps: int, passed: bool | None
     )  # fmt: skip
 
 
-def scored(run: Run, task: Task, p_yes: dict[int, float | None]) -> Run:
-    """A verifier's run that has scored rollouts of a task."""
+def scored(run: Run, task: Task, p_yes: Mapping[int, float | None], *, epoch: int | None = None) -> Run:
+    """A verifier's run that has scored rollouts of a task, made by this attempt of their run."""
     (Path(settings.TRAINYARD_HOME) / "runs" / str(run.pk)).mkdir(parents=True, exist_ok=True)
     overrides = {"policy.checkpoint": "fresh:tiny", "verifier.runs": [str(run.pk)]}
     verifier, claim = launched(runs.create(recipe="verify", overrides=overrides))
@@ -69,6 +80,6 @@ def scored(run: Run, task: Task, p_yes: dict[int, float | None]) -> Run:
     for index, value in p_yes.items():
         key = ref(0, task.key, index, phase="eval:heldout")
         score = {"p_yes": value, "error": "no answer" if value is None else ""}
-        stream.add("trajectory_scored", source=str(run.pk), ref=key, score=score)
+        stream.add("trajectory_scored", source=str(run.pk), source_epoch=epoch, ref=key, score=score)
     post(claim, stream)
     return verifier

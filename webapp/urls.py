@@ -74,6 +74,11 @@ urlpatterns = [
     ),
     path(f"evaluations/<int:run_id>/{_ROLLOUTS}", evaluations.evaluation_report, name="evaluation-report"),
     path("evaluations/compare/", evaluations.evaluation_compare, name="evaluation-compare"),
+    path(
+        "evaluations/compare/<segment:task_key>/",
+        evaluations.evaluation_compare_task,
+        name="evaluation-compare-task",
+    ),
     path("alerts/<int:alert_id>/acknowledge/", runs.alert_acknowledge, name="alert-acknowledge"),
     path("trajectories/", trajectories.trajectory_search, name="trajectory-search"),
     *[

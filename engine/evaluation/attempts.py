@@ -30,12 +30,11 @@ class Attempt:
 
 def attempt_of(trajectory: Trajectory) -> Attempt:
     """Return a trajectory as an attempt."""
-    lost = trajectory.termination in INFRASTRUCTURE_REASONS or trajectory.reward is None
-    passed = trajectory.grade is not None and trajectory.grade.verdict is Verdict.PASSED
+    verdict = trajectory.grade.verdict if trajectory.grade is not None else None
     return Attempt(
         task_id=trajectory.key.task_id,
         index=trajectory.key.index,
-        solved=None if lost else passed,
+        solved=is_solved(trajectory.termination, trajectory.reward, verdict),
         submitted=trajectory.termination is TerminationReason.SUBMITTED,
         steps=len(trajectory.steps),
         generated_tokens=sum(step.generated_tokens for step in trajectory.steps),
@@ -45,6 +44,13 @@ def attempt_of(trajectory: Trajectory) -> Attempt:
         seconds=trajectory.timings.total,
         cost=trajectory.cost,
     )
+
+
+def is_solved(termination: TerminationReason, reward: float | None, verdict: Verdict | None) -> bool | None:
+    """Return whether a rollout was solved; None where infrastructure lost it or its grading."""
+    if reward is None or termination in INFRASTRUCTURE_REASONS:
+        return None
+    return verdict is Verdict.PASSED
 
 
 def graded_by_task(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:

@@ -20,9 +20,9 @@ class Part:
     num_solved: int
     rate: float
     """Mean over tasks of their solve rates."""
-    interval_low: float
-    interval_high: float
-    """95 % interval of ``rate``; 0 … 1 for a single task."""
+    interval_low: float | None
+    interval_high: float | None
+    """95 % interval of ``rate``; None for a single task, which says nothing about others."""
 
 
 def parts(attempts: Iterable[Attempt], names: Mapping[str, str]) -> list[Part]:
@@ -41,7 +41,7 @@ def parts(attempts: Iterable[Attempt], names: Mapping[str, str]) -> list[Part]:
 def _part(name: str, tasks: Sequence[Sequence[Attempt]]) -> Part:
     rates = [solve_share(tried) for tried in tasks]
     num_attempts = sum(map(len, tasks))
-    low, high = solve_interval(rates, num_attempts)
+    low, high = solve_interval(rates, num_attempts) if len(rates) > 1 else (None, None)
     return Part(
         name=name,
         num_tasks=len(tasks),
@@ -62,10 +62,10 @@ class Submissions:
     ended_solved: int
     """A limit ended the agent, and its patch passed all the same."""
     ended_unsolved: int
-    rate: float
-    """pass@1 of all graded attempts; 0 without any."""
-    deliberate_rate: float
-    """pass@1 if only deliberate submissions could count."""
+    rate: float | None
+    """pass@1 of all graded attempts; None without any."""
+    deliberate_rate: float | None
+    """pass@1 if only deliberate submissions could count; None without a graded attempt."""
 
 
 def submissions(attempts: Iterable[Attempt]) -> Submissions:
@@ -91,9 +91,10 @@ class BudgetPoint:
     """Outcome of stored attempts had each been ended at a budget."""
 
     budget: int
-    rate: float
-    """Mean over tasks of the share of attempts that were solved and had ended within the budget."""
-    ended: float
+    rate: float | None
+    """Mean over tasks of the share of attempts that were solved and had ended within the budget; None without
+    a graded attempt."""
+    ended: float | None
     """The same of attempts that had ended within the budget."""
 
 
@@ -135,8 +136,9 @@ class Spending:
     seconds_per_solved: float | None
     """None where nothing was solved."""
     cost: float | None
-    """US dollars; None where the price of an attempt is unknown."""
+    """US dollars of the attempts with a known price, so a lower bound where some have none."""
     cost_per_solved: float | None
+    """``cost`` divided by the solved attempts; None where nothing was solved."""
     num_unpriced: int
     """Attempts without a known price."""
 
@@ -147,7 +149,7 @@ def spending(attempts: Iterable[Attempt]) -> Spending:
     solved = sum(attempt.solved is True for attempt in attempts)
     priced = [attempt.cost for attempt in attempts if attempt.cost is not None]
     seconds = sum(attempt.seconds for attempt in attempts)
-    cost = sum(priced) if priced and len(priced) == len(attempts) else None
+    cost = sum(priced) if priced else None
     return Spending(
         num_solved=solved,
         seconds=seconds,
@@ -158,6 +160,6 @@ def spending(attempts: Iterable[Attempt]) -> Spending:
     )
 
 
-def _mean_share(tasks: Sequence[Sequence[Attempt]], holds: Callable[[Attempt], bool]) -> float:
-    """Return the mean over tasks of the share of attempts for which ``holds`` is true; 0 without tasks."""
-    return fmean(sum(map(holds, tried)) / len(tried) for tried in tasks) if tasks else 0.0
+def _mean_share(tasks: Sequence[Sequence[Attempt]], holds: Callable[[Attempt], bool]) -> float | None:
+    """Return the mean over tasks of the share of attempts for which ``holds`` is true; None without tasks."""
+    return fmean(sum(map(holds, tried)) / len(tried) for tried in tasks) if tasks else None

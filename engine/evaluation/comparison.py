@@ -1,12 +1,14 @@
-"""Two evaluations of the same tasks, task by task: difference, interval, McNemar, gained and lost tasks."""
+"""Two evaluations of the same tasks, task by task: difference, interval, a test, gained and lost tasks."""
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import comb
+from typing import Literal
+
+import numpy as np
 
 from engine.errors import DatasetError
 from engine.evaluation.attempts import Attempt, graded_by_task, solve_share
@@ -35,14 +37,18 @@ class Comparison:
     rate_second: float
     """Mean over the shared tasks of their solve rates."""
     difference: float
-    interval_low: float
-    interval_high: float
-    """95 % interval of ``difference`` for tasks like these, by a paired bootstrap over tasks."""
+    interval_low: float | None
+    interval_high: float | None
+    """95 % interval of ``difference`` for tasks like these, by a paired bootstrap over tasks; None for a
+    single task, which says nothing about others."""
     gained: tuple[TaskChange, ...]
     """Tasks with a higher rate in the second, largest change first."""
     lost: tuple[TaskChange, ...]
+    test: Literal["McNemar", "sign"]
+    """Exact test of ``p_value``: McNemar's over tasks that both tried once, else the sign test over the tasks
+    whose rates differ."""
     p_value: float
-    """Two-sided exact McNemar test; with several attempts the sign test over tasks whose rates differ."""
+    """Two-sided."""
 
     @property
     def unequal(self) -> bool:
@@ -58,8 +64,8 @@ def compare(
     Raises:
         DatasetError: no task was graded by both.
     """
-    before = {task: solve_share(members) for task, members in graded_by_task(first).items()}
-    after = {task: solve_share(members) for task, members in graded_by_task(second).items()}
+    tried = [graded_by_task(first), graded_by_task(second)]
+    before, after = ({task: solve_share(ones) for task, ones in tasks.items()} for tasks in tried)
     shared = sorted(before.keys() & after.keys())
     if not shared:
         raise DatasetError(
@@ -81,12 +87,13 @@ def compare(
         interval_high=high,
         gained=gained,
         lost=lost,
-        p_value=mcnemar(len(gained), len(lost)),
+        test="McNemar" if all(len(tasks[task]) == 1 for tasks in tried for task in shared) else "sign",
+        p_value=sign_test(len(gained), len(lost)),
     )
 
 
-def mcnemar(num_gained: int, num_lost: int) -> float:
-    """Return the two-sided p-value of the exact McNemar test.
+def sign_test(num_gained: int, num_lost: int) -> float:
+    """Return the two-sided p-value of the exact sign test, which is McNemar's for single attempts.
 
     A task that differs is as probably gained as lost under the null hypothesis; 1 where none differs.
     """
@@ -97,18 +104,24 @@ def mcnemar(num_gained: int, num_lost: int) -> float:
 
 def paired_bootstrap(
     differences: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES
-) -> tuple[float, float]:
+) -> tuple[float, float] | tuple[None, None]:
     """Return the 95 % percentile interval of the mean of per-task differences, tasks drawn with replacement.
 
-    −1 … 1 for fewer than two tasks, which say nothing about others. Equal seeds give equal intervals.
+    Two tasks are added to those drawn from, spread over gained, lost and two unchanged outcomes as Agresti
+    and Min (2005) do for Wald's interval: it keeps a width where all tasks agree. It always holds the mean.
+    None for fewer than two tasks, which say nothing about others. Equal seeds give equal intervals.
     """
     n = len(differences)
     if n < 2:
-        return -1.0, 1.0
-    generator = random.Random(seed)
-    means = sorted(sum(generator.choices(differences, k=n)) / n for _ in range(resamples))
-    rank = int(0.025 * resamples)
-    return means[rank], means[-1 - rank]
+        return None, None
+    weights = {1.0: 0.5, 0.0: 1.0, -1.0: 0.5}
+    for difference in differences:
+        weights[difference] = weights.get(difference, 0.0) + 1.0
+    values = np.array(list(weights.keys()))
+    shares = np.array(list(weights.values())) / (n + 2)
+    means = np.sort(np.random.default_rng(seed).multinomial(n, shares, size=resamples) @ values / n)
+    rank, mean = int(0.025 * resamples), statistics.fmean(differences)
+    return min(mean, float(means[rank])), max(mean, float(means[-1 - rank]))
 
 
 def _directed(changes: Sequence[TaskChange], sign: int) -> tuple[TaskChange, ...]:

@@ -22,6 +22,15 @@ from engine.evaluation.metrics import solve_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SingleRun:
+    """All graded attempts with the same number."""
+
+    index: int
+    num_attempts: int
+    rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedRate:
     """pass@1 of repeated runs; errors are standard errors of ``rate``."""
 
@@ -30,19 +39,19 @@ class RepeatedRate:
     """Graded attempts."""
     num_lost: int
     """Attempts lost to infrastructure, which are left out."""
-    rate: float
-    """Mean over tasks of their solve rates; 0 when nothing was graded."""
-    interval_low: float
-    interval_high: float
-    """95 % interval of ``rate`` for tasks like these."""
+    rate: float | None
+    """Mean over tasks of their solve rates; None when nothing was graded."""
+    interval_low: float | None
+    interval_high: float | None
+    """95 % interval of ``rate`` for tasks like these; None with fewer than two tasks."""
     standard_error: float | None
     """None with fewer than two tasks."""
     sampling_error: float | None
     """None where no task has two graded attempts."""
     task_error: float | None
     """0 where the spread between tasks is no larger than sampling explains; None where a part is unknown."""
-    run_rates: tuple[float, ...]
-    """Solve rate of each run: of all attempts with the same number."""
+    runs: tuple[SingleRun, ...]
+    """Solve rate of each run, by number."""
 
 
 def repeated_rate(attempts: Iterable[Attempt]) -> RepeatedRate:
@@ -51,7 +60,7 @@ def repeated_rate(attempts: Iterable[Attempt]) -> RepeatedRate:
     tasks = list(graded_by_task(attempts).values())
     rates = [solve_share(members) for members in tasks]
     num_attempts = sum(map(len, tasks))
-    low, high = solve_interval(rates, num_attempts)
+    low, high = solve_interval(rates, num_attempts) if len(rates) > 1 else (None, None)
     total = statistics.variance(rates) / len(rates) if len(rates) > 1 else None
     sampling = _sampling_variance(rates, [len(members) for members in tasks])
     between = max(0.0, total - sampling) if total is not None and sampling is not None else None
@@ -59,13 +68,13 @@ def repeated_rate(attempts: Iterable[Attempt]) -> RepeatedRate:
         num_tasks=len(tasks),
         num_attempts=num_attempts,
         num_lost=len(attempts) - num_attempts,
-        rate=statistics.fmean(rates) if rates else 0.0,
+        rate=statistics.fmean(rates) if rates else None,
         interval_low=low,
         interval_high=high,
         standard_error=_root(total),
         sampling_error=_root(sampling),
         task_error=_root(between),
-        run_rates=_run_rates([attempt for members in tasks for attempt in members]),
+        runs=_runs([attempt for members in tasks for attempt in members]),
     )
 
 
@@ -79,11 +88,14 @@ def _sampling_variance(rates: Sequence[float], sizes: Sequence[int]) -> float | 
     return sum((next(within) if n > 1 else usual) / n for n in sizes) / len(sizes) ** 2
 
 
-def _run_rates(attempts: Sequence[Attempt]) -> tuple[float, ...]:
+def _runs(attempts: Sequence[Attempt]) -> tuple[SingleRun, ...]:
     runs: dict[int, list[Attempt]] = {}
     for attempt in attempts:
         runs.setdefault(attempt.index, []).append(attempt)
-    return tuple(solve_share(runs[index]) for index in sorted(runs))
+    return tuple(
+        SingleRun(index=index, num_attempts=len(members), rate=solve_share(members))
+        for index, members in sorted(runs.items())
+    )
 
 
 def _root(variance: float | None) -> float | None:

@@ -360,6 +360,9 @@ class TrajectoryScored(RunEvent):
     type: Literal["trajectory_scored"] = "trajectory_scored"
     source: str = Field(min_length=1, max_length=200)
     """Run of the trajectory, as its folder is called."""
+    source_epoch: int | None = None
+    """Attempt of that run that made the trajectory: one that a later attempt makes again has the same
+    ``ref``. None in events of earlier versions."""
     ref: TrajectoryRef
     score: ScoreRecord
 

@@ -19,7 +19,7 @@ from engine.datasets.store import load_dataset
 from engine.errors import ConfigError, DatasetError, Problem
 from engine.events.spool import SPOOL_NAME, read_lines
 from engine.orchestrator.collection.earlier import is_kept
-from engine.orchestrator.collection.ledger import type_of
+from engine.orchestrator.collection.ledger import epoch_of, type_of
 from engine.rollout.summary import RolloutSummary
 from engine.types import RolloutKey, Step, TaskRow, TerminationReason, ToolCall, Verdict
 from engine.verifiers.execution_free import Transcript, turn_of
@@ -33,6 +33,8 @@ class TrajectoryId:
 
     run: str
     """The run's folder."""
+    epoch: int | None
+    """Attempt that made it: what a later attempt makes again under the same key is another trajectory."""
     key: RolloutKey
 
     def __str__(self) -> str:
@@ -73,8 +75,8 @@ class StoredTrajectories:
             message = f"there is no run '{self._run}' with a readable config.json"
             raise ConfigError(Problem(message, "verifier.runs")) from error
         self.ids = {
-            TrajectoryId(run=self._run, key=key): offset
-            for key, offset in _terminal_records(self._spool).items()
+            TrajectoryId(run=self._run, epoch=epoch, key=key): offset
+            for key, (offset, epoch) in _terminal_records(self._spool).items()
             if not phases or key.phase in phases
         }
         """Trajectory → offset behind its terminal record, in the order of the spool."""
@@ -92,7 +94,7 @@ class StoredTrajectories:
                 steps.setdefault(key, []).append(_step(event))
                 continue
             turns = tuple(turn_of(step) for step in steps.pop(key, ()))
-            found = TrajectoryId(run=self._run, key=key)
+            found = TrajectoryId(run=self._run, epoch=epoch_of(line.data), key=key)
             if kind == "trajectory_started" or found not in wanted or self.ids.get(found) != line.end:
                 continue
             row = self.rows.get(key.task_id)
@@ -130,18 +132,20 @@ class StoredTrajectories:
         }
 
 
-def _terminal_records(spool: Path) -> dict[RolloutKey, int]:
-    """Return the ends of the terminal records that count, without those of lost rollouts."""
-    found: dict[RolloutKey, int] = {}
+def _terminal_records(spool: Path) -> dict[RolloutKey, tuple[int, int | None]]:
+    """Return the ends and attempts of the terminal records that count, without those of lost rollouts."""
+    found: dict[RolloutKey, tuple[int, int | None]] = {}
     for line in read_lines(spool):
         match type_of(line.data):
             case "trajectory_finished":
                 rollout = RolloutSummary.from_event(line.data)
                 if not rollout.is_lost:
-                    found.setdefault(rollout.key, line.end)
+                    found.setdefault(rollout.key, (line.end, epoch_of(line.data)))
             case "run_started":
                 event = json.loads(line.data)
-                found = {key: end for key, end in found.items() if is_kept((key.iteration, key.phase), event)}
+                found = {
+                    key: record for key, record in found.items() if is_kept((key.iteration, key.phase), event)
+                }
     return found
 
 

@@ -132,7 +132,7 @@ class Verification:
             attempts=judgement.attempts,
         )
         ref = TrajectoryRef(**asdict(key.key))
-        self._run.sink.emit(TrajectoryScored, source=key.run, ref=ref, score=record)
+        self._run.sink.emit(TrajectoryScored, source=key.run, source_epoch=key.epoch, ref=ref, score=record)
         self._found[key] = record
         self._report()
 
@@ -206,4 +206,5 @@ def _scored(run_dir: Path) -> Iterator[tuple[TrajectoryId, ScoreRecord]]:
     for line in read_lines(run_dir / SPOOL_NAME):
         if type_of(line.data) == "trajectory_scored":
             event = TrajectoryScored.model_validate_json(line.data)
-            yield TrajectoryId(run=event.source, key=RolloutKey(**event.ref.model_dump())), event.score
+            key = RolloutKey(**event.ref.model_dump())
+            yield TrajectoryId(run=event.source, epoch=event.source_epoch, key=key), event.score

@@ -58,6 +58,11 @@ def patch_hash(patch: str) -> str:
     return hashlib.sha256("\n".join(lines).strip("\n").encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def submission_hash(patch: str) -> str:
+    """Return ``patch_hash`` of a submission; empty for a blank one."""
+    return patch_hash(patch) if patch.strip() else ""
+
+
 def count_changed_lines(patch: str) -> int:
     """Count added and removed lines."""
     return sum(1 for line in patch.split("\n") if re.match(r"[+-](?![+-]{2} )", line))

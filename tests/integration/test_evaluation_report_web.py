@@ -108,8 +108,11 @@ def test_comparisons_name_gained_and_lost_tasks() -> None:
     assert printed("compare_evaluations", *keys) == body
     page = client.get("/evaluations/compare/", {"first": keys[0], "second": keys[1]}).content.decode()
     assert "p = 1.0000" in page
+    address = unescape(re.findall(rf'href="(/evaluations/compare/{tasks[2].key}/[^"]+)"', page)[0])
+    both = client.get(address).content.decode()
     for run in (first, second):
-        assert f'href="/runs/{run.pk}/eval:heldout/0/{tasks[2].key}/"' in page
+        assert f'href="/runs/{run.pk}/eval:heldout/0/{tasks[2].key}/0/"' in both
+    assert both.count("same as rollout") == 6, "four rollouts a side with one patch"
     assert "graded different tasks" not in page
 
 

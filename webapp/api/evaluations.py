@@ -13,6 +13,7 @@ from webapp.api.auth import viewer
 from webapp.api.runs import find as find_run
 from webapp.contexts.evaluation_comparison import compare_evaluations
 from webapp.contexts.evaluation_report import Question, evaluation_report
+from webapp.selectors.attempts import Point, has_rollouts
 
 router = Router(tags=["evaluations"], auth=viewer)
 
@@ -20,6 +21,9 @@ router = Router(tags=["evaluations"], auth=viewer)
 class ReportOut(Schema):
     """Numbers of one evaluation, see ``webapp.contexts.evaluation_report.Report``."""
 
+    ended: bool
+    """Before its end the numbers are those of the tasks whose attempts have all ended."""
+    num_open_tasks: int
     rate: dict[str, Any]
     curves: list[dict[str, Any]]
     curves_error: str
@@ -28,6 +32,7 @@ class ReportOut(Schema):
     budgets: list[dict[str, Any]]
     """Approximate: from rollouts made with a larger budget."""
     repositories: list[dict[str, Any]]
+    difficulties: list[dict[str, Any]]
     submissions: dict[str, Any]
     spending: dict[str, Any]
 
@@ -41,10 +46,11 @@ class ComparisonOut(Schema):
     rate_first: float
     rate_second: float
     difference: float
-    interval_low: float
-    interval_high: float
+    interval_low: float | None
+    interval_high: float | None
     gained: list[dict[str, Any]]
     lost: list[dict[str, Any]]
+    test: str
     p_value: float
 
 
@@ -62,10 +68,10 @@ def report(
 ) -> dict[str, Any]:
     """Return the report of an evaluation (``eval:NAME``) or of an iteration's rollouts (``train``)."""
     question = Question(rule=rule, k=k, keep=keep, repo=repo, verifier=verifier)
-    found = evaluation_report(find_run(run_id), phase=phase, iteration=iteration, question=question)
-    if found is None:
+    point = Point(run=find_run(run_id), phase=phase, iteration=iteration)
+    if not has_rollouts(point):
         raise HttpError(404, f"run {run_id} has no rollouts in {phase} {iteration}")
-    return asdict(found)
+    return asdict(evaluation_report(point, question))
 
 
 @router.get("/evaluations/compare", response=ComparisonOut)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from django.urls import reverse
 
 from engine.errors import ConfigError, DatasetError
-from engine.evaluation.attempts import Attempt
 from engine.evaluation.comparison import Comparison, TaskChange, compare
-from webapp.contexts.frame import Crumb, group_url, phase_label
+from webapp.contexts.frame import Crumb, phase_label
 from webapp.contexts.numbers import MOST_ID, whole
-from webapp.models import Run
 from webapp.selectors import attempts as reads
 from webapp.selectors import runs as run_reads
+from webapp.selectors.attempts import Point, StoredPoint
 
 MAX_LISTED = 200
 """Gained or lost tasks that the page lists; the API has all."""
@@ -24,34 +24,27 @@ MAX_LISTED = 200
 class Side:
     """One of the evaluations."""
 
-    run: Run
-    phase: str
-    iteration: int
-
-    @property
-    def key(self) -> str:
-        """Return the evaluation as ``RUN:PHASE:ITERATION``."""
-        return f"{self.run.pk}:{self.phase}:{self.iteration}"
+    point: Point
+    stored: StoredPoint
 
     @property
     def label(self) -> str:
         """Return the evaluation in words."""
-        return f"run {self.run.pk}, {phase_label(self.phase, self.iteration)}"
+        return point_label(self.point)
 
     @property
     def report_url(self) -> str:
         """Return the address of its report."""
-        return reverse("evaluation-report", args=[self.run.pk, self.phase, self.iteration])
+        return reverse("evaluation-report", args=[self.point.run.pk, self.point.phase, self.point.iteration])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRow:
-    """A gained or lost task with the addresses of its rollouts on both sides."""
+    """A gained or lost task, with the address of its rollouts of both sides."""
 
     change: TaskChange
     name: str
-    first_url: str
-    second_url: str
+    url: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +56,11 @@ class Compared:
     comparison: Comparison
     gained: tuple[ChangeRow, ...]
     lost: tuple[ChangeRow, ...]
+
+    @property
+    def open_sides(self) -> tuple[Side, ...]:
+        """Return the evaluations that have not ended."""
+        return tuple(side for side in (self.first, self.second) if not side.stored.ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,17 +106,19 @@ def compare_evaluations(first_key: str, second_key: str) -> Compared:
         ConfigError: a key is malformed, or names nothing that has finished rollouts.
         DatasetError: the evaluations have no graded task in common.
     """
-    (first, before, names), (second, after, more_names) = _side(first_key), _side(second_key)
-    found = compare(before, after)
-    names |= more_names
+    first, second = _side(first_key), _side(second_key)
+    found = compare(*([one.attempt for one in side.stored.attempts] for side in (first, second)))
+    names = {
+        one.attempt.task_id: one.task.instance_id for side in (first, second) for one in side.stored.attempts
+    }
+    query = compare_query(first.point, second.point)
 
     def rows(changes: tuple[TaskChange, ...]) -> tuple[ChangeRow, ...]:
         return tuple(
             ChangeRow(
                 change=change,
                 name=names[change.task_id],
-                first_url=group_url(first.run.pk, first.phase, first.iteration, change.task_id),
-                second_url=group_url(second.run.pk, second.phase, second.iteration, change.task_id),
+                url=reverse("evaluation-compare-task", args=[change.task_id]) + query,
             )
             for change in changes
         )
@@ -128,27 +128,47 @@ def compare_evaluations(first_key: str, second_key: str) -> Compared:
     )
 
 
-def _side(key: str) -> tuple[Side, list[Attempt], dict[str, str]]:
-    """Return an evaluation with its attempts and the names of its tasks."""
+def compare_query(first: Point, second: Point) -> str:
+    """Return the query string of a comparison."""
+    return f"?{urlencode({'first': first.key, 'second': second.key})}"
+
+
+def point_label(point: Point) -> str:
+    """Return an evaluation in words."""
+    return f"run {point.run.pk}, {phase_label(point.phase, point.iteration)}"
+
+
+def find_point(key: str) -> Point:
+    """Return the evaluation that ``RUN:PHASE:ITERATION`` names. Raises ConfigError: there is no such run."""
     number, _, rest = key.partition(":")
     phase, _, at = rest.rpartition(":")
     run_id, iteration = whole(number, most=MOST_ID), whole(at)
     if run_id is None or iteration is None or not phase:
         raise ConfigError(f"'{key}' is no evaluation; write RUN:PHASE:ITERATION, such as 12:eval:heldout:40")
     run = run_reads.get_run(run_id)
-    attempts, names = reads.outcomes(run_id, phase=phase, iteration=iteration)
-    if run is None or not attempts:
-        raise ConfigError(f"{key} has no finished rollouts; choose an evaluation or iteration that has")
-    return Side(run=run, phase=phase, iteration=iteration), attempts, names
+    if run is None:
+        raise ConfigError(f"there is no run {run_id}; choose one of those that are listed")
+    return Point(run=run, phase=phase, iteration=iteration)
+
+
+def _side(key: str) -> Side:
+    point = find_point(key)
+    stored = reads.stored_point(point)
+    if not stored.attempts:
+        open_tasks = f" ({stored.num_open_tasks} tasks are not complete yet)" if stored.num_open_tasks else ""
+        raise ConfigError(
+            f"{key} has no finished rollouts{open_tasks}; choose an evaluation or iteration that has"
+        )
+    return Side(point=point, stored=stored)
 
 
 def _choices(*given: str) -> tuple[tuple[str, str], ...]:
     """Return recent evaluations, and what was given where it is none of them."""
     recent = {
-        side.key: f"{side.label} · {side.run.name}"
+        point.key: f"{point_label(point)} · {point.run.name}"
         for evaluation in reads.recent_evaluations()
-        for side in [
-            Side(run=evaluation.run, phase=f"eval:{evaluation.name}", iteration=evaluation.iteration)
+        for point in [
+            Point(run=evaluation.run, phase=f"eval:{evaluation.name}", iteration=evaluation.iteration)
         ]
     }
     return tuple({**{key: key for key in given if key and key not in recent}, **recent}.items())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from urllib.parse import urlencode
 
 from django.urls import reverse
 
@@ -24,13 +25,21 @@ from engine.evaluation.breakdown import (
     submissions,
 )
 from engine.evaluation.repeats import RepeatedRate, repeated_rate
-from engine.verifiers.selection.curves import Curve, available_rules, possible_curves
+from engine.verifiers.selection.curves import Curve, CurvePoint, available_rules, possible_curves
 from engine.verifiers.selection.rules import RULES, Hybrid, named_rules
+from webapp.contexts.evaluation_difficulty import DifficultyTable, difficulty_tables
 from webapp.contexts.frame import Crumb, iteration_url, phase_label, run_crumbs
 from webapp.contexts.line_charts import LineChart, line_chart
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.models import Run
-from webapp.selectors.attempts import StoredAttempt, has_rollouts, stored_attempts, verifiers
+from webapp.selectors.attempts import (
+    Point,
+    StoredAttempt,
+    StoredPoint,
+    Verifier,
+    stored_point,
+    verifiers,
+)
 
 CONTEXT_BUDGETS = tuple(1024 * size for size in (4, 8, 16, 32, 64, 128))
 GENERATED_BUDGETS = tuple(1024 * size for size in (1, 2, 4, 8, 16, 32, 64))
@@ -59,22 +68,27 @@ class Question:
     repo: str = ""
     """All repositories, where empty."""
     verifier: int | None = None
-    """Run of the verifier whose scores count; None is the newest that scored these rollouts."""
+    """Run of the verifier whose scores count; None is that with the most scores, of equal ones the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Numbers of one evaluation, or of one repository's part of it."""
 
+    ended: bool
+    """Whether it has ended; before that the numbers are those of the tasks whose attempts have all ended."""
+    num_open_tasks: int
+    """Tasks left out because some of their attempts have not ended."""
     rate: RepeatedRate
     curves: tuple[Curve, ...]
     """Best@K of selection rules."""
     curves_error: str
     """Reason why there are no curves, or not those of every rule; empty without one."""
     verifier: int | None
-    """Run of the verifier whose scores count; None where none scored these rollouts."""
+    """Run of the verifier whose scores count; None where none has scored these rollouts."""
     budgets: tuple[BudgetTable, ...]
     repositories: tuple[Part, ...]
+    difficulties: tuple[DifficultyTable, ...]
     submissions: Submissions
     spending: Spending
 
@@ -84,10 +98,7 @@ class SelectionRow:
     """Best@K of every rule at one K, in the order of the curves."""
 
     k: int
-    rates: tuple[float, ...]
-    errors: tuple[float | None, ...]
-    """Standard errors over tasks."""
-    num_short: int
+    points: tuple[CurvePoint, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,57 +108,58 @@ class ReportContext:
     section: str
     crumbs: tuple[Crumb, ...]
     run: Run
-    phase: str
-    iteration: int
     title: str
     rollouts_url: str
     compare_url: str
     report: Report
     question: Question
+    error: str
+    """Reason why the chosen verifier cannot be used; empty without one."""
     rules: tuple[str, ...]
     repos: tuple[str, ...]
-    verifiers: tuple[tuple[int, str], ...]
-    """Number and name of the verifiers' runs that scored these rollouts."""
+    verifiers: tuple[Verifier, ...]
+    """Verifiers' runs that judged these rollouts."""
     selection: tuple[SelectionRow, ...]
     selection_chart: LineChart | None
 
 
-def evaluation_report(run: Run, *, phase: str, iteration: int, question: Question) -> Report | None:
-    """Compute the report; None when the run has no rollouts there."""
-    if not has_rollouts(run.pk, phase=phase, iteration=iteration):
-        return None
-    question = _with_verifier(question, verifiers(run.pk, phase=phase, iteration=iteration))
-    stored = stored_attempts(run.pk, phase=phase, iteration=iteration, verifier=question.verifier)
-    return _report(stored, question)
+def evaluation_report(point: Point, question: Question) -> Report:
+    """Compute the report. Raises ConfigError where the verifier has no scores of these rollouts."""
+    question = _with_verifier(question, verifiers(point))
+    return _report(stored_point(point, verifier=question.verifier), question)
 
 
-def build_report(run: Run, phase: str, iteration: int, params: Mapping[str, str]) -> ReportContext | None:
-    """Return the page; None when the run has no rollouts there."""
-    if not has_rollouts(run.pk, phase=phase, iteration=iteration):
-        return None
-    known = verifiers(run.pk, phase=phase, iteration=iteration)
-    question = _with_verifier(question_of(params), known)
-    stored = stored_attempts(run.pk, phase=phase, iteration=iteration, verifier=question.verifier)
+def build_report(point: Point, params: Mapping[str, str]) -> ReportContext:
+    """Return the page."""
+    known = verifiers(point)
+    question, error = _with_verifier(question_of(params), known), ""
+    try:
+        stored = stored_point(point, verifier=question.verifier)
+    except ConfigError as problem:
+        error, question = str(problem), replace(question, verifier=None)
+        stored = stored_point(point)
     report = _report(stored, question)
-    title = phase_label(phase, iteration)
-    key = f"{run.pk}:{phase}:{iteration}"
+    title, url = phase_label(point.phase, point.iteration), _rollouts_url(point)
     return ReportContext(
         section="runs",
-        crumbs=run_crumbs(run, Crumb(title, iteration_url(run.pk, phase, iteration)), Crumb("report")),
-        run=run,
-        phase=phase,
-        iteration=iteration,
+        crumbs=run_crumbs(point.run, Crumb(title, url), Crumb("report")),
+        run=point.run,
         title=title,
-        rollouts_url=iteration_url(run.pk, phase, iteration),
-        compare_url=f"{reverse('evaluation-compare')}?first={key}",
+        rollouts_url=url,
+        compare_url=f"{reverse('evaluation-compare')}?{urlencode({'first': point.key})}",
         report=report,
         question=question,
+        error=error,
         rules=tuple(RULES),
-        repos=tuple(sorted({one.repo for one in stored})),
+        repos=tuple(sorted({one.task.repo for one in stored.attempts})),
         verifiers=tuple(known),
         selection=_selection_rows(report.curves),
         selection_chart=_chart(report.curves),
     )
+
+
+def _rollouts_url(point: Point) -> str:
+    return iteration_url(point.run.pk, point.phase, point.iteration)
 
 
 def question_of(params: Mapping[str, str]) -> Question:
@@ -161,17 +173,21 @@ def question_of(params: Mapping[str, str]) -> Question:
     )
 
 
-def _with_verifier(question: Question, known: Sequence[tuple[int, str]]) -> Question:
-    """Return the question with the newest verifier where none is chosen."""
-    newest = known[0][0] if known else None
-    return question if question.verifier is not None else replace(question, verifier=newest)
+def _with_verifier(question: Question, known: Sequence[Verifier]) -> Question:
+    """Return the question with the verifier that has the most scores where none is chosen."""
+    scored = [one for one in known if one.num_scored]
+    if question.verifier is not None or not scored:
+        return question
+    return replace(question, verifier=max(scored, key=lambda one: (one.num_scored, one.run_id)).run_id)
 
 
-def _report(stored: Sequence[StoredAttempt], question: Question) -> Report:
-    chosen = [one for one in stored if question.repo in ("", one.repo)]
+def _report(stored: StoredPoint, question: Question) -> Report:
+    chosen = [one for one in stored.attempts if question.repo in ("", one.task.repo)]
     attempts = [one.attempt for one in chosen]
     found, error = _curves(chosen, question)
     return Report(
+        ended=stored.ended,
+        num_open_tasks=stored.num_open_tasks,
         rate=repeated_rate(attempts),
         curves=found,
         curves_error=error,
@@ -181,7 +197,8 @@ def _report(stored: Sequence[StoredAttempt], question: Question) -> Report:
             _budgets("generated tokens", attempts, "generated_tokens", GENERATED_BUDGETS),
             _budgets("turns", attempts, "steps", STEP_BUDGETS),
         ),
-        repositories=tuple(parts(attempts, {one.attempt.task_id: one.repo for one in chosen})),
+        repositories=tuple(parts(attempts, {one.attempt.task_id: one.task.repo for one in chosen})),
+        difficulties=difficulty_tables(chosen),
         submissions=submissions(attempts),
         spending=spending(attempts),
     )
@@ -216,12 +233,7 @@ def _budgets(name: str, attempts: Sequence[Attempt], field: str, budgets: Sequen
 
 def _selection_rows(found: Sequence[Curve]) -> tuple[SelectionRow, ...]:
     return tuple(
-        SelectionRow(
-            k=points[0].k,
-            rates=tuple(point.rate for point in points),
-            errors=tuple(point.standard_error for point in points),
-            num_short=points[0].num_short,
-        )
+        SelectionRow(k=points[0].k, points=points)
         for points in zip(*(curve.points for curve in found), strict=True)
     )
 

@@ -107,7 +107,8 @@ def _matrix(columns: list[Trajectory], tests: dict[int, list[TestResult]]) -> tu
     )
 
 
-def _patches(columns: list[Trajectory]) -> tuple[PatchView, ...]:
+def patch_views(columns: list[Trajectory]) -> tuple[PatchView, ...]:
+    """Return the patches of siblings, in the order given."""
     first: dict[str, int] = {}
     views = []
     for trajectory in columns:
@@ -142,7 +143,7 @@ def build_group(
         strip=strip,
         num_steps=longest,
         matrix=_matrix(columns, group_reads.tests_of(columns)),
-        patches=_patches(columns),
+        patches=patch_views(columns),
         what_if=build_what_if(run, columns, iteration=iteration, task_key=task_key, params=params)
         if phase == "train"
         else None,

@@ -10,13 +10,16 @@ from webapp.models.runs import Run
 class Score(models.Model):
     """Finding of a run of kind ``verifier`` on one trajectory: a score, or the reason why there is none.
 
-    The trajectory is named by its natural key: its row is replaced when its own run repeats it.
+    The trajectory is named by its natural key and the attempt that made it: when a later attempt of its own
+    run makes it again, the score is not that of the new one.
     """
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="scores", db_index=False)
     """The verifier's run."""
     source = models.CharField(max_length=200)
     """Run of the trajectory, as its folder is called."""
+    source_epoch = models.IntegerField(null=True, blank=True)
+    """Attempt of that run that made the trajectory; None in scores of earlier versions."""
     phase = models.CharField(max_length=64)
     iteration = models.IntegerField()
     task_key = models.CharField(max_length=64)

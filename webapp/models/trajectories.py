@@ -98,7 +98,8 @@ class Trajectory(models.Model):
     reward = models.FloatField(null=True, blank=True)
     num_steps = models.IntegerField(default=0)
     patch = models.TextField(blank=True, default="")
-    patch_hash = models.CharField(max_length=16, blank=True, default="")
+    patch_hash = models.CharField(max_length=64, blank=True, default="")
+    """Hash of the patch's effect (``engine.patches.sections.submission_hash``); empty without a patch."""
     num_tests = models.IntegerField(default=0)
     num_tests_passed = models.IntegerField(default=0)
     test_log = models.TextField(blank=True, default="")
@@ -128,6 +129,8 @@ class Trajectory(models.Model):
     cached_tokens = models.BigIntegerField(default=0)
     """Prompt tokens from an endpoint's cache, over all steps."""
     generated_tokens = models.BigIntegerField(default=0)
+    context_tokens = models.BigIntegerField(default=0)
+    """Tokens of the longest context: prompt and response of one step."""
     thinking_tokens = models.BigIntegerField(null=True, blank=True, default=0)
     """None where an endpoint does not report them."""
     cost = models.FloatField(null=True, blank=True)

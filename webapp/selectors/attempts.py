@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from django.db.models import F, Max, QuerySet
+from django.db.models import Count, Max, Q, QuerySet
 
-from engine.evaluation.attempts import Attempt
-from engine.types import INFRASTRUCTURE_REASONS, TerminationReason, Verdict
+from engine.errors import ConfigError, Problem
+from engine.evaluation.attempts import Attempt, is_solved
+from engine.types import RunKind, RunState, TerminationReason, Verdict
 from engine.verifiers.selection.candidates import Candidate
-from webapp.models import Evaluation, Score, Step, Trajectory
+from webapp.models import Evaluation, Group, Iteration, Run, Score, Task, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One evaluation of a run, or the rollouts of one of its iterations."""
+
+    run: Run
+    phase: str
+    """``train`` or ``eval:<name>``."""
+    iteration: int
+
+    @property
+    def key(self) -> str:
+        """Return the point as ``RUN:PHASE:ITERATION``."""
+        return f"{self.run.pk}:{self.phase}:{self.iteration}"
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """Return the filter of its groups and trajectories."""
+        return {"run_id": self.run.pk, "phase": self.phase, "iteration": self.iteration}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLabels:
+    """Properties of a task by which its attempts are listed and divided."""
+
+    instance_id: str
+    """Readable name; the key where the dataset is not synchronised."""
+    repo: str
+    difficulty: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,85 +51,115 @@ class StoredAttempt:
 
     attempt: Attempt
     candidate: Candidate
-    instance_id: str
-    """Readable name of the task; its key where the dataset is not synchronised."""
-    repo: str
+    task: TaskLabels
 
 
-def stored_attempts(
-    run_id: int, *, phase: str, iteration: int, verifier: int | None = None
-) -> list[StoredAttempt]:
-    """Return every finished rollout, by task and index; one that was not graded counts as lost.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPoint:
+    """Finished rollouts of an evaluation or iteration.
+
+    Before its end they are those of the tasks whose attempts have all ended: attempts that end early are not
+    like the others.
+    """
+
+    attempts: tuple[StoredAttempt, ...]
+    ended: bool
+    num_open_tasks: int
+    """Tasks left out because some of their attempts have not ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verifier:
+    """A verifier's run that scored rollouts of an evaluation or iteration."""
+
+    run_id: int
+    name: str
+    num_scored: int
+    """Rollouts with a score."""
+    num_failed: int
+    """Rollouts with an error in its place."""
+
+
+def newest_point(
+    run: Run, *, phase: str = "", iteration: int | None = None, index: int | None = None
+) -> Point | None:
+    """Return the newest evaluation with finished rollouts, else the newest such iteration; None without one.
 
     Args:
-        verifier: run of the verifier whose scores the candidates have; None is without.
+        phase: only this phase.
+        iteration: only this iteration.
+        index: only where attempts with this number have finished.
     """
-    rows = list(
-        Trajectory.objects.filter(
-            run_id=run_id, phase=phase, iteration=iteration, state=Trajectory.State.FINISHED
-        )
-        .select_related("task")
-        .only(
-            "task_key", "index", "termination", "verdict", "reward", "num_steps", "generated_tokens",
-            "total_seconds", "cost", "patch_hash", "task__instance_id", "task__repo",
-        )
-        .order_by("task_key", "index")
-    )  # fmt: skip
-    contexts = _contexts([row.pk for row in rows])
-    scores = _scores(run_id, phase, iteration).filter(run_id=verifier) if verifier is not None else ()
-    p_yes = {(score.task_key, score.index): score.p_yes for score in scores}
-    return [_stored(row, contexts.get(row.pk, 0), p_yes.get((row.task_key, row.index))) for row in rows]
+    rows = Trajectory.objects.filter(run=run, state=Trajectory.State.FINISHED)
+    if index is not None:
+        rows = rows.filter(index=index)
+    if iteration is not None:
+        rows = rows.filter(iteration=iteration)
+    if phase:
+        rows = rows.filter(phase=phase)
+    elif rows.filter(phase__startswith="eval:").exists():
+        rows = rows.filter(phase__startswith="eval:")
+    found = rows.order_by("-iteration", "phase").values_list("phase", "iteration").first()
+    return None if found is None else Point(run=run, phase=found[0], iteration=found[1])
 
 
-def rollout_rows(
-    run_id: int, *, phase: str, iteration: int, verifier: int | None = None
-) -> list[dict[str, Any]]:
-    """Return every graded rollout as a row of the table that selection and verifiers read."""
-    patches = dict(
-        Trajectory.objects.filter(run_id=run_id, phase=phase, iteration=iteration).values_list("pk", "patch")
+def stored_point(point: Point, *, verifier: int | None = None) -> StoredPoint:
+    """Return the finished rollouts by task and index; one that was not graded counts as lost.
+
+    Args:
+        point: the evaluation or iteration.
+        verifier: run of the verifier whose scores the candidates have; None is without.
+
+    Raises:
+        ConfigError: that run has no scores of these rollouts.
+    """
+    ended, left_out = _open_tasks(point)
+    scores = {} if verifier is None else _scores_of(point, verifier)
+    rows = [row for row in _rows(point, *_COLUMNS) if row[1] not in left_out]
+    labels = _labels({row[0] for row in rows})
+    return StoredPoint(
+        attempts=tuple(_stored(row, labels, scores) for row in rows),
+        ended=ended,
+        num_open_tasks=len(left_out),
+    )
+
+
+def rollout_rows(point: Point, *, verifier: int | None = None) -> list[dict[str, Any]]:
+    """Return every graded rollout as a row of the table that selection and verifiers read.
+
+    Raises:
+        ConfigError: the verifier's run has no scores of these rollouts.
+    """
+    scores = {} if verifier is None else _scores_of(point, verifier)
+    rows = list(_rows(point, *_COLUMNS, "patch"))
+    labels = _labels({row[0] for row in rows})
+    table = []
+    for *row, patch in rows:
+        one = _stored(row, labels, scores)
+        if one.attempt.solved is not None:
+            names = {"instance_id": one.task.instance_id, "repo": one.task.repo, "patch": patch}
+            table.append({**asdict(one.candidate), **names})
+    return table
+
+
+def verifiers(point: Point) -> list[Verifier]:
+    """Return the verifiers' runs that judged rollouts there, newest first."""
+    found = (
+        _scores(point)
+        .values("run_id", "run__name")
+        .annotate(scored=Count("p_yes"), failed=Count("id", filter=Q(p_yes=None)))
+        .order_by("-run_id")
+        .values_list("run_id", "run__name", "scored", "failed")
     )
     return [
-        {
-            **asdict(one.candidate),
-            "instance_id": one.instance_id,
-            "repo": one.repo,
-            "patch": patches[int(one.candidate.trajectory_id)],
-        }
-        for one in stored_attempts(run_id, phase=phase, iteration=iteration, verifier=verifier)
-        if one.attempt.solved is not None
+        Verifier(run_id=run_id, name=name, num_scored=scored, num_failed=failed)
+        for run_id, name, scored, failed in found
     ]
 
 
-def verifiers(run_id: int, *, phase: str, iteration: int) -> list[tuple[int, str]]:
-    """Return number and name of the verifiers' runs that have scored rollouts there, newest first."""
-    found = _scores(run_id, phase, iteration).order_by("-run_id").values_list("run_id", "run__name")
-    return list(found.distinct())
-
-
-def _scores(run_id: int, phase: str, iteration: int) -> QuerySet[Score]:
-    return Score.objects.filter(source=str(run_id), phase=phase, iteration=iteration).order_by()
-
-
-def outcomes(run_id: int, *, phase: str, iteration: int) -> tuple[list[Attempt], dict[str, str]]:
-    """Return the finished rollouts with nothing but their outcomes, and the readable name of each task."""
-    rows = (
-        Trajectory.objects.filter(
-            run_id=run_id, phase=phase, iteration=iteration, state=Trajectory.State.FINISHED
-        )
-        .order_by("task_key", "index")
-        .values_list("task_key", "index", "termination", "verdict", "reward", "task__instance_id")
-    )
-    attempts, names = [], {}
-    for task_key, index, termination, verdict, reward, name in rows:
-        solved = _solved(termination, verdict, reward)
-        attempts.append(Attempt(task_id=task_key, index=index, solved=solved))
-        names[task_key] = name or task_key
-    return attempts, names
-
-
-def has_rollouts(run_id: int, *, phase: str, iteration: int) -> bool:
+def has_rollouts(point: Point) -> bool:
     """Return whether a rollout has started there."""
-    return Trajectory.objects.filter(run_id=run_id, phase=phase, iteration=iteration).exists()
+    return Trajectory.objects.filter(**point.where).exists()
 
 
 def recent_evaluations(limit: int = 200) -> Sequence[Evaluation]:
@@ -106,46 +167,103 @@ def recent_evaluations(limit: int = 200) -> Sequence[Evaluation]:
     return list(Evaluation.objects.select_related("run").order_by("-run_id", "-iteration", "name")[:limit])
 
 
-def _contexts(trajectories: Sequence[int]) -> dict[int, int]:
-    """Return the tokens of each trajectory's longest context."""
-    return dict(
-        Step.objects.filter(trajectory_id__in=trajectories)
-        .order_by()
-        .values_list("trajectory_id")
-        .annotate(length=Max(F("prompt_tokens") + F("generated_tokens")))
-    )
+def _open_tasks(point: Point) -> tuple[bool, frozenset[str]]:
+    """Return whether the point has ended, and before that the tasks some of whose attempts have not ended.
+
+    Evaluations of runs of other kinds spread their attempts, so that tasks differ by one at most.
+    """
+    if _has_ended(point):
+        return True, frozenset()
+    groups = Group.objects.filter(**point.where)
+    if point.run.kind == RunKind.EVALUATE:
+        wanted = point.run.config["rollout"]["group_size"]
+    else:
+        wanted = (groups.aggregate(most=Max("size"))["most"] or 1) - 1
+    left_out = groups.filter(Q(finished_at=None) | Q(num_finished__lt=wanted))
+    return False, frozenset(left_out.values_list("task_key", flat=True))
 
 
-def _stored(row: Trajectory, context_tokens: int, p_yes: float | None) -> StoredAttempt:
-    solved = _solved(row.termination, row.verdict, row.reward)
+def _has_ended(point: Point) -> bool:
+    """Return whether no rollout is to follow: the result is on record, or the whole run succeeded."""
+    if point.run.state == RunState.SUCCEEDED:
+        return True
+    run, iteration = point.run.pk, point.iteration
+    if point.phase == "train":
+        return Iteration.objects.filter(run=run, index=iteration, finished_at__isnull=False).exists()
+    name = point.phase.removeprefix("eval:")
+    return Evaluation.objects.filter(run=run, name=name, iteration=iteration).exists()
+
+
+def _scores(point: Point) -> QuerySet[Score]:
+    where = {"phase": point.phase, "iteration": point.iteration}
+    return Score.objects.filter(source=str(point.run.pk), **where).order_by()
+
+
+def _scores_of(point: Point, verifier: int) -> dict[tuple[str, int], tuple[int | None, float | None]]:
+    """Return the attempt that made each judged rollout, and its P(YES), by task and index."""
+    rows = _scores(point).filter(run_id=verifier)
+    found = {
+        (task_key, index): (epoch, p_yes)
+        for task_key, index, epoch, p_yes in rows.values_list("task_key", "index", "source_epoch", "p_yes")
+    }
+    if not found:
+        known = ", ".join(str(one.run_id) for one in verifiers(point)) or "none"
+        message = f"run {verifier} has no scores of {point.key}; verifiers that have: {known}"
+        raise ConfigError(Problem(message, "verifier"))
+    return found
+
+
+_COLUMNS = (
+    "task_id", "task_key", "index", "pk", "epoch", "termination", "verdict", "reward", "num_steps",
+    "generated_tokens", "context_tokens", "total_seconds", "cost", "patch_hash",
+)  # fmt: skip
+
+
+def _rows(point: Point, *columns: str) -> Sequence[Sequence[Any]]:
+    rows = Trajectory.objects.filter(**point.where, state=Trajectory.State.FINISHED)
+    return list(rows.order_by("task_key", "index").values_list(*columns))
+
+
+def _labels(tasks: set[int | None]) -> dict[int | None, TaskLabels]:
+    known = [task for task in tasks if task is not None]
+    found = Task.objects.filter(pk__in=known).values_list("pk", "instance_id", "repo", "difficulty")
+    return {
+        pk: TaskLabels(instance_id=name, repo=repo or "unknown", difficulty=difficulty)
+        for pk, name, repo, difficulty in found
+    }
+
+
+def _stored(
+    row: Sequence[Any],
+    labels: Mapping[int | None, TaskLabels],
+    scores: Mapping[tuple[str, int], tuple[int | None, float | None]],
+) -> StoredAttempt:
+    (
+        task, task_key, index, pk, epoch, termination, verdict, reward, num_steps, generated_tokens,
+        context_tokens, total_seconds, cost, patch_hash,
+    ) = row  # fmt: skip
+    scored_epoch, p_yes = scores.get((task_key, index), (None, None))
+    solved = is_solved(TerminationReason(termination), reward, Verdict(verdict) if verdict else None)
     return StoredAttempt(
         attempt=Attempt(
-            task_id=row.task_key,
-            index=row.index,
+            task_id=task_key,
+            index=index,
             solved=solved,
-            submitted=row.termination == TerminationReason.SUBMITTED,
-            steps=row.num_steps,
-            generated_tokens=row.generated_tokens,
+            submitted=termination == TerminationReason.SUBMITTED,
+            steps=num_steps,
+            generated_tokens=generated_tokens,
             context_tokens=context_tokens,
-            seconds=row.total_seconds,
-            cost=row.cost,
+            seconds=total_seconds,
+            cost=cost,
         ),
         candidate=Candidate(
-            task_id=row.task_key,
-            trajectory_id=str(row.pk),
+            task_id=task_key,
+            trajectory_id=str(pk),
             resolved=solved,
-            p_yes=p_yes,
-            steps=row.num_steps,
-            tokens=row.generated_tokens,
-            patch_hash=row.patch_hash,
+            p_yes=p_yes if scored_epoch in (None, epoch) else None,
+            steps=num_steps,
+            tokens=generated_tokens,
+            patch_hash=patch_hash,
         ),
-        instance_id=row.task.instance_id if row.task is not None else row.task_key,
-        repo=row.task.repo if row.task is not None else "unknown",
+        task=labels.get(task) or TaskLabels(instance_id=task_key, repo="unknown", difficulty={}),
     )
-
-
-def _solved(termination: str, verdict: str, reward: float | None) -> bool | None:
-    """Return whether a rollout was solved; None where infrastructure lost it or its grading."""
-    if reward is None or TerminationReason(termination) in INFRASTRUCTURE_REASONS:
-        return None
-    return verdict == Verdict.PASSED

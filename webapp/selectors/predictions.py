@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 from engine.events.harness import OUTCOMES, Prediction, run_report
 from engine.types import Verdict
 from webapp.models import Run, Task, Trajectory
+from webapp.selectors.attempts import newest_point
 
 _NOT_ENDED = frozenset({Verdict.TEST_TIMEOUT, Verdict.INFRA_ERROR})
 """Verdicts that the harness lists as errors: no per-instance report exists."""
@@ -30,15 +31,8 @@ def choose(run: Run, *, phase: str = "", iteration: int | None = None, index: in
 
     None when the run has no such rollouts.
     """
-    rows = Trajectory.objects.filter(run=run, index=index, state=Trajectory.State.FINISHED)
-    if phase:
-        rows = rows.filter(phase=phase)
-    elif rows.filter(phase__startswith="eval:").exists():
-        rows = rows.filter(phase__startswith="eval:")
-    if iteration is not None:
-        rows = rows.filter(iteration=iteration)
-    newest = rows.order_by("-iteration", "phase").values_list("phase", "iteration").first()
-    return None if newest is None else Choice(phase=newest[0], iteration=newest[1], index=index)
+    newest = newest_point(run, phase=phase, iteration=iteration, index=index)
+    return None if newest is None else Choice(phase=newest.phase, iteration=newest.iteration, index=index)
 
 
 def _rows(run: Run, choice: Choice) -> QuerySet[Trajectory]:

@@ -27,8 +27,9 @@ class ScoreStore:
         pending, self._pending = self._pending, {}
         rows = [
             Score(
-                run=self._run, source=source, phase=phase, iteration=iteration, task_key=task_key,
-                index=index, time=moment(event.time), **event.score.model_dump(),
+                run=self._run, source=source, source_epoch=event.source_epoch, phase=phase,
+                iteration=iteration, task_key=task_key, index=index, time=moment(event.time),
+                **event.score.model_dump(),
             )
             for (source, phase, iteration, task_key, index), event in pending.items()
         ]  # fmt: skip

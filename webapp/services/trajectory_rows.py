@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from engine.events.types import GroupMember, StepFinished, TrajectoryFinished, TrajectoryStarted
+from engine.patches.sections import submission_hash
 from engine.types import TestOutcome
 from webapp.models import Trajectory
 
@@ -106,6 +107,7 @@ def advance(trajectory: Trajectory, event: StepFinished) -> None:
     trajectory.num_steps = max(trajectory.num_steps, event.index + 1)
     trajectory.prompt_tokens += event.prompt_tokens
     trajectory.generated_tokens += event.generated_tokens
+    trajectory.context_tokens = max(trajectory.context_tokens, event.prompt_tokens + event.generated_tokens)
     trajectory.cached_tokens += event.cached_tokens
     if event.thinking_tokens is None or trajectory.thinking_tokens is None:
         trajectory.thinking_tokens = None
@@ -127,8 +129,7 @@ def finish(trajectory: Trajectory, event: TrajectoryFinished) -> None:
     trajectory.findings = [finding.model_dump(mode="json") for finding in event.findings]
     trajectory.verdict = event.verdict.value if event.verdict is not None else ""
     trajectory.counterfactual = event.counterfactual or ""
-    patch = event.patch.encode()
-    trajectory.patch_hash = hashlib.blake2b(patch, digest_size=8).hexdigest() if patch else ""
+    trajectory.patch_hash = submission_hash(event.patch)
     trajectory.num_tests = len(event.tests)
     trajectory.num_tests_passed = sum(test.outcome in _PASSED for test in event.tests)
 

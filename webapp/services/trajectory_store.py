@@ -212,7 +212,8 @@ def _fetch_groups(run_id: int, keys: set[GroupKey]) -> dict[GroupKey, Group]:
 
 
 _LIVE_COLUMNS = (
-    "num_steps", "prompt_tokens", "generated_tokens", "thinking_tokens", "cached_tokens", "cost", "active_at",
+    "num_steps", "prompt_tokens", "generated_tokens", "context_tokens", "thinking_tokens", "cached_tokens",
+    "cost", "active_at",
 )  # fmt: skip
 _UPDATED = [
     column.name
@@ -239,9 +240,10 @@ def _save_live(trajectories: list[Trajectory]) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE webapp_trajectory t SET num_steps = k.n, prompt_tokens = k.p,"
-            " generated_tokens = k.g, thinking_tokens = k.t, cached_tokens = k.r, cost = k.c,"
-            " active_at = k.a FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::bigint[], %s::bigint[],"
-            " %s::bigint[], %s::float8[], %s::timestamptz[]) AS k(id, n, p, g, t, r, c, a) WHERE t.id = k.id",
+            " generated_tokens = k.g, context_tokens = k.x, thinking_tokens = k.t, cached_tokens = k.r,"
+            " cost = k.c, active_at = k.a FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::bigint[],"
+            " %s::bigint[], %s::bigint[], %s::bigint[], %s::float8[], %s::timestamptz[])"
+            " AS k(id, n, p, g, x, t, r, c, a) WHERE t.id = k.id",
             [[t.pk for t in trajectories], *columns],
         )
 

@@ -1,11 +1,15 @@
-"""Pages of evaluations: the report of one, and two compared."""
+"""Pages of evaluations: the report of one, two compared, and one task of both."""
 
 from __future__ import annotations
 
 from django.http import Http404, HttpRequest, HttpResponse
 
+from engine.errors import ConfigError
 from webapp.contexts.evaluation_comparison import build_compare
 from webapp.contexts.evaluation_report import build_report
+from webapp.contexts.evaluation_task import build_task_comparison
+from webapp.permissions import check_rollouts
+from webapp.selectors.attempts import Point, has_rollouts
 from webapp.views.access import Person, viewer
 from webapp.views.pages import page, params_of
 from webapp.views.runs import run_or_404
@@ -16,13 +20,27 @@ def evaluation_report(
     request: HttpRequest, person: Person, run_id: int, phase: str, iteration: int
 ) -> HttpResponse:
     """Render the report of an evaluation, or of the rollouts of an iteration."""
-    context = build_report(run_or_404(run_id), phase, iteration, params_of(request))
-    if context is None:
+    point = Point(run=run_or_404(run_id), phase=phase, iteration=iteration)
+    if not has_rollouts(point):
         raise Http404(f"Run {run_id} has no rollouts in {phase} {iteration}.")
-    return page(request, person, "evaluations/report.html", context)
+    return page(request, person, "evaluations/report.html", build_report(point, params_of(request)))
 
 
 @viewer
 def evaluation_compare(request: HttpRequest, person: Person) -> HttpResponse:
     """Render a comparison of two evaluations, and the form that chooses them."""
     return page(request, person, "evaluations/compare.html", build_compare(params_of(request)))
+
+
+@viewer
+def evaluation_compare_task(request: HttpRequest, person: Person, task_key: str) -> HttpResponse:
+    """Render the rollouts of one task in two evaluations side by side."""
+    try:
+        context = build_task_comparison(task_key, params_of(request))
+    except ConfigError as error:
+        raise Http404(str(error)) from None
+    if context is None:
+        raise Http404(f"Neither evaluation has a rollout of task {task_key}.")
+    for side in context.sides:
+        check_rollouts(side.point.run, person.role)
+    return page(request, person, "evaluations/task.html", context)

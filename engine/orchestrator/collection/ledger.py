@@ -16,14 +16,21 @@ from engine.rollout.summary import RolloutSummary
 from engine.types import RolloutKey, TerminationReason
 
 _TYPE = re.compile(rb'"type":"([a-z_]+)"')
+_EPOCH = re.compile(rb'"epoch":([0-9]+)')
 _HEAD_BYTES = 160
-"""Length within which a line names its event's type."""
+"""Length within which a line names its event's type and attempt."""
 
 
 def type_of(line: bytes) -> str:
     """Return the type of a recorded event without parsing all of it."""
     found = _TYPE.search(line[:_HEAD_BYTES])
     return found[1].decode() if found else ""
+
+
+def epoch_of(line: bytes) -> int | None:
+    """Return the attempt that recorded an event without parsing all of it; None where it names none."""
+    found = _EPOCH.search(line[:_HEAD_BYTES])
+    return int(found[1]) if found else None
 
 
 class Ledger:

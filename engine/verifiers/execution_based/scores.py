@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.errors import SandboxError
-from engine.patches.sections import patch_hash
+from engine.patches.sections import submission_hash
 from engine.types import TaskRow
 from engine.verifiers.execution_based.regression import RegressionSuite
 from engine.verifiers.execution_based.reports import RunStatus
@@ -97,7 +97,7 @@ async def _scored(
     suite: RegressionSuite,
     kept: Sequence[Examination],
 ) -> CandidateScore:
-    name, digest = candidate.trajectory_id, patch_hash(candidate.patch) if candidate.patch.strip() else ""
+    name, digest = candidate.trajectory_id, submission_hash(candidate.patch)
     try:
         regression = await _test_score(
             runs, row, candidate.patch, suite.selection, suite.tests, unchanged=True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,15 +39,25 @@ class Candidate:
     """Hash of the submitted patch; empty for an empty patch."""
 
     def __post_init__(self) -> None:
-        for field in ("p_yes", "regression_passes", "reproduction_passes"):
+        for field in ("p_yes", "regression_passes", "reproduction_passes", "steps", "tokens"):
             value = getattr(self, field)
-            if value is not None and not math.isfinite(value):
-                raise DatasetError(f"{self} has {field} = {value}; it must be a finite number, or absent")
+            if value is not None and not _is_finite(value):
+                raise DatasetError(
+                    f"{self} has {field} = {reprlib.repr(value)}; it must be a finite number, or absent"
+                )
         if self.p_yes is not None and not 0 <= self.p_yes <= 1:
             raise DatasetError(f"{self} has p_yes = {self.p_yes}; a probability is between 0 and 1")
 
     def __str__(self) -> str:
         return f"trajectory {self.trajectory_id} of task {self.task_id}"
+
+
+def _is_finite(value: float) -> bool:
+    """Return whether a number fits into a float and is neither infinite nor NaN."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def by_task(candidates: Iterable[Candidate]) -> dict[str, list[Candidate]]:

@@ -19,7 +19,7 @@ def test_parts_count_tasks_equally_and_the_largest_comes_first() -> None:
     django, flask = parts(table, {"a": "django", "b": "django", "c": "flask", "d": "lost"})
     assert (django.name, django.num_tasks, django.num_attempts, django.num_solved) == ("django", 2, 5, 3)
     assert django.rate == 0.75
-    assert (flask.name, flask.rate, flask.interval_low, flask.interval_high) == ("flask", 0.0, 0.0, 1.0)
+    assert (flask.name, flask.rate, flask.interval_low, flask.interval_high) == ("flask", 0.0, None, None)
 
 
 def test_submissions_split_what_a_limit_ended() -> None:
@@ -63,15 +63,21 @@ def test_spending_counts_lost_attempts_and_unknown_prices() -> None:
     assert found.cost == pytest.approx(0.8)
     assert found.cost_per_solved == pytest.approx(0.4)
     unknown = spending([*table, Attempt(task_id="c", solved=False)])
-    assert (unknown.cost, unknown.cost_per_solved, unknown.num_unpriced) == (None, None, 1)
+    assert unknown.cost == pytest.approx(0.8), "one unknown price hides no known one"
+    assert unknown.cost_per_solved == pytest.approx(0.4)
+    assert unknown.num_unpriced == 1
+    free = spending([Attempt(task_id="c", solved=True)])
+    assert (free.cost, free.cost_per_solved, free.num_unpriced) == (None, None, 1)
     nothing = spending([Attempt(task_id="c", solved=False, cost=1.0)])
     assert (nothing.cost, nothing.cost_per_solved, nothing.seconds_per_solved) == (1.0, None, None)
 
 
 def test_no_attempts() -> None:
     assert parts([], {}) == []
-    assert submissions([]).rate == 0
-    assert [point.rate for point in budget_curve([], attrgetter("steps"), [1])] == [0.0]
+    assert (submissions([]).rate, submissions([]).deliberate_rate) == (None, None)
+    lost = [Attempt(task_id="a", solved=None, steps=3)]
+    (point,) = budget_curve(lost, attrgetter("steps"), [1])
+    assert (point.rate, point.ended) == (None, None)
     assert spending([]).cost is None
 
 

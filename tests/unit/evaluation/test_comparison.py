@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import DatasetError
-from engine.evaluation.comparison import TaskChange, compare, mcnemar, paired_bootstrap
+from engine.evaluation.comparison import TaskChange, compare, paired_bootstrap, sign_test
 from tests.unit.evaluation.test_repeats import attempts
 
 
@@ -23,8 +23,10 @@ def test_gained_and_lost_tasks() -> None:
     assert found.lost == (TaskChange(task_id="d", before=1.0, after=0.0),)
     assert (found.rate_first, found.rate_second) == (0.4, 0.6)
     assert found.difference == pytest.approx(0.2)
+    assert found.interval_low is not None
+    assert found.interval_high is not None
     assert found.interval_low <= 0.2 <= found.interval_high
-    assert found.p_value == 1.0
+    assert (found.test, found.p_value) == ("McNemar", 1.0)
     assert (found.num_shared, found.unequal) == (5, False)
 
 
@@ -37,6 +39,7 @@ def test_several_attempts_compare_rates_and_list_the_largest_change_first() -> N
         ("a", 0.5, 1.0),
     ]
     assert found.lost == ()
+    assert found.test == "sign"
 
 
 def test_unequal_task_sets_are_compared_where_they_overlap_and_named() -> None:
@@ -53,25 +56,26 @@ def test_evaluations_without_a_common_task_cannot_be_compared() -> None:
         compare(attempts({"a": [True]}), attempts({"b": [True], "c": [True]}))
 
 
-def test_mcnemar_by_hand() -> None:
-    assert mcnemar(0, 0) == 1.0
-    assert mcnemar(5, 0) == 2 / 32
-    assert mcnemar(1, 8) == pytest.approx(2 * (1 + 9) / 512)
-    assert mcnemar(3, 3) == 1.0
-    assert 0 < mcnemar(700, 900) < 1e-5
+def test_the_sign_test_by_hand() -> None:
+    assert sign_test(0, 0) == 1.0
+    assert sign_test(5, 0) == 2 / 32
+    assert sign_test(1, 8) == pytest.approx(2 * (1 + 9) / 512)
+    assert sign_test(3, 3) == 1.0
+    assert 0 < sign_test(700, 900) < 1e-5
 
 
 @given(gained=st.integers(0, 8), lost=st.integers(0, 8))
-def test_mcnemar_is_the_share_of_sign_patterns_as_uneven(gained: int, lost: int) -> None:
+def test_the_sign_test_is_the_share_of_sign_patterns_as_uneven(gained: int, lost: int) -> None:
     n = gained + lost
     uneven = [abs(2 * sum(signs) - n) >= abs(gained - lost) for signs in itertools.product((0, 1), repeat=n)]
-    assert mcnemar(gained, lost) == pytest.approx(statistics.fmean(uneven))
+    assert sign_test(gained, lost) == pytest.approx(statistics.fmean(uneven))
 
 
 def test_the_bootstrap_agrees_with_theory_and_repeats_itself() -> None:
     state = random.Random(5)
     differences = [float(state.choice([-1, 0, 0, 0, 1, 1])) for _ in range(400)]
     low, high = paired_bootstrap(differences, seed=1, resamples=4000)
+    assert low is not None
     mean, error = statistics.fmean(differences), statistics.stdev(differences) / 20
     assert low == pytest.approx(mean - 1.96 * error, abs=0.15 * error)
     assert high == pytest.approx(mean + 1.96 * error, abs=0.15 * error)
@@ -79,7 +83,29 @@ def test_the_bootstrap_agrees_with_theory_and_repeats_itself() -> None:
 
 
 def test_one_task_says_nothing_about_others() -> None:
-    assert paired_bootstrap([1.0]) == (-1.0, 1.0)
+    assert paired_bootstrap([1.0]) == (None, None)
+
+
+@pytest.mark.parametrize(("difference", "num_tasks"), [(0.0, 2), (0.0, 20), (1.0, 20), (-0.5, 20)])
+def test_tasks_that_all_agree_leave_an_interval_with_a_width(difference: float, num_tasks: int) -> None:
+    low, high = paired_bootstrap([difference] * num_tasks)
+    assert low is not None
+    assert high is not None
+    assert -1 <= low <= difference <= high <= 1
+    assert high - low > 1 / num_tasks
+
+
+def test_the_interval_covers_what_it_should() -> None:
+    """600 comparisons of 30 tasks, one in ten changed: 95 % of the intervals hold the true difference."""
+    state = random.Random(3)
+    covered = 0
+    for seed in range(600):
+        differences = [float(state.choices([-1, 0, 1], [0.03, 0.9, 0.07])[0]) for _ in range(30)]
+        low, high = paired_bootstrap(differences, seed=seed, resamples=400)
+        assert low is not None
+        assert high is not None
+        covered += low <= 0.04 <= high
+    assert covered > 0.93 * 600
 
 
 def test_pairing_notices_what_two_intervals_cannot() -> None:
@@ -87,5 +113,6 @@ def test_pairing_notices_what_two_intervals_cannot() -> None:
     first = attempts({str(i): [i < 100] for i in range(200)})
     second = attempts({str(i): [i < 110] for i in range(200)})
     found = compare(first, second)
+    assert found.interval_low is not None
     assert found.interval_low > 0
     assert found.p_value < 0.01

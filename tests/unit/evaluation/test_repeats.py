@@ -23,10 +23,13 @@ def attempts(table: dict[str, list[bool | None]]) -> list[Attempt]:
 def test_the_errors_by_hand() -> None:
     found = repeated_rate(attempts({"a": [True, False], "b": [True, True], "c": [False, False]}))
     assert (found.num_tasks, found.num_attempts, found.num_lost, found.rate) == (3, 6, 0, 0.5)
-    assert found.run_rates == pytest.approx((2 / 3, 1 / 3))
+    assert [(run.index, run.num_attempts) for run in found.runs] == [(0, 3), (1, 3)]
+    assert [run.rate for run in found.runs] == pytest.approx([2 / 3, 1 / 3])
     assert found.sampling_error == pytest.approx(math.sqrt(0.25 / 9))
     assert found.standard_error == pytest.approx(math.sqrt(0.25 / 3))
     assert found.task_error == pytest.approx(math.sqrt(0.25 / 3 - 0.25 / 9))
+    assert found.interval_low is not None
+    assert found.interval_high is not None
     assert found.interval_low < 0.5 < found.interval_high
 
 
@@ -44,16 +47,26 @@ def test_lost_attempts_are_left_out_and_counted() -> None:
     found = repeated_rate(attempts({"a": [True, None], "b": [None, None], "c": [False, True, None]}))
     assert (found.num_tasks, found.num_attempts, found.num_lost) == (2, 3, 4)
     assert found.rate == pytest.approx(0.75)
-    assert found.run_rates == (0.5, 1.0)
+    assert [(run.index, run.num_attempts, run.rate) for run in found.runs] == [(0, 2, 0.5), (1, 1, 1.0)]
     # c is known to vary by 1/2 · 1/2 · 2; a, tried once, counts as much
     assert found.sampling_error == pytest.approx(math.sqrt((0.5 / 1 + 0.5 / 2) / 4))
 
 
 def test_nothing_graded() -> None:
     found = repeated_rate(attempts({"a": [None]}))
-    assert (found.num_tasks, found.rate, found.run_rates) == (0, 0.0, ())
-    assert (found.interval_low, found.interval_high) == (0.0, 1.0)
+    assert (found.num_tasks, found.rate, found.runs) == (0, None, ())
+    assert (found.interval_low, found.interval_high) == (None, None)
     assert found.standard_error is None
+
+
+def test_one_task_has_a_rate_and_no_interval() -> None:
+    found = repeated_rate(attempts({"a": [True, False]}))
+    assert (found.rate, found.interval_low, found.interval_high) == (0.5, None, None)
+
+
+def test_runs_keep_their_numbers_when_the_first_attempts_are_lost() -> None:
+    found = repeated_rate(attempts({"a": [None, True], "b": [None, False]}))
+    assert [(run.index, run.rate) for run in found.runs] == [(1, 0.5)]
 
 
 def test_runs_that_agree_have_no_sampling_error() -> None:
@@ -78,7 +91,7 @@ def test_simulated_runs_spread_as_the_errors_say() -> None:
     fixed = [state.random() ** 2 for _ in range(40)]
     same = [repeated_rate(evaluate(fixed)) for _ in range(2000)]
     sampling = statistics.fmean(one.sampling_error**2 for one in same if one.sampling_error is not None)
-    assert math.sqrt(sampling) == pytest.approx(statistics.stdev(one.rate for one in same), rel=0.08)
+    assert math.sqrt(sampling) == pytest.approx(statistics.stdev(one.rate or 0.0 for one in same), rel=0.08)
     fresh = [repeated_rate(evaluate([state.random() ** 2 for _ in range(40)])) for _ in range(2000)]
     total = statistics.fmean(one.standard_error**2 for one in fresh if one.standard_error is not None)
-    assert math.sqrt(total) == pytest.approx(statistics.stdev(one.rate for one in fresh), rel=0.08)
+    assert math.sqrt(total) == pytest.approx(statistics.stdev(one.rate or 0.0 for one in fresh), rel=0.08)

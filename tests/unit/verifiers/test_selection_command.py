@@ -119,6 +119,16 @@ def test_mistakes_are_explained(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("field", ["p_yes", "regression_passes", "steps", "tokens"])
+def test_a_number_beyond_floats_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str
+) -> None:
+    path = written(tmp_path / "t.jsonl", [{**ROWS[0], field: 10**400}])
+    assert main([str(path)]) == EXIT_BAD_INPUT
+    assert f"{field} = 100000" in (told := capsys.readouterr().err)
+    assert "finite number" in told
+
+
 def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "none.jsonl")]) == EXIT_BAD_INPUT
     assert "none.jsonl" in capsys.readouterr().err

@@ -112,6 +112,23 @@ def test_only_the_records_that_count_are_scored(tmp_path: Path) -> None:
     assert found["7", TASKS[0], 0]["resolved"] is False
 
 
+def test_a_trajectory_that_was_made_again_is_scored_again_under_its_attempt(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    with source.attempt() as sink:
+        roll_out(sink, TASKS[0], 0)
+    config = by_model()
+    with verifying(tmp_path, config) as run:
+        assert execute(config, run) == 0
+    with source.attempt(2) as sink:
+        roll_out(sink, TASKS[0], 0, passed=False)
+    with verifying(tmp_path, config, epoch=2) as run:
+        assert execute(config, run) == 0
+    recorded = [
+        (event["source_epoch"], event["score"]["resolved"]) for event in events(tmp_path, "trajectory_scored")
+    ]
+    assert recorded == [(1, True), (2, False)]
+
+
 def test_a_later_attempt_scores_what_is_left_and_repeats_what_failed(tmp_path: Path) -> None:
     source = Source(tmp_path)
     with source.attempt() as sink:

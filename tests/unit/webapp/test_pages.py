@@ -24,6 +24,7 @@ from webapp.contexts.datasets import DatasetContext, DatasetListContext, TaskCon
 from webapp.contexts.endpoints import EndpointsContext
 from webapp.contexts.evaluation_comparison import CompareContext
 from webapp.contexts.evaluation_report import ReportContext
+from webapp.contexts.evaluation_task import TaskComparisonContext
 from webapp.contexts.experiments import ExperimentContext, ExperimentListContext
 from webapp.contexts.groups import GroupContext
 from webapp.contexts.health import HealthContext
@@ -67,6 +68,10 @@ def pages(yard: Yard) -> dict[str, tuple[type[Any], str]]:
         "comparison": (
             CompareContext,
             f"/evaluations/compare/?first={run}:train:0&second={run}:eval:heldout:0",
+        ),
+        "comparison of a task": (
+            TaskComparisonContext,
+            f"/evaluations/compare/{key}/?first={run}:train:0&second={run}:eval:heldout:0",
         ),
         "group": (GroupContext, f"/runs/{run}/train/0/{key}/"),
         "trajectory": (TrajectoryContext, f"/runs/{run}/train/0/{key}/0/"),
