@@ -262,9 +262,13 @@ def test_one_task_side_by_side() -> None:
     assert "while lo &lt; hi" in text or "iterutils" in text
     one = client.get(address, {**both, "second": f"{run}:eval:other:0"}).content.decode()
     assert "No rollout of this task." in one
-    for wrong in ({}, {**both, "first": "x"}, {**both, "first": "999999:train:0"}):
-        assert client.get(address, wrong).status_code == 404
-    assert client.get("/evaluations/compare/none/", both).status_code == 404
+    for wrong, message in (
+        ({}, "'' is no evaluation"),
+        ({**both, "first": "x"}, "'x' is no evaluation"),
+        ({**both, "first": "999999:train:0"}, "there is no run 999999"),
+    ):
+        assert message in unescape(client.get(address, wrong).content.decode())
+    assert client.get("/evaluations/compare/none/", both).content.decode().count("No rollout of this") == 2
 
 
 def test_an_oracles_patches_are_not_for_viewers() -> None:

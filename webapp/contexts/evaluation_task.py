@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from django.urls import reverse
 
+from engine.errors import ConfigError
 from webapp.contexts.evaluation_comparison import compare_query, find_point, point_label
 from webapp.contexts.frame import Crumb, group_url
 from webapp.contexts.groups import PatchView, patch_views
@@ -37,27 +38,33 @@ class TaskComparisonContext:
     crumbs: tuple[Crumb, ...]
     title: str
     sides: tuple[TaskSide, ...]
+    error: str
+    """Reason why there is nothing to compare; empty without one."""
 
 
-def build_task_comparison(task_key: str, params: Mapping[str, str]) -> TaskComparisonContext | None:
-    """Return the page; None where neither evaluation has a rollout of the task.
-
-    Raises:
-        ConfigError: an evaluation is not named, or its run does not exist.
-    """
-    first, second = (find_point(params.get(name, "")) for name in ("first", "second"))
-    sides = (_side(first, task_key), _side(second, task_key))
-    groups = [side.group for side in sides if side.group is not None]
-    if not groups:
-        return None
-    title = next((group.task.instance_id for group in groups if group.task), task_key)
-    comparison = reverse("evaluation-compare") + compare_query(first, second)
-    runs = Crumb("Runs", reverse("run-list"))
+def build_task_comparison(task_key: str, params: Mapping[str, str]) -> TaskComparisonContext:
+    """Return the page."""
+    comparison, error = reverse("evaluation-compare"), ""
+    sides: tuple[TaskSide, ...] = ()
+    try:
+        first, second = (find_point(params.get(name, "")) for name in ("first", "second"))
+    except ConfigError as problem:
+        error = str(problem)
+    else:
+        comparison += compare_query(first, second)
+        sides = (_side(first, task_key), _side(second, task_key))
+    tasks = [side.group.task for side in sides if side.group is not None]
+    title = next((task.instance_id for task in tasks if task), task_key)
     return TaskComparisonContext(
         section="runs",
-        crumbs=(runs, Crumb("compare evaluations", comparison), Crumb(title)),
+        crumbs=(
+            Crumb("Runs", reverse("run-list")),
+            Crumb("compare evaluations", comparison),
+            Crumb(title),
+        ),
         title=title,
         sides=sides,
+        error=error,
     )
 
 

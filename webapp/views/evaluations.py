@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.http import Http404, HttpRequest, HttpResponse
 
-from engine.errors import ConfigError
 from webapp.contexts.evaluation_comparison import build_compare
 from webapp.contexts.evaluation_report import build_report
 from webapp.contexts.evaluation_task import build_task_comparison
@@ -35,12 +34,7 @@ def evaluation_compare(request: HttpRequest, person: Person) -> HttpResponse:
 @viewer
 def evaluation_compare_task(request: HttpRequest, person: Person, task_key: str) -> HttpResponse:
     """Render the rollouts of one task in two evaluations side by side."""
-    try:
-        context = build_task_comparison(task_key, params_of(request))
-    except ConfigError as error:
-        raise Http404(str(error)) from None
-    if context is None:
-        raise Http404(f"Neither evaluation has a rollout of task {task_key}.")
+    context = build_task_comparison(task_key, params_of(request))
     for side in context.sides:
         check_rollouts(side.point.run, person.role)
     return page(request, person, "evaluations/task.html", context)
