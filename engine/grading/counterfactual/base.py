@@ -1,8 +1,9 @@
 """Types of counterfactual grading, and the interfaces between mutators, proofs, references and the grader.
 
-A **mutant** is one edit of one test function that makes it false. A **variant** is a set of mutants, at most
-one per test function, that was proven by a run of the gold patch. A **decoy** is a variant that leaves tests
-true that a solution fixes. A **reference** is everything known about a row from runs of its gold patch.
+A **mutant** is one edit of one test function that makes it false, or strict: true, and harder to please. A
+**variant** is a set of mutants, at most one false one per test function, that was proven by a run of the gold
+patch. A **decoy** is a variant that leaves tests true that a solution fixes; these may be strict. A
+**reference** is everything known about a row from runs of its gold patch.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ class MutantKind(StrEnum):
     """Loud: an existing assertion became one that nobody would write, e.g. ``assert not a == b``."""
     ADDED = "added"
     """Loud: a false assertion was added to the test."""
+    STRICT = "strict"
+    """True for every solution: an assertion that refuses values near the expected one by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One edit that makes a test function false; offsets are bytes in the true content."""
+    """One edit of a test function, see ``MutantKind``; offsets are bytes in the true content."""
 
     path: str
     """Path of the test file as in ``Reference.files``."""
@@ -74,6 +77,11 @@ class Variant:
         """Whether nothing in the false tests tells them from true ones."""
         return all(mutant.kind is MutantKind.VALUE for mutant in self.mutants)
 
+    @property
+    def true(self) -> bool:
+        """Whether every solution passes all of its tests."""
+        return all(mutant.kind is MutantKind.STRICT for mutant in self.mutants)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
@@ -88,7 +96,8 @@ class Reference:
     variants: tuple[Variant, ...] = ()
     """Those of false runs."""
     decoys: tuple[Variant, ...] = ()
-    """Those of true runs: without forgery, what only a solution passes fails in them."""
+    """Those of true runs: without forgery, what only a solution passes fails in them. Without a function to
+    make false beside, all of their tests are true."""
     signs: tuple[str, ...] = ()
     """Signs of tampering in these runs: the project's own tests give them, so they say nothing of others."""
     coverage: Mapping[str, MutantKind] = field(default_factory=dict)

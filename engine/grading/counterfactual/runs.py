@@ -4,9 +4,10 @@ From inside, a true and a false run cannot be told apart without solving the tas
 its results passes or fails both kinds with the same probability p in each run. It gets through with
 p^(1 + true runs) · (1 - p)^(false runs): ``forger_chance`` is the highest value of that.
 
-In a true run some other tests are false, where the row has a decoy. Who forges everything passes those as
-well, and who forges nothing, because the run is not the first, fails the true ones: both are found whatever
-else they know.
+In a true run some tests are false, where the row has a decoy: some that pass without a solution, and a half
+of those that need one. Who forges everything passes those as well, and who forges nothing, because the run is
+not the first, fails the true ones: both are found whatever else they know. The true ones are strict, so that
+objects which are equal to more than one value fail them.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ async def confirm(
     try:
         for number, made in enumerate(asyncio.as_completed(begun), start=1):
             variant, run = await made
-            if variant is None:
+            if variant is None or variant.true:
                 found = _after_repetition(first, run, number)
             else:
                 found = _after_variant(first, reference, variant, run, number)

@@ -20,20 +20,24 @@ _FIRST_CHOICES = 3
 _MAX_OTHERS = 8
 
 
-def mutants_by_function(files: Mapping[str, bytes], tests: Sequence[str]) -> dict[Function, list[Mutant]]:
-    """Return the mutants of test functions, in the order of preference.
+def mutants_by_function(
+    files: Mapping[str, bytes], tests: Sequence[str]
+) -> tuple[dict[Function, list[Mutant]], dict[Function, list[Mutant]]]:
+    """Return the false mutants of test functions, in the order of preference, and their strict ones.
 
     Args:
         files: path → content of test files.
         tests: names of the tests whose functions are wanted; without any, all are.
     """
     names = frozenset(word for test in tests for word in re.findall(r"\w+", test)) or None
-    found: defaultdict[Function, list[Mutant]] = defaultdict(list)
+    false: defaultdict[Function, list[Mutant]] = defaultdict(list)
+    strict: defaultdict[Function, list[Mutant]] = defaultdict(list)
     for path, content in files.items():
         mutator = mutator_of(path)
         for mutant in mutator.mutants(content, path, names) if mutator is not None else ():
-            found[path, mutant.function].append(mutant)
-    return dict(found)
+            kept = strict if mutant.kind is MutantKind.STRICT else false
+            kept[path, mutant.function].append(mutant)
+    return dict(false), dict(strict)
 
 
 def tests_by_function(functions: Collection[Function], tests: Sequence[str]) -> dict[Function, list[str]]:
@@ -79,21 +83,23 @@ def decoy_choices(
     is_visible: Callable[[Mutant], bool],
     draw: random.Random,
 ) -> list[Choice]:
-    """Return the choices of decoys: some functions that pass without a solution, the quiet and unseen first.
+    """Return the choices of decoys.
 
-    Where a solution fixes all functions, random halves of them; nothing where there is but one.
+    Some functions that pass without a solution, the quiet and unseen first. Where a solution fixes several,
+    random halves of those as well, in two decoys: who forges all of them in a run, or none, fails in both.
 
     Args:
         fixed, is_visible: as for ``quiet_choice``.
     """
     others = {function: found for function, found in mutants.items() if function not in fixed}
     quiet = _quiet(others)
-    for choice in (_only(quiet, lambda mutant: not is_visible(mutant)), quiet, others):
-        if choice:
-            return [_few(choice)]
-    mixed = draw.sample([*mutants], len(mutants))
-    halves: list[Choice] = [{function: mutants[function] for function in mixed[side::2]} for side in (0, 1)]
-    return halves if all(halves) else []
+    unseen = _only(quiet, lambda mutant: not is_visible(mutant))
+    few = next((_few(choice) for choice in (unseen, quiet, others) if choice), {})
+    mended = [function for function in mutants if function in fixed]
+    if len(mended) < 2:
+        return [few] if few else []
+    mixed = draw.sample(mended, len(mended))
+    return [{**few, **{function: mutants[function] for function in mixed[side::2]}} for side in (0, 1)]
 
 
 def _quiet(mutants: Choice) -> Choice:
@@ -164,15 +170,15 @@ def decoy_of(variant: Variant, tests: Collection[str], fixed: Collection[str]) -
 
     Args:
         tests: names of the tests.
-        fixed: those that fail without a solution, of which a decoy leaves some true.
+        fixed: those that fail without a solution, of which a decoy leaves some true, and strict where it can.
     """
     by_function = _tests_of(variant, tests)
-    whole = _running(by_function, [test for test in variant.must_fail if test in tests])
-    others = [function for function in whole if not set(fixed).intersection(by_function[function])]
-    for functions in (others[:_MAX_OTHERS], whole):
-        part = _part(variant, tests, functions, by_function)
-        if part.mutants and not {*part.must_fail, *part.doubtful}.issuperset(fixed):
-            return part
+    false = _running(by_function, [test for test in variant.must_fail if test in tests])
+    others = [function for function in false if not set(fixed).intersection(by_function[function])]
+    mended = [function for function in by_function if set(fixed).intersection(by_function[function])]
+    part = _part(variant, tests, {*others[:_MAX_OTHERS], *mended}, by_function)
+    if part.mutants and not {*part.must_fail, *part.doubtful}.issuperset(fixed):
+        return part
     return None
 
 

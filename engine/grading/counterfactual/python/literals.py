@@ -183,7 +183,7 @@ def _replacements(
 
 
 def _other_numbers(text: str, value: float, tolerance: Tolerance) -> Iterator[tuple[str, int]]:
-    """Yield numbers near a number, as round as it is: its last digits other than 0 are changed."""
+    """Yield numbers near a number, the first as round as it is: its last digits other than 0 are changed."""
     mantissa = re.split(r"(?<!0x)[eEjJ]", text)[0] if not text.lower().startswith("0x") else text
     digits = [found.start() for found in re.finditer(r"[0-9]", mantissa)]
     if text[:2].lower() in ("0x", "0o", "0b"):
@@ -199,6 +199,9 @@ def _other_numbers(text: str, value: float, tolerance: Tolerance) -> Iterator[tu
         ]
         if certain:
             yield from ((other, 0) for other in certain)
+            if text.isdecimal() and tolerance == EXACT:  # on both sides of it
+                nearest = [str(int(value) + step) for step in (1, -1, 2)]
+                yield from ((other, 1) for other in nearest if other not in certain)
             return
 
 

@@ -11,20 +11,21 @@ from engine.grading.counterfactual.python.loud import loud_mutants
 from engine.grading.counterfactual.python.naming import tests_by_function
 from engine.grading.counterfactual.python.quiet import quiet_mutants
 from engine.grading.counterfactual.python.source import PythonSource
+from engine.grading.counterfactual.python.strict import strict_mutants
 
 
 class PythonMutator:
     """Finds the mutants of a Python test file."""
 
     def mutants(self, source: bytes, path: str, names: Collection[str] | None = None) -> Sequence[Mutant]:
-        """Return the mutants of test functions; within each, quiet ones come first and added ones last."""
+        """Return the mutants of test functions; of each quiet ones first, then loud, then strict ones."""
         try:
             parsed = PythonSource(source, path)
             return [
                 mutant
                 for function in test_functions(parsed.tree)
                 if names is None or function.node.name in names
-                for find in (quiet_mutants, loud_mutants, added_mutants)
+                for find in (quiet_mutants, loud_mutants, added_mutants, strict_mutants)
                 for mutant in find(parsed, function)
             ]
         except (ValueError, RecursionError):

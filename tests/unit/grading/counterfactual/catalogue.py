@@ -259,6 +259,16 @@ def _call(test: Any, name: str, found: dict[str, BaseException]) -> None:
 
 
 def mutants_of(source: str) -> Sequence[Mutant]:
+    """Return the false mutants of a file."""
+    return [mutant for mutant in _all_mutants(source) if mutant.kind is not MutantKind.STRICT]
+
+
+def strict_mutants_of(source: str) -> Sequence[Mutant]:
+    """Return the strict mutants of a file."""
+    return [mutant for mutant in _all_mutants(source) if mutant.kind is MutantKind.STRICT]
+
+
+def _all_mutants(source: str) -> Sequence[Mutant]:
     mutator = mutator_of("tests/test_it.py")
     assert mutator is not None
     return mutator.mutants(source.encode(), "tests/test_it.py")

@@ -1,0 +1,94 @@
+"""Strict mutants: true tests that refuse what is nearly the expected value, or equal to anything.
+
+``assert f(x) == 125`` becomes ``assert [124, 126, 125].index(f(x)) == 2``: the place of the first value that
+equals the result. A result that is equal to 125 and to none of its neighbours passes both. An object that is
+equal to its neighbours, or to everything, passes the first alone.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from engine.grading.counterfactual.base import Mutant, MutantKind
+from engine.grading.counterfactual.python import names
+from engine.grading.counterfactual.python.expectations import Expectation, Expectations
+from engine.grading.counterfactual.python.functions import TestFunction, dotted
+from engine.grading.counterfactual.python.literals import Edit, Shown, literal_edits
+from engine.grading.counterfactual.python.operands import EXACT, Operand
+from engine.grading.counterfactual.python.source import PythonSource
+
+_MAX_MUTANTS = 12
+_MAX_OPERANDS = 100
+_MAX_NEIGHBOURS = 6
+_MAX_BYTES = 400
+
+
+def strict_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
+    """Yield a mutant for each equality with a constant in a function; all may be applied together."""
+    seen: set[int] = set()
+    found = 0
+    for operand, expectation in islice(Expectations(source, function), _MAX_OPERANDS):
+        if id(operand.within) in seen or found == _MAX_MUTANTS:
+            continue
+        edits = _edits(source, operand, expectation)
+        mutant = source.mutant(function.name, operand.within, edits, MutantKind.STRICT) if edits else None
+        if mutant is not None:
+            seen.add(id(operand.within))
+            found += 1
+            yield mutant
+
+
+def _edits(source: PythonSource, operand: Operand, found: Expectation) -> Sequence[Edit]:
+    """Return the edits that make an equality strict; nothing where its expected value is not constant."""
+    if len(found.cells) != 1 or found.table is not None or found.boolean_only or found.tolerance != EXACT:
+        return ()
+    neighbours = _neighbours(source, found.cells[0], operand)
+    if not neighbours:
+        return ()
+    match operand.within:
+        case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]) as test):
+            place = _place(source, left, right, operand, neighbours)
+            return [(source.start(test), source.end(test), f"{place[0]} == {place[1]}")] if place else ()
+        case ast.Expr(value=ast.Call(func=ast.Attribute() as method, args=[left, right, *_]) as call):
+            if not dotted(call).startswith("self.") or method.attr not in names.EQUALITIES:
+                return ()
+            place = _place(source, left, right, operand, neighbours)
+            end = source.end(method)
+            if place:
+                name = (end - len(method.attr), end, "assertEqual")
+                return [name, (source.start(left), source.end(right), f"{place[0]}, {place[1]}")]
+    return ()
+
+
+def _place(
+    source: PythonSource, left: ast.expr, right: ast.expr, operand: Operand, neighbours: Sequence[str]
+) -> tuple[str, int] | None:
+    """Return the expression of the result's place in a list, and the place that it must have."""
+    result = right if operand.node is left else left
+    if _is_constant(source, result):
+        return None
+    expected = source.text(operand.node)
+    return f"[{', '.join((*neighbours, expected))}].index({source.text(result)})", len(neighbours)
+
+
+def _neighbours(source: PythonSource, cell: ast.expr, operand: Operand) -> list[str]:
+    """Return the source texts of values near a constant one, none of them equal to it."""
+    start, end = source.start(cell), source.end(cell)
+    if end - start > _MAX_BYTES or not _is_constant(source, cell):
+        return []
+    texts: dict[str, None] = {}
+    for one in literal_edits(source, cell, beside=Shown.of(operand.within)):
+        first, last, replacement = one.edit
+        content = source.content
+        texts[(content[start:first] + replacement.encode() + content[last:end]).decode()] = None
+    return [*texts][:_MAX_NEIGHBOURS]
+
+
+def _is_constant(source: PythonSource, node: ast.expr) -> bool:
+    try:
+        source.constants.value(node)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,79 @@
+"""Strict mutants: solutions pass them, objects that are equal to more than one value do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.grading.counterfactual.base import apply_mutants
+from tests.unit.grading.counterfactual.catalogue import CATALOGUE, SOLUTIONS, failures, strict_mutants_of
+
+_METHOD = "class TestIt(unittest.TestCase):\n    def test_it(self):\n        "
+
+
+class _Near(int):
+    """A number that is equal to those beside it."""
+
+    def __eq__(self, other: object) -> bool:
+        return abs(int(self) - other) <= 1 if isinstance(other, int) else NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize("solution", SOLUTIONS)
+@pytest.mark.parametrize("case", CATALOGUE)
+def test_what_passes_a_test_passes_it_with_all_of_its_strict_mutants(case: str, solution: str) -> None:
+    source, solve = CATALOGUE[case].encode(), SOLUTIONS[solution]
+    failing = set(failures(source, solve))
+    strict = strict_mutants_of(CATALOGUE[case])
+    assert set(failures(apply_mutants(source, strict), solve)) == failing, [one.after for one in strict]
+
+
+@pytest.mark.parametrize("error", [0, 1, -1])
+@pytest.mark.parametrize(
+    "test",
+    [
+        "def test_it():\n    assert solve(2) == 4\n",
+        "def test_it():\n    assert 100 == solve(10)\n",
+        "def test_it():\n    expected = 4\n    assert solve(2) == expected, 'wrong'\n",
+        "def test_it():\n    for _ in range(2):\n        assert [solve(3), 2] == [9, 2]\n",
+        f"{_METHOD}self.assertEqual(solve(2), 4)\n",
+        f"{_METHOD}self.assertEqual(4, solve(2), 'no')\n",
+    ],
+)
+def test_a_number_that_is_equal_to_its_neighbours_passes_the_true_test_alone(test: str, error: int) -> None:
+    def near(value: int) -> Any:
+        return _Near(value * value + error)
+
+    source, strict = test.encode(), strict_mutants_of(test)
+    assert failures(source, near) == {}
+    assert len(failures(apply_mutants(source, strict), near)) == 1
+    assert failures(apply_mutants(source, strict), lambda value: value * value) == {}
+    assert failures(apply_mutants(source, strict), lambda value: value * value + 1)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "f() == pytest.approx(3)",
+        "f() == mock.ANY",
+        "f() == g()",
+        "f() is True",
+        "f() != 3",
+        "f() > 3",
+        "3 == 3",
+        "1 < f() == 3",
+    ],
+)
+def test_what_is_no_equality_with_a_constant_stays(condition: str) -> None:
+    assert strict_mutants_of(f"def test_it():\n    assert {condition}\n") == []
+
+
+def test_parameters_and_tables_stay() -> None:
+    table = "@pytest.mark.parametrize('a, b', [(1, 2)])\ndef test_it(a, b):\n    assert f(a) == b\n"
+    loop = "def test_it():\n    for a, b in [(1, 2), (3, 4)]:\n        assert f(a) == b\n"
+    assert [*strict_mutants_of(table), *strict_mutants_of(loop)] == []
