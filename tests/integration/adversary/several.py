@@ -1,0 +1,33 @@
+"""The toy task with several tests that a solution fixes, each with a constant of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.types import GradeRule, TaskRow
+
+FILE = "tests/test_numbers.py"
+FIXED = {
+    "test_above": "assert clamp(12, 0, 10) == 10",
+    "test_far_above": "assert clamp(400, 0, 60) == 60",
+    "test_inside": "assert clamp(5, 0, 10) == 5",
+}
+_OTHERS = {
+    "test_mean": "assert mean([1, 2, 6]) == 3",
+    "test_positives": "assert positives([-1, 0, 2]) == [2]",
+}
+CONTENT = "from toy.numbers import clamp, mean, positives\n" + "".join(
+    f"\n\ndef {name}():\n    {body}\n" for name, body in {**_OTHERS, **FIXED}.items()
+)
+
+
+def with_several_tests(row: TaskRow) -> TaskRow:
+    """Return the task with these tests, which are hidden from agents."""
+    named = row.answer.grade_rule is GradeRule.F2P_P2P
+    answer = replace(
+        row.answer,
+        test_files={FILE: CONTENT},
+        fail_to_pass=tuple(f"{FILE}::{name}" for name in FIXED) if named else (),
+        pass_to_pass=tuple(f"{FILE}::{name}" for name in _OTHERS) if named else (),
+    )
+    return replace(row, answer=answer)
