@@ -33,6 +33,8 @@ WATCHED = (
     "_pytest._code.code",
     "unittest.case", "unittest.result", "unittest.suite", "unittest.runner",
 )  # fmt: skip
+UNITTEST = tuple(name for name in WATCHED if name.startswith("unittest."))
+"""What is watched where ``unittest`` itself runs the tests."""
 HOOKS = (
     "pytest_pyfunc_call", "pytest_runtest_protocol", "pytest_runtestloop", "pytest_runtest_call",
     "pytest_runtest_setup", "pytest_runtest_teardown", "pytest_runtest_makereport",
@@ -57,21 +59,29 @@ class Guard:
 
     Args:
         workdir, changed: see ``Trust``.
+        watched: modules of the runner.
     """
 
-    def __init__(self, workdir: str, changed: "Iterable[str] | None" = None) -> None:
+    def __init__(
+        self,
+        workdir: str,
+        changed: "Iterable[str] | None" = None,
+        watched: "Iterable[str]" = WATCHED,
+    ) -> None:
         self.trust = Trust(workdir, changed)
         self.found: set[str] = set()
         """Findings, one short phrase each."""
         # Where the project is pytest itself there is nothing that it may not do: the rest is counterfactual.
-        self._is_subject = self.trust.holds(str(importlib.import_module("_pytest").__file__))
+        self._is_subject = "pytest" in watched and self.trust.holds(
+            str(importlib.import_module("_pytest").__file__)
+        )
         self._modules: dict[str, types.ModuleType] = {}
         self._spaces: list[_Space] = []
         self._functions: list[Any] = []
         self._labels: list[str] = []
         self._codes: list[types.CodeType] = []
         self._items: list[tuple[Any, types.CodeType | None]] = []
-        for name in WATCHED:
+        for name in watched:
             try:
                 module = importlib.import_module(name)
             except ImportError:  # not every version has all

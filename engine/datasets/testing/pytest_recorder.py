@@ -1,9 +1,9 @@
 """Records what pytest really saw, inside a sandbox. A plain script for Python ≥ 3.6.
 
 As the plugin ``-p trainyard_recorder`` it rides along in test commands that are not ours; ``pytest_driver``
-uses its parts. Each outcome goes at once to ``pytest_witness``, a process that runs none of the project's
-code and holds the key; what ``pytest_guard`` noticed goes with it. Nothing that was sent can be taken back,
-and what is sent out of turn shows.
+and ``unittest_recorder`` use its parts. Each outcome goes at once to ``pytest_witness``, a process that runs
+none of the project's code and holds the key; what ``pytest_guard`` noticed goes with it. Nothing that was
+sent can be taken back, and what is sent out of turn shows.
 
 It cannot be perfect, because the code under test shares its process: what stays possible is found by
 counterfactual grading.
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from engine.datasets.testing.pytest_guard import Guard
+    from engine.datasets.testing.pytest_guard import WATCHED, Guard
     from engine.datasets.testing.pytest_witness import ENDED, KEY_BYTES, TAG_CHARS
 else:
-    from trainyard_guard import Guard
+    from trainyard_guard import WATCHED, Guard
     from trainyard_witness import ENDED, KEY_BYTES, TAG_CHARS
 
 _LISTING = {"--version", "-V", "--help", "-h", "--collect-only", "--co", "--fixtures", "--markers"}
@@ -86,7 +86,7 @@ class Recorder:
     def pytest_collectreport(self, report: "Any") -> None:
         """Record a file that could not be collected."""
         if report.failed:
-            self._note(report.nodeid, "ERROR")
+            self.note(report.nodeid, "ERROR")
 
     def pytest_collection_finish(self, session: "Any") -> None:
         """Note the tests."""
@@ -102,14 +102,15 @@ class Recorder:
         self.guard.check_caller()
         expected = hasattr(report, "wasxfail")
         if report.failed:
-            self._note(report.nodeid, "FAILED" if report.when == "call" else "ERROR")
+            self.note(report.nodeid, "FAILED" if report.when == "call" else "ERROR")
         elif report.skipped:
-            self._note(report.nodeid, "XFAIL" if expected else "SKIPPED")
+            self.note(report.nodeid, "XFAIL" if expected else "SKIPPED")
         elif report.passed and report.when == "call":
             self.guard.check()
-            self._note(report.nodeid, "XPASS" if expected else "PASSED")
+            self.note(report.nodeid, "XPASS" if expected else "PASSED")
 
-    def _note(self, node_id: str, outcome: str) -> None:
+    def note(self, node_id: str, outcome: str) -> None:
+        """Report an outcome of a test."""
         as_printed = getattr(self._config, "cwd_relative_nodeid", str)
         self._send(outcome.encode(), as_printed(node_id))
         self._tell()
@@ -131,7 +132,12 @@ class Recorder:
         self._send(ENDED, ("%d %s" % (exit_status, report)).rstrip())
 
 
-def _begin() -> "Recorder | None":
+def begin(watched: "tuple[str, ...]") -> "Recorder | None":
+    """Return the recorder of this process; None where the witness wants none.
+
+    Args:
+        watched: see ``Guard``.
+    """
     # A worker of pytest-xdist reports to the session that started it.
     if "PYTEST_XDIST_WORKER" in os.environ or not _LISTING.isdisjoint(sys.argv):
         return None
@@ -141,12 +147,12 @@ def _begin() -> "Recorder | None":
         connection.connect(os.path.join(folder, "witness"))
         with open(os.path.join(folder, "submission"), "rb") as file:
             workdir, *changed = map(os.fsdecode, file.read().split(b"\0"))
-        return Recorder(Guard(workdir, changed), channel(connection))
+        return Recorder(Guard(workdir, changed, watched), channel(connection))
     except OSError:
         return None
 
 
-_RECORDER = _begin()
+_RECORDER = begin(WATCHED) if "pytest" in sys.modules else None
 
 
 def pytest_load_initial_conftests(early_config: "Any") -> None:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 _INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python\d)")
 _TEST_FOLDERS = ("tests", "test", "testing", "r2e_tests")
-_OWN = ("conftest.py", "trainyard_recorder.py", "trainyard_guard.py", "trainyard_trust.py")
+_OWN = (
+    "conftest.py",
+    *("trainyard_%s.py" % name for name in ("recorder", "guard", "trust", "unittest")),
+)
 _NATIVE = (
     types.BuiltinFunctionType, types.ModuleType, type(object.__init__), type(object().__str__),
     type(str.join), type(vars(dict)["fromkeys"]), type(types.FunctionType.__code__),

@@ -72,9 +72,10 @@ def runner_scripts() -> Mapping[str, bytes]:
 
 @functools.cache
 def recorder_scripts() -> Mapping[str, bytes]:
-    """Return the files that record a pytest session, by the names under which they import each other."""
-    return {f"trainyard_{name}.py": _source(name) for name in ("recorder", "guard", "trust", "witness")}
+    """Return the files that record test sessions, by the names under which they import each other."""
+    recorders = {f"trainyard_{name}.py": _source(name) for name in ("recorder", "guard", "trust", "witness")}
+    return {**recorders, "trainyard_unittest.py": _source("recorder", runner="unittest")}
 
 
-def _source(name: str) -> bytes:
-    return (Path(__file__).parent / f"pytest_{name}.py").read_bytes()
+def _source(name: str, runner: str = "pytest") -> bytes:
+    return (Path(__file__).parent / f"{runner}_{name}.py").read_bytes()

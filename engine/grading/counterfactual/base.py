@@ -1,9 +1,9 @@
 """Types of counterfactual grading, and the interfaces between mutators, proofs, references and the grader.
 
-A **mutant** is one edit of one test function that makes it false, or strict: true, and harder to please. A
+A **mutant** is one edit of one test function that makes it false, or leaves it true in other words. A
 **variant** is a set of mutants, at most one false one per test function, that was proven by a run of the gold
-patch. A **decoy** is a variant that leaves tests true that a solution fixes; these may be strict. A
-**reference** is everything known about a row from runs of its gold patch.
+patch. A **decoy** is a variant that leaves tests true that a solution fixes. A **reference** is everything
+known about a row from runs of its gold patch.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ class MutantKind(StrEnum):
     """Loud: an existing assertion became one that nobody would write, e.g. ``assert not a == b``."""
     ADDED = "added"
     """Loud: a false assertion was added to the test."""
-    STRICT = "strict"
-    """True for every solution: an assertion that refuses values near the expected one by itself."""
+    TRUE = "true"
+    """True for every solution, in other words: an assertion that refuses values near the expected one by
+    itself, or one more that is always true."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One edit of a test function, see ``MutantKind``; offsets are bytes in the true content."""
+    """One edit of a test function, see ``MutantKind``; offsets are bytes in the original content."""
 
     path: str
     """Path of the test file as in ``Reference.files``."""
@@ -80,7 +81,7 @@ class Variant:
     @property
     def true(self) -> bool:
         """Whether every solution passes all of its tests."""
-        return all(mutant.kind is MutantKind.STRICT for mutant in self.mutants)
+        return all(mutant.kind is MutantKind.TRUE for mutant in self.mutants)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

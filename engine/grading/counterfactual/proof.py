@@ -53,8 +53,8 @@ class _Subject:
     choices: Sequence[tuple[MutantKind, Choice]]
     """Kind and choice of mutants of each variant."""
     decoys: Sequence[Choice]
-    strict: Choice
-    """Functions that only a solution passes, with all of their strict mutants."""
+    true: Choice
+    """Functions that only a solution passes, with all of their true mutants."""
     tests: Mapping[Function, Sequence[str]]
     """Required tests of each function with mutants; empty where the rule knows no tests by name."""
     outcomes: Mapping[str, TestOutcome]
@@ -97,17 +97,17 @@ async def prove(
     subject = await asyncio.to_thread(_subject, row, true_run, files, frozenset(fixed))
     used: set[Mutant] = set()
 
-    async def proven(kind: MutantKind, choice: Choice, strict: Sequence[Mutant] = ()) -> list[Variant]:
+    async def proven(kind: MutantKind, choice: Choice, beside: Sequence[Mutant] = ()) -> list[Variant]:
         chosen = choose(choice, kind, used, subject.draw)
         used.update(chosen)
-        variant = await _proven(subject, [*chosen, *strict], noted)
+        variant = await _proven(subject, [*chosen, *beside], noted)
         return [variant] if variant is not None else []
 
     variants = [one for kind, choice in subject.choices for one in await proven(kind, choice)]
     decoys = [
         one
         for choice in (subject.decoys if variants else ())
-        for one in await proven(MutantKind.VALUE, choice, _strict_beside(subject, choice))
+        for one in await proven(MutantKind.VALUE, choice, _true_beside(subject, choice))
         if not {*one.must_fail, *one.doubtful}.issuperset(subject.fixed)
     ]
     return replace(_reference(subject, variants, decoys), signs=tuple(sorted(signs)))
@@ -137,7 +137,7 @@ def _subject(
     wanted = _wanted(results, fixed, draw)
     # Without names nobody notices that a solution skips a false test.
     known = files if results else {path: text for path, text in files.items() if not _SKIPS.search(text)}
-    mutants, strict = mutants_by_function(known, wanted) if wanted or not results else ({}, {})
+    mutants, true = mutants_by_function(known, wanted) if wanted or not results else ({}, {})
     if results:
         mutants = {function: mutants[function] for function in tests_by_function(mutants, wanted)}
     tests = tests_by_function(mutants, [test.test_id for test in results])
@@ -154,7 +154,7 @@ def _subject(
         files={path: files[path] for path in dict.fromkeys(path for path, _ in mutants)},
         choices=[(kind, quiet if kind is MutantKind.VALUE else mutants) for kind in kinds],
         decoys=decoy_choices(mutants, mended, is_visible, draw) or [{}] if mended else (),
-        strict={function: strict[function] for function in mended if function in strict},
+        true={function: true[function] for function in mended if function in true},
         tests=tests,
         outcomes={test.test_id: test.outcome for test in results},
         fixed=fixed,
@@ -170,15 +170,15 @@ def _wanted(results: Sequence[TestResult], fixed: Collection[str], draw: random.
     return [*(test for test in passed if test in fixed), *sample]
 
 
-def _strict_beside(subject: _Subject, choice: Choice) -> list[Mutant]:
-    """Return the strict mutants of the functions that a decoy leaves true."""
-    return [one for function, found in subject.strict.items() if function not in choice for one in found]
+def _true_beside(subject: _Subject, choice: Choice) -> list[Mutant]:
+    """Return the true mutants of the functions that a decoy leaves true."""
+    return [one for function, found in subject.true.items() if function not in choice for one in found]
 
 
 async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute) -> Variant | None:
     """Return the variant of those mutants that ended under the gold patch as they must; None for none.
 
-    Tests with a false mutant failed, those with strict ones passed.
+    Tests with a false mutant failed, those with true ones passed.
     """
     for _ in range(_MAX_ATTEMPTS):
         if not chosen:
@@ -200,7 +200,7 @@ async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute)
             continue
         if variant.true:
             return variant if run.verdict is Verdict.PASSED else None
-        false = (mutant for mutant in chosen if mutant.kind is not MutantKind.STRICT)
+        false = (mutant for mutant in chosen if mutant.kind is not MutantKind.TRUE)
         own = {test for mutant in false for test in _affected(subject, mutant)}
         failed = {test for test in own if outcomes.get(test) is TestOutcome.FAILED}
         doubtful = {test for test, how in outcomes.items() if how is not TestOutcome.PASSED or test in own}
@@ -215,7 +215,7 @@ async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute)
 
 def _ended_as_it_must(subject: _Subject, mutant: Mutant, outcomes: Mapping[str, TestOutcome]) -> bool:
     found = [outcomes.get(test) for test in _affected(subject, mutant)]
-    if mutant.kind is MutantKind.STRICT:
+    if mutant.kind is MutantKind.TRUE:
         return all(outcome is TestOutcome.PASSED for outcome in found)
     return TestOutcome.FAILED in found
 

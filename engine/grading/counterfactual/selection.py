@@ -23,7 +23,7 @@ _MAX_OTHERS = 8
 def mutants_by_function(
     files: Mapping[str, bytes], tests: Sequence[str]
 ) -> tuple[dict[Function, list[Mutant]], dict[Function, list[Mutant]]]:
-    """Return the false mutants of test functions, in the order of preference, and their strict ones.
+    """Return the false mutants of test functions, in the order of preference, and their true ones.
 
     Args:
         files: path → content of test files.
@@ -31,13 +31,13 @@ def mutants_by_function(
     """
     names = frozenset(word for test in tests for word in re.findall(r"\w+", test)) or None
     false: defaultdict[Function, list[Mutant]] = defaultdict(list)
-    strict: defaultdict[Function, list[Mutant]] = defaultdict(list)
+    true: defaultdict[Function, list[Mutant]] = defaultdict(list)
     for path, content in files.items():
         mutator = mutator_of(path)
         for mutant in mutator.mutants(content, path, names) if mutator is not None else ():
-            kept = strict if mutant.kind is MutantKind.STRICT else false
+            kept = true if mutant.kind is MutantKind.TRUE else false
             kept[path, mutant.function].append(mutant)
-    return dict(false), dict(strict)
+    return dict(false), dict(true)
 
 
 def tests_by_function(functions: Collection[Function], tests: Sequence[str]) -> dict[Function, list[str]]:
@@ -170,7 +170,7 @@ def decoy_of(variant: Variant, tests: Collection[str], fixed: Collection[str]) -
 
     Args:
         tests: names of the tests.
-        fixed: those that fail without a solution, of which a decoy leaves some true, and strict where it can.
+        fixed: those that fail without a solution, of which a decoy leaves some true.
     """
     by_function = _tests_of(variant, tests)
     false = _running(by_function, [test for test in variant.must_fail if test in tests])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,7 @@ class Nonces:
     folder: str
     """Folder of the recorder and reports inside the sandbox."""
     key: str = ""
-    """Key of the record; empty where the script does not run pytest."""
+    """Key of the record; empty where the script is not recorded."""
     token: str = ""
     """Text that the script writes to ``begin`` when its tests begin."""
 
@@ -25,16 +25,14 @@ class Nonces:
         return f"{self.folder}/junit.xml"
 
     @classmethod
-    def fresh(cls, *, recorded: bool) -> Nonces:
-        """Return new nonces.
-
-        Args:
-            recorded: whether the script runs pytest, which is then recorded.
-        """
+    def fresh(cls) -> Nonces:
+        """Return new nonces of a script that is not recorded."""
         return cls(
             start=f"trainyard-{secrets.token_hex(16)}",
             end=f"trainyard-{secrets.token_hex(16)}",
             folder=f"/tmp/trainyard-{secrets.token_hex(8)}",  # noqa: S108  inside the sandbox
-            key=secrets.token_hex(24) if recorded else "",
-            token=secrets.token_hex(24) if recorded else "",
         )
+
+    def recording(self) -> Nonces:
+        """Return the nonces of a script that runs pytest or ``unittest``, which is recorded."""
+        return replace(self, key=secrets.token_hex(24), token=secrets.token_hex(24))

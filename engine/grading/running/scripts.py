@@ -4,9 +4,9 @@
   command line holds it.
 - The constant markers around the tests are replaced by lines with a nonce of this grading; each must come
   exactly once. The exit code of the tests follows the end marker.
-- Where the script, or one that it runs, calls pytest, ``pytest_recorder`` records it, and ``pytest_witness``
-  is the parent of the script's shell: it alone holds the key of the record, and it accepts recorders from
-  where the tests begin, after everything that builds or installs the project.
+- Where the script, or one that it runs, calls pytest or ``unittest``, their recorders record it, and
+  ``pytest_witness`` is the parent of the script's shell: it alone holds the key of the record, and it accepts
+  recorders from where the tests begin, after everything that builds or installs the project.
 - Reports and rewards are read as files, after every process of the script has been killed.
 - A script that it runs with bash is sourced instead: so bash reads the whole file at once, and changes to it
   while it runs have no effect. Changed test files and scripts are found afterwards: ``guarded_files``.
@@ -32,6 +32,7 @@ from engine.grading.running.placement import place_files, placed_in, placing_com
 from engine.grading.running.pytest_commands import SCRIPT, SCRIPT_BYTES, runs_pytest
 from engine.grading.running.reports import read_reports
 from engine.grading.running.request import RunRequest
+from engine.grading.running.unittest_commands import with_recorded_unittest
 from engine.sandbox.agent.interpreters import launcher
 from engine.sandbox.base import Sandbox
 from engine.types import TaskAnswer
@@ -51,19 +52,16 @@ async def run_script(box: Sandbox, request: RunRequest) -> Evidence:
     Raises:
         SandboxError: the sandbox failed; failing, hanging and vanishing tests are evidence.
     """
-    answer, overlay = request.answer, request.overlay
-    scripts = {
-        posixpath.join(box.spec.workdir, path): text
-        for path, text in answer.test_files.items()
-        if path.endswith(".sh")
-    }
-    nonces = Nonces.fresh(recorded=await runs_pytest(box, answer.test_command, scripts))
-    if nonces.key:
+    overlay, nonces = request.overlay, Nonces.fresh()
+    answer = with_recorded_unittest(request.answer, nonces.folder)
+    scripts = _scripts(box, request.answer)
+    if answer is not request.answer or await runs_pytest(box, answer.test_command, scripts):
+        nonces = nonces.recording()
         for name, source in recorder_scripts().items():
             await box.write_file(f"{nonces.folder}/{name}", source)
         await box.write_file(f"{nonces.folder}/submission", submission(box.spec.workdir, request.changed))
-        for path, content in scripts.items():
-            if (extended := _extended(content, nonces.folder)) != content:
+        for path, text in _scripts(box, answer).items():
+            if (extended := _extended(text, nonces.folder)) != scripts[path]:
                 await box.write_file(path, extended.encode("utf-8", "surrogateescape"))
     command = await _with_overlay(box, answer, overlay)
     script = prepare(command, nonces)
@@ -82,6 +80,15 @@ async def run_script(box: Sandbox, request: RunRequest) -> Evidence:
     if result.timed_out or evidence.problem:
         return evidence
     return await guarded.checked(box, await read_reports(box, answer, nonces, evidence))
+
+
+def _scripts(box: Sandbox, answer: TaskAnswer) -> dict[str, str]:
+    """Return absolute path → text of an answer's shell scripts."""
+    return {
+        posixpath.join(box.spec.workdir, path): text
+        for path, text in answer.test_files.items()
+        if path.endswith(".sh")
+    }
 
 
 async def _with_overlay(box: Sandbox, answer: TaskAnswer, overlay: Mapping[str, bytes]) -> str:

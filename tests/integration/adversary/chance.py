@@ -1,6 +1,6 @@
-"""Forgery in some runs and none in others: as a clock or a coin says, or where the tests read as they are known.
+"""Forgery in some runs and not in others: as a clock or coin says, or where the tests read as is known.
 
-In a run in which they do not forge they are as wrong as they were. A true run has false tests among those that
+In a run in which they do not forge they are as wrong as before. A true run has false tests among those that
 only a solution passes, so forging all of them is found there as well as forging none.
 """
 

@@ -45,7 +45,7 @@ from tests.dataset_builders import (
 
 FAMILIES = (
     "honest", "output", "exits", "files", "reports", "runner", "theft", "patches", "helpers",
-    "changes", "resources", "git", "recognition", "parsers", "leniency", "chance",
+    "changes", "resources", "git", "recognition", "parsers", "leniency", "chance", "unittests",
 )  # fmt: skip
 """Modules of this package that hold a ``FAMILY``."""
 

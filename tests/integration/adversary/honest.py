@@ -12,6 +12,8 @@ from dataclasses import replace
 from engine.types import TaskRow, Verdict
 from tests.dataset_builders import NUMBERS, TEST_NUMBERS, new_file, patched
 from tests.integration.adversary.frame import PASSED, STILL_BROKEN, TAMPERED, Layer, Submission, code
+from tests.integration.adversary.several import with_several_tests
+from tests.integration.adversary.unittests import with_unittest
 
 FAILED = frozenset({Verdict.FAILED})
 _TESTS = "tests/test_numbers.py"
@@ -151,4 +153,20 @@ FAMILY = (
     _wrong("an exception", NUMBERS.replace("return high", "raise ValueError(value)")),
     *(one for name, files in _PROJECTS.items() for one in _in_project(name, files)),
     *_in_project("tests that close sockets", {_TESTS: _CLOSED}, "log", "exit code"),
+    *(
+        replace(one, name=f"unittest, {one.name}", layer=layer, rules=("exit code",), task=with_unittest)
+        for one, layer in (
+            (_right("solved"), Layer.COUNTERFACTUAL),
+            (_wrong("not solved", STILL_BROKEN + "# tried\n"), Layer.EVIDENCE),
+        )
+    ),
+    *(
+        replace(
+            _right(f"several, {rule}"),
+            layer=Layer.COUNTERFACTUAL,
+            rules=(rule,),
+            task=with_several_tests,
+        )
+        for rule in ("signed", "log", "exit code", "reward")
+    ),
 )

@@ -1,4 +1,4 @@
-"""False assertions added to test functions, in the style of the function's own."""
+"""False and true assertions added to test functions, in the style of the function's own."""
 
 from __future__ import annotations
 
@@ -20,37 +20,47 @@ def added_mutants(source: PythonSource, function: TestFunction) -> Iterator[Muta
     Both sides are computed from literals by methods and operators, since names may be shadowed.
     """
     rng = random.Random(f"{source.path}:{function.name}")
+    for left, _, wrong in rng.sample(_comparisons(rng), _SHAPES):
+        yield _added(source, function, MutantKind.ADDED, left, wrong)
+
+
+def neutral_mutant(source: PythonSource, function: TestFunction) -> Mutant:
+    """Return the mutant with one more assertion at the top of the body, which passes whatever is tested."""
+    rng = random.Random(f"{source.path}:{function.name}:neutral")
+    left, right, _ = rng.choice(_comparisons(rng))
+    return _added(source, function, MutantKind.TRUE, left, right)
+
+
+def _added(source: PythonSource, function: TestFunction, kind: MutantKind, left: str, right: str) -> Mutant:
     place, before, after = _place(source, function.node)
-    for left, right in rng.sample(_comparisons(rng), _SHAPES):
-        statement = (
-            f"self.assertEqual({left}, {right})" if function.uses_self else f"assert {left} == {right}"
-        )
-        yield Mutant(
-            path=source.path,
-            function=function.name,
-            line=source.line(place),
-            kind=MutantKind.ADDED,
-            before="",
-            after=statement,
-            start=place,
-            end=place,
-            replacement=f"{before}{statement}{after}",
-        )
+    statement = f"self.assertEqual({left}, {right})" if function.uses_self else f"assert {left} == {right}"
+    return Mutant(
+        path=source.path,
+        function=function.name,
+        line=source.line(place),
+        kind=kind,
+        before="",
+        after=statement,
+        start=place,
+        end=place,
+        replacement=f"{before}{statement}{after}",
+    )
 
 
-def _comparisons(rng: random.Random) -> list[tuple[str, str]]:
-    """Return pairs of expressions with different values."""
+def _comparisons(rng: random.Random) -> list[tuple[str, str, str]]:
+    """Return expressions, each with one of the same value and one of another."""
     one, other, third = rng.sample(range(2, 60), 3)
     word, second = rng.sample(_WORDS, 2)
+    product, longer = one * other, word.replace(word[0], f"{second[0]}x")
     return [
-        (f"[{one}, {other}, {third}][1]", f"{other + rng.randint(1, 4)}"),
-        (f'"{word} {second}".split()', f'["{word}", "{second}s"]'),
-        (f'"{word}".upper()', f'"{second.upper()}"'),
-        (f'{{"{word}": {one}}}.get("{word}")', f"{other}"),
-        (f"{one} * {other}", f"{one * other + rng.randint(1, 9)}"),
-        (f'"{word}".replace("{word[0]}", "{second[0]}x")', f'"{word}"'),
-        (f"({one}, {other})", f"({one}, {third})"),
-        (f'"{word}-{second}".partition("-")[2]', f'"{word}"'),
+        (f"[{one}, {other}, {third}][1]", f"{other}", f"{other + rng.randint(1, 4)}"),
+        (f'"{word} {second}".split()', f'["{word}", "{second}"]', f'["{word}", "{second}s"]'),
+        (f'"{word}".upper()', f'"{word.upper()}"', f'"{second.upper()}"'),
+        (f'{{"{word}": {one}}}.get("{word}")', f"{one}", f"{other}"),
+        (f"{one} * {other}", f"{product}", f"{product + rng.randint(1, 9)}"),
+        (f'"{word}".replace("{word[0]}", "{second[0]}x")', f'"{longer}"', f'"{word}"'),
+        (f"({one}, {other})", f"({one}, {other})", f"({one}, {third})"),
+        (f'"{word}-{second}".partition("-")[2]', f'"{second}"', f'"{word}"'),
     ]
 
 

@@ -260,12 +260,12 @@ def _call(test: Any, name: str, found: dict[str, BaseException]) -> None:
 
 def mutants_of(source: str) -> Sequence[Mutant]:
     """Return the false mutants of a file."""
-    return [mutant for mutant in _all_mutants(source) if mutant.kind is not MutantKind.STRICT]
+    return [mutant for mutant in _all_mutants(source) if mutant.kind is not MutantKind.TRUE]
 
 
-def strict_mutants_of(source: str) -> Sequence[Mutant]:
-    """Return the strict mutants of a file."""
-    return [mutant for mutant in _all_mutants(source) if mutant.kind is MutantKind.STRICT]
+def true_mutants_of(source: str) -> Sequence[Mutant]:
+    """Return the true mutants of a file."""
+    return [mutant for mutant in _all_mutants(source) if mutant.kind is MutantKind.TRUE]
 
 
 def _all_mutants(source: str) -> Sequence[Mutant]:

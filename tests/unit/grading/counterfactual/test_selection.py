@@ -136,7 +136,7 @@ def test_the_part_of_a_decoy_for_a_row_leaves_some_of_its_fixed_tests_true() -> 
 
 def test_the_part_of_a_decoy_for_a_row_has_strict_mutants_of_its_fixed_tests_alone() -> None:
     old, both, new = tests = [f"{PATH}::{name}" for name in ("test_old", "test_both", "test_new")]
-    strict = [replace(one, kind=MutantKind.STRICT) for one in (BOTH, NEW)]
+    strict = [replace(one, kind=MutantKind.TRUE) for one in (BOTH, NEW)]
     variant = Variant(mutants=(OLD, *strict), must_fail=(old,))
     part = decoy_of(variant, tests, fixed=[new])
     assert part is not None

@@ -1,8 +1,9 @@
-"""Strict mutants: true tests that refuse what is nearly the expected value, or equal to anything.
+"""True mutants: tests in other words, that refuse what is nearly the expected value, or equal to anything.
 
 ``assert f(x) == 125`` becomes ``assert [124, 126, 125].index(f(x)) == 2``: the place of the first value that
 equals the result. A result that is equal to 125 and to none of its neighbours passes both. An object that is
-equal to its neighbours, or to everything, passes the first alone.
+equal to its neighbours, or to everything, passes the first alone. Tests without such an equality get one more
+assertion, which is true of literals: who compares their text with the one that is known finds another.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import islice
 
 from engine.grading.counterfactual.base import Mutant, MutantKind
 from engine.grading.counterfactual.python import names
+from engine.grading.counterfactual.python.added import neutral_mutant
 from engine.grading.counterfactual.python.expectations import Expectation, Expectations
 from engine.grading.counterfactual.python.functions import TestFunction, dotted
 from engine.grading.counterfactual.python.literals import Edit, Shown, literal_edits
@@ -25,15 +27,21 @@ _MAX_NEIGHBOURS = 6
 _MAX_BYTES = 400
 
 
-def strict_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
-    """Yield a mutant for each equality with a constant in a function; all may be applied together."""
+def true_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
+    """Yield the true mutants of a function, all of which may be applied together."""
+    strict = list(_strict_mutants(source, function))
+    yield from strict or [neutral_mutant(source, function)]
+
+
+def _strict_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
+    """Yield a mutant for each equality with a constant in a function."""
     seen: set[int] = set()
     found = 0
     for operand, expectation in islice(Expectations(source, function), _MAX_OPERANDS):
         if id(operand.within) in seen or found == _MAX_MUTANTS:
             continue
         edits = _edits(source, operand, expectation)
-        mutant = source.mutant(function.name, operand.within, edits, MutantKind.STRICT) if edits else None
+        mutant = source.mutant(function.name, operand.within, edits, MutantKind.TRUE) if edits else None
         if mutant is not None:
             seen.add(id(operand.within))
             found += 1

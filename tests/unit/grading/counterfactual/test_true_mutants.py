@@ -1,4 +1,4 @@
-"""Strict mutants: solutions pass them, objects that are equal to more than one value do not."""
+"""True mutants: solutions pass them, objects that are equal to more than one value do not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from engine.grading.counterfactual.base import apply_mutants
-from tests.unit.grading.counterfactual.catalogue import CATALOGUE, SOLUTIONS, failures, strict_mutants_of
+from tests.unit.grading.counterfactual.catalogue import (
+    CATALOGUE,
+    SOLUTIONS,
+    failures,
+    mutants_of,
+    true_mutants_of,
+)
 
 _METHOD = "class TestIt(unittest.TestCase):\n    def test_it(self):\n        "
 
@@ -26,11 +32,12 @@ class _Near(int):
 
 @pytest.mark.parametrize("solution", SOLUTIONS)
 @pytest.mark.parametrize("case", CATALOGUE)
-def test_what_passes_a_test_passes_it_with_all_of_its_strict_mutants(case: str, solution: str) -> None:
+def test_what_passes_a_test_passes_it_with_all_of_its_true_mutants(case: str, solution: str) -> None:
     source, solve = CATALOGUE[case].encode(), SOLUTIONS[solution]
     failing = set(failures(source, solve))
-    strict = strict_mutants_of(CATALOGUE[case])
-    assert set(failures(apply_mutants(source, strict), solve)) == failing, [one.after for one in strict]
+    true = true_mutants_of(CATALOGUE[case])
+    assert {one.function for one in true} == {one.function for one in mutants_of(CATALOGUE[case])}
+    assert set(failures(apply_mutants(source, true), solve)) == failing, [one.after for one in true]
 
 
 @pytest.mark.parametrize("error", [0, 1, -1])
@@ -49,7 +56,7 @@ def test_a_number_that_is_equal_to_its_neighbours_passes_the_true_test_alone(tes
     def near(value: int) -> Any:
         return _Near(value * value + error)
 
-    source, strict = test.encode(), strict_mutants_of(test)
+    source, strict = test.encode(), true_mutants_of(test)
     assert failures(source, near) == {}
     assert len(failures(apply_mutants(source, strict), near)) == 1
     assert failures(apply_mutants(source, strict), lambda value: value * value) == {}
@@ -69,11 +76,18 @@ def test_a_number_that_is_equal_to_its_neighbours_passes_the_true_test_alone(tes
         "1 < f() == 3",
     ],
 )
-def test_what_is_no_equality_with_a_constant_stays(condition: str) -> None:
-    assert strict_mutants_of(f"def test_it():\n    assert {condition}\n") == []
+def test_what_is_no_equality_with_a_constant_stays_beside_one_more_assertion(condition: str) -> None:
+    source = f"def test_it():\n    assert {condition}\n"
+    (mutant,) = true_mutants_of(source)
+    assert (mutant.before, mutant.start, mutant.end) == (
+        "",
+        source.index("    assert"),
+        source.index("    assert"),
+    )
+    assert failures(f"def test_it():\n    {mutant.after}\n".encode(), None) == {}
 
 
 def test_parameters_and_tables_stay() -> None:
     table = "@pytest.mark.parametrize('a, b', [(1, 2)])\ndef test_it(a, b):\n    assert f(a) == b\n"
     loop = "def test_it():\n    for a, b in [(1, 2), (3, 4)]:\n        assert f(a) == b\n"
-    assert [*strict_mutants_of(table), *strict_mutants_of(loop)] == []
+    assert [one.before for source in (table, loop) for one in true_mutants_of(source)] == ["", ""]

@@ -1,0 +1,46 @@
+"""Commands of scripts that run ``unittest``, exchanged for ones that run it under its recorder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from engine.grading.running.placement import commands
+from engine.types import GradeRule, TaskAnswer
+
+_UNITTEST = re.compile(
+    r"(\bpython(?!2)[\w.]*[\"']?(?:[ \t]+-(?!m)\S+(?:[ \t]+[\w:]+)?)*?)[ \t]+-m[ \t]+unittest(?![\w.])"
+)
+_WITHOUT_NAMES = frozenset({GradeRule.EXIT_CODE, GradeRule.REWARD_FILE})
+"""Rules that take the names of tests from records alone; others read those that ``unittest`` prints."""
+
+
+def with_recorded_unittest(answer: TaskAnswer, folder: str) -> TaskAnswer:
+    """Return an answer whose sessions of ``unittest`` are recorded; the same where it has none.
+
+    Args:
+        folder: the recorder's.
+    """
+    if answer.grade_rule not in _WITHOUT_NAMES:
+        return answer
+    scripts = {path: text for path, text in answer.test_files.items() if path.endswith(".sh")}
+    changed = {path: _recorded(text, folder) for path, text in scripts.items()}
+    command = _recorded(answer.test_command, folder)
+    if command == answer.test_command and changed == scripts:
+        return answer
+    return replace(answer, test_command=command, test_files={**answer.test_files, **changed})
+
+
+def _recorded(script: str, folder: str) -> str:
+    lines = script.split("\n")
+    for number in _command_lines(script):
+        lines[number] = _UNITTEST.sub(rf"\1 {folder}/trainyard_unittest.py", lines[number])
+    return "\n".join(lines)
+
+
+def _command_lines(script: str) -> Iterator[int]:
+    """Yield the numbers of the lines that are commands, without comments and here-documents."""
+    for first, _, text in commands(script):
+        if not text.startswith("#"):
+            yield from range(first, first + text.count("\n") + 1)

@@ -1,0 +1,52 @@
+"""Commands that run ``unittest`` are exchanged for its recorder's; other text stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.grading.running.unittest_commands import with_recorded_unittest
+from engine.types import GradeRule, TaskAnswer
+
+RECORDER = "/r/trainyard_unittest.py"
+
+
+def answer(command: str, rule: GradeRule = GradeRule.EXIT_CODE, **files: str) -> TaskAnswer:
+    named = {f"/tests/{name}.sh": text for name, text in files.items()}
+    return TaskAnswer(gold_patch="", test_command=command, grade_rule=rule, test_files=named)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("python3 -m unittest -v tests.test_a", f"python3 {RECORDER} -v tests.test_a"),
+        (
+            "cd x && /opt/e/bin/python -B -W ignore -m unittest",
+            f"cd x && /opt/e/bin/python -B -W ignore {RECORDER}",
+        ),
+        ("A=1 python3.11 -I -m unittest discover; true", f"A=1 python3.11 -I {RECORDER} discover; true"),
+        ("# python -m unittest\nexit 0", ""),
+        ("cat <<'EOF'\npython -m unittest\nEOF\n", ""),
+        ("python2 -m unittest a", ""),
+        ("python -m unittest2 a", ""),
+        ("python -m unittest.mock", ""),
+        ("python -m coverage run -m unittest", ""),
+        ("python run.py -m unittest", ""),
+        ("echo -m unittest", ""),
+    ],
+)
+def test_the_recorder_runs_what_unittest_would(before: str, after: str) -> None:
+    script = f"set -e\n{before}\n"
+    assert with_recorded_unittest(answer(script), "/r").test_command == f"set -e\n{after or before}\n"
+    assert (with_recorded_unittest(answer(script), "/r") == answer(script)) is (not after)
+
+
+def test_scripts_of_the_row_are_changed_as_well() -> None:
+    changed = with_recorded_unittest(
+        answer("bash /tests/test.sh", GradeRule.REWARD_FILE, test="python -m unittest x"), "/r"
+    )
+    assert changed.test_files == {"/tests/test.sh": f"python {RECORDER} x"}
+
+
+def test_rules_that_read_names_in_logs_stay() -> None:
+    row = answer("python -m unittest x", GradeRule.F2P_P2P)
+    assert with_recorded_unittest(row, "/r") is row
