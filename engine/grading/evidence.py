@@ -143,7 +143,7 @@ def unconfirmed_success(evidence: Evidence) -> tuple[str, ...]:
     if not evidence.record_wanted:
         return ()
     if evidence.record is None or evidence.record.exit_status < 0:
-        return ("the script succeeded, but pytest did not come to its end",)
+        return ("the script succeeded, but its tests did not come to their end",)
     outcomes = evidence.record.outcomes.values()
     if not any(outcome in _PASSING for outcome in outcomes):
         return ("the script succeeded, but no test passed",)

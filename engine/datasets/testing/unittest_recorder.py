@@ -78,7 +78,7 @@ class Result(unittest.TextTestResult):
 class Runner(unittest.TextTestRunner):
     """``unittest``'s own runner, with results that are recorded."""
 
-    resultclass = Result
+    resultclass: "Any" = Result
 
 
 class Program(unittest.TestProgram):

@@ -26,7 +26,7 @@ def with_several_tests(row: TaskRow) -> TaskRow:
     named = row.answer.grade_rule is GradeRule.F2P_P2P
     answer = replace(
         row.answer,
-        test_files={FILE: CONTENT},
+        test_files={**row.answer.test_files, FILE: CONTENT},
         fail_to_pass=tuple(f"{FILE}::{name}" for name in FIXED) if named else (),
         pass_to_pass=tuple(f"{FILE}::{name}" for name in _OTHERS) if named else (),
     )
