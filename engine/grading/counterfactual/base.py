@@ -28,6 +28,8 @@ class MutantKind(StrEnum):
     """Loud: an existing assertion became one that nobody would write, e.g. ``assert not a == b``."""
     ADDED = "added"
     """Loud: a false assertion was added to the test."""
+    NEAR = "near"
+    """Loud, for decoys: the neighbours of an expected value satisfy the assertion instead of the value."""
     TRUE = "true"
     """True for every solution, in other words: an assertion that refuses values near the expected one by
     itself, or one more that is always true."""

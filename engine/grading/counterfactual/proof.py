@@ -107,7 +107,7 @@ async def prove(
     decoys = [
         one
         for choice in (subject.decoys if variants else ())
-        for one in await proven(MutantKind.VALUE, choice, _true_beside(subject, choice))
+        for one in await proven(MutantKind.NEAR, choice, _true_beside(subject, choice))
         if not {*one.must_fail, *one.doubtful}.issuperset(subject.fixed)
     ]
     return replace(_reference(subject, variants, decoys), signs=tuple(sorted(signs)))

@@ -124,7 +124,8 @@ def choose(
     """Return one mutant per function.
 
     Args:
-        kind: which kind is taken where the function has it; a loud one gives way to other loud ones first.
+        kind: which kind is taken where the function has it; a loud one gives way to other loud ones first,
+            one of neighbours to quiet ones.
         used: mutants of earlier variants, taken again only where there is no other.
     """
     return [_one(candidates, kind, used, draw) for candidates in mutants.values()]
@@ -133,8 +134,9 @@ def choose(
 def _one(
     candidates: Sequence[Mutant], kind: MutantKind, used: Collection[Mutant], draw: random.Random
 ) -> Mutant:
-    loud = [mutant for mutant in candidates if mutant.kind is not MutantKind.VALUE]
-    wanted = [mutant for mutant in candidates if mutant.kind is kind] or loud or list(candidates)
+    instead = [MutantKind.VALUE] if kind is MutantKind.NEAR else [MutantKind.CHANGED, MutantKind.ADDED]
+    others = [mutant for mutant in candidates if mutant.kind in instead]
+    wanted = [mutant for mutant in candidates if mutant.kind is kind] or others or list(candidates)
     unused = [mutant for mutant in wanted if mutant not in used] or wanted
     return draw.choice(unused[:_FIRST_CHOICES])
 

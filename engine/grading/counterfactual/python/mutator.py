@@ -11,21 +11,21 @@ from engine.grading.counterfactual.python.loud import loud_mutants
 from engine.grading.counterfactual.python.naming import tests_by_function
 from engine.grading.counterfactual.python.quiet import quiet_mutants
 from engine.grading.counterfactual.python.source import PythonSource
-from engine.grading.counterfactual.python.true import true_mutants
+from engine.grading.counterfactual.python.true import near_mutants, true_mutants
 
 
 class PythonMutator:
     """Finds the mutants of a Python test file."""
 
     def mutants(self, source: bytes, path: str, names: Collection[str] | None = None) -> Sequence[Mutant]:
-        """Return the mutants of test functions; of each quiet ones first, then loud, then true ones."""
+        """Return the mutants of test functions; of each quiet ones first, then loud, near and true ones."""
         try:
             parsed = PythonSource(source, path)
             return [
                 mutant
                 for function in test_functions(parsed.tree)
                 if names is None or function.node.name in names
-                for find in (quiet_mutants, loud_mutants, added_mutants, true_mutants)
+                for find in (quiet_mutants, loud_mutants, added_mutants, near_mutants, true_mutants)
                 for mutant in find(parsed, function)
             ]
         except (ValueError, RecursionError):

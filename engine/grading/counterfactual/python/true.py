@@ -1,9 +1,10 @@
-"""True mutants: tests in other words, that refuse what is nearly the expected value, or equal to anything.
+"""Mutants for decoys: tests in other words that refuse neighbours of the expected value, or want one of them.
 
 ``assert f(x) == 125`` becomes ``assert [124, 126, 125].index(f(x)) == 2``: the place of the first value that
 equals the result. A result that is equal to 125 and to none of its neighbours passes both. An object that is
-equal to its neighbours, or to everything, passes the first alone. Tests without such an equality get one more
-assertion, which is true of literals: who compares their text with the one that is known finds another.
+equal to its neighbours, or to everything, passes the first alone, and ``assert f(x) in [124, 126]``, which no
+solution passes. Tests without such an equality get one more assertion, which is true of literals: who
+compares their text with the one that is known finds another.
 """
 
 from __future__ import annotations
@@ -29,56 +30,58 @@ _MAX_BYTES = 400
 
 def true_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
     """Yield the true mutants of a function, all of which may be applied together."""
-    strict = list(_strict_mutants(source, function))
+    strict = list(_mutants(source, function, MutantKind.TRUE))
     yield from strict or [neutral_mutant(source, function)]
 
 
-def _strict_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
+def near_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
+    """Yield the mutants of a function that want a neighbour of an expected value."""
+    return _mutants(source, function, MutantKind.NEAR)
+
+
+def _mutants(source: PythonSource, function: TestFunction, kind: MutantKind) -> Iterator[Mutant]:
     """Yield a mutant for each equality with a constant in a function."""
     seen: set[int] = set()
     found = 0
     for operand, expectation in islice(Expectations(source, function), _MAX_OPERANDS):
         if id(operand.within) in seen or found == _MAX_MUTANTS:
             continue
-        edits = _edits(source, operand, expectation)
-        mutant = source.mutant(function.name, operand.within, edits, MutantKind.TRUE) if edits else None
+        edits = _edits(source, operand, expectation, kind)
+        mutant = source.mutant(function.name, operand.within, edits, kind) if edits else None
         if mutant is not None:
             seen.add(id(operand.within))
             found += 1
             yield mutant
 
 
-def _edits(source: PythonSource, operand: Operand, found: Expectation) -> Sequence[Edit]:
-    """Return the edits that make an equality strict; nothing where its expected value is not constant."""
+def _edits(source: PythonSource, operand: Operand, found: Expectation, kind: MutantKind) -> Sequence[Edit]:
+    """Return the edits of an equality; nothing where its expected value is not constant."""
     if len(found.cells) != 1 or found.table is not None or found.boolean_only or found.tolerance != EXACT:
         return ()
     neighbours = _neighbours(source, found.cells[0], operand)
-    if not neighbours:
-        return ()
+    called: ast.Attribute | None = None
     match operand.within:
         case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]) as test):
-            place = _place(source, left, right, operand, neighbours)
-            return [(source.start(test), source.end(test), f"{place[0]} == {place[1]}")] if place else ()
+            edit = source.start(test), source.end(test)
         case ast.Expr(value=ast.Call(func=ast.Attribute() as method, args=[left, right, *_]) as call):
             if not dotted(call).startswith("self.") or method.attr not in names.EQUALITIES:
                 return ()
-            place = _place(source, left, right, operand, neighbours)
-            end = source.end(method)
-            if place:
-                name = (end - len(method.attr), end, "assertEqual")
-                return [name, (source.start(left), source.end(right), f"{place[0]}, {place[1]}")]
-    return ()
-
-
-def _place(
-    source: PythonSource, left: ast.expr, right: ast.expr, operand: Operand, neighbours: Sequence[str]
-) -> tuple[str, int] | None:
-    """Return the expression of the result's place in a list, and the place that it must have."""
+            edit, called = (source.start(left), source.end(right)), method
+        case _:
+            return ()
     result = right if operand.node is left else left
-    if _is_constant(source, result):
-        return None
-    expected = source.text(operand.node)
-    return f"[{', '.join((*neighbours, expected))}].index({source.text(result)})", len(neighbours)
+    if not neighbours or _is_constant(source, result):
+        return ()
+    shown, listed = source.text(result), ", ".join(neighbours)
+    if kind is MutantKind.NEAR:
+        name, sides = "assertIn", (shown, " in ", f"[{listed}]")
+    else:
+        place = f"[{listed}, {source.text(operand.node)}].index({shown})"
+        name, sides = "assertEqual", (place, " == ", str(len(neighbours)))
+    if called is None:
+        return [(*edit, "".join(sides))]
+    end = source.end(called)
+    return [(end - len(called.attr), end, name), (*edit, f"{sides[0]}, {sides[2]}")]
 
 
 def _neighbours(source: PythonSource, cell: ast.expr, operand: Operand) -> list[str]:

@@ -154,6 +154,10 @@ def test_a_variant_takes_another_mutant_each_time_and_loud_ones_no_quiet_mutants
     second = choose(mutants, MutantKind.VALUE, first, draw)
     assert {one.after for one in (*first, *second)} == {"f(3) == 8", "f(3) == 7"}
     assert choose(mutants, MutantKind.ADDED, (), draw) == [LOUD]
+    assert choose(mutants, MutantKind.NEAR, (), draw)[0].kind is MutantKind.VALUE
+    near = replace(NEW, kind=MutantKind.NEAR)
+    assert choose({(PATH, "test_new"): [NEW, LOUD, near]}, MutantKind.NEAR, (), draw) == [near]
+    assert choose({(PATH, "test_new"): [near, LOUD]}, MutantKind.CHANGED, (), draw) == [LOUD]
 
 
 def test_the_part_of_a_variant_for_a_row_keeps_names_and_tests_of_its_functions() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.grading.counterfactual.base import apply_mutants
+from engine.grading.counterfactual.base import MutantKind, apply_mutants
 from tests.unit.grading.counterfactual.catalogue import (
     CATALOGUE,
     SOLUTIONS,
@@ -61,6 +61,9 @@ def test_a_number_that_is_equal_to_its_neighbours_passes_the_true_test_alone(tes
     assert len(failures(apply_mutants(source, strict), near)) == 1
     assert failures(apply_mutants(source, strict), lambda value: value * value) == {}
     assert failures(apply_mutants(source, strict), lambda value: value * value + 1)
+    wanted = [one for one in mutants_of(test) if one.kind is MutantKind.NEAR]
+    assert wanted
+    assert [failures(apply_mutants(source, [one]), near) for one in wanted] == [{}] * len(wanted)
 
 
 @pytest.mark.parametrize(
