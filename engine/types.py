@@ -19,6 +19,7 @@ class RunKind(StrEnum):
 
     ROLLOUT = "rollout"
     TRAIN = "train"
+    IMPROVE = "improve"
     SFT = "sft"
     VERIFIER = "verifier"
     EVALUATE = "evaluate"
@@ -29,7 +30,7 @@ class RunKind(StrEnum):
     @property
     def has_rollouts(self) -> bool:
         """Return whether agents act in such a run; others make data, score or imitate."""
-        return self in (RunKind.ROLLOUT, RunKind.TRAIN, RunKind.EVALUATE)
+        return self in (RunKind.ROLLOUT, RunKind.TRAIN, RunKind.IMPROVE, RunKind.EVALUATE)
 
 
 class RunState(StrEnum):

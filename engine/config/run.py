@@ -23,8 +23,9 @@ from engine.config.environment import (
     SweEnvironmentConfig,
     with_generated_dataset,
 )
-from engine.config.fine_tuning import ConversationConfig, FineTuningConfig, TrajectoryQuery
+from engine.config.fine_tuning import ConversationConfig, FineTuningConfig, ImitationConfig, TrajectoryQuery
 from engine.config.importing import ImportConfig
+from engine.config.improvement import ImprovementConfig
 from engine.config.places import Allowed, Text, places
 from engine.config.policies import (
     EndpointPolicyConfig,
@@ -46,6 +47,7 @@ from engine.config.trainer import TrainerConfig
 from engine.config.training import (
     CurationConfig,
     EvaluationConfig,
+    HeldoutConfig,
     SftConfig,
 )
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
@@ -121,6 +123,23 @@ class TrainRun(_ActingRun):
         return self
 
 
+def _check_unpublished(policy: TransformerPolicyConfig) -> None:
+    """Refuse settings about weights that change, for engines that only sample.
+
+    Raises:
+        ImpossibleSettingsError: names every such setting.
+    """
+    inert = [name for name in _OF_UPDATES if getattr(policy.vllm, name) != getattr(VllmConfig(), name)]
+    if inert:
+        raise ImpossibleSettingsError(
+            Problem(
+                "has no effect here: no weights are sent to running engines; leave it out",
+                f"policy.vllm.{name}",
+            )
+            for name in inert
+        )
+
+
 class _CollectingRun(_ActingRun):
     """Settings shared by the kinds of run that sample a policy without training it."""
 
@@ -144,18 +163,24 @@ class _CollectingRun(_ActingRun):
 
     @model_validator(mode="after")
     def _publishes_nothing(self) -> Self:
-        if not isinstance(self.policy, TransformerPolicyConfig):
-            return self
-        vllm, default = self.policy.vllm, VllmConfig()
-        inert = [name for name in _OF_UPDATES if getattr(vllm, name) != getattr(default, name)]
-        if inert:
-            raise ImpossibleSettingsError(
-                Problem(
-                    "has no effect in a run that does not train: its weights never change; leave it out",
-                    f"policy.vllm.{name}",
-                )
-                for name in inert
-            )
+        if isinstance(self.policy, TransformerPolicyConfig):
+            _check_unpublished(self.policy)
+        return self
+
+
+class ImproveRun(_ActingRun):
+    """Self-improvement by rejection sampling: sample → grade → keep what passed → fine-tune, and again."""
+
+    kind: Literal["improve"] = "improve"
+    policy: TransformerPolicyConfig = TransformerPolicyConfig(temperature=0.5)
+    rollout: RolloutConfig = RolloutConfig(group_size=16)
+    improvement: ImprovementConfig = ImprovementConfig()
+    trainer: ImitationConfig = ImitationConfig()
+    evaluation: HeldoutConfig = HeldoutConfig()
+
+    @model_validator(mode="after")
+    def _publishes_nothing(self) -> Self:
+        _check_unpublished(self.policy)
         return self
 
 
@@ -267,6 +292,7 @@ class VerifierRun(_Run):
 
 AnyRun = (
     TrainRun
+    | ImproveRun
     | RolloutRun
     | EvaluateRun
     | SftRun
@@ -288,7 +314,15 @@ _UNIONS = frozenset(
 _AnySft = Annotated[SftRun | FineTuneRun, Field(discriminator="data")]
 _ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(
     Annotated[
-        TrainRun | RolloutRun | EvaluateRun | _AnySft | VerifierRun | CurateRun | ValidateRun | ImportRun,
+        TrainRun
+        | ImproveRun
+        | RolloutRun
+        | EvaluateRun
+        | _AnySft
+        | VerifierRun
+        | CurateRun
+        | ValidateRun
+        | ImportRun,
         Field(discriminator="kind"),
     ]
 )

@@ -37,7 +37,7 @@ FaultKind = Literal[
 """Kinds of fault that ``engine.datasets.curation.faults`` can inject."""
 
 
-class EvaluationConfig(Section):
+class HeldoutConfig(Section):
     """Evaluation on fixed tasks, never used for training; limits that are None are those of training."""
 
     dataset: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
@@ -56,16 +56,21 @@ class EvaluationConfig(Section):
     """Maximum wall time of a rollout in evaluations, seconds."""
     samples: int = Field(default=256, ge=1)
     """Trajectories per evaluation, spread evenly over the tasks."""
-    train_samples: int = Field(default=256, ge=0)
-    """Trajectories sampled on the training tasks before and after training; 0 disables it."""
-    every: int | None = Field(default=None, ge=1)
-    """Interval between evaluations, iterations; None evaluates only before and after training."""
 
     def agent(self, training: AgentConfig) -> AgentConfig:
         """Return the agent of evaluations, given the one in training."""
         limits = ("prompt", "max_steps", "max_context", "rollout_timeout_s")
         own = {name: value for name in limits if (value := getattr(self, name)) is not None}
         return training.model_copy(update=own)
+
+
+class EvaluationConfig(HeldoutConfig):
+    """Evaluations before, during and after training; limits that are None are those of training."""
+
+    train_samples: int = Field(default=256, ge=0)
+    """Trajectories sampled on the training tasks before and after training; 0 disables it."""
+    every: int | None = Field(default=None, ge=1)
+    """Interval between evaluations, iterations; None evaluates only before and after training."""
 
 
 class SftConfig(Section):

@@ -21,6 +21,7 @@ from engine.config.run import (
     EvaluateRun,
     FineTuneRun,
     ImportRun,
+    ImproveRun,
     RolloutRun,
     SftRun,
     TrainRun,
@@ -38,6 +39,7 @@ FAILURE_NAME = "failure.json"
 
 _KINDS: Mapping[type[AnyRun], str] = {
     TrainRun: "engine.orchestrator.train:train",
+    ImproveRun: "engine.orchestrator.improvement.loop:improve",
     RolloutRun: "engine.orchestrator.collect:rollout",
     EvaluateRun: "engine.orchestrator.collect:evaluate",
     SftRun: "engine.orchestrator.sft:warm_start",

@@ -94,7 +94,7 @@ async def start_training_engines(
 
 
 async def open_sampling_engines(
-    config: TransformerPolicyConfig, run: RunContext, *, max_context: int
+    config: TransformerPolicyConfig, run: RunContext, *, max_context: int, version: int = 0
 ) -> VllmPolicy:
     """Start servers that sample a policy without a trainer, and have them prove it.
 
@@ -102,6 +102,7 @@ async def open_sampling_engines(
         config: the policy.
         run: this attempt.
         max_context: maximum length of a conversation, tokens.
+        version: policy version recorded with every token.
 
     Raises:
         ConfigError, CheckpointError, PreflightError: as ``start_training_engines``.
@@ -114,7 +115,7 @@ async def open_sampling_engines(
         opened = await asyncio.to_thread(
             open_model, str(folder), home=run.home, dtype=dtype, max_context=max_context
         )
-        await policy.publish(0, FrozenWeights(opened.model))
+        await policy.publish(version, FrozenWeights(opened.model))
     except BaseException:
         await policy.close()
         raise

@@ -30,8 +30,16 @@ SPENDING_NAME = "spending.json"
 """File in the run folder with the money that its attempts have spent."""
 
 
-async def open_run_policy(config: PolicyConfig, agent: AgentConfig, run: RunContext) -> Policy:
+async def open_run_policy(
+    config: PolicyConfig, agent: AgentConfig, run: RunContext, *, version: int = 0
+) -> Policy:
     """Open a run's policy for sampling only, engines included.
+
+    Args:
+        config: its settings.
+        agent: format and names of its tool calls.
+        run: this attempt.
+        version: policy version recorded with every token.
 
     Raises:
         CheckpointError, ModelError: as ``open_policy``.
@@ -40,12 +48,12 @@ async def open_run_policy(config: PolicyConfig, agent: AgentConfig, run: RunCont
     if isinstance(config, TransformerPolicyConfig) and config.engine == "vllm":
         from engine.orchestrator.engines import open_sampling_engines
 
-        return await open_sampling_engines(config, run, max_context=agent.max_context)
-    return await asyncio.to_thread(open_policy, config, agent, run.home, run_dir=run.run_dir)
+        return await open_sampling_engines(config, run, max_context=agent.max_context, version=version)
+    return await asyncio.to_thread(open_policy, config, agent, run.home, run_dir=run.run_dir, version=version)
 
 
 def open_policy(
-    config: PolicyConfig, agent: AgentConfig, home: Path, *, run_dir: Path | None = None
+    config: PolicyConfig, agent: AgentConfig, home: Path, *, run_dir: Path | None = None, version: int = 0
 ) -> Policy:
     """Open a policy for sampling in this process.
 
@@ -54,6 +62,7 @@ def open_policy(
         agent: format and names of its tool calls.
         home: the data folder.
         run_dir: folder for what a policy keeps between attempts; None keeps nothing.
+        version: policy version recorded with every token of a model in this process.
 
     Raises:
         ConfigError: an endpoint is unknown to this process.
@@ -62,7 +71,7 @@ def open_policy(
     """
     match config:
         case TransformerPolicyConfig():
-            return _transformer(config, agent, home)
+            return _transformer(config, agent, home, version)
         case EndpointPolicyConfig():
             return open_endpoint(config, run_dir)
         case OraclePolicyConfig():
@@ -84,7 +93,9 @@ def open_endpoint(config: EndpointPolicyConfig, run_dir: Path | None) -> Endpoin
     return EndpointPolicy(config, find_endpoint(config.endpoint), book=book)
 
 
-def _transformer(config: TransformerPolicyConfig, agent: AgentConfig, home: Path) -> TokenPolicy:
+def _transformer(
+    config: TransformerPolicyConfig, agent: AgentConfig, home: Path, version: int
+) -> TokenPolicy:
     import torch
 
     from engine.inference.builtin.sampler import TransformerPolicy
@@ -94,4 +105,10 @@ def _transformer(config: TransformerPolicyConfig, agent: AgentConfig, home: Path
     dtype = torch.bfloat16 if cuda else torch.float32
     opened = open_model(config.checkpoint, home=home, dtype=dtype, max_context=agent.max_context)
     opened.model.to("cuda" if cuda else "cpu")
-    return TransformerPolicy(opened.model, opened.chat(), max_batch=config.max_batch, name=config.checkpoint)
+    return TransformerPolicy(
+        opened.model,
+        opened.chat(),
+        version=version,
+        max_batch=config.max_batch,
+        name=config.checkpoint,
+    )

@@ -14,7 +14,7 @@ from typing import Literal
 import structlog
 
 from engine.config.rollout import DatasetConfig
-from engine.config.run import TrainRun
+from engine.config.run import ImproveRun, TrainRun
 from engine.datasets.health import Selection, select
 from engine.datasets.store import dataset_path
 from engine.errors import DatasetError
@@ -46,7 +46,7 @@ def selected_rows(config: ActingRun, run: RunContext) -> Sequence[TaskRow]:
     return _selected(config.dataset, run, rows, "tasks")
 
 
-def evaluation_rows(config: TrainRun, run: RunContext) -> Sequence[TaskRow]:
+def evaluation_rows(config: TrainRun | ImproveRun, run: RunContext) -> Sequence[TaskRow]:
     """Return the held-out tasks except quarantined ones; solve rates are not used. Raises DatasetError."""
     chosen = config.dataset.model_copy(
         update={

@@ -17,9 +17,9 @@ import structlog
 
 from engine.config.environment import FrozenLakeConfig
 from engine.config.policies import EndpointPolicyConfig, TransformerPolicyConfig
-from engine.config.run import EvaluateRun, RolloutRun, TrainRun
+from engine.config.run import EvaluateRun, ImproveRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
-from engine.config.training import EvaluationConfig
+from engine.config.training import HeldoutConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset
 from engine.environments.base import EnvironmentFactory
 from engine.environments.frozenlake_maps import frozenlake_provenance, frozenlake_rows
@@ -40,7 +40,7 @@ from engine.sandbox.preflight import require
 from engine.types import Group, TaskRow, Trajectory
 
 log = structlog.get_logger("orchestrator")
-ActingRun = TrainRun | RolloutRun | EvaluateRun
+ActingRun = TrainRun | ImproveRun | RolloutRun | EvaluateRun
 
 
 def announce(
@@ -129,7 +129,7 @@ def build_scheduler(
     environments: EnvironmentFactory,
     policy: Policy,
     *,
-    evaluation: EvaluationConfig | None = None,
+    evaluation: HeldoutConfig | None = None,
 ) -> RolloutScheduler:
     """Return a scheduler whose rollouts are recorded as this run's events.
 
@@ -138,7 +138,7 @@ def build_scheduler(
         run: this attempt.
         environments: factory of the environments.
         policy: produces the responses.
-        evaluation: settings of evaluations within training; None for the run's own rollouts.
+        evaluation: settings of evaluations within a run that learns; None for the run's own rollouts.
     """
     agent = config.agent
     sampling = SamplingParams()
@@ -156,6 +156,7 @@ def build_scheduler(
         environments = environments.for_agent(agent)
         if evaluation.temperature is not None:
             sampling = replace(sampling, temperature=evaluation.temperature)
+    repeats = config.collection.retry_temperatures if isinstance(config, RolloutRun | EvaluateRun) else ()
     observer = EventObserver(run.sink, observe_duration=environments.observe_duration)
     run.closing.callback(observer.close)
     return RolloutScheduler(
@@ -166,7 +167,7 @@ def build_scheduler(
         seed=config.seed,
         observer=observer,
         sampling=sampling,
-        retry_temperatures=() if isinstance(config, TrainRun) else config.collection.retry_temperatures,
+        retry_temperatures=repeats,
     )
 
 

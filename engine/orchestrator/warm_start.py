@@ -11,7 +11,7 @@ from typing import TypeVar
 from engine.config.environment import FrozenLakeConfig
 from engine.config.policies import TransformerPolicyConfig
 from engine.config.rollout import AgentConfig
-from engine.config.run import EvaluateRun, RolloutRun, SftRun, TrainRun
+from engine.config.run import EvaluateRun, ImproveRun, RolloutRun, SftRun, TrainRun
 from engine.errors import ConfigError
 from engine.events.types import CheckpointSaved
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
@@ -19,7 +19,7 @@ from engine.orchestrator.context import RunContext, RunResult, RunStopped
 WARM = "warm"
 """Value of ``policy.checkpoint`` in runs that start from the warm-start policy."""
 
-Run = TypeVar("Run", TrainRun, RolloutRun, EvaluateRun)
+Run = TypeVar("Run", TrainRun, ImproveRun, RolloutRun, EvaluateRun)
 
 
 async def with_start_policy(config: Run, run: RunContext) -> Run:

@@ -79,6 +79,10 @@ RUN_CHARTS = (
         "loss", "Loss", "",
         (Series("loss/value", "loss", 1), Series("loss/heldout", "evaluation loss", 4)),
     ),
+    ChartSpec(
+        "kept", "Kept rollouts", "",
+        (Series("kept/trajectories", "rollouts", 1), Series("kept/tasks", "tasks", 3)),
+    ),
     ChartSpec("rate", "Learning rate", "", (Series("update/learning_rate", "learning rate", 7),)),
     ChartSpec("entropy", "Entropy", "nats", (Series("entropy/mean", "entropy", 8),)),
     ChartSpec("grad", "Gradient norm", "", (Series("grad/norm", "norm", 6),)),

@@ -67,6 +67,8 @@ class RunHeader:
     """False for a run in which no agent acts."""
     has_charts: bool
     """Whether its iterations are drawn: those of training and of fine-tuning."""
+    phase: str
+    """Progress of the work within an iteration, in runs that report it; empty in others."""
     made: Dataset | None
     """The dataset it made, once that is there."""
     counts_made: tuple[tuple[str, int], ...]
@@ -177,9 +179,18 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         collection=collection,
         has_rollouts=has_rollouts,
         has_charts=run.kind == RunKind.SFT or (has_rollouts and collection is None),
+        phase=_phase(run),
         made=None if has_rollouts else run.datasets_made.first(),
         counts_made=() if has_rollouts else _counted(run),
     )
+
+
+def _phase(run: Run) -> str:
+    if run.total_iterations == 0:
+        return run.progress_message
+    if run.kind != RunKind.IMPROVE or run.state != RunState.RUNNING or not run.progress_total:
+        return ""
+    return f"{run.progress_message}, {run.progress_done} of {run.progress_total}"
 
 
 def _resume_label(collection: CollectionView | None) -> str:

@@ -37,6 +37,7 @@ class Collector:
         ledger: rollouts that are finished; they are neither repeated nor reported again.
         infra_retries: number of times that rollouts lost to infrastructure are repeated.
         max_concurrent: as in the scheduler.
+        message: name of the phase in reports of its progress.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class Collector:
         *,
         infra_retries: int,
         max_concurrent: int,
+        message: str = "rollouts",
     ) -> None:
         self._run = run
+        self._message = message
         self._scheduler = scheduler
         self._groups = groups
         self._ledger = ledger
@@ -81,7 +84,8 @@ class Collector:
         self._report(force=True)
         if self._ledger.lost and not self._ledger.metrics.count:
             raise RolloutsLostError(
-                f"infrastructure lost all {self._total} rollouts of iteration 0 ({self._groups[0].phase}), "
+                f"infrastructure lost all {self._total} rollouts of iteration {self._groups[0].iteration} "
+                f"({self._groups[0].phase}), "
                 f"the last one by: {self._last_loss}; they are repeated when the run is resumed"
             )
         return self._ledger.close()
@@ -147,7 +151,7 @@ class Collector:
             cost=ledger.cost,
         )
         self._run.sink.emit(
-            RunProgress, message="rollouts", done=ledger.count, total=self._total, collection=state
+            RunProgress, message=self._message, done=ledger.count, total=self._total, collection=state
         )
         if not self._alerted and (force or ledger.count >= MIN_FOR_ALERT):
             self._alerted = alert_of_losses(

@@ -50,16 +50,22 @@ class Ledger:
         """Task → bit mask of the indices of finished rollouts."""
 
     @classmethod
-    def read(cls, spool: Path) -> Ledger:
+    def read(cls, spool: Path, *, part: tuple[int, str] | None = None) -> Ledger:
         """Read the finished rollouts of all attempts since the last that started over.
 
         Rollouts that were lost or cancelled are left out: the next attempt repeats them.
+
+        Args:
+            spool: the run's spool.
+            part: iteration and phase of the rollouts; None reads all.
         """
         ledger = cls()
         for line in read_lines(spool):
             match type_of(line.data):
                 case "trajectory_finished":
-                    ledger.add(RolloutSummary.from_event(line.data))
+                    rollout = RolloutSummary.from_event(line.data)
+                    if part is None or part == (rollout.key.iteration, rollout.key.phase):
+                        ledger.add(rollout)
                 case "run_started" if json.loads(line.data).get("rollouts_kept") is None:
                     ledger = cls()
         ledger.lost.clear()

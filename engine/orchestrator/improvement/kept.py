@@ -1,0 +1,134 @@
+"""Rollouts that a round of self-improvement keeps, read from the run's own spool.
+
+A first pass finds what may be kept; after the selection a second one puts the trajectories together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.config.improvement import ImprovementConfig
+from engine.events.selection import Selected, select
+from engine.events.spool import read_lines
+from engine.events.stored_trajectories import StoredStep, StoredTrajectory
+from engine.events.types import StepFinished, TrajectoryFinished
+from engine.orchestrator.collection.ledger import type_of
+from engine.orchestrator.event_observer import TRAIN_PHASE
+from engine.patches.sections import patch_hash
+from engine.rollout.summary import RolloutSummary
+from engine.types import RolloutKey, TaskRow, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """A rollout that passed, as far as the selection needs it (``engine.events.selection.Candidate``)."""
+
+    key: RolloutKey
+    end: int
+    """Offset behind its terminal record in the spool."""
+    patch_hash: str
+    generated_tokens: int
+    num_steps: int
+
+    @property
+    def id(self) -> str:
+        """Return its identity within the run."""
+        return f"{self.key.iteration}/{self.key.task_id}/{self.key.index}"
+
+    @property
+    def task_key(self) -> str:
+        """Return its task."""
+        return self.key.task_id
+
+
+def choose_kept(spool: Path, config: ImprovementConfig, *, number: int, seed: int) -> Selected[Passed]:
+    """Return the rollouts that a round keeps.
+
+    Args:
+        spool: the run's spool.
+        config: the rule.
+        number: the round, from 0; its rollouts are finished.
+        seed: the run's seed.
+    """
+    first = number if config.learn_from == "last" else 0
+    return select(_passed(spool, range(first, number + 1), config.terminations), config, seed=seed)
+
+
+def _passed(spool: Path, rounds: range, terminations: Collection[str]) -> Iterator[Passed]:
+    seen: set[RolloutKey] = set()
+    for line in read_lines(spool):
+        if type_of(line.data) != "trajectory_finished":
+            continue
+        rollout = RolloutSummary.from_event(line.data)
+        key = rollout.key
+        if key.phase != TRAIN_PHASE or key.iteration not in rounds or rollout.is_lost or key in seen:
+            continue
+        seen.add(key)
+        if not rollout.is_solved or (terminations and rollout.termination not in terminations):
+            continue
+        patch = json.loads(line.data)["patch"]
+        yield Passed(
+            key=key,
+            end=line.end,
+            patch_hash=patch_hash(patch) if patch else "",
+            generated_tokens=rollout.generated_tokens,
+            num_steps=rollout.num_steps,
+        )
+
+
+def read_kept(
+    spool: Path, kept: Iterable[Passed], rows: Mapping[str, TaskRow], *, run_id: str, model: str
+) -> Iterator[StoredTrajectory]:
+    """Yield the kept rollouts in full, in the order in which they finished.
+
+    Args:
+        spool: the run's spool.
+        kept: what ``choose_kept`` returned.
+        rows: the run's tasks by id.
+        run_id: the run.
+        model: first policy of the run.
+    """
+    wanted = {one.end: one.key for one in kept}
+    keys = set(wanted.values())
+    steps: dict[RolloutKey, list[StoredStep]] = {}
+    for line in read_lines(spool):
+        match type_of(line.data):
+            case "trajectory_started":
+                steps.pop(RolloutKey(**json.loads(line.data)["ref"]), None)
+            case "step_finished":
+                step = StepFinished.model_validate_json(line.data)
+                if (key := RolloutKey(**step.ref.model_dump())) in keys:
+                    steps.setdefault(key, []).append(_stored_step(step))
+            case "trajectory_finished" if line.end in wanted:
+                key = wanted[line.end]
+                event = TrajectoryFinished.model_validate_json(line.data)
+                yield _stored(event, steps.pop(key, []), rows[key.task_id], line.end, run_id, model)
+
+
+def _stored_step(step: StepFinished) -> StoredStep:
+    return StoredStep(**{name: getattr(step, name) for name in StoredStep.model_fields})
+
+
+def _stored(
+    event: TrajectoryFinished, steps: list[StoredStep], row: TaskRow, number: int, run_id: str, model: str
+) -> StoredTrajectory:
+    task = row.task
+    return StoredTrajectory(
+        id=number,
+        run=int(run_id) if run_id.isdecimal() else 0,
+        model=model,
+        task_id=task.id,
+        instance_id=task.instance_id,
+        problem_statement=task.problem_statement,
+        workdir=task.workdir,
+        metadata=dict(task.metadata),
+        verdict=Verdict.PASSED,
+        reward=event.reward,
+        termination=event.termination,
+        patch=event.patch,
+        steps=steps,
+        tokens=event.tokens,
+    )

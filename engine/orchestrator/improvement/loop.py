@@ -1,0 +1,263 @@
+"""Self-improvement by rejection sampling.
+
+    run_started
+    for n in rounds:
+        evaluate at n    held-out tasks
+        collect          iteration n: group_size rollouts of every task, graded
+        keep             some of those that passed ─▶ rounds/<n + 1>/trajectories.jsonl
+        fine-tune        the first or the previous policy on them ─▶ checkpoint n + 1
+        report           iteration_finished
+    evaluate at the end
+    run_finished
+
+An attempt that follows a killed one goes on wherever it was: the spool tells which rollouts, evaluations and
+rounds are finished, and a round's folder holds what was kept and the last checkpoint of its fine-tuning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from engine.config.run import ImproveRun
+from engine.config.training import HeldoutConfig
+from engine.environments.base import EnvironmentFactory
+from engine.errors import DatasetError
+from engine.evaluation.metrics import EvaluationSummary
+from engine.events.spool import SPOOL_NAME
+from engine.events.stored_trajectories import TRAJECTORIES_FILE, write_trajectories
+from engine.events.types import CheckpointSaved, IterationFinished, IterationStarted
+from engine.inference.base import Policy
+from engine.models.frozen import freeze_policy
+from engine.orchestrator.alarms import Alarms
+from engine.orchestrator.collection.collector import Collector
+from engine.orchestrator.collection.ledger import Ledger
+from engine.orchestrator.context import RunContext, RunResult, RunStopped
+from engine.orchestrator.evaluations import report_evaluation, spread
+from engine.orchestrator.event_observer import TRAIN_PHASE
+from engine.orchestrator.improvement.kept import choose_kept, read_kept
+from engine.orchestrator.improvement.rounds import Record, clean, policy_folder, publish, round_folder, tune
+from engine.orchestrator.policies import open_run_policy
+from engine.orchestrator.progress import HELDOUT
+from engine.orchestrator.selection import evaluation_rows, run_rows
+from engine.orchestrator.setup import announce, build_scheduler, open_environments, peak_memory_mb
+from engine.orchestrator.warm_start import with_start_policy
+from engine.rollout.scheduler import GroupRequest
+from engine.types import TaskRow
+
+_INFRA_RETRIES = 1
+"""Number of times that rollouts lost to infrastructure are repeated, after all others of their phase."""
+
+
+async def improve(config: ImproveRun, run: RunContext) -> RunResult:
+    """Perform all rounds, or those that earlier attempts have not finished."""
+    started = time.monotonic()
+    record = await asyncio.to_thread(Record.read, run.run_dir / SPOOL_NAME)
+    announce(
+        run,
+        resumed_from=len(record.metrics) or None,
+        rollouts_kept=record.rollouts,
+        total_iterations=config.improvement.rounds,
+    )
+    config = await with_start_policy(config, run)
+    loop = ImprovementLoop(config, run, record)
+    try:
+        await loop.run()
+    except RunStopped as stop:
+        return RunResult(state="stopped", reason=str(stop), summary=loop.summary(started))
+    return RunResult(state="succeeded", summary=loop.summary(started))
+
+
+class ImprovementLoop:
+    """Rounds of one attempt.
+
+    Args:
+        config: the run's configuration.
+        run: this attempt.
+        record: results of earlier attempts.
+    """
+
+    def __init__(self, config: ImproveRun, run: RunContext, record: Record) -> None:
+        self._config, self._run, self._record = config, run, record
+        self._spool = run.run_dir / SPOOL_NAME
+        self._alarms = Alarms(run)
+        self._rows: Sequence[TaskRow] = ()
+        self._heldout: Sequence[TaskRow] = ()
+        self._environments: EnvironmentFactory | None = None
+
+    async def run(self) -> None:
+        """Perform what is left.
+
+        Raises:
+            RunStopped, FencedError, DeliveryError: the attempt must end.
+            DatasetError: no rollout may be kept, or nothing that is kept can be trained on.
+            RolloutsLostError: infrastructure lost all rollouts of a phase.
+        """
+        config, run = self._config, self._run
+        self._rows = await asyncio.to_thread(run_rows, config, run)
+        self._heldout = await asyncio.to_thread(evaluation_rows, config, run)
+        start = policy_folder(run.run_dir, 0)
+        await asyncio.to_thread(freeze_policy, config.policy.checkpoint, start, home=run.home)
+        rounds = config.improvement.rounds
+        for number in range(len(self._record.metrics), rounds):
+            await self._improve(number)
+        if rounds not in self._record.evaluations:
+            policy = await self._open_policy(rounds)
+            try:
+                await self._evaluate(policy, rounds)
+            finally:
+                await policy.close()
+
+    async def _improve(self, number: int) -> None:
+        """Perform a round: sample, keep, fine-tune, report."""
+        run, started = self._run, time.monotonic()
+        metrics = await self._sample(number)
+        sampled = time.monotonic()
+        metrics |= await asyncio.to_thread(self._keep, number)
+        with run.probe.phase("update"):
+            tuned = await tune(self._config, run, number)
+        metrics |= _losses(tuned)
+        checkpoint = await asyncio.to_thread(publish, run.run_dir, number, home=run.home)
+        saved = {"path": str(checkpoint.path), "checksum": checkpoint.checksum}
+        held = run.probe.report()
+        self._alarms.loop_held(number, held)
+        ended = time.monotonic()
+        metrics |= {"time/update": ended - sampled, "time/iteration": ended - started, **held.metrics}
+        run.sink.emit(CheckpointSaved, iteration=number + 1, policy_version=number + 1, **saved)
+        run.sink.emit(IterationFinished, iteration=number, policy_version=number + 1, metrics=metrics)
+        self._record.metrics[number] = metrics
+        await asyncio.to_thread(clean, run.run_dir, number)
+
+    async def _sample(self, number: int) -> dict[str, float]:
+        """Evaluate the policy of a round and roll it out; return metrics of the rollouts and the policy."""
+        size, started = self._config.rollout.group_size, time.monotonic()
+        policy = await self._open_policy(number)
+        try:
+            if number not in self._record.evaluations:
+                await self._evaluate(policy, number)
+            groups = [
+                GroupRequest(row=row, iteration=number, phase=TRAIN_PHASE, size=size) for row in self._rows
+            ]
+            self._run.sink.emit(
+                IterationStarted,
+                iteration=number,
+                policy_version=number,
+                task_ids=[row.task.id for row in self._rows],
+            )
+            ledger = await self._collect(policy, groups)
+            metrics = ledger.metrics.metrics() | await policy.take_metrics()
+            return metrics | {"time/rollout": time.monotonic() - started}
+        finally:
+            await policy.close()
+
+    async def _evaluate(self, policy: Policy, number: int) -> None:
+        settings = self._config.evaluation
+        phase = f"eval:{HELDOUT}"
+        requests = spread(self._heldout, settings.samples, iteration=number, phase=phase)
+        ledger = await self._collect(policy, requests, evaluation=settings)
+        summary = ledger.metrics.tally.summary()
+        metrics = ledger.metrics.metrics() | await policy.take_metrics()
+        await asyncio.to_thread(
+            report_evaluation,
+            self._run,
+            summary,
+            iteration=number,
+            name=HELDOUT,
+            policy_version=number,
+            metrics=metrics,
+        )
+        self._record.evaluations[number] = _rates(summary)
+
+    async def _collect(
+        self, policy: Policy, groups: Sequence[GroupRequest], *, evaluation: HeldoutConfig | None = None
+    ) -> Ledger:
+        """Roll out and grade what earlier attempts have not."""
+        run, first = self._run, groups[0]
+        if self._environments is None:
+            self._environments = await open_environments(self._config, run)
+        ledger = await asyncio.to_thread(Ledger.read, self._spool, part=(first.iteration, first.phase))
+        scheduler = build_scheduler(self._config, run, self._environments, policy, evaluation=evaluation)
+        collector = Collector(
+            run,
+            scheduler,
+            groups,
+            ledger,
+            infra_retries=_INFRA_RETRIES,
+            max_concurrent=self._config.rollout.max_concurrent,
+            message=f"round {first.iteration + 1}: rollouts" if evaluation is None else "evaluation",
+        )
+        with run.probe.phase("rollout" if evaluation is None else "evaluation"):
+            await collector.collect()
+        return ledger
+
+    async def _open_policy(self, rounds: int) -> Policy:
+        """Open the policy after so many rounds."""
+        checkpoint = str(policy_folder(self._run.run_dir, rounds))
+        policy = self._config.policy.model_copy(update={"checkpoint": checkpoint})
+        return await open_run_policy(policy, self._config.agent, self._run, version=rounds)
+
+    def _keep(self, number: int) -> dict[str, float]:
+        """Write what a round is trained on, once; return counts."""
+        config, run = self._config.improvement, self._run
+        selected = choose_kept(self._spool, config, number=number, seed=self._config.seed)
+        kept = selected.chosen
+        if not kept:
+            raise DatasetError(
+                f"no rollout of round {number + 1} can be kept: none passed and ended by "
+                f"{' or '.join(config.terminations) or 'any reason'}; raise rollout.group_size or "
+                "policy.temperature, or start from a better policy"
+            )
+        path: Path = round_folder(run.run_dir, number) / TRAJECTORIES_FILE
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            rows = {row.task.id: row for row in self._rows}
+            model = self._config.policy.checkpoint
+            write_trajectories(path, read_kept(self._spool, kept, rows, run_id=run.run_id, model=model))
+        return {
+            "kept/trajectories": float(len(kept)),
+            "kept/tasks": float(len({one.task_key for one in kept})),
+            "kept/duplicates": float(selected.duplicates),
+            "kept/over_cap": float(selected.over_cap),
+        }
+
+    def summary(self, started: float) -> dict[str, float | int | str | None]:
+        """Return the headline numbers of all attempts; ``started`` is when this one began."""
+        record = self._record
+        found: dict[str, float | int | str | None] = {
+            "iterations": len(record.metrics),
+            "seconds": round(time.monotonic() - started, 1),
+            "peak_memory_mb": round(peak_memory_mb(), 1),
+        }
+        for label, place in (("first", min), ("last", max)):
+            if record.metrics:
+                found[f"solve_rate_{label}"] = record.metrics[place(record.metrics)]["solve/rate"]
+            if record.evaluations:
+                evaluation = record.evaluations[place(record.evaluations)]
+                found[f"heldout_{label}"] = evaluation["solve_rate"]
+                found[f"heldout_{label}_low"] = evaluation["interval_low"]
+                found[f"heldout_{label}_high"] = evaluation["interval_high"]
+        return found
+
+
+def _losses(tuned: Mapping[str, float | int | str | None]) -> dict[str, float]:
+    """Return the metrics of a round's fine-tuning from its summary."""
+    names = {
+        "train_loss": "loss/value",
+        "heldout_loss": "loss/heldout",
+        "heldout_loss_before": "loss/heldout_before",
+        "steps": "update/steps",
+        "sampled_tokens": "tokens/trained",
+    }
+    return {
+        metric: float(value)
+        for name, metric in names.items()
+        if isinstance(value := tuned.get(name), int | float)
+    }
+
+
+def _rates(summary: EvaluationSummary) -> dict[str, float]:
+    values = dataclasses.asdict(summary)
+    return {name: values[name] for name in ("solve_rate", "interval_low", "interval_high")}

@@ -1,0 +1,158 @@
+"""What is known of the rounds of a run, and their fine-tuning as part of the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from engine.config.fine_tuning import ConversationConfig, FineTuningConfig
+from engine.config.run import FineTuneRun, ImproveRun
+from engine.errors import CheckpointError
+from engine.events.sink import EventSink
+from engine.events.spool import read_lines
+from engine.events.types import (
+    CheckpointSaved,
+    IterationFinished,
+    IterationStarted,
+    RunPlanned,
+    RunProgress,
+    RunStarted,
+)
+from engine.models.frozen import freeze_policy
+from engine.orchestrator.collection.ledger import type_of
+from engine.orchestrator.context import RunContext, RunStopped
+from engine.orchestrator.fine_tune import fine_tune
+from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest
+
+ROUNDS = "rounds"
+"""Folder in the run's folder: of each round what was trained on and, while it lasts, its checkpoints."""
+
+
+@dataclass(slots=True)
+class Record:
+    """Results of all attempts, by round."""
+
+    metrics: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    """Finished round → its metrics."""
+    evaluations: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    """Number of finished rounds → solve rate of the evaluation then, with its interval."""
+    rollouts: int = 0
+    """Finished rollouts, evaluations included."""
+
+    @classmethod
+    def read(cls, spool: Path) -> Self:
+        """Read what earlier attempts recorded."""
+        found = cls()
+        for line in read_lines(spool):
+            match type_of(line.data):
+                case "trajectory_finished":
+                    found.rollouts += 1
+                case "iteration_finished":
+                    event = json.loads(line.data)
+                    found.metrics[event["iteration"]] = event["metrics"]
+                case "evaluation_finished":
+                    event = json.loads(line.data)
+                    found.evaluations[event["iteration"]] = event
+        return found
+
+
+def policy_folder(run_dir: Path, rounds: int) -> Path:
+    """Return the folder of the policy after so many rounds; 0 is the run's first policy."""
+    return run_dir / "checkpoints" / f"{rounds:05d}" if rounds else run_dir / "start"
+
+
+async def tune(config: ImproveRun, run: RunContext, number: int) -> Mapping[str, Any]:
+    """Fine-tune a policy on what a round kept, or go on where an earlier attempt was; return the summary.
+
+    Args:
+        config: the run's configuration.
+        run: this attempt.
+        number: the round, from 0.
+
+    Raises:
+        RunStopped, FencedError, DeliveryError: the attempt must end.
+        DatasetError: nothing that was kept can be trained on.
+    """
+    start = number if config.improvement.start_from == "previous" else 0
+    tuning = FineTuneRun(
+        name=config.name,
+        seed=config.seed,
+        trainer=FineTuningConfig(**config.trainer.model_dump(), start=str(policy_folder(run.run_dir, start))),
+        conversation=_conversation(config),
+    )
+    inside = dataclasses.replace(
+        run, run_dir=round_folder(run.run_dir, number), sink=_RoundSink(run.sink, number)
+    )
+    result = await fine_tune(tuning, inside)
+    if result.state == "stopped":
+        raise RunStopped(result.reason)
+    return result.summary
+
+
+def _conversation(config: ImproveRun) -> ConversationConfig:
+    """Return how to render a rollout whose ids do not decode to its responses; FrozenLake has none."""
+    agent = config.agent
+    if agent.tool_format == "words":
+        return ConversationConfig()
+    return ConversationConfig(
+        prompt=agent.prompt,
+        tool_format=agent.tool_format,
+        tools=agent.tools,
+        thinking_history=agent.thinking_history,
+    )
+
+
+def round_folder(run_dir: Path, number: int) -> Path:
+    """Return the folder of a round, from 0."""
+    return run_dir / ROUNDS / f"{number + 1:02d}"
+
+
+def publish(run_dir: Path, number: int, *, home: Path) -> Checkpoint:
+    """Make the last checkpoint of a round's fine-tuning the run's checkpoint; return it.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    found = load_latest(round_folder(run_dir, number))
+    if found is None:
+        raise CheckpointError(f"round {number + 1} has no checkpoint: resume the run to train it again")
+    folder = freeze_policy(str(found.path), policy_folder(run_dir, number + 1), home=home)
+    return dataclasses.replace(found, path=folder, iteration=number + 1)
+
+
+def clean(run_dir: Path, number: int) -> None:
+    """Remove what only a round in progress needs: the state of its optimizer."""
+    folder = round_folder(run_dir, number)
+    for path in (folder / "checkpoints", folder / "base"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class _RoundSink:
+    """Sink of a fine-tuning within a run: its steps are progress of a round and not iterations.
+
+    Args:
+        sink: the run's.
+        number: the round, from 0.
+    """
+
+    def __init__(self, sink: EventSink, number: int) -> None:
+        self._sink = sink
+        self._message = f"round {number + 1}: fine-tuning"
+        self._total = 0
+
+    def emit(self, event_type: type[Any], /, **fields: Any) -> int:
+        """Record an event as part of the round; 0 for one that is left out."""
+        if event_type is RunPlanned:
+            self._total = fields["total_iterations"]
+        if event_type is IterationFinished:
+            return self._sink.emit(
+                RunProgress, message=self._message, done=fields["iteration"] + 1, total=self._total
+            )
+        if event_type in (RunStarted, RunPlanned, IterationStarted, CheckpointSaved):
+            return 0
+        return self._sink.emit(event_type, **fields)

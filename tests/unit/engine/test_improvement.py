@@ -1,0 +1,313 @@
+"""Runs of kind ``improve``: rounds, kept rollouts, resuming, on FrozenLake with the settings of seconds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from engine.config.environment import FrozenLakeConfig
+from engine.config.fine_tuning import SelectionRule
+from engine.config.recipes.frozenlake import AGENT
+from engine.config.run import ImproveRun, parse_run_config
+from engine.errors import ConfigError
+from engine.events.control import Control
+from engine.events.selection import select
+from engine.events.spool import SpoolSink
+from engine.events.stored_trajectories import TRAJECTORIES_FILE, StoredTrajectory, read_trajectories
+from engine.events.token_block import decode
+from engine.models.opening import open_model
+from engine.orchestrator import execute
+from engine.orchestrator.context import RunContext
+from engine.trainer.checkpoints.checkpoint import load_latest
+from tests.unit.environments.lake_builders import LAKE, of_type
+
+SAME_EVERY_TIME = ("time", "host", "pid", "seq", "epoch")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return tmp_path_factory.mktemp("home")
+
+
+def configured(**changes: Any) -> ImproveRun:
+    improvement = {"rounds": 2, "per_task": 2, **changes.pop("improvement", {})}
+    lake = FrozenLakeConfig(**{**LAKE, **changes.pop("environment", {})})
+    data = {
+        "kind": "improve",
+        "name": "t",
+        "environment": lake.model_dump(),
+        "agent": AGENT.model_dump(),
+        "policy": {"checkpoint": "warm", "temperature": 0.8},
+        "rollout": {"group_size": 4, "max_concurrent": 1},
+        "improvement": improvement,
+        "trainer": {"max_tokens": 512, "learning_rate": 1e-3, "batch_size": 4, "threads": 1, "device": "cpu"},
+        "evaluation": {"samples": 6},
+        **changes,
+    }
+    config = parse_run_config(data)
+    assert isinstance(config, ImproveRun)
+    return config
+
+
+def attempt(
+    home: Path, name: str, config: ImproveRun, *, epoch: int = 1, control: Control | None = None
+) -> tuple[int, list[dict[str, Any]]]:
+    """Perform an attempt in this process; return its exit code and the events of all attempts."""
+    run_dir = home / "runs" / name
+    run_dir.mkdir(parents=True, exist_ok=True)
+    sink = SpoolSink(run_dir, epoch=epoch)
+    run = RunContext(
+        run_id=name, epoch=epoch, run_dir=run_dir, home=home, sink=sink, control=control or Control()
+    )
+    code = execute(config, run)
+    sink.close()
+    return code, [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+
+
+def perform(home: Path, name: str, config: ImproveRun, **attempted: Any) -> list[dict[str, Any]]:
+    code, log = attempt(home, name, config, **attempted)
+    assert code == 0, log[-1]
+    return log
+
+
+def kept(home: Path, name: str, number: int) -> list[StoredTrajectory]:
+    """Return what a round (from 1) was trained on."""
+    return list(read_trajectories(home / "runs" / name / "rounds" / f"{number:02d}" / TRAJECTORIES_FILE))
+
+
+def parameters(home: Path, ref: str) -> dict[str, torch.Tensor]:
+    return dict(open_model(ref, home=home).model.named_parameters())
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.fixture(scope="module")
+def whole(home: Path) -> list[dict[str, Any]]:
+    return perform(home, "whole", configured())
+
+
+def test_every_round_samples_keeps_and_learns_and_is_evaluated(
+    home: Path, whole: list[dict[str, Any]]
+) -> None:
+    assert whole[0]["total_iterations"] == 2
+    assert whole[-1]["state"] == "succeeded"
+    order = [
+        (event["type"], event["iteration"])
+        for event in whole
+        if event["type"]
+        in ("evaluation_finished", "iteration_started", "checkpoint_saved", "iteration_finished")
+    ]
+    assert order == [
+        ("evaluation_finished", 0),
+        ("iteration_started", 0),
+        ("checkpoint_saved", 1),
+        ("iteration_finished", 0),
+        ("evaluation_finished", 1),
+        ("iteration_started", 1),
+        ("checkpoint_saved", 2),
+        ("iteration_finished", 1),
+        ("evaluation_finished", 2),
+    ]
+    finished = of_type(whole, "trajectory_finished")
+    counts = Counter((event["ref"]["phase"], event["ref"]["iteration"]) for event in finished)
+    assert counts == {
+        **{("eval:heldout", number): 6 for number in range(3)},
+        **{("train", number): 24 for number in range(2)},
+    }
+    assert all(event["policy_version_max"] == event["ref"]["iteration"] for event in finished)
+    solved = {
+        (event["ref"]["iteration"], event["ref"]["task_id"], event["ref"]["index"])
+        for event in finished
+        if event["verdict"] == "passed" and event["ref"]["phase"] == "train"
+    }
+    for number, metrics in enumerate(event["metrics"] for event in of_type(whole, "iteration_finished")):
+        found = kept(home, "whole", number + 1)
+        assert metrics["kept/trajectories"] == len(found) > 0
+        assert metrics["kept/tasks"] == len({one.task_id for one in found})
+        assert max(Counter(one.task_id for one in found).values()) == 2
+        assert {one.task_id for one in found} == {task for round_, task, _ in solved if round_ <= number}
+        assert all(one.verdict == "passed" and one.steps and one.tokens for one in found)
+        for one in found:
+            assert one.tokens is not None
+            assert len(one.steps) == decode(one.tokens.data).steps.max() + 1
+        assert metrics["loss/value"] > 0
+        assert metrics["tokens/trained"] > 0
+    assert same(parameters(home, "run:whole"), parameters(home, str(home / "runs/whole/checkpoints/00002")))
+    assert not same(
+        parameters(home, "run:whole"), parameters(home, str(home / "runs/whole/checkpoints/00001"))
+    )
+    assert not list((home / "runs/whole/rounds").glob("*/checkpoints"))
+
+
+def test_the_summary_compares_the_first_policy_with_the_last(whole: list[dict[str, Any]]) -> None:
+    summary = whole[-1]["summary"]
+    rates = [event["solve_rate"] for event in of_type(whole, "evaluation_finished")]
+    assert (summary["heldout_first"], summary["heldout_last"]) == (rates[0], rates[-1])
+    assert summary["iterations"] == 2
+    rounds = [event["metrics"]["solve/rate"] for event in of_type(whole, "iteration_finished")]
+    assert (summary["solve_rate_first"], summary["solve_rate_last"]) == (rounds[0], rounds[-1])
+
+
+class _StopsAt(Control):
+    """Requests a stop once the spool has an event of a type for the n-th time."""
+
+    def __init__(self, spool: Path, event_type: str, count: int) -> None:
+        super().__init__()
+        self._spool, self._mark, self._count = spool, f'"type":"{event_type}"', count
+
+    def desired(self) -> Any:
+        if self._spool.exists() and self._spool.read_text().count(self._mark) >= self._count:
+            self.stop("enough")
+        return super().desired()
+
+
+@pytest.mark.parametrize(
+    ("event_type", "count"),
+    [
+        ("run_started", 1),
+        ("trajectory_finished", 3),  # in the first evaluation
+        ("evaluation_finished", 1),
+        ("trajectory_finished", 17),  # in the first collection
+        ("run_progress", 20),
+        ("checkpoint_saved", 1),
+        ("iteration_finished", 1),
+        ("trajectory_finished", 50),
+        ("iteration_finished", 2),
+    ],
+)
+def test_a_resumed_run_ends_as_one_that_was_not_stopped(
+    home: Path, whole: list[dict[str, Any]], event_type: str, count: int
+) -> None:
+    name = f"{event_type}-{count}"
+    control = _StopsAt(home / "runs" / name / "events.jsonl", event_type, count)
+    stopped = perform(home, name, configured(), control=control)
+    assert stopped[-1]["state"] == "stopped"
+    log = perform(home, name, configured(), epoch=2)
+    assert log[-1]["state"] == "succeeded"
+    again = of_type(log, "run_started")[1]
+    assert again["rollouts_kept"] == len(of_type(stopped, "trajectory_finished"))
+    assert again["resumed_from"] == (len(of_type(stopped, "iteration_finished")) or None)
+    for number in (1, 2):
+        assert [one.tokens for one in kept(home, name, number)] == [
+            one.tokens for one in kept(home, "whole", number)
+        ]
+    assert same(parameters(home, f"run:{name}"), parameters(home, "run:whole"))
+    for key in ("heldout_first", "heldout_last", "solve_rate_first", "solve_rate_last"):
+        assert log[-1]["summary"][key] == whole[-1]["summary"][key]
+    cancelled = {
+        json.dumps(event["ref"])
+        for event in of_type(log, "trajectory_finished")
+        if event["termination"] == "cancelled"
+    }
+    refs = Counter(json.dumps(event["ref"]) for event in of_type(log, "trajectory_finished"))
+    assert {ref for ref, number in refs.items() if number > 1} <= cancelled
+
+
+def test_fine_tuning_goes_on_from_its_last_checkpoint(home: Path, whole: list[dict[str, Any]]) -> None:
+    """A stop in the middle of a round's fine-tuning repeats no rollout and no epoch that was saved."""
+    name = "tuning"
+    folder = home / "runs" / name / "rounds" / "01"
+
+    class StopsAfterTheFirstEpoch(Control):
+        def desired(self) -> Any:
+            if list(folder.glob("checkpoints/[0-9]*")):
+                self.stop("enough")
+            return super().desired()
+
+    config = configured(trainer={**configured().trainer.model_dump(), "checkpoint_every": 1})
+    stopped = perform(home, name, config, control=StopsAfterTheFirstEpoch())
+    assert stopped[-1]["state"] == "stopped"
+    assert not of_type(stopped, "iteration_finished")
+    saved = load_latest(folder)
+    assert saved is not None
+    sampled = len(of_type(stopped, "trajectory_finished"))
+    log = perform(home, name, config, epoch=2)
+    resumed = next(index for index, event in enumerate(log) if event["epoch"] == 2)
+    before = [event for event in log[resumed:] if event["type"] == "trajectory_finished"]
+    tuned = [e["done"] for e in log[resumed:] if e["type"] == "run_progress" and "tuning" in e["message"]]
+    assert tuned[0] == saved.iteration + 1
+    assert len(before) == len(of_type(whole, "trajectory_finished")) - sampled
+    assert same(parameters(home, f"run:{name}"), parameters(home, "run:whole"))
+
+
+def test_rounds_may_learn_from_the_last_rollouts_and_go_on_from_the_last_policy(
+    home: Path, whole: list[dict[str, Any]]
+) -> None:
+    config = configured(improvement={"learn_from": "last", "start_from": "previous"})
+    log = perform(home, "last", config)
+    assert len(log) > 0
+    solved = {
+        event["ref"]["task_id"]
+        for event in of_type(log, "trajectory_finished")
+        if event["verdict"] == "passed"
+        and event["ref"]["phase"] == "train"
+        and event["ref"]["iteration"] == 1
+    }
+    assert {one.task_id for one in kept(home, "last", 2)} == solved
+    first = home / "runs/last/checkpoints/00001"
+    assert same(parameters(home, str(first)), parameters(home, str(home / "runs/whole/checkpoints/00001")))
+    assert not same(parameters(home, "run:last"), parameters(home, "run:whole"))
+    assert json.loads((home / "runs/last/checkpoints/00002/provenance.json").read_text())["from"] == str(
+        first
+    )
+
+
+def test_adapters_are_trained_in_every_round(home: Path) -> None:
+    trainer = {**configured().trainer.model_dump(), "lora_rank": 2}
+    log = perform(home, "lora", configured(trainer=trainer, improvement={"start_from": "previous"}))
+    assert log[-1]["state"] == "succeeded"
+    base = parameters(home, str(home / "runs/lora/start"))
+    first = parameters(home, str(home / "runs/lora/checkpoints/00001"))
+    assert not same(base, first)
+    assert not same(first, parameters(home, "run:lora"))
+
+
+def test_a_round_in_which_nothing_passes_ends_the_run_with_the_reason(home: Path) -> None:
+    config = configured(improvement={"terminations": ["max_context"]})
+    code, log = attempt(home, "nothing", config)
+    assert code == 1
+    assert log[-1]["state"] == "failed"
+    assert "no rollout of round 1 can be kept: none passed and ended by max_context" in log[-1]["reason"]
+
+
+def test_settings_without_effect_are_refused() -> None:
+    data = configured().model_dump(mode="json")
+    data["policy"]["engine"] = "vllm"
+    data["policy"]["vllm"]["in_flight"] = "keep"
+    with pytest.raises(ConfigError, match=r"policy.vllm.in_flight: has no effect here"):
+        parse_run_config(data)
+
+
+class _One(NamedTuple):
+    id: int
+    task_key: str
+    generated_tokens: int = 10
+    patch_hash: str = ""
+    num_steps: int = 1
+
+
+def test_a_limit_is_spread_over_tasks() -> None:
+    many = [_One(number, "a", 10 + number) for number in range(10)]
+    few = [_One(number, task, 1000) for number, task in ((10, "b"), (11, "c"))]
+    found = select([*many, *few], SelectionRule(prefer="shortest", limit=4, distinct_patches=False), seed=0)
+    assert found.chosen[0].id == 0
+    assert {one.id for one in found.chosen[1:3]} == {10, 11}
+    assert found.chosen[3].id == 1
+    assert Counter(one.task_key for one in found.chosen) == {"a": 2, "b": 1, "c": 1}
+    assert (found.duplicates, found.over_cap, found.over_limit) == (0, 0, 8)
+
+
+def test_one_of_equal_patches_is_selected_and_the_rest_is_counted() -> None:
+    rows = [_One(number, "a", 10 + number, "same") for number in range(3)] + [_One(3, "a", 1, "other")]
+    found = select(rows, SelectionRule(prefer="shortest", per_task=1), seed=0)
+    assert [one.id for one in found.chosen] == [3]
+    assert (found.duplicates, found.over_cap, found.over_limit) == (2, 1, 0)
+    assert {one.id for one in select(rows, SelectionRule(prefer="shortest"), seed=0).chosen} == {0, 3}
