@@ -21,6 +21,7 @@ KINDS = {
     "validate-dataset": RunKind.VALIDATE,
     "import-dataset": RunKind.IMPORT,
     "quickstart": RunKind.TRAIN,
+    "quickstart-improve": RunKind.IMPROVE,
 }
 
 
@@ -67,7 +68,7 @@ def test_the_migration_converts_stored_runs_there_and_back() -> None:
     (convert,) = (operation for operation in migration.operations if isinstance(operation, RunSQL))
     execute(convert.reverse_sql)
     older = stored(made)
-    assert {kind for kind, _ in older.values()} == {RunKind.CURATE, RunKind.TRAIN}
+    assert {kind for kind, _ in older.values()} == {RunKind.CURATE, RunKind.TRAIN, RunKind.IMPROVE}
     for kind, config in older.values():
         assert config["kind"] == kind
     execute(convert.sql)
