@@ -8,6 +8,7 @@ import re
 import pytest
 from django.core.management import call_command
 from django.test import Client
+from django.urls import reverse
 
 from engine.types import RunState
 from tests.event_builders import Stream, ref
@@ -55,12 +56,12 @@ def test_pages_show_rounds_and_what_happens_within_one(operator: Client) -> None
     stream.started(total=3)
     stream.add("run_progress", message="evaluation", done=4, total=16)
     post(claim, stream)
-    assert stats(operator, run).startswith("Rounds 0 of 3 evaluation, 4 of 16")
+    assert stats(operator, run).startswith("Rounds 0 of 3 evaluation 4/16")
     stream.evaluation(0)
     stream.trajectory(ref(0, "a", 0))
-    stream.add("run_progress", message="round 1: fine-tuning", done=2, total=8)
+    stream.add("run_progress", message="fine-tuning", done=2, total=8)
     post(claim, stream)
-    assert "round 1: fine-tuning, 2 of 8" in stats(operator, run)
+    assert "fine-tuning 2/8" in stats(operator, run)
     metrics = {"kept/trajectories": 7.0, "kept/tasks": 3.0, "solve/rate": 0.5}
     stream.add("iteration_started", iteration=0, policy_version=0, task_ids=["a"])
     stream.add("iteration_finished", iteration=0, policy_version=1, metrics=metrics)
@@ -69,6 +70,9 @@ def test_pages_show_rounds_and_what_happens_within_one(operator: Client) -> None
     post(claim, stream)
     page = operator.get(f"/runs/{run.pk}/").content.decode()
     assert "Kept rollouts" in page
+    assert "From rollouts to tokens" not in page
+    iteration = operator.get(reverse("iteration-detail", args=[run.pk, "train", 0])).content.decode()
+    assert "From rollouts to tokens" not in iteration
     assert stats(operator, run).startswith("Rounds 1 of 3")
     assert "fine-tuning" not in stats(operator, run)
     assert "before training" in operator.get(f"/runs/{run.pk}/?tab=evaluation").content.decode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.types import RunKind
 from webapp.contexts.advantage import Sibling, siblings
 from webapp.contexts.frame import Crumb, LiveCursor, iteration_url, phase_label, run_crumbs
 from webapp.contexts.numbers import whole
@@ -70,8 +71,9 @@ def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str])
     seconds = None
     if iteration is not None and iteration.finished_at is not None:
         seconds = (iteration.finished_at - iteration.started_at).total_seconds()
-    funnel = iteration_reads.funnel(run.pk, index) if phase == "train" else None
     train = phase == "train"
+    trains = train and run.kind != RunKind.IMPROVE
+    funnel = iteration_reads.funnel(run.pk, index) if trains else None
     has_next = train and run.current_iteration is not None and index < run.current_iteration
     return IterationContext(
         section="runs",

@@ -190,7 +190,7 @@ def _phase(run: Run) -> str:
         return run.progress_message
     if run.kind != RunKind.IMPROVE or run.state != RunState.RUNNING or not run.progress_total:
         return ""
-    return f"{run.progress_message}, {run.progress_done} of {run.progress_total}"
+    return f"{run.progress_message} {run.progress_done}/{run.progress_total}"
 
 
 def _resume_label(collection: CollectionView | None) -> str:

@@ -125,7 +125,7 @@ def build_run_detail(run: Run, params: Mapping[str, str], *, role: Role) -> RunD
     tab, tabs = params.get("tab", ""), tab_names(run.kind)
     tab = tab if tab in {*TABS, *tabs} else tabs[0]
     alerts, num_alerts = alert_reads.open_alerts(run_id=run.pk, limit=5)
-    trains = points and header.collection is None
+    trains = points and header.collection is None and run.kind != RunKind.IMPROVE
     latest = iteration_reads.funnel(run.pk, points[-1].index) if trains else None
     return RunDetailContext(
         section="runs",

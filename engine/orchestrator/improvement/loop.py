@@ -187,7 +187,7 @@ class ImprovementLoop:
             ledger,
             infra_retries=_INFRA_RETRIES,
             max_concurrent=self._config.rollout.max_concurrent,
-            message=f"round {first.iteration + 1}: rollouts" if evaluation is None else "evaluation",
+            message="rollouts" if evaluation is None else "evaluation",
         )
         with run.probe.phase("rollout" if evaluation is None else "evaluation"):
             await collector.collect()

@@ -85,9 +85,7 @@ async def tune(config: ImproveRun, run: RunContext, number: int) -> Mapping[str,
         trainer=FineTuningConfig(**config.trainer.model_dump(), start=str(policy_folder(run.run_dir, start))),
         conversation=_conversation(config),
     )
-    inside = dataclasses.replace(
-        run, run_dir=round_folder(run.run_dir, number), sink=_RoundSink(run.sink, number)
-    )
+    inside = dataclasses.replace(run, run_dir=round_folder(run.run_dir, number), sink=_RoundSink(run.sink))
     result = await fine_tune(tuning, inside)
     if result.state == "stopped":
         raise RunStopped(result.reason)
@@ -137,12 +135,10 @@ class _RoundSink:
 
     Args:
         sink: the run's.
-        number: the round, from 0.
     """
 
-    def __init__(self, sink: EventSink, number: int) -> None:
+    def __init__(self, sink: EventSink) -> None:
         self._sink = sink
-        self._message = f"round {number + 1}: fine-tuning"
         self._total = 0
 
     def emit(self, event_type: type[Any], /, **fields: Any) -> int:
@@ -151,7 +147,7 @@ class _RoundSink:
             self._total = fields["total_iterations"]
         if event_type is IterationFinished:
             return self._sink.emit(
-                RunProgress, message=self._message, done=fields["iteration"] + 1, total=self._total
+                RunProgress, message="fine-tuning", done=fields["iteration"] + 1, total=self._total
             )
         if event_type in (RunStarted, RunPlanned, IterationStarted, CheckpointSaved):
             return 0

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('webapp', '0032_scores'),
+        ('webapp', '0034_fill_evaluation_columns'),
     ]
 
     operations = [
