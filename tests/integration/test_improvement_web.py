@@ -7,6 +7,7 @@ import re
 
 import pytest
 from django.core.management import call_command
+from django.core.management.base import CommandError
 from django.test import Client
 from django.urls import reverse
 
@@ -112,3 +113,39 @@ def test_a_run_may_find_out_how_many_iterations_it_has() -> None:
     post(claim, stream)
     run.refresh_from_db()
     assert run.total_iterations == 12
+
+
+def test_one_recipe_from_several_starts_is_one_experiment_with_one_comparison(operator: Client) -> None:
+    make_dataset()
+    starts = ["builtin:quickstart", "run:7"]
+    command = ["launch", "quickstart", "--each", f"policy.checkpoint={json.dumps(starts)}"]
+    call_command(*command, "--experiment", "starts", "--set", "trainer.iterations=1")
+    made = list(Run.objects.order_by("pk"))
+    assert [run.config["policy"]["checkpoint"] for run in made] == starts
+    assert [run.name for run in made] == ["quickstart (builtin:quickstart)", "quickstart (run:7)"]
+    assert {run.state for run in made} == {RunState.QUEUED}
+    for run, evaluations in zip(made, (2, 1), strict=True):
+        claim = attempts.claim_launch(run_id=run.pk)
+        assert claim is not None
+        stream = Stream()
+        stream.started(total=1)
+        for number in range(evaluations):
+            stream.evaluation(number)
+        post(claim, stream)
+    (experiment,) = {run.experiment for run in made}
+    assert experiment is not None
+    page = operator.get(f"/experiments/{experiment.pk}/").content.decode()
+    (table,) = re.findall(r"<h2>Held-out tasks</h2>.*?</table>", page, re.DOTALL)
+    text = " ".join(re.sub(r"<[^>]+>", " ", table).split())
+    assert "quickstart (builtin:quickstart) builtin:quickstart 100" in text
+    assert "quickstart (run:7) run:7 100" in text
+
+
+@pytest.mark.parametrize("values", ["[]", "run:3", "3"])
+def test_values_that_are_no_list_make_no_run(values: str) -> None:
+    make_dataset()
+    with pytest.raises(CommandError, match="at least one value"):
+        call_command("launch", "quickstart", "--each", f"policy.checkpoint={values}")
+    with pytest.raises(CommandError):
+        call_command("launch", "quickstart", "--each", 'policy.checkpoint=["builtin:quickstart", "no"]')
+    assert not Run.objects.exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from django.urls import reverse
@@ -10,9 +10,11 @@ from django.urls import reverse
 from webapp.contexts.charts import comparison_chart
 from webapp.contexts.frame import Crumb
 from webapp.contexts.overview import RunRow, run_rows
+from webapp.contexts.policy_label import policy_label
 from webapp.contexts.runs import page_number
-from webapp.models import Experiment, Run
+from webapp.models import Evaluation, Experiment, Run
 from webapp.selectors import experiments as reads
+from webapp.selectors import iterations as iteration_reads
 from webapp.selectors import runs as run_reads
 from webapp.selectors.paging import Page
 from webapp.selectors.runs import RunFilters
@@ -38,6 +40,22 @@ def build_experiment_list() -> ExperimentListContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldoutRow:
+    """Held-out tasks of one run, before and after."""
+
+    run: Run
+    start: str
+    """Model that it started from."""
+    first: Evaluation
+    last: Evaluation
+
+    @property
+    def change(self) -> float:
+        """Return the change of the solve rate, as a difference of shares."""
+        return self.last.solve_rate - self.first.solve_rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentContext:
     """One experiment."""
 
@@ -46,6 +64,7 @@ class ExperimentContext:
     experiment: Experiment
     page: Page[Run]
     rows: tuple[RunRow, ...]
+    heldout: tuple[HeldoutRow, ...]
     charts: Mapping[str, object]
     num_compared: int
     params: Mapping[str, str]
@@ -68,8 +87,20 @@ def build_experiment(
         experiment=experiment,
         page=page,
         rows=run_rows(list(page.rows), {key: values[-60:] for key, values in rewards.items()}),
+        heldout=_heldout(page.rows),
         charts=chart.as_json(),
         num_compared=len(compared),
         params=dict(params),
         can_operate=can_operate,
     )
+
+
+def _heldout(runs: Sequence[Run]) -> tuple[HeldoutRow, ...]:
+    """Return the runs with an evaluation of held-out tasks, best first."""
+    found = iteration_reads.first_and_last_evaluations([run.pk for run in runs], "heldout")
+    rows = [
+        HeldoutRow(run=run, start=policy_label(getattr(run, "policy", None)), first=ends[0], last=ends[1])
+        for run in runs
+        if (ends := found.get(run.pk)) is not None
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.last.solve_rate))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 
 from django.db.models import Case, Count, Sum, Value, When
@@ -174,6 +174,16 @@ def solve_map(run_id: int, *, last_iterations: int = 60, max_tasks: int = 100) -
 def evaluations(run_id: int) -> list[Evaluation]:
     """Return every evaluation of a run, by name, then iteration."""
     return list(Evaluation.objects.filter(run_id=run_id).order_by("name", "iteration"))
+
+
+def first_and_last_evaluations(
+    run_ids: Collection[int], name: str
+) -> dict[int, tuple[Evaluation, Evaluation]]:
+    """Return the first and the newest evaluation of that name of each run that has one."""
+    found: dict[int, tuple[Evaluation, Evaluation]] = {}
+    for row in Evaluation.objects.filter(run_id__in=run_ids, name=name).order_by("iteration"):
+        found[row.run_id] = (found.get(row.run_id, (row, row))[0], row)
+    return found
 
 
 def get_evaluation(run_id: int, phase: str, iteration: int) -> Evaluation | None:

@@ -11,6 +11,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
+from engine.config.recipes import resolve
 from engine.errors import TrainyardError
 from webapp.models import Experiment, Run
 from webapp.services import experiments, runs
@@ -31,6 +32,22 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
         except ValueError:
             overrides[key] = value
     return overrides
+
+
+def parse_each(setting: str | None, recipe: str, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the overrides of each run of ``--each``, with a name that tells its value; one without any.
+
+    Raises:
+        CommandError: the values are no list.
+        ConfigError: no such recipe.
+    """
+    if setting is None:
+        return [{}]
+    ((key, values),) = parse_overrides([setting]).items()
+    if not isinstance(values, list) or not values:
+        raise CommandError(f"--each wants KEY=[VALUE, ...] with at least one value, not '{setting}'")
+    name = given.get("name", resolve(recipe).name)
+    return [{key: value, "name": f"{name} ({value})"[:200]} for value in values]
 
 
 def find_run(run_id: int) -> Run:

@@ -1,4 +1,8 @@
-"""``manage.py launch RECIPE --set key=value --wait``: create a run from a recipe and queue it."""
+"""``manage.py launch RECIPE --set key=value --wait``: create a run from a recipe and queue it.
+
+With ``--each 'policy.checkpoint=["builtin:quickstart", "run:3"]' --experiment NAME`` there is one run for
+each value, and the experiment's page compares them.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from webapp.management.commands._runs import (
     add_overrides,
     describe,
     find_experiment,
+    parse_each,
     parse_overrides,
     watch,
 )
@@ -28,23 +33,32 @@ class Command(BaseCommand):
         """Add the arguments for recipe, overrides and waiting."""
         parser.add_argument("recipe", help=", ".join(sorted(RECIPES)))
         add_overrides(parser)
+        parser.add_argument(
+            "--each",
+            metavar="KEY=[VALUE, ...]",
+            help='create one run for each value of a setting, e.g. \'policy.checkpoint=["run:3", "run:4"]\'',
+        )
         parser.add_argument("--experiment", help="name of its experiment, created if missing")
         parser.add_argument("--draft", action="store_true", help="create the run without queueing it")
         parser.add_argument("--wait", action="store_true", help="print progress until the run has ended")
 
     def handle(self, **options: Any) -> None:
-        """Create and queue the run; with ``--wait`` exit with code 1 unless it succeeded."""
+        """Create and queue the runs; with ``--wait`` exit with code 1 unless they succeeded."""
+        given = parse_overrides(options["set"])
         try:
-            with transaction.atomic():  # a run that is refused leaves no experiment
-                run = runs.create(
-                    recipe=options["recipe"],
-                    overrides=parse_overrides(options["set"]),
-                    experiment=find_experiment(options["experiment"]),
-                )
+            with transaction.atomic():  # a run that is refused leaves neither others nor an experiment
+                experiment = find_experiment(options["experiment"])
+                made = [
+                    runs.create(recipe=options["recipe"], overrides={**given, **own}, experiment=experiment)
+                    for own in parse_each(options["each"], options["recipe"], given)
+                ]
                 if not options["draft"]:
-                    runs.start(run=run)
+                    for run in made:
+                        runs.start(run=run)
         except TrainyardError as error:
             raise CommandError(str(error)) from None
-        self.stdout.write(describe(run))
+        for run in made:
+            self.stdout.write(describe(run))
         if options["wait"] and not options["draft"]:
-            watch(self, run)
+            for run in made:
+                watch(self, run)
