@@ -84,7 +84,7 @@ def alert_of_losses(
 
     Args:
         run: the run.
-        lost: the lost rollouts.
+        lost: the lost rollouts, all of one iteration.
         count: number of finished rollouts, lost ones included.
         instances: readable names of tasks, by id.
     """
@@ -93,7 +93,8 @@ def alert_of_losses(
         return False
     tasks = [task for task, _ in Counter(rollout.key.task_id for rollout in lost).most_common(MAX_GROUPS)]
     message += f"; look at {', '.join(instances[task] for task in tasks)}"
-    run.alert("warning", "infrastructure_rate", message, 0, task_ids=tasks)
+    iteration = next(iter(lost)).key.iteration
+    run.alert("warning", "infrastructure_rate", message, iteration, task_ids=tasks)
     return True
 
 

@@ -15,7 +15,7 @@ from engine.types import RunState
 from tests.event_builders import Stream, ref
 from tests.page_builders import make_dataset
 from tests.web_builders import launched, make_user, post
-from webapp.models import Evaluation, Iteration, Run, Trajectory
+from webapp.models import Alert, Evaluation, Iteration, Run, Trajectory
 from webapp.permissions import Role
 from webapp.services import attempts, runs
 
@@ -88,6 +88,8 @@ def test_an_attempt_that_goes_on_keeps_rounds_evaluations_and_finished_rollouts(
     stream.iteration(0)
     stream.checkpoint(1)
     stream.evaluation(1)
+    for number in (0, 1):
+        stream.add("alert", severity="warning", code=f"of-{number}", message="m", iteration=number)
     stream.trajectory(ref(1, "a", 0))
     stream.trajectory(ref(1, "a", 1), finish=False)
     post(claim, stream)
@@ -99,6 +101,7 @@ def test_an_attempt_that_goes_on_keeps_rounds_evaluations_and_finished_rollouts(
     post(again, second)
     assert Trajectory.objects.filter(run=run).count() == before
     assert [row.index for row in Iteration.objects.filter(run=run)] == [0]
+    assert [alert.code for alert in Alert.objects.filter(run=run, seq__isnull=False)] == ["of-0"]
     assert sorted(Evaluation.objects.filter(run=run).values_list("iteration", flat=True)) == [0, 1]
     run.refresh_from_db()
     assert (run.current_iteration, run.total_iterations) == (0, 3)

@@ -122,7 +122,7 @@ class Projection:
         if event.rollouts_kept is None:
             removal.remove_from(run_id=self._run.pk, iteration=event.resumed_from)
         else:
-            removal.remove_unfinished(run_id=self._run.pk)
+            removal.remove_unfinished(run_id=self._run.pk, iteration=event.resumed_from or 0)
         current = event.resumed_from - 1 if event.resumed_from else None
         self._fields |= {
             "total_iterations": event.total_iterations,

@@ -37,9 +37,9 @@ def remove_from(*, run_id: int, iteration: int | None) -> None:
 
 
 @transaction.atomic
-def remove_unfinished(*, run_id: int) -> None:
-    """Remove trajectories that have not finished, and alerts about the collection, which it raises again."""
-    Alert.objects.filter(run_id=run_id, seq__isnull=False, iteration__isnull=False).delete()
+def remove_unfinished(*, run_id: int, iteration: int) -> None:
+    """Remove trajectories that have not finished, and alerts from ``iteration`` on: they are raised again."""
+    Alert.objects.filter(run_id=run_id, seq__isnull=False, iteration__gte=iteration).delete()
     unfinished = Trajectory.objects.filter(run_id=run_id).exclude(state=Trajectory.State.FINISHED)
     groups = list(unfinished.values_list("group_id", flat=True).distinct())
     _remove_trajectories("run_id = %s AND state <> %s", [run_id, Trajectory.State.FINISHED.value])
