@@ -282,7 +282,7 @@ def test_settings_without_effect_are_refused() -> None:
     data = configured().model_dump(mode="json")
     data["policy"]["engine"] = "vllm"
     data["policy"]["vllm"]["in_flight"] = "keep"
-    with pytest.raises(ConfigError, match=r"policy.vllm.in_flight: has no effect here"):
+    with pytest.raises(ConfigError, match=r"policy.vllm.in_flight: has no effect"):
         parse_run_config(data)
 
 
