@@ -133,8 +133,8 @@ def _check_unpublished(policy: TransformerPolicyConfig) -> None:
     if inert:
         raise ImpossibleSettingsError(
             Problem(
-                "has no effect in a run that does not train while its engines run: no weights are sent to them; "
-                "leave it out",
+                "has no effect in a run that does not train while its engines run: no weights are sent to "
+                "them; leave it out",
                 f"policy.vllm.{name}",
             )
             for name in inert
