@@ -73,6 +73,16 @@ urlpatterns = [
         name="trajectory-detail",
     ),
     path(f"evaluations/<int:run_id>/{_ROLLOUTS}", evaluations.evaluation_report, name="evaluation-report"),
+    path(
+        f"evaluations/<int:run_id>/{_ROLLOUTS}submission/",
+        evaluations.evaluation_submission,
+        name="evaluation-submission",
+    ),
+    path(
+        f"evaluations/<int:run_id>/{_ROLLOUTS}submission.zip",
+        evaluations.evaluation_submission_zip,
+        name="evaluation-submission-zip",
+    ),
     path("evaluations/compare/", evaluations.evaluation_compare, name="evaluation-compare"),
     path(
         "evaluations/compare/<segment:task_key>/",

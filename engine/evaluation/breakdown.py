@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -111,18 +112,19 @@ def budget_curve(
         size: what the budget limits, such as ``attrgetter("steps")``.
         budgets: in any order.
     """
-    tasks = list(graded_by_task(attempts).values())
-    return [_budget_point(tasks, size, budget) for budget in sorted(set(budgets))]
+    tasks = graded_by_task(attempts).values()
+    ended = [sorted(map(size, tried)) for tried in tasks]
+    solved = [sorted(size(one) for one in tried if one.solved) for tried in tasks]
+    numbers = [len(tried) for tried in tasks]
 
+    def share(sizes: Sequence[Sequence[int]], budget: int) -> float | None:
+        within = (bisect_right(own, budget) / n for own, n in zip(sizes, numbers, strict=True))
+        return fmean(within) if numbers else None
 
-def _budget_point(
-    tasks: Sequence[Sequence[Attempt]], size: Callable[[Attempt], int], budget: int
-) -> BudgetPoint:
-    return BudgetPoint(
-        budget=budget,
-        rate=_mean_share(tasks, lambda one: one.solved is True and size(one) <= budget),
-        ended=_mean_share(tasks, lambda one: size(one) <= budget),
-    )
+    return [
+        BudgetPoint(budget=budget, rate=share(solved, budget), ended=share(ended, budget))
+        for budget in sorted(set(budgets))
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from engine.types import TestKind, TestOutcome, TestResult
 
 OUTCOMES = (
     "submitted", "completed", "incomplete", "resolved", "unresolved", "infra_failure", "ambiguous_failure",
     "empty_patch", "error",
 )  # fmt: skip
 """Outcomes under which a run report lists instances."""
+
+_SUCCESS = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,32 @@ class Prediction:
             "model_patch": self.model_patch,
         }
         return f"{json.dumps(fields)}\n"
+
+
+def instance_report(tests: Iterable[TestResult], *, resolved: bool) -> dict[str, Any]:
+    """Return the harness's per-instance report of a patch that was applied, from the tests' outcomes."""
+    tests = list(tests)
+
+    def outcomes(kind: TestKind) -> dict[str, list[str]]:
+        own = [test for test in tests if test.kind is kind]
+        return {
+            "success": [test.test_id for test in own if test.outcome in _SUCCESS],
+            "failure": [test.test_id for test in own if test.outcome not in _SUCCESS],
+        }
+
+    return {
+        "patch_is_None": False,
+        "patch_exists": True,
+        "patch_successfully_applied": True,
+        "resolved": resolved,
+        "infra_failure": False,
+        "tests_status": {
+            "FAIL_TO_PASS": outcomes(TestKind.FAIL_TO_PASS),
+            "PASS_TO_PASS": outcomes(TestKind.PASS_TO_PASS),
+            "FAIL_TO_FAIL": {"success": [], "failure": []},
+            "PASS_TO_FAIL": {"success": [], "failure": []},
+        },
+    }
 
 
 def run_report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_selection_is_recomputed_for_other_choices(page: Page, screenshots: Path
     expect(page.locator("#selection-rule")).to_have_value("majority")
 
 
-def test_gained_tasks_open_on_both_sides(page: Page, screenshots: Path) -> None:
+def test_gained_tasks_open_side_by_side(page: Page, screenshots: Path) -> None:
     first, second, tasks = aside(two_evaluations)
     page.set_viewport_size({"width": 1280, "height": 1000})
     page.goto(f"/evaluations/{first.pk}/eval:heldout/0/")
@@ -51,5 +52,32 @@ def test_gained_tasks_open_on_both_sides(page: Page, screenshots: Path) -> None:
     gained = page.locator("section[aria-labelledby=gained-title] tbody tr")
     expect(gained).to_have_count(2)
     page.screenshot(path=screenshots / "evaluation-comparison.png", full_page=True)
-    gained.first.locator("a", has_text="second").click()
-    expect(page).to_have_url(f"{page.url.split('/runs/')[0]}/runs/{second.pk}/eval:heldout/0/{tasks[2].key}/")
+    gained.first.locator("a").click()
+    sides = page.locator(".task-sides > section")
+    expect(sides).to_have_count(2)
+    expect(sides.first.locator("article")).to_have_count(4)
+    left, right = sides.first.bounding_box(), sides.last.bounding_box()
+    assert left is not None
+    assert right is not None
+    assert left["y"] == right["y"]
+    assert right["x"] >= left["x"] + left["width"]
+    page.screenshot(path=screenshots / "evaluation-task.png", full_page=True)
+    sides.last.locator("article a").first.click()
+    expect(page).to_have_url(re.compile(rf"/runs/{second.pk}/eval:heldout/0/{tasks[2].key}/0/$"))
+
+
+def test_a_submission_is_checked_and_downloaded(page: Page, screenshots: Path) -> None:
+    run, _, _ = aside(two_evaluations)
+    page.set_viewport_size({"width": 1280, "height": 1000})
+    page.goto(f"/evaluations/{run.pk}/eval:heldout/0/")
+    page.click("text=Submission…")
+    checks = page.locator("section[aria-labelledby=findings-title]")
+    expect(checks).to_contain_text("info.report is empty")
+    page.get_by_label("Technical report").fill("https://example.org/report")
+    page.get_by_label("Name", exact=True).fill("Toy agent")
+    page.get_by_role("button", name="Check").click()
+    expect(checks).not_to_contain_text("info.report is empty")
+    page.screenshot(path=screenshots / "evaluation-submission.png", full_page=True)
+    with page.expect_download() as download:
+        page.click("text=Download")
+    assert download.value.suggested_filename.endswith("_Toy-agent.zip")

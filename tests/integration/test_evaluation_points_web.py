@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import json
 from html import unescape
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
+from django.db import connection
 from django.test import Client
 
 from engine.errors import ConfigError
@@ -199,6 +202,19 @@ def test_patches_with_one_effect_are_one_patch() -> None:
     hashes = list(run.trajectories.order_by("index").values_list("patch_hash", flat=True))
     assert hashes[0] == hashes[1] != hashes[2]
     assert hashes[3] == "", "a blank patch is none"
+
+
+def test_rollouts_of_earlier_versions_get_the_new_columns() -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks[:1], FIRST)
+    stored = run.trajectories.order_by("index")
+    expected = list(stored.values_list("patch_hash", "context_tokens"))
+    assert expected[2][1] == 3100
+    run.trajectories.update(patch_hash="0123456789abcdef", context_tokens=0)
+    migration = import_module("webapp.migrations.0034_fill_evaluation_columns")
+    with connection.schema_editor() as editor:
+        migration.fill(apps, editor)
+    assert list(stored.values_list("patch_hash", "context_tokens")) == expected
 
 
 def test_names_with_signs_of_addresses_survive_the_way_to_a_comparison() -> None:

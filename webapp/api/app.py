@@ -15,7 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI
 from ninja.parser import Parser
 
-from engine.errors import ConfigError, DatasetError
+from engine.errors import ConfigError, DatasetError, MissingScoreError
 from webapp.api import datasets, endpoints, evaluations, ingest, pool, runs, trajectories
 from webapp.services import ingest as ingest_service
 from webapp.services.states import IllegalTransitionError
@@ -48,6 +48,7 @@ def _wrong_settings(_request: HttpRequest, error: ConfigError) -> HttpResponse:
     return _answer(422, detail=str(error), problems=[asdict(problem) for problem in error.problems])
 
 
+@api.exception_handler(MissingScoreError)
 @api.exception_handler(DatasetError)
 def _unusable(_request: HttpRequest, error: Exception) -> HttpResponse:
     return _answer(422, detail=str(error))

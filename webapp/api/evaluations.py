@@ -1,18 +1,19 @@
-"""Reports of evaluations, and two evaluations compared."""
+"""Reports and submissions of evaluations, and two evaluations compared."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
-from django.http import HttpRequest
-from ninja import Router, Schema
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router, Schema
 from ninja.errors import HttpError
 
-from webapp.api.auth import viewer
+from webapp.api.auth import answer_reader, viewer
 from webapp.api.runs import find as find_run
 from webapp.contexts.evaluation_comparison import compare_evaluations
 from webapp.contexts.evaluation_report import Question, evaluation_report
+from webapp.contexts.evaluation_submission import Submission, submission_of
 from webapp.selectors.attempts import Point, has_rollouts
 
 router = Router(tags=["evaluations"], auth=viewer)
@@ -68,10 +69,67 @@ def report(
 ) -> dict[str, Any]:
     """Return the report of an evaluation (``eval:NAME``) or of an iteration's rollouts (``train``)."""
     question = Question(rule=rule, k=k, keep=keep, repo=repo, verifier=verifier)
+    return asdict(evaluation_report(_point(run_id, phase, iteration), question))
+
+
+def _point(run_id: int, phase: str, iteration: int) -> Point:
     point = Point(run=find_run(run_id), phase=phase, iteration=iteration)
     if not has_rollouts(point):
         raise HttpError(404, f"run {run_id} has no rollouts in {phase} {iteration}")
-    return asdict(evaluation_report(point, question))
+    return point
+
+
+class SubmissionIn(Schema):
+    """Description of a submission, as ``engine.evaluation.submission.SubmissionInfo``; names with commas."""
+
+    name: str = ""
+    authors: str = ""
+    organizations: str = ""
+    models: str = ""
+    site: str = ""
+    report: str = ""
+    open_model: bool = False
+    open_system: bool = False
+    confirmed: bool = False
+    rule: str = ""
+    """Rule that selects one attempt of each task; empty submits the one with the number ``index``."""
+    index: int = 0
+    verifier: int | None = None
+
+
+class FindingsOut(Schema):
+    """Name of a submission's folder, and what the submission lacks."""
+
+    folder: str
+    findings: list[str]
+
+
+_SUBMISSION = "/runs/{int:run_id}/evaluations/{phase}/{int:iteration}/submission"
+
+
+def _submission(run_id: int, phase: str, iteration: int, given: SubmissionIn) -> Submission:
+    texts = {name: "on" if value is True else str(value) for name, value in given.dict().items() if value}
+    return submission_of(_point(run_id, phase, iteration), texts)
+
+
+@router.get(_SUBMISSION, auth=answer_reader)
+def submission(
+    request: HttpRequest, run_id: int, phase: str, iteration: int, given: Query[SubmissionIn]
+) -> HttpResponse:
+    """Return a submission folder for SWE-bench/experiments as a ZIP archive."""
+    found = _submission(run_id, phase, iteration, given)
+    response = HttpResponse(found.archive(), content_type="application/zip")
+    response["Content-Disposition"] = f'attachment; filename="{found.folder}.zip"'
+    return response
+
+
+@router.get(f"{_SUBMISSION}/findings", auth=answer_reader, response=FindingsOut)
+def submission_findings(
+    request: HttpRequest, run_id: int, phase: str, iteration: int, given: Query[SubmissionIn]
+) -> dict[str, Any]:
+    """Return what a submission lacks."""
+    found = _submission(run_id, phase, iteration, given)
+    return {"folder": found.folder, "findings": found.findings()}
 
 
 @router.get("/evaluations/compare", response=ComparisonOut)

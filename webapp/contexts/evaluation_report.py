@@ -111,6 +111,7 @@ class ReportContext:
     title: str
     rollouts_url: str
     compare_url: str
+    submission_url: str
     report: Report
     question: Question
     error: str
@@ -147,6 +148,7 @@ def build_report(point: Point, params: Mapping[str, str]) -> ReportContext:
         title=title,
         rollouts_url=url,
         compare_url=f"{reverse('evaluation-compare')}?{urlencode({'first': point.key})}",
+        submission_url=reverse("evaluation-submission", args=[point.run.pk, point.phase, point.iteration]),
         report=report,
         question=question,
         error=error,

@@ -71,15 +71,15 @@ def report(run: Run, choice: Choice) -> dict[str, Any]:
         else:
             ids["completed"].add(name)
             ids["resolved" if verdict == Verdict.PASSED else "unresolved"].add(name)
-    known = _instances(run, choice)
+    known = split_instances(run, phase=choice.phase, iteration=choice.iteration)
     ids["incomplete"] = known - ids["submitted"]
     return run_report(total=len(known | ids["submitted"]), ids=ids, reasons=reasons)
 
 
-def _instances(run: Run, choice: Choice) -> set[str]:
-    """Return instances of the splits that the chosen rollouts come from."""
+def split_instances(run: Run, *, phase: str, iteration: int) -> set[str]:
+    """Return instances of the splits that rollouts come from."""
     splits = (
-        Trajectory.objects.filter(run=run, phase=choice.phase, iteration=choice.iteration)
+        Trajectory.objects.filter(run=run, phase=phase, iteration=iteration)
         .exclude(task=None)
         .values_list("task__split", flat=True)
         .distinct()

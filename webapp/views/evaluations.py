@@ -1,15 +1,17 @@
-"""Pages of evaluations: the report of one, two compared, and one task of both."""
+"""Pages of evaluations: the report of one, its submission, two compared, and one task of both."""
 
 from __future__ import annotations
 
 from django.http import Http404, HttpRequest, HttpResponse
 
+from engine.errors import ConfigError, MissingScoreError
 from webapp.contexts.evaluation_comparison import build_compare
 from webapp.contexts.evaluation_report import build_report
+from webapp.contexts.evaluation_submission import build_submission, submission_of
 from webapp.contexts.evaluation_task import build_task_comparison
 from webapp.permissions import check_rollouts
 from webapp.selectors.attempts import Point, has_rollouts
-from webapp.views.access import Person, viewer
+from webapp.views.access import Person, answer_reader, viewer
 from webapp.views.pages import page, params_of
 from webapp.views.runs import run_or_404
 
@@ -19,10 +21,43 @@ def evaluation_report(
     request: HttpRequest, person: Person, run_id: int, phase: str, iteration: int
 ) -> HttpResponse:
     """Render the report of an evaluation, or of the rollouts of an iteration."""
+    point = _point_or_404(run_id, phase, iteration)
+    return page(request, person, "evaluations/report.html", build_report(point, params_of(request)))
+
+
+def _point_or_404(run_id: int, phase: str, iteration: int) -> Point:
     point = Point(run=run_or_404(run_id), phase=phase, iteration=iteration)
     if not has_rollouts(point):
         raise Http404(f"Run {run_id} has no rollouts in {phase} {iteration}.")
-    return page(request, person, "evaluations/report.html", build_report(point, params_of(request)))
+    return point
+
+
+@answer_reader
+def evaluation_submission(
+    request: HttpRequest, person: Person, run_id: int, phase: str, iteration: int
+) -> HttpResponse:
+    """Render the form that describes a submission, and what the submission lacks."""
+    point = _point_or_404(run_id, phase, iteration)
+    return page(request, person, "evaluations/submission.html", build_submission(point, params_of(request)))
+
+
+@answer_reader
+def evaluation_submission_zip(
+    request: HttpRequest,
+    person: Person,  # noqa: ARG001
+    run_id: int,
+    phase: str,
+    iteration: int,
+) -> HttpResponse:
+    """Return the submission folder as a ZIP archive; its logs may contain hidden tests."""
+    submission = submission_of(_point_or_404(run_id, phase, iteration), params_of(request))
+    try:
+        archive = submission.archive()
+    except (ConfigError, MissingScoreError) as error:
+        raise Http404(str(error)) from None
+    response = HttpResponse(archive, content_type="application/zip")
+    response["Content-Disposition"] = f'attachment; filename="{submission.folder}.zip"'
+    return response
 
 
 @viewer

@@ -39,11 +39,9 @@ from engine.grading.rules.f2p_p2p import official_report
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool.pool import SandboxPool
 from engine.sandbox.preflight import require
-from engine.types import Grade, GradeRule, TaskRow, TestKind, TestOutcome, Verdict
+from engine.types import Grade, GradeRule, TaskRow, Verdict
 
-_GOOD = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
 _WITHOUT_REPORT = frozenset({Verdict.PATCH_FAILED, Verdict.TEST_TIMEOUT, Verdict.INFRA_ERROR})
-_LISTS = {swebench.FAIL_TO_PASS: TestKind.FAIL_TO_PASS, swebench.PASS_TO_PASS: TestKind.PASS_TO_PASS}
 
 
 class PredictionSettings(Section):
@@ -209,26 +207,7 @@ def instance_report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
 
 def plain_report(grade: Grade) -> dict[str, Any]:
     """Return the official per-instance report built from the outcomes in a grade."""
-    return {
-        "patch_is_None": False,
-        "patch_exists": True,
-        "patch_successfully_applied": True,
-        "resolved": grade.verdict is Verdict.PASSED,
-        "infra_failure": False,
-        "tests_status": {
-            **{name: _outcomes(grade, kind) for name, kind in _LISTS.items()},
-            "FAIL_TO_FAIL": {"success": [], "failure": []},
-            "PASS_TO_FAIL": {"success": [], "failure": []},
-        },
-    }
-
-
-def _outcomes(grade: Grade, kind: TestKind) -> dict[str, list[str]]:
-    tests = [test for test in grade.tests if test.kind is kind]
-    return {
-        "success": [test.test_id for test in tests if test.outcome in _GOOD],
-        "failure": [test.test_id for test in tests if test.outcome not in _GOOD],
-    }
+    return harness.instance_report(grade.tests, resolved=grade.verdict is Verdict.PASSED)
 
 
 def _known(folder: Path, name: str) -> tuple[dict[str, Any], str] | None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import comb
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Class:
     """Candidates that selection cannot tell apart."""
 
@@ -86,13 +87,19 @@ def _num_wins(position: int, places: Sequence[int], k: int, keep: int) -> int:
 def most_frequent(classes: Sequence[Class], blank: Class, ks: Sequence[int]) -> list[float]:
     """Return, for each K, the probability that the most frequent class drawn yields a resolved candidate.
 
-    Of classes that are equally frequent each is selected with the same probability.
+    Of classes that are equally frequent each is selected with the same probability. Results are cached: the
+    order of the classes does not matter, and many tasks have the same ones.
 
     Args:
         classes: the classes that compete.
         blank: the class that is selected only where nothing else was drawn; its size may be 0.
         ks: numbers of candidates drawn, each 1 … n.
     """
+    return list(_most_frequent(tuple(sorted(classes)), blank, tuple(ks)))
+
+
+@lru_cache(maxsize=8192)
+def _most_frequent(classes: tuple[Class, ...], blank: Class, ks: tuple[int, ...]) -> tuple[float, ...]:
     n = sum(one.size for one in classes) + blank.size
     found = [comb(blank.size, k) / comb(n, k) * blank.share if blank.size else 0.0 for k in ks]
     for top in range(1, min(max((one.size for one in classes), default=0), max(ks)) + 1):
@@ -101,7 +108,7 @@ def most_frequent(classes: Sequence[Class], blank: Class, ks: Sequence[int]) -> 
                 for index, k in enumerate(ks):
                     if k >= drawn:
                         found[index] += shares / tied * (comb(blank.size, k - drawn) / comb(n, k))
-    return found
+    return tuple(found)
 
 
 def _draws(classes: Sequence[Class], top: int, most: int) -> dict[tuple[int, int], tuple[int, float]]:

@@ -24,6 +24,7 @@ from webapp.contexts.datasets import DatasetContext, DatasetListContext, TaskCon
 from webapp.contexts.endpoints import EndpointsContext
 from webapp.contexts.evaluation_comparison import CompareContext
 from webapp.contexts.evaluation_report import ReportContext
+from webapp.contexts.evaluation_submission import SubmissionContext
 from webapp.contexts.evaluation_task import TaskComparisonContext
 from webapp.contexts.experiments import ExperimentContext, ExperimentListContext
 from webapp.contexts.groups import GroupContext
@@ -65,6 +66,7 @@ def pages(yard: Yard) -> dict[str, tuple[type[Any], str]]:
         "iteration": (IterationContext, f"/runs/{run}/train/0/"),
         "evaluation": (IterationContext, f"/runs/{run}/eval:heldout/0/"),
         "report": (ReportContext, f"/evaluations/{run}/eval:heldout/0/"),
+        "submission": (SubmissionContext, f"/evaluations/{run}/eval:heldout/0/submission/"),
         "comparison": (
             CompareContext,
             f"/evaluations/compare/?first={run}:train:0&second={run}:eval:heldout:0",

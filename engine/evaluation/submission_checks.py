@@ -1,0 +1,186 @@
+"""Checks of a submission folder: what SWE-bench/experiments asks for and would find missing.
+
+    python -m engine.evaluation.submission_checks FOLDER
+
+Prints one finding a line. Exit codes: 0 without a finding, 1 with some, 2 where there is no such folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engine.evaluation.submission import (
+    LOG_FILES,
+    METADATA,
+    PREDICTIONS,
+    README,
+    SEVERAL_ATTEMPTS,
+    file_name,
+)
+
+EXIT_FINDINGS, EXIT_NO_FOLDER = 1, 2
+_FOLDER_NAME = re.compile(r"\d{8}_\S+")
+_READ = frozenset({PREDICTIONS, METADATA, README})
+_TEXTS = {"info.name": str, "info.report": str, "info.site": str, "info.authors": list}
+_TAGS = {"tags.model": list, "tags.org": list, "tags.os_model": bool, "tags.os_system": bool}
+
+
+def check_submission(
+    name: str, files: Iterable[tuple[str, bytes]], instances: Iterable[str] | None = None
+) -> list[str]:
+    """Return what a submission lacks, as sentences; empty where it has all.
+
+    Args:
+        name: of the folder.
+        files: path within the folder and content of each file.
+        instances: of the benchmark's split; None does not look for missing ones.
+    """
+    texts: dict[str, bytes] = {}
+    reports: dict[str, bytes] = {}
+    paths: set[str] = set()
+    for path, content in files:
+        if content.strip():
+            paths.add(path)
+        if path in _READ:
+            texts[path] = content
+        elif path.endswith("/report.json"):
+            reports[path] = content
+    findings = []
+    if not _FOLDER_NAME.fullmatch(name):
+        findings.append(f"the folder is called '{name}'; call it YYYYMMDD_NAME")
+    findings += [f"{path} is missing or empty" for path in sorted(_READ - paths)]
+    predictions, problems = _predictions(texts.get(PREDICTIONS, b""))
+    findings += problems
+    findings += _metadata_findings(texts[METADATA]) if METADATA in paths else []
+    if README in paths and b"- [ ]" in texts[README]:
+        findings.append(f"{README} has statements of the checklist that nobody confirmed")
+    findings += _coverage(predictions, instances)
+    for instance, patch in sorted(predictions.items()):
+        findings += _instance_findings(instance, patch, paths, reports)
+    without = [one for one, patch in predictions.items() if patch.strip() and _report_path(one) not in paths]
+    if without:
+        findings.append(
+            f"{len(without)} patches have no report.json and count as unresolved, such as {min(without)}'s"
+        )
+    return findings
+
+
+def _report_path(instance: str) -> str:
+    return f"logs/{file_name(instance)}/report.json"
+
+
+def _predictions(content: bytes) -> tuple[dict[str, str], list[str]]:
+    """Return the patches by instance, and what is wrong with the predictions."""
+    found: dict[str, str] = {}
+    problems: list[str] = []
+    models: Counter[str] = Counter()
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
+        try:
+            row = json.loads(line)
+            instance, model, patch = row["instance_id"], row["model_name_or_path"], row["model_patch"] or ""
+        except (ValueError, TypeError, KeyError) as error:
+            problems.append(
+                f"{PREDICTIONS}, line {number}: not a prediction ({type(error).__name__}: {error})"
+            )
+            continue
+        if instance in found:
+            problems.append(f"{PREDICTIONS} predicts {instance} more than once; submit one patch an instance")
+        found[str(instance)] = str(patch)
+        models[str(model)] += 1
+    if len(models) > 1:
+        problems.append(f"{PREDICTIONS} names {len(models)} models: {', '.join(sorted(models))}; name one")
+    return found, problems
+
+
+def _metadata_findings(content: bytes) -> Iterator[str]:
+    try:
+        data = yaml.safe_load(content)
+    except yaml.YAMLError as error:
+        yield f"{METADATA} is not YAML: {str(error).splitlines()[0]}"
+        return
+    for field, kind in {**_TEXTS, **_TAGS}.items():
+        value = _at(data, field)
+        if not isinstance(value, kind):
+            yield f"{METADATA}: {field} is missing or no {kind.__name__}"
+        elif kind is not bool and not value:
+            yield f"{METADATA}: {field} is empty"
+    for field in ("info.report", "info.site"):
+        value = _at(data, field)
+        if isinstance(value, str) and value and not re.match(r"https?://\S+$", value):
+            yield f"{METADATA}: {field} is '{value}'; give an address that begins with https://"
+    if str(_at(data, "tags.system.attempts")) not in ("1", SEVERAL_ATTEMPTS):
+        yield f"{METADATA}: tags.system.attempts is neither '1' nor '{SEVERAL_ATTEMPTS}'"
+
+
+def _at(data: Any, field: str) -> Any:
+    for part in field.split("."):
+        data = data.get(part) if isinstance(data, Mapping) else None
+    return data
+
+
+def _coverage(predictions: Mapping[str, str], instances: Iterable[str] | None) -> Iterator[str]:
+    if not predictions:
+        yield "there is no prediction"
+    if instances is None:
+        return
+    known = set(instances)
+    for names, what in (
+        (known - predictions.keys(), "instances of the split have no prediction"),
+        (predictions.keys() - known, "predictions are of no instance of the split"),
+    ):
+        if names:
+            yield f"{len(names)} {what}, such as {min(names)}"
+
+
+def _instance_findings(
+    instance: str, patch: str, paths: set[str], reports: Mapping[str, bytes]
+) -> Iterator[str]:
+    name = file_name(instance)
+    if not any(path.startswith("trajs/") and name in path for path in paths):
+        yield f"{instance} has no reasoning trace in trajs/"
+    if not patch.strip():
+        return
+    missing = [log for log in LOG_FILES if f"logs/{name}/{log}" not in paths]
+    if missing:
+        yield f"{instance} has no {' and no '.join(missing)} in logs/"
+    if _report_path(instance) in paths:
+        try:
+            outcome = json.loads(reports[_report_path(instance)])[instance]["resolved"]
+        except (ValueError, TypeError, KeyError):
+            outcome = None
+        if not isinstance(outcome, bool):
+            yield f"{instance}'s report.json does not say whether it is resolved"
+
+
+def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield path.relative_to(folder).as_posix(), path.read_bytes()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the findings and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m engine.evaluation.submission_checks", description="Check a submission folder."
+    )
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args(arguments).folder.resolve()
+    if not folder.is_dir():
+        print(f"error: there is no folder {folder}", file=sys.stderr)
+        return EXIT_NO_FOLDER
+    findings = check_submission(folder.name, _files(folder))
+    print("\n".join(findings) or "nothing is missing")
+    return EXIT_FINDINGS if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Submission folders for SWE-bench/experiments, and their checks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from engine.evaluation.submission import SubmissionInfo, SubmittedInstance, submission_files
+from engine.evaluation.submission_checks import EXIT_FINDINGS, EXIT_NO_FOLDER, check_submission, main
+from engine.events.harness import instance_report
+from engine.types import TestKind, TestOutcome, TestResult
+
+FOLDER = "20261123_toy"
+INFO = SubmissionInfo(
+    name="Toy agent: 1",
+    authors=("A. Author",),
+    site="https://example.org",
+    report="https://example.org/report",
+    models=("toy-1",),
+    organizations=("Toys",),
+    open_model=True,
+    confirmed=True,
+)
+Files = dict[str, bytes]
+
+
+def instance(name: str, *, resolved: bool = True, patch: str = "+ x\n") -> SubmittedInstance:
+    found = TestOutcome.PASSED if resolved else TestOutcome.FAILED
+    tests = [
+        TestResult(test_id="t::a", kind=TestKind.FAIL_TO_PASS, outcome=found),
+        TestResult(test_id="t::b", kind=TestKind.PASS_TO_PASS, outcome=TestOutcome.XFAIL),
+    ]
+    return SubmittedInstance(
+        instance_id=name, repo=name.partition("-")[0], patch=patch, resolved=resolved,
+        report=instance_report(tests, resolved=resolved), test_output="1 passed", trajectory='{"steps": []}',
+    )  # fmt: skip
+
+
+INSTANCES = (
+    instance("django__django-1"),
+    instance("django__django-2", resolved=False),
+    instance("flask-3", resolved=False, patch=""),
+)
+
+
+def made(info: SubmissionInfo = INFO) -> Files:
+    return dict(submission_files(info, INSTANCES))
+
+
+def test_a_complete_submission_has_every_file_and_no_finding() -> None:
+    files = made()
+    assert check_submission(FOLDER, files.items(), [one.instance_id for one in INSTANCES]) == []
+    assert {path for path in files if path.startswith("logs/django__django-1/")} == {
+        "logs/django__django-1/patch.diff",
+        "logs/django__django-1/report.json",
+        "logs/django__django-1/test_output.txt",
+    }
+    assert not any(path.startswith("logs/flask-3") for path in files), "an empty patch is not run"
+    report = json.loads(files["logs/django__django-2/report.json"])["django__django-2"]
+    assert report["resolved"] is False
+    assert report["tests_status"]["FAIL_TO_PASS"] == {"success": [], "failure": ["t::a"]}
+    assert report["tests_status"]["PASS_TO_PASS"] == {"success": ["t::b"], "failure": []}
+    lines = [json.loads(line) for line in files["all_preds.jsonl"].splitlines()]
+    assert [(line["instance_id"], line["model_patch"]) for line in lines] == [
+        ("django__django-1", "+ x\n"),
+        ("django__django-2", "+ x\n"),
+        ("flask-3", ""),
+    ]
+    assert json.loads(files["results/results.json"]) == {
+        "no_generation": ["flask-3"],
+        "no_logs": [],
+        "resolved": ["django__django-1"],
+    }
+    assert b"Resolved 1 of 3 instances (33.33%)" in files["README.md"]
+    assert b"| django__django | 1 | 2 |" in files["README.md"]
+
+
+def test_metadata_says_how_many_attempts_there_were() -> None:
+    once = yaml.safe_load(made()["metadata.yaml"])
+    assert once["info"]["name"] == "Toy agent: 1"
+    assert once["tags"]["system"]["attempts"] == "1"
+    assert once["tags"]["os_model"] is True
+    several = made(replace(INFO, rule="ef"))
+    assert yaml.safe_load(several["metadata.yaml"])["tags"]["system"]["attempts"] == "2+"
+    assert b"Best@k submission" in several["README.md"]
+    assert b"pass@1" not in several["README.md"]
+
+
+def without(*paths: str) -> Callable[[Files], Files]:
+    return lambda files: {path: content for path, content in files.items() if path not in paths}
+
+
+def changed(path: str, old: bytes, new: bytes) -> Callable[[Files], Files]:
+    return lambda files: {**files, path: files[path].replace(old, new)}
+
+
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        (without("README.md"), "README.md is missing or empty"),
+        (without("metadata.yaml"), "metadata.yaml is missing or empty"),
+        (without("all_preds.jsonl"), "there is no prediction"),
+        (without("trajs/flask-3.json"), "flask-3 has no reasoning trace in trajs/"),
+        (changed("trajs/flask-3.json", b'{"steps": []}', b" "), "flask-3 has no reasoning trace in trajs/"),
+        (without("logs/django__django-1/patch.diff"), "django__django-1 has no patch.diff in logs/"),
+        (without("logs/django__django-1/report.json"), "1 patches have no report.json"),
+        (changed("logs/django__django-1/report.json", b"resolved", b"solved"), "does not say whether"),
+        (
+            changed("all_preds.jsonl", b"flask-3", b"django__django-1"),
+            "predicts django__django-1 more than once",
+        ),
+        (
+            changed("all_preds.jsonl", b'"instance_id": "flask-3"', b'"id": "flask-3"'),
+            "line 3: not a prediction",
+        ),
+        (changed("metadata.yaml", b"Toys", b""), "tags.org"),
+        (changed("metadata.yaml", b"https://example.org/report", b"soon"), "info.report is 'soon'"),
+        (changed("metadata.yaml", b"info:", b"info: ["), "metadata.yaml is not YAML"),
+        (changed("metadata.yaml", b"attempts: '1'", b"attempts: 16"), "tags.system.attempts"),
+        (changed("README.md", b"- [x] Is a pass", b"- [ ] Is a pass"), "nobody confirmed"),
+    ],
+)
+def test_what_is_missing_is_named(change: Callable[[Files], Files], finding: str) -> None:
+    findings = check_submission(FOLDER, change(made()).items())
+    assert any(finding in one for one in findings), findings
+
+
+def test_instances_of_the_split_are_covered() -> None:
+    findings = check_submission("toy", made().items(), ["django__django-1", "django__django-2", "sympy-9"])
+    assert findings == [
+        "the folder is called 'toy'; call it YYYYMMDD_NAME",
+        "1 instances of the split have no prediction, such as sympy-9",
+        "1 predictions are of no instance of the split, such as flask-3",
+    ]
+
+
+def test_names_of_instances_stay_inside_the_folder() -> None:
+    hostile = replace(INSTANCES[0], instance_id="../../etc/x")
+    assert not [path for path, _ in submission_files(INFO, [hostile]) if ".." in path.split("/")]
+
+
+def test_the_command_checks_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / FOLDER
+    for path, content in made().items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    assert main([str(folder)]) == 0
+    assert capsys.readouterr().out == "nothing is missing\n"
+    (folder / "README.md").unlink()
+    assert main([str(folder)]) == EXIT_FINDINGS
+    assert "README.md is missing" in capsys.readouterr().out
+    assert main([str(tmp_path / "none")]) == EXIT_NO_FOLDER

@@ -1,0 +1,64 @@
+"""``manage.py export_submission RUN --output FOLDER``: a submission folder for SWE-bench/experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from engine.errors import TrainyardError
+from webapp.contexts.evaluation_submission import submission_of
+from webapp.management.commands._points import add_point, find_point
+
+_TEXTS = {
+    "name": "name on the leaderboard (default: trainyard-run-N)",
+    "authors": "names, separated by commas",
+    "organizations": "names, separated by commas",
+    "models": "names, separated by commas (default: the run's)",
+    "site": "address of the system",
+    "report": "address of the technical report",
+    "rule": "rule that selects one attempt of each task (default: the attempt with the number --index)",
+    "index": "number of the attempt that is submitted (default: 0)",
+    "verifier": "verifier's run whose scores the rule compares",
+}
+_FLAGS = {
+    "open_model": "the model's weights are public",
+    "open_system": "the system's code is public",
+    "confirmed": "the statements of the checklist are true",
+}
+
+
+class Command(BaseCommand):
+    """Export a submission and check it."""
+
+    help = "Write predictions, metadata, README, results, logs and traces, and print what they lack."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments that select and describe the submission."""
+        add_point(parser)
+        parser.add_argument("--output", type=Path, required=True, help="existing folder to write it into")
+        for name, about in _TEXTS.items():
+            parser.add_argument(f"--{name}", default="", help=about)
+        for name, about in _FLAGS.items():
+            parser.add_argument(f"--{name.replace('_', '-')}", action="store_true", help=about)
+
+    def handle(self, **options: Any) -> None:
+        """Write the folder, which must not exist, and print one finding a line."""
+        params = {name: options[name] for name in _TEXTS if options[name]}
+        params |= {name: "on" for name in _FLAGS if options[name]}
+        submission = submission_of(find_point(options), params)
+        folder = options["output"] / submission.folder
+        try:
+            findings = submission.findings()
+            folder.mkdir()
+            for path, content in submission.files():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_bytes(content)
+        except TrainyardError as error:
+            raise CommandError(str(error)) from None
+        except OSError as error:
+            raise CommandError(f"cannot write {folder}: {error.strerror}") from None
+        for finding in findings:
+            self.stderr.write(finding)
+        self.stdout.write(f"wrote {folder}, {len(findings)} findings")
