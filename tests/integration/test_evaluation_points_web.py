@@ -105,6 +105,19 @@ def test_a_stopped_evaluation_says_so_also_in_a_comparison() -> None:
     assert compare_evaluations(keys["first"], keys["second"]).comparison.num_shared == 1
 
 
+def test_what_a_stop_cancelled_leaves_its_task_out() -> None:
+    _, tasks = make_dataset()
+    run, claim, stream = evaluating(tasks)
+    posted = len(stream.lines)
+    cancelled = ref(0, tasks[1].key, 1, phase="eval:heldout")
+    stream.finished(cancelled, steps=0, reward=None, termination="cancelled")
+    stream.add("run_finished", state="stopped", reason="asked", summary={})
+    post(claim, stream, posted)
+    run.refresh_from_db()
+    found = report(run)
+    assert (found.ended, found.num_open_tasks, found.rate.num_tasks) == (False, 2, 1)
+
+
 def test_a_verifier_that_scored_nothing_there_is_refused_by_page_api_and_commands(tmp_path: Path) -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks[:1], FIRST)

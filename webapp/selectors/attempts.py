@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 from django.db.models import Count, Max, Q, QuerySet
@@ -170,7 +171,8 @@ def recent_evaluations(limit: int = 200) -> Sequence[Evaluation]:
 def _open_tasks(point: Point) -> tuple[bool, frozenset[str]]:
     """Return whether the point has ended, and before that the tasks some of whose attempts have not ended.
 
-    Evaluations of runs of other kinds spread their attempts, so that tasks differ by one at most.
+    An attempt that a stop cancelled has not. Runs that train spread an evaluation's attempts over its tasks,
+    which differ by one at most.
     """
     if _has_ended(point):
         return True, frozenset()
@@ -180,7 +182,9 @@ def _open_tasks(point: Point) -> tuple[bool, frozenset[str]]:
     else:
         wanted = (groups.aggregate(most=Max("size"))["most"] or 1) - 1
     left_out = groups.filter(Q(finished_at=None) | Q(num_finished__lt=wanted))
-    return False, frozenset(left_out.values_list("task_key", flat=True))
+    cancelled = Trajectory.objects.filter(**point.where, termination=TerminationReason.CANCELLED)
+    found = (rows.values_list("task_key", flat=True) for rows in (left_out, cancelled))
+    return False, frozenset(chain.from_iterable(found))
 
 
 def _has_ended(point: Point) -> bool:
