@@ -1,6 +1,6 @@
 """The quickstart over a pool of tasks so large that none is learned by heart: held-out tasks improve as well.
 
-About 1,400 training tasks of ten packages, each sampled in one iteration; held-out tasks come from other
+About 1,400 training tasks of nine packages, each sampled in one iteration; held-out tasks come from other
 files of the same packages. Every tenth passing patch is graded with false tests, not every one.
 """
 
@@ -23,7 +23,6 @@ PACKAGES = (
     "pyrsistent==0.20.0",
     "markdown==3.8",
     "mistune==3.2.1",
-    "marshmallow==4.1.0",
     "pyasn1==0.6.1",
 )
 """Source distributions of the pool: pure Python, with tests that need nothing but pytest. None is installed
@@ -32,7 +31,7 @@ TRAIN_TASKS, HELDOUT_TASKS = 1400, 128
 
 
 def dataset() -> CurateRun:
-    """Build the pool: faults injected into ten pure-Python packages, verified by real tests."""
+    """Build the pool: faults injected into nine pure-Python packages, verified by real tests."""
     return CurateRun(
         name="quickstart pool",
         curation=CurationConfig(

@@ -44,7 +44,6 @@ RESERVED_PACKAGES = (
     "backrefs",
     "funcy",
     "markdown",
-    "marshmallow",
     "mistune",
     "pyasn1",
     "pyrsistent",
