@@ -50,6 +50,7 @@ def dry_run_settings(config: AnyRun, *, checkpoint: Path, datasets: Path) -> dic
         "agent.max_context": min(16_384, agent.max_context),
         "agent.max_response": min(64, agent.max_response),
         "algorithm.filtered_reasons": [],
+        "algorithm.filtered_baseline": "drop",
         "algorithm.entropy_coefficient": max(1e-3, config.algorithm.entropy_coefficient),
         "trainer.iterations": 1,
         "trainer.tasks_per_iteration": 2,

@@ -26,6 +26,8 @@ from engine.config.training import EvaluationConfig
 
 DATASET = "r2e-gym-subset"
 _TOKEN_WARNING = 4768
+_ALGORITHM = AlgorithmConfig(preset="grpo_pp", filtered_baseline="keep_zero")
+"""GRPO++ as DeepSWE's code has it: a rollout that a limit ended counts as 0 in its group's baseline."""
 _LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -51,7 +53,7 @@ def qwen3_small() -> TrainRun:
         grading=GradingConfig(timeout_s=30.0),
         policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-0.6B", max_batch=4),
         rollout=RolloutConfig(group_size=8, max_concurrent=16),
-        algorithm=AlgorithmConfig(preset="grpo_pp"),
+        algorithm=_ALGORITHM,
         trainer=TrainerConfig(
             iterations=100,
             tasks_per_iteration=8,
@@ -76,7 +78,7 @@ def qwen3_lora() -> TrainRun:
         agent=_agent(12_288, 4096),
         policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-4B", max_batch=3),
         rollout=RolloutConfig(group_size=8, max_concurrent=16),
-        algorithm=AlgorithmConfig(preset="grpo_pp"),
+        algorithm=_ALGORITHM,
         trainer=TrainerConfig(
             iterations=200,
             tasks_per_iteration=8,
@@ -106,7 +108,7 @@ def qwen3_coder() -> TrainRun:
         grading=GradingConfig(evaluation_timeout_s=1800.0, max_parallel=64),
         policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-Coder-30B-A3B-Instruct", max_batch=6),
         rollout=RolloutConfig(group_size=8, max_concurrent=512),
-        algorithm=AlgorithmConfig(preset="grpo_pp"),
+        algorithm=_ALGORITHM,
         trainer=TrainerConfig(
             iterations=200,
             tasks_per_iteration=64,

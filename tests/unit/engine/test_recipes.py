@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.algorithms import needs_reference
+from engine.algorithms.advantages import TrajectoryOutcome, outcome_members
 from engine.algorithms.lint import lint
 from engine.algorithms.terms import needs_entropy
 from engine.config.dry_run import dry_run_settings
@@ -18,6 +19,7 @@ from engine.models.memory.estimate import estimate_memory
 from engine.models.precision import weight_type
 from engine.models.published.shapes import SHAPES
 from engine.orchestrator.memory import warn_of_memory
+from engine.types import TerminationReason
 from tests.integration.toy_yard import events, open_context
 
 HARDWARE = {"qwen3-0.6b-one-gpu": 24, "qwen3-4b-lora-24gb": 24, "qwen3-coder-30b-8gpu": 141}
@@ -37,6 +39,17 @@ def test_no_setting_of_a_recipe_contradicts_another_or_is_without_effect(recipe:
     run = training(recipe)
     assert lint(run) == []
     assert run.policy.checkpoint in SHAPES
+
+
+@pytest.mark.parametrize("recipe", HARDWARE)
+def test_a_rollout_that_a_limit_ended_counts_as_nothing_against_one_that_submitted(recipe: str) -> None:
+    outcomes = [
+        TrajectoryOutcome(index=0, reward=1.0, termination=TerminationReason.SUBMITTED),
+        TrajectoryOutcome(index=1, reward=1.0, termination=TerminationReason.MAX_STEPS),
+    ]
+    submitted, limited = outcome_members([outcomes], training(recipe).algorithm, max_context=100)[0]
+    assert (submitted.advantage, submitted.loss_mask) == (1.0, True)
+    assert not limited.loss_mask
 
 
 @pytest.mark.parametrize("recipe", HARDWARE)
@@ -101,6 +114,7 @@ def test_a_dry_run_is_one_small_iteration_that_computes_a_gradient(recipe: str, 
     assert (run.trainer.device, run.trainer.precision) == ("cpu", training(recipe).trainer.precision)
     assert needs_entropy(run.algorithm)
     assert not run.algorithm.filtered_reasons
+    assert not [finding for finding in lint(run) if "filtered" in str(finding)]
 
 
 @pytest.mark.parametrize(
