@@ -121,15 +121,11 @@ def harness_report(request: HttpRequest, person: Person, run_id: int) -> HttpRes
 
 def _chosen(request: HttpRequest, run: Run) -> tuple[Run, prediction_reads.Choice]:
     params = params_of(request)
-    given = {name: params[name] for name in ("iteration", "index") if params.get(name)}
-    numbers = {name: whole(text) for name, text in given.items()}
+    iteration, index = params.get("iteration", ""), params.get("index", "")
     choice = None
-    if None not in numbers.values():
+    if not any(text and whole(text) is None for text in (iteration, index)):
         choice = prediction_reads.choose(
-            run,
-            phase=params.get("phase", ""),
-            iteration=numbers.get("iteration"),
-            index=numbers.get("index") or 0,
+            run, phase=params.get("phase", ""), iteration=whole(iteration), index=whole(index) or 0
         )
     if choice is None:
         raise Http404(f"Run {run.pk} has no such finished rollouts.")
