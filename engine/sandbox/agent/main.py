@@ -1,4 +1,7 @@
-"""The agent's loop: one frame in, one frame out, until the host closes the stream."""
+"""The agent's loop: one frame in, one frame out, until the host closes the stream.
+
+The modules of operations are imported after the greeting, while the host reads it.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ import errno
 import os
 
 from .children import OutOfMemoryScore, harden, sweep
-from .files import OPERATIONS
-from .processes import Command
 from .wire import MAX_FRAME, decode, frame
 
 TYPE_CHECKING = False
@@ -57,6 +58,8 @@ class Stream:
 
 
 def _execute(request: dict[str, Any], stream: Stream) -> dict[str, object]:
+    from .processes import Command
+
     try:
         command = Command(request, stream.score, stream.fd_in, stream.read_frame)
     except OSError as error:
@@ -65,6 +68,8 @@ def _execute(request: dict[str, Any], stream: Stream) -> dict[str, object]:
 
 
 def _answer(request: dict[str, Any], stream: Stream) -> dict[str, object]:
+    from .files import OPERATIONS
+
     try:
         if request["op"] == "exec":
             return _execute(request, stream)
@@ -86,6 +91,8 @@ def main(facts: dict[str, object] | None = None) -> None:
     stream = Stream()
     try:
         stream.write_frame({"hello": 1, "pid": os.getpid(), **(facts or {})})
+        from . import files, processes  # noqa: F401
+
         while True:
             request = stream.read_frame()
             if request["op"] == "cancel":  # it crossed with the answer

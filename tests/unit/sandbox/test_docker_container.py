@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import IO
 
@@ -110,7 +111,11 @@ def test_settings_and_the_image_have_their_say() -> None:
     assert config(user="nobody")["User"] == "nobody"
 
 
-def test_the_agent_comes_in_over_stdin() -> None:
+@pytest.mark.parametrize("version", [MAGIC_NUMBER, b"another"])
+def test_the_agent_comes_in_over_stdin_compiled_or_not(
+    version: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.sandbox.docker.container_spec.MAGIC_NUMBER", version)
     local = replace(IMAGE, python=sys.executable)
     request = frame({"op": "exec", "id": 1, "argv": ["sh", "-c", "echo hi; exit 3"], "cwd": "/", "env": {},
                      "stdin": b"", "timeout_ms": 20_000, "output_cap": 100})  # fmt: skip
@@ -125,7 +130,7 @@ def test_the_agent_comes_in_over_stdin() -> None:
             assert isinstance(value, dict)
             return value
 
-        process.stdin.write(bootstrap() + request)
+        process.stdin.write(bootstrap.__wrapped__() + request)
         process.stdin.flush()
         greeting = receive(process.stdout)
         reply = receive(process.stdout)
