@@ -37,6 +37,13 @@ class SweEnvironmentConfig(Section):
     """Kind of environment."""
 
 
+class ReproductionConfig(Section):
+    """Tests of issues: a sandbox of the task's image and four tools; rewards a test that fails untouched."""
+
+    type: Literal["reproduction"] = "reproduction"
+    """Kind of environment."""
+
+
 class FrozenLakeConfig(Section):
     """FrozenLake: cross a lake drawn as text without falling into a hole; for quick experiments."""
 
@@ -75,7 +82,11 @@ class FrozenLakeConfig(Section):
         return f"frozenlake-{self.size}x{self.size}-{digest}"
 
 
-EnvironmentConfig = Annotated[SweEnvironmentConfig | FrozenLakeConfig, Field(discriminator="type")]
+EnvironmentConfig = Annotated[
+    SweEnvironmentConfig | ReproductionConfig | FrozenLakeConfig, Field(discriminator="type")
+]
+REPRODUCTION_PROMPTS = frozenset({"reproduction_v1"})
+"""Prompts that ask for a test of the issue, not for its solution."""
 
 
 def makes_own_tasks(config: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
@@ -18,8 +19,10 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.config.base import ImpossibleSettingsError, Section, config_error
 from engine.config.contradictions import contradictions
 from engine.config.environment import (
+    REPRODUCTION_PROMPTS,
     EnvironmentConfig,
     FrozenLakeConfig,
+    ReproductionConfig,
     SweEnvironmentConfig,
     with_generated_dataset,
 )
@@ -51,7 +54,7 @@ from engine.config.training import (
     SftConfig,
 )
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
-from engine.config.verifier import VerifierConfig, idle_settings
+from engine.config.verifier import TestVerifierConfig, VerifierConfig, idle_settings
 from engine.errors import ConfigError, Problem
 
 PRESET_KEY = "algorithm.preset"
@@ -82,6 +85,17 @@ class _ActingRun(_Run):
     @classmethod
     def _complete(cls, data: Any) -> Any:
         return with_generated_dataset(data)
+
+    @model_validator(mode="after")
+    def _asks_for_what_counts(self) -> Self:
+        writes = isinstance(self.environment, ReproductionConfig)
+        if writes != (self.agent.prompt in REPRODUCTION_PROMPTS):
+            raise ValueError(
+                f"agent.prompt is {self.agent.prompt}, but in environment '{self.environment.type}' "
+                + ("only tests of the issue count" if writes else "tests that agents write count for nothing")
+                + f"; prompts that ask for tests: {', '.join(sorted(REPRODUCTION_PROMPTS))}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _reachable(self) -> Self:
@@ -281,6 +295,8 @@ class VerifierRun(_Run):
     """Verification: a model scores the trajectories of finished runs without the answer key."""
 
     kind: Literal["verifier"] = "verifier"
+    method: Literal["judge"] = "judge"
+    """Origin of the scores: a model that reads the trajectories."""
     verifier: VerifierConfig = VerifierConfig()
     policy: JudgePolicyConfig = TransformerPolicyConfig()
 
@@ -291,6 +307,17 @@ class VerifierRun(_Run):
         return self
 
 
+class TestVerifierRun(_Run):
+    """Verification: tests score the patches of finished runs without the answer key."""
+
+    __test__ = False
+    kind: Literal["verifier"] = "verifier"
+    method: Literal["tests"] = "tests"
+    """Origin of the scores: the repository's tests, and tests that agents wrote for the issues."""
+    verifier: TestVerifierConfig = TestVerifierConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+
+
 AnyRun = (
     TrainRun
     | ImproveRun
@@ -299,12 +326,15 @@ AnyRun = (
     | SftRun
     | FineTuneRun
     | VerifierRun
+    | TestVerifierRun
     | CurateRun
     | ValidateRun
     | ImportRun
 )
-_TAGS = ("kind", "data")
+_TAGS = ("kind", "data", "method")
 """Settings that tell the classes of runs apart."""
+_SECOND_TAGS = MappingProxyType({"sft": ("data", "stream"), "verifier": ("method", "judge")})
+"""Kind → second tag, and the value that configurations of earlier versions mean."""
 _UNIONS = frozenset(
     (*(kind.model_fields[tag].default for tag in _TAGS if tag in kind.model_fields), name)
     for kind in get_args(AnyRun)
@@ -313,6 +343,7 @@ _UNIONS = frozenset(
 )
 """Sections of several types, behind the tags of their class."""
 _AnySft = Annotated[SftRun | FineTuneRun, Field(discriminator="data")]
+_AnyVerifier = Annotated[VerifierRun | TestVerifierRun, Field(discriminator="method")]
 _ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(
     Annotated[
         TrainRun
@@ -320,7 +351,7 @@ _ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(
         | RolloutRun
         | EvaluateRun
         | _AnySft
-        | VerifierRun
+        | _AnyVerifier
         | CurateRun
         | ValidateRun
         | ImportRun,
@@ -336,13 +367,13 @@ def parse_run_config(data: Mapping[str, Any]) -> AnyRun:
         ConfigError: names every wrong setting, what it got and what is allowed.
     """
     settings = dict(data)
-    is_sft = settings.get("kind") == "sft"
-    if is_sft:
-        settings.setdefault("data", "stream")  # the only one that configurations of earlier versions have
+    tag, first = _SECOND_TAGS.get(str(settings.get("kind")), ("", ""))
+    if tag:
+        settings.setdefault(tag, first)
     try:
         return _ADAPTER.validate_python(settings)
     except ValidationError as error:
-        raise config_error(error, skip=2 if is_sft else 1, unions=_UNIONS) from None
+        raise config_error(error, skip=2 if tag else 1, unions=_UNIONS) from None
 
 
 def load_run_config(path: Path) -> AnyRun:

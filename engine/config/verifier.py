@@ -20,10 +20,40 @@ _IDLE = {
 """Settings of policies that no judge reads."""
 
 
+RunNames = tuple[Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")], ...]
+
+
+class TestLimits(Section):
+    """Limits of an execution-based verifier's tests."""
+
+    __test__ = False
+    timeout_s: float = Field(default=300.0, gt=0)
+    """Time limit of one run of tests, seconds."""
+    max_parallel: int = Field(default=2, ge=1)
+    """Maximum number of concurrent runs of tests."""
+    max_test_files: int = Field(default=40, ge=1)
+    """Maximum number of a repository's test files among which regression tests are looked for."""
+    repeats: int = Field(default=2, ge=1)
+    """Runs on the untouched repository, all of which a regression test must pass."""
+
+
+class TestVerifierConfig(TestLimits):
+    """An execution-based verifier: tests run on the patches of finished runs."""
+
+    runs: RunNames = ()
+    """Runs whose patches are scored, as their folders under the data folder's ``runs/`` are called; the
+    patches of one task run the same tests."""
+    phases: tuple[Text, ...] = ()
+    """Phases whose patches are scored: ``train``, ``eval:heldout``, …; empty scores all."""
+    tests: RunNames = ()
+    """Runs in which testing agents wrote reproduction tests (environment ``reproduction``); without any,
+    patches are scored by the repository's tests alone."""
+
+
 class VerifierConfig(Section):
     """An execution-free verifier: a model judges the trajectories of finished runs by reading them."""
 
-    runs: tuple[Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")], ...] = ()
+    runs: RunNames = ()
     """Runs whose trajectories are scored, as their folders under the data folder's ``runs/`` are called."""
     phases: tuple[Text, ...] = ()
     """Phases whose trajectories are scored: ``train``, ``eval:heldout``, …; empty scores all."""

@@ -337,10 +337,23 @@ class TaskValidated(RunEvent):
 
 
 class ScoreRecord(Record):
-    """Score of an execution-free verifier for one trajectory, or the reason why there is none."""
+    """Score of a verifier for one trajectory, or the reason why there is none.
+
+    A judge gives ``p_yes``, tests give the numbers of passes.
+    """
 
     p_yes: float | None = Field(default=None, ge=0, le=1)
     """P(YES) / (P(YES) + P(NO)); None where there is no score."""
+    regression_passes: int | None = Field(default=None, ge=0)
+    """Regression tests that passed under the patch; None where there is no score."""
+    regression_tests: int | None = Field(default=None, ge=0)
+    regression_status: str = Field(default="", max_length=32)
+    """Ending of the regression tests: ``ran``, ``timed_out``, …"""
+    reproduction_passes: int | None = Field(default=None, ge=0)
+    """Tests of testing agents that passed; None where there is no score, or no such tests were wanted."""
+    reproduction_tests: int | None = Field(default=None, ge=0)
+    detail: str = ""
+    """Runs of tests that did not come to their end, and why."""
     yes_logprob: float | None = None
     no_logprob: float | None = None
     error: str = ""
@@ -365,6 +378,41 @@ class TrajectoryScored(RunEvent):
     ``ref``. None in events of earlier versions."""
     ref: TrajectoryRef
     score: ScoreRecord
+
+
+class ExaminedTestRecord(Record):
+    """Finding on one reproduction test: kept or not, and how it told graded candidates apart."""
+
+    digest: str = Field(max_length=64)
+    """Hash of the test file."""
+    rejection: str = Field(default="", max_length=32)
+    """Reason why it is not kept; empty where it is."""
+    detail: str = ""
+    tests: int = Field(default=0, ge=0)
+    """Tests of the file that fail on the untouched repository; they alone count."""
+    good: int = Field(default=0, ge=0)
+    """Graded candidates that resolve the task."""
+    good_passed: int = Field(default=0, ge=0)
+    bad: int = Field(default=0, ge=0)
+    """Other graded candidates."""
+    bad_passed: int = Field(default=0, ge=0)
+
+    @property
+    def is_toxic(self) -> bool:
+        """Return whether every candidate that resolves the task fails a kept test; False without any."""
+        return not self.rejection and self.good > 0 and self.good_passed == 0
+
+
+class TestExamined(RunEvent):
+    """A verifier examined the test that a testing agent wrote; a later event about it replaces it."""
+
+    __test__ = False
+    type: Literal["test_examined"] = "test_examined"
+    source: str = Field(min_length=1, max_length=200)
+    """Run of the testing agent, as its folder is called."""
+    ref: TrajectoryRef
+    """Its trajectory."""
+    test: ExaminedTestRecord
 
 
 class Alert(RunEvent):
@@ -400,6 +448,7 @@ AnyEvent = (
     | PoolStatus
     | EnginesReported
     | TrajectoryScored
+    | TestExamined
     | Alert
 )
 Event = Annotated[AnyEvent, Field(discriminator="type")]

@@ -24,6 +24,7 @@ from engine.config.run import (
     ImproveRun,
     RolloutRun,
     SftRun,
+    TestVerifierRun,
     TrainRun,
     ValidateRun,
     VerifierRun,
@@ -46,6 +47,7 @@ _KINDS: Mapping[type[AnyRun], str] = {
     FineTuneRun: "engine.orchestrator.fine_tune:fine_tune",
     CurateRun: "engine.orchestrator.curate:make_dataset",
     VerifierRun: "engine.orchestrator.verify:verify",
+    TestVerifierRun: "engine.orchestrator.verify_by_tests:verify_by_tests",
     ImportRun: "engine.orchestrator.importing:import_set",
     ValidateRun: "engine.orchestrator.validate:validate_dataset",
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from engine.config.environment import FrozenLakeConfig
+from engine.config.environment import FrozenLakeConfig, ReproductionConfig
 from engine.config.policies import EndpointPolicyConfig, TransformerPolicyConfig
 from engine.config.run import EvaluateRun, ImproveRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
@@ -32,12 +32,15 @@ from engine.inference.endpoint.messages import configured_sampling
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.event_observer import EventObserver
 from engine.orchestrator.metrics import is_infrastructure
-from engine.rollout.environments import FrozenLakeEnvironments, SweEnvironments
+from engine.rollout.environments import FrozenLakeEnvironments, RolloutGrader, SweEnvironments
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool.pool import SandboxPool
 from engine.sandbox.preflight import require
 from engine.types import Group, TaskRow, Trajectory
+from engine.verifiers.execution_based.commands import visible_row
+from engine.verifiers.execution_based.runs import TestRuns
+from engine.verifiers.execution_based.testing_agent import KeepRuleGrader
 
 log = structlog.get_logger("orchestrator")
 ActingRun = TrainRun | ImproveRun | RolloutRun | EvaluateRun
@@ -64,12 +67,17 @@ def announce(
 def load_rows(config: ActingRun, home: Path, name: str, split: str) -> Sequence[TaskRow]:
     """Return all tasks of a dataset's split, generated now if the environment makes its own tasks.
 
+    Testing agents and their policy get tasks without answers.
+
     Raises:
         DatasetError: there are none.
     """
     if isinstance(config.environment, FrozenLakeConfig) and not dataset_path(home, name).exists():
         _save_once(home, name, config.environment)
-    return load_dataset(home, name).split(split)
+    rows = load_dataset(home, name).split(split)
+    if isinstance(config.environment, ReproductionConfig):
+        return [visible_row(row) for row in rows]
+    return rows
 
 
 def _save_once(home: Path, name: str, lake: FrozenLakeConfig) -> None:
@@ -107,19 +115,33 @@ async def open_environments(config: ActingRun, run: RunContext) -> EnvironmentFa
     if isinstance(config.environment, FrozenLakeConfig):
         return FrozenLakeEnvironments(agent=config.agent)
     pool = await open_backend(config.sandbox, run)
-    grader = Grader(
+    return SweEnvironments(
+        pool=pool,
+        grader=_grader(config, run, pool),
+        agent=config.agent,
+        sandbox=config.sandbox,
+        run_id=run.run_id,
+    )
+
+
+def _grader(config: ActingRun, run: RunContext, pool: SandboxPool) -> RolloutGrader:
+    """Return the judge of what agents submit: hidden tests, or of testing agents the keep rule."""
+    if isinstance(config.environment, ReproductionConfig):
+        return KeepRuleGrader(
+            TestRuns(
+                backend=pool,
+                sandbox=config.sandbox,
+                run_id=run.run_id,
+                timeout_s=config.grading.timeout_s,
+                max_parallel=config.grading.max_parallel,
+            )
+        )
+    return Grader(
         backend=pool,
         config=config.grading,
         sandbox=config.sandbox,
         run_id=run.run_id,
         store=FileReferences(dataset_path(run.home, config.dataset.name)),
-    )
-    return SweEnvironments(
-        pool=pool,
-        grader=grader,
-        agent=config.agent,
-        sandbox=config.sandbox,
-        run_id=run.run_id,
     )
 
 

@@ -7,7 +7,7 @@ checkpoint made what followed it again); a second one puts the trajectories toge
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from engine.errors import ConfigError, DatasetError, Problem
 from engine.events.spool import SPOOL_NAME, read_lines
 from engine.orchestrator.collection.earlier import is_kept
 from engine.orchestrator.collection.ledger import epoch_of, type_of
+from engine.orchestrator.context import RunContext
 from engine.rollout.summary import RolloutSummary
 from engine.types import RolloutKey, Step, TaskRow, TerminationReason, ToolCall, Verdict
 from engine.verifiers.execution_free import Transcript, turn_of
@@ -130,6 +131,26 @@ class StoredTrajectories:
             for found in self.ids
             if found.key.task_id not in self.rows
         }
+
+
+def open_sources(
+    run: RunContext, names: Sequence[str], *, setting: str, phases: Collection[str] = ()
+) -> list[StoredTrajectories]:
+    """Return the trajectories of other runs that a setting names.
+
+    Raises:
+        ConfigError: a run is not there, or has no graded trajectories in these phases.
+    """
+    found = []
+    for name in dict.fromkeys(names):
+        try:
+            source = StoredTrajectories(run.run_dir.parent / name, home=run.home, phases=phases)
+        except ConfigError as error:
+            raise ConfigError(*(Problem(one.message, setting) for one in error.problems)) from error
+        if not source.ids:
+            raise ConfigError(Problem(f"run '{name}' has no graded trajectories in these phases", setting))
+        found.append(source)
+    return found
 
 
 def _terminal_records(spool: Path) -> dict[RolloutKey, tuple[int, int | None]]:

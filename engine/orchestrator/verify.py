@@ -23,7 +23,7 @@ from engine.orchestrator.collection.ledger import type_of
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.judges import open_judge
 from engine.orchestrator.setup import announce
-from engine.orchestrator.stored_trajectories import StoredTrajectories, TrajectoryId
+from engine.orchestrator.stored_trajectories import StoredTrajectories, TrajectoryId, open_sources
 from engine.types import RolloutKey
 from engine.verifiers.calibration import Forecast, calibrate
 from engine.verifiers.execution_free import Judge, Judgement, Transcript, judge_all
@@ -78,18 +78,14 @@ class Verification:
         """Read what there is to score, and what earlier attempts scored. Raises ConfigError."""
         if not self._config.runs:
             raise ConfigError(Problem("no run is named: name finished runs to score", "verifier.runs"))
-        runs = self._run.run_dir.parent
-        for name in dict.fromkeys(self._config.runs):
-            source = StoredTrajectories(runs / name, home=self._run.home, phases=self._config.phases)
-            if not source.ids:
-                raise ConfigError(
-                    Problem(f"run '{name}' has no graded trajectories in these phases", "verifier.runs")
-                )
-            self._sources.append(source)
+        self._sources = open_sources(
+            self._run, self._config.runs, setting="verifier.runs", phases=self._config.phases
+        )
+        for source in self._sources:
             self._without_task |= source.without_task()
         wanted = {found for source in self._sources for found in source.ids}
         self._total = len(wanted)
-        self._found = {key: record for key, record in _scored(self._run.run_dir) if key in wanted}
+        self._found = {key: record for key, record in scores_of(self._run.run_dir) if key in wanted}
 
     async def work(self, judge: Judge) -> None:
         """Score every trajectory that has no score; pauses between trajectories.
@@ -201,8 +197,8 @@ class _Feed:
             yield item
 
 
-def _scored(run_dir: Path) -> Iterator[tuple[TrajectoryId, ScoreRecord]]:
-    """Yield what the run's attempts recorded, oldest first."""
+def scores_of(run_dir: Path) -> Iterator[tuple[TrajectoryId, ScoreRecord]]:
+    """Yield what the attempts of a verifier's run recorded, oldest first."""
     for line in read_lines(run_dir / SPOOL_NAME):
         if type_of(line.data) == "trajectory_scored":
             event = TrajectoryScored.model_validate_json(line.data)

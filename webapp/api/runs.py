@@ -227,7 +227,7 @@ def get_engines(request: HttpRequest, run_id: int) -> dict[str, Any]:
 
 
 class ScoreOut(Schema):
-    """Score of one trajectory; ``p_yes`` is null where there is none, with the reason in ``error``."""
+    """Score of one trajectory: ``p_yes`` of a judge, or passes of tests; null where there is none."""
 
     source: str
     """Run of the trajectory."""
@@ -238,7 +238,15 @@ class ScoreOut(Schema):
     p_yes: float | None
     yes_logprob: float | None
     no_logprob: float | None
+    regression_passes: int | None
+    regression_tests: int | None
+    regression_status: str
+    reproduction_passes: int | None
+    reproduction_tests: int | None
+    detail: str
+    """Runs of tests that did not come to their end, and why."""
     error: str
+    """Reason for a missing score."""
     attempts: int
     prompt_tokens: int
     shortened: int
@@ -261,6 +269,42 @@ def get_scores(
     """List the scores of a verifier's run; with ``missing`` only the trajectories that have none."""
     run = find(run_id)
     found = score_reads.list_scores(run.pk, missing=missing, number=page, size=max(1, min(size, 1000)))
+    return {"total": found.total, "items": list(found.rows)}
+
+
+class ExaminedTestOut(Schema):
+    """Test that a testing agent wrote, and how it told graded candidates apart."""
+
+    source: str
+    """Run of the testing agent."""
+    phase: str
+    iteration: int
+    task_key: str
+    index: int
+    digest: str
+    rejection: str
+    """Reason why it is not kept; empty where it is."""
+    detail: str
+    tests: int
+    good: int
+    good_passed: int
+    bad: int
+    bad_passed: int
+    is_toxic: bool
+
+
+class ExaminedTestPage(Schema):
+    """One page of examined tests, kept ones first, and their total number."""
+
+    total: int
+    items: list[ExaminedTestOut]
+
+
+@router.get("/runs/{int:run_id}/examined-tests", auth=viewer, response=ExaminedTestPage)
+def get_examined_tests(request: HttpRequest, run_id: int, page: int = 1, size: int = 50) -> dict[str, Any]:
+    """List the tests that a run which verifies by tests has examined."""
+    run = find(run_id)
+    found = score_reads.list_tests(run.pk, number=page, size=max(1, min(size, 1000)))
     return {"total": found.total, "items": list(found.rows)}
 
 

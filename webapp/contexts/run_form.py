@@ -29,7 +29,7 @@ from webapp.contexts.form_bases import UNSET, as_text, policy_types
 from webapp.contexts.frame import Crumb
 from webapp.services import places
 
-HIDDEN = ("kind", "data", "recipe")
+HIDDEN = ("kind", "data", "method", "recipe")
 _REPLACING = frozenset({PRESET_KEY, POLICY_TYPE_KEY, "dataset.name", "policy.endpoint", "collection.skip"})
 """Settings whose value decides which fields there are, or what they offer."""
 _CLOSED = frozenset({POLICY_TYPE_KEY, "policy.endpoint"})

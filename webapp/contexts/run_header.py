@@ -75,11 +75,17 @@ class RunHeader:
     """Counts of a run without rollouts: (name, number)."""
 
     @property
-    def verify_url(self) -> str:
-        """Return the address of the form that scores its trajectories; empty while it has none."""
+    def verify_urls(self) -> tuple[tuple[str, str], ...]:
+        """Return label and address of the forms that score its trajectories; empty while it has none."""
         if not self.has_rollouts or not self.counts.total:
-            return ""
-        return f"{reverse('run-new')}?{urlencode({'recipe': 'verify', 'verifier.runs': self.run.pk})}"
+            return ()
+        if self.run.config.get("environment", {}).get("type") == "reproduction":
+            return (("Verify with these tests", self._form("verify-by-tests", "verifier.tests")),)
+        recipes = {"Verify": "verify", "Verify by tests": "verify-by-tests"}
+        return tuple((label, self._form(recipe, "verifier.runs")) for label, recipe in recipes.items())
+
+    def _form(self, recipe: str, setting: str) -> str:
+        return f"{reverse('run-new')}?{urlencode({'recipe': recipe, setting: self.run.pk})}"
 
 
 RESUME_CHECKPOINT = "Resume from the last checkpoint"

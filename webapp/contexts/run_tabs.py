@@ -20,6 +20,7 @@ from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.sandboxes import PoolView, pool_view
 from webapp.contexts.scores import ScoresPanel, build_scores
 from webapp.contexts.solve_map import CELL_WIDTH, MapRow, map_rows
+from webapp.contexts.test_scores import TestScoresPanel, build_test_scores
 from webapp.models import Checkpoint, Event, Group, Run, RunAttempt, Trajectory
 from webapp.selectors import groups as group_reads
 from webapp.selectors import iterations as iteration_reads
@@ -167,6 +168,7 @@ class ConfigurationPanel:
 Panel = (
     GroupsPanel
     | ScoresPanel
+    | TestScoresPanel
     | TrajectoriesPanel
     | TasksPanel
     | EvaluationPanel
@@ -193,7 +195,8 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str]) -> Panel:
                 num_tasks=found.num_tasks,
             )
         case "scores":
-            return build_scores(run, params)
+            by_tests = run.config.get("method") == "tests"
+            return build_test_scores(run, params) if by_tests else build_scores(run, params)
         case "evaluation":
             return EvaluationPanel(plots=run_evaluations(run))
         case "engines":
@@ -258,7 +261,9 @@ def _words(run_id: int, event: Event) -> tuple[str, str]:
     url = ""
     parts: list[str] = []
     if isinstance(ref, dict):
-        url = trajectory_url(run_id, ref["phase"], ref["iteration"], ref["task_id"], ref["index"])
+        source = whole(str(payload.get("source", run_id)), most=MOST_ID)
+        if source is not None:
+            url = trajectory_url(source, ref["phase"], ref["iteration"], ref["task_id"], ref["index"])
         parts.append(f"{ref['phase']} {ref['iteration']} · {ref['task_id']} #{ref['index']}")
     for key in ("message", "state", "reason", "name", "path", "tool", "termination", "verdict"):
         if payload.get(key):
@@ -275,6 +280,8 @@ def _words(run_id: int, event: Event) -> tuple[str, str]:
     ):
         if isinstance(payload.get(key), int | float):
             parts.append(f"{key.replace('_', ' ')} {payload[key]:g}")
+    if score := payload.get("score"):
+        parts += [str(score["error"])[:200]] if score.get("error") else []
     if found := payload.get("record"):
         parts += [str(found[key])[:200] for key in ("task_id", "status", "reason") if found.get(key)]
     states = Counter(record["state"] for record in payload.get("records", ()))

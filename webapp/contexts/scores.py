@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from engine.verifiers.calibration import Calibration, Forecast, ReliabilityBin, calibrate
 from webapp.contexts.frame import trajectory_url
 from webapp.contexts.numbers import MOST_ID, whole
-from webapp.models import Run, Score
+from webapp.models import ExaminedTest, Run, Score
 from webapp.selectors import runs as run_reads
 from webapp.selectors import scores as reads
 from webapp.selectors.paging import Page, map_page
@@ -84,16 +84,13 @@ def build_scores(run: Run, params: Mapping[str, str]) -> ScoresPanel:
     only_missing = params.get("scores") == "missing"
     page = reads.list_scores(run.pk, missing=only_missing, number=whole(params.get("page", "")) or 1)
     names = reads.task_names([score.task_key for score in page.rows])
-    sources = {score.source: whole(score.source, most=MOST_ID) for score in page.rows}
-    known = run_reads.existing([run_id for run_id in sources.values() if run_id is not None])
+    urls = trajectory_urls(page.rows)
     graded = reads.graded_scores(run.pk)
     calibration = _calibration(graded)
     return ScoresPanel(
         page=map_page(
             page,
-            lambda score: ScoreRow(
-                score, names.get(score.task_key, score.task_key), _url(score, sources[score.source], known)
-            ),
+            lambda score: ScoreRow(score, names.get(score.task_key, score.task_key), urls.get(score.pk, "")),
         ),
         num_missing=reads.count_missing(run.pk),
         only_missing=only_missing,
@@ -131,10 +128,15 @@ def _by_repository(scores: Sequence[GradedScore]) -> Breakdown:
     return Breakdown("Repository", found, len(ordered))
 
 
-def _url(score: Score, run_id: int | None, known: set[int]) -> str:
-    if run_id not in known or run_id is None:
-        return ""
-    return trajectory_url(run_id, score.phase, score.iteration, score.task_key, score.index)
+def trajectory_urls(rows: Sequence[Score] | Sequence[ExaminedTest]) -> dict[int, str]:
+    """Return the address of each row's trajectory by the row's id; rows of unknown runs are left out."""
+    sources = {row.source: whole(row.source, most=MOST_ID) for row in rows}
+    known = run_reads.existing([run_id for run_id in sources.values() if run_id is not None])
+    return {
+        row.pk: trajectory_url(run_id, row.phase, row.iteration, row.task_key, row.index)
+        for row in rows
+        if (run_id := sources[row.source]) in known and run_id is not None
+    }
 
 
 def _marks(calibration: Calibration) -> tuple[ReliabilityMark, ...]:

@@ -134,10 +134,38 @@ _VERIFY = ShortForm(
     ),
     derives=False,
 )
+_VERIFY_BY_TESTS = ShortForm(
+    "Verify patches by tests",
+    (
+        Subject(
+            "Patches and tests",
+            {
+                "name": "name",
+                "verifier.runs": "runs",
+                "verifier.phases": "phases",
+                "verifier.tests": "runs of testing agents",
+            },
+        ),
+        Subject(
+            "Limits",
+            {
+                "verifier.timeout_s": "time limit, seconds",
+                "verifier.max_parallel": "concurrency",
+                "verifier.max_test_files": "test files",
+                "verifier.repeats": "runs on the untouched repository",
+                "sandbox.backend": "sandboxes",
+            },
+        ),
+    ),
+    derives=False,
+)
+_WRITE_TESTS = replace(_COLLECT, title="Write reproduction tests")
 SHORT_FORMS: Mapping[str, ShortForm] = {
     "collect": _COLLECT,
     "quickstart-collect": _COLLECT,
     "verify": _VERIFY,
+    "verify-by-tests": _VERIFY_BY_TESTS,
+    "write-tests": _WRITE_TESTS,
 }
 
 

@@ -15,7 +15,7 @@ from webapp.models.health import Proof, QuarantineDecision, Validation
 from webapp.models.iterations import Checkpoint, Evaluation, Iteration
 from webapp.models.runs import Run, RunAttempt
 from webapp.models.sandboxes import Pool, Reaper, Sandbox
-from webapp.models.scores import Score
+from webapp.models.scores import ExaminedTest, Score
 from webapp.models.trajectories import Group, Step, TestLog, TestResult, TokenBlob, Trajectory
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "EngineSample",
     "Evaluation",
     "Event",
+    "ExaminedTest",
     "Experiment",
     "Group",
     "Iteration",

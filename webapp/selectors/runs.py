@@ -185,10 +185,23 @@ def runs_with_rollouts(dataset: str, limit: int = 20) -> list[int]:
     return list(runs.order_by("-id").values_list("id", flat=True)[:limit])
 
 
+_WRITES_TESTS = Q(config__environment__type="reproduction")
+
+
 def runs_to_verify(limit: int = 50) -> list[int]:
-    """Return the newest runs with graded trajectories, by number."""
+    """Return the newest runs with graded trajectories that solve tasks, by number."""
+    return _graded(~_WRITES_TESTS, limit)
+
+
+def runs_with_written_tests(limit: int = 50) -> list[int]:
+    """Return the newest runs with graded trajectories of testing agents, by number."""
+    return _graded(_WRITES_TESTS, limit)
+
+
+def _graded(which: Q, limit: int) -> list[int]:
     graded = Group.objects.filter(run=OuterRef("pk"), num_graded__gt=0)
-    return list(Run.objects.filter(Exists(graded)).order_by("-id").values_list("id", flat=True)[:limit])
+    runs = Run.objects.filter(Exists(graded) & which).order_by("-id")
+    return list(runs.values_list("id", flat=True)[:limit])
 
 
 def dataset_choices() -> list[str]:

@@ -5,24 +5,85 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from django.db.models import F
+from django.db.models import Count, F, Q
 
 from engine.verifiers.calibration import Forecast
-from webapp.models import Score, Task
+from webapp.models import ExaminedTest, Run, Score, Task
 from webapp.selectors.paging import Page, paginate
 
 SIZE = 50
 
 
+_MISSING = ~Q(error="") | Q(p_yes=None, regression_passes=None, reproduction_passes=None)
+"""Trajectories that lack a score that was wanted."""
+
+
 def list_scores(run_id: int, *, missing: bool = False, number: int = 1, size: int = SIZE) -> Page[Score]:
-    """Return a page of scores, highest first and missing ones last; with ``missing`` only those."""
-    rows = Score.objects.filter(run_id=run_id, **({"p_yes": None} if missing else {}))
-    return paginate(rows.order_by(F("p_yes").desc(nulls_last=True), "id"), number=number, size=size)
+    """Return a page of scores, best first and missing ones last; with ``missing`` only those.
+
+    Scores of tests are in the order of ``eb``, tasks one after the other.
+    """
+    rows = Score.objects.filter(*([_MISSING] if missing else []), run_id=run_id)
+    order = [F(name).desc(nulls_last=True) for name in ("p_yes", "regression_passes", "reproduction_passes")]
+    by_task = ["task_key"] if _is_by_tests(run_id) else []
+    return paginate(rows.order_by(*by_task, *order, "id"), number=number, size=size)
+
+
+def _is_by_tests(run_id: int) -> bool:
+    return Run.objects.filter(pk=run_id, config__method="tests").exists()
 
 
 def count_missing(run_id: int) -> int:
-    """Return the number of trajectories that got no score."""
-    return Score.objects.filter(run_id=run_id, p_yes=None).count()
+    """Return the number of trajectories that lack a score."""
+    return Score.objects.filter(_MISSING, run_id=run_id).count()
+
+
+def list_tests(run_id: int, *, number: int = 1, size: int = SIZE) -> Page[ExaminedTest]:
+    """Return a page of the tests that testing agents wrote, kept ones first."""
+    rows = ExaminedTest.objects.filter(run_id=run_id)
+    return paginate(rows.order_by("rejection", "task_key", "id"), number=number, size=size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestTotals:
+    """Counts of a run's patches and written tests."""
+
+    __test__ = False
+    num_scored: int
+    num_resolved: int
+    num_untested: int
+    """Patches of tasks whose changed files no test of the repository touches."""
+    statuses: tuple[tuple[str, int], ...]
+    """Endings of regression tests but ``ran``, with their patches."""
+    num_tests: int
+    num_kept: int
+    num_toxic: int
+
+
+def test_totals(run_id: int) -> TestTotals:
+    """Return the counts of a run that verifies by tests."""
+    rows = Score.objects.filter(run_id=run_id).order_by()
+    scored = rows.filter(error="")
+    found = scored.aggregate(
+        scored=Count("id"),
+        resolved=Count("id", filter=Q(resolved=True)),
+        untested=Count("id", filter=Q(regression_tests=0)),
+    )
+    endings = rows.exclude(regression_status__in=("", "ran")).values_list("regression_status")
+    tests = ExaminedTest.objects.filter(run_id=run_id).aggregate(
+        tests=Count("id"),
+        kept=Count("id", filter=Q(rejection="")),
+        toxic=Count("id", filter=Q(rejection="", good__gt=0, good_passed=0)),
+    )
+    return TestTotals(
+        num_scored=found["scored"],
+        num_resolved=found["resolved"],
+        num_untested=found["untested"],
+        statuses=tuple(endings.annotate(count=Count("id")).order_by("-count", "regression_status")),
+        num_tests=tests["tests"],
+        num_kept=tests["kept"],
+        num_toxic=tests["toxic"],
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,8 @@ class Projection:
                 self._engines.reported(event)
             case e.TrajectoryScored():
                 self._scores.scored(event)
+            case e.TestExamined():
+                self._scores.examined(event)
             case e.RunStarted():
                 self._run_started(event)
             case e.RunPlanned():

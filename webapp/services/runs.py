@@ -121,12 +121,13 @@ def _check_verified(run: Run) -> None:
     """Raise ConfigError where a verifier's run names no run, or one without a folder."""
     if run.kind != RunKind.VERIFIER:
         return
-    names = run.config["verifier"]["runs"]
-    if not names:
+    named = {f"verifier.{field}": run.config["verifier"].get(field, ()) for field in ("runs", "tests")}
+    if not named["verifier.runs"]:
         raise ConfigError(Problem("no run is named: name finished runs to score", "verifier.runs"))
     folder = Path(settings.TRAINYARD_HOME) / "runs"
     problems = [
-        Problem(f"there is no run '{name}' with trajectories", "verifier.runs")
+        Problem(f"there is no run '{name}' with trajectories", setting)
+        for setting, names in named.items()
         for name in names
         if not (folder / name).is_dir()
     ]

@@ -44,6 +44,8 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "improve": improvement.improve,
     "collect": deepswe.collect,
     "verify": verifying.verify,
+    "verify-by-tests": verifying.verify_by_tests,
+    "write-tests": verifying.write_tests,
     "validate-dataset": validation.validate,
     "import-dataset": importing.import_set,
 }

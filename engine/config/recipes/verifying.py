@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from engine.config.environment import ReproductionConfig
 from engine.config.policies import TransformerPolicyConfig
-from engine.config.run import VerifierRun
+from engine.config.recipes.quickstart import DATASET
+from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
+from engine.config.run import RolloutRun, TestVerifierRun, VerifierRun
 
 
 def verify() -> VerifierRun:
     """Score the trajectories of finished runs with a model that judges them by reading."""
     return VerifierRun(name="verification", policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-4B"))
+
+
+def verify_by_tests() -> TestVerifierRun:
+    """Score the patches of finished runs by regression tests and by tests that agents wrote."""
+    return TestVerifierRun(name="verification by tests")
+
+
+def write_tests() -> RolloutRun:
+    """Let testing agents write tests that reproduce the issues, for a verifier."""
+    return RolloutRun(
+        name="reproduction tests",
+        dataset=DatasetConfig(name=DATASET, split="heldout"),
+        environment=ReproductionConfig(),
+        policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-4B"),
+        agent=AgentConfig(prompt="reproduction_v1", max_context=32_768, max_response=8192),
+        grading=GradingConfig(timeout_s=120.0),
+        rollout=RolloutConfig(group_size=4),
+    )
