@@ -16,6 +16,7 @@ from webapp.models import (
     Dataset,
     Evaluation,
     Event,
+    ExaminedTest,
     Group,
     Iteration,
     Run,
@@ -82,7 +83,7 @@ def snapshot(run: Run) -> dict[str, Any]:
     """Everything pages can show of a run, by natural keys: equal for equal histories."""
     run.refresh_from_db()
     found: dict[str, Any] = {"run": {name: getattr(run, name) for name in _RUN_FIELDS}}
-    for model in (Iteration, Evaluation, Checkpoint, Alert, Group, Trajectory, Score, Event):
+    for model in (Iteration, Evaluation, Checkpoint, Alert, Group, Trajectory, Score, ExaminedTest, Event):
         found[model.__name__] = _rows(model.objects.filter(run=run))
     for part in (Step, TestResult, TokenBlob):
         rows = part.objects.filter(trajectory__run=run).select_related("trajectory")

@@ -54,7 +54,7 @@ from engine.config.training import (
     SftConfig,
 )
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
-from engine.config.verifier import TestVerifierConfig, VerifierConfig, idle_settings
+from engine.config.verifier import JudgementsConfig, TestVerifierConfig, VerifierConfig, idle_settings
 from engine.errors import ConfigError, Problem
 
 PRESET_KEY = "algorithm.preset"
@@ -251,6 +251,23 @@ class FineTuneRun(_Run):
     conversation: ConversationConfig = ConversationConfig()
 
 
+class JudgeTrainingRun(_Run):
+    """Supervised fine-tuning of a judge on graded trajectories."""
+
+    kind: Literal["sft"] = "sft"
+    data: Literal["judgements"] = "judgements"
+    """Source of the training data: judgements of graded trajectories."""
+    judgements: JudgementsConfig = JudgementsConfig()
+    trainer: FineTuningConfig = FineTuningConfig()
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        if self.trainer.overlong != FineTuningConfig.model_fields["overlong"].default:
+            message = "has no effect on judgements, which are shortened until they fit: leave it out"
+            raise ImpossibleSettingsError([Problem(message, "trainer.overlong")])
+        return self
+
+
 class CurateRun(_Run):
     """Creation of a dataset from source trees."""
 
@@ -325,6 +342,7 @@ AnyRun = (
     | EvaluateRun
     | SftRun
     | FineTuneRun
+    | JudgeTrainingRun
     | VerifierRun
     | TestVerifierRun
     | CurateRun
@@ -342,7 +360,7 @@ _UNIONS = frozenset(
     if field.discriminator
 )
 """Sections of several types, behind the tags of their class."""
-_AnySft = Annotated[SftRun | FineTuneRun, Field(discriminator="data")]
+_AnySft = Annotated[SftRun | FineTuneRun | JudgeTrainingRun, Field(discriminator="data")]
 _AnyVerifier = Annotated[VerifierRun | TestVerifierRun, Field(discriminator="method")]
 _ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(
     Annotated[

@@ -76,6 +76,22 @@ class VerifierConfig(Section):
     """Maximum number of trajectories judged at once."""
 
 
+class JudgementsConfig(Section):
+    """Judgements to train a judge on: of each task with both outcomes one right and one wrong trajectory."""
+
+    on_policy: RunNames = ()
+    """Runs of the policy that the judge will score, as their folders under the data folder's ``runs/`` are
+    called."""
+    off_policy: RunNames = ()
+    """Runs of other policies; their pairs are taken besides (SWE-Gym's mixture)."""
+    phases: tuple[Text, ...] = ()
+    """Phases whose trajectories are used: ``train``, ``eval:heldout``, …; empty uses all."""
+    part: Literal["trajectory", "patch"] = "trajectory"
+    """Part that the judge reads, as in ``verifier.part``."""
+    extra: int = Field(default=0, ge=0)
+    """Maximum number of further pairs of each origin, from tasks with one outcome only."""
+
+
 def idle_settings(verifier: VerifierConfig, policy: JudgePolicyConfig) -> list[Problem]:
     """Return the settings that a verifier's run would not read."""
     fields = type(policy).model_fields

@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from engine.config.run import FineTuneRun
+from engine.config.run import FineTuneRun, JudgeTrainingRun
 from engine.errors import TrainerError
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, read_trajectories
 from engine.events.types import CheckpointSaved, IterationFinished, IterationStarted, RunPlanned
@@ -41,16 +42,28 @@ from engine.trainer.sft.examples import (
 from engine.trainer.sft.recorded import ConversationRenderer
 
 _PROGRESS_EVERY_S = 2.0
+ImitatingRun = FineTuneRun | JudgeTrainingRun
 Summary = dict[str, float | int | str | None]
 
 
 async def fine_tune(config: FineTuneRun, run: RunContext) -> RunResult:
     """Train on the run folder's trajectories, or resume from the run's last checkpoint."""
+    return await imitate(config, run, lambda trainer: _examples(config, run, trainer))
+
+
+async def imitate(
+    config: ImitatingRun, run: RunContext, make: Callable[[AsyncTrainer], Examples]
+) -> RunResult:
+    """Train on examples, or resume from the run's last checkpoint.
+
+    Args:
+        config: the run's configuration.
+        run: this attempt.
+        make: returns the examples for the opened model, the same in every attempt; called in a thread.
+    """
     started = time.monotonic()
     checkpoint = await asyncio.to_thread(load_latest, run.run_dir)
     announce(run, resumed_from=checkpoint.iteration if checkpoint else None)
-    instances = await asyncio.to_thread(_instances, run.run_dir / TRAJECTORIES_FILE)
-    heldout = heldout_instances(instances, config.trainer.heldout_share, config.seed)
     setup = TrainingSetup(
         checkpoint=config.trainer.start,
         trainer=config.trainer.trainer(1),  # each step is given its learning rate
@@ -63,9 +76,7 @@ async def fine_tune(config: FineTuneRun, run: RunContext) -> RunResult:
     trainer = await AsyncTrainer.open(setup, run_dir=run.run_dir, home=run.home, checkpoint=checkpoint)
     loop = None
     try:
-        examples = await run.interruptible(
-            asyncio.to_thread(_examples, config, run, trainer, heldout, len(instances))
-        )
+        examples = await run.interruptible(asyncio.to_thread(make, trainer))
         loop = FineTuningLoop(config, run, trainer, examples, checkpoint)
         await loop.run()
     except RunStopped as stop:
@@ -83,10 +94,9 @@ def _instances(path: Path) -> list[str]:
     return [trajectory.instance_id for trajectory in read_trajectories(path)]
 
 
-def _examples(
-    config: FineTuneRun, run: RunContext, trainer: AsyncTrainer, heldout: frozenset[str], total: int
-) -> Examples:
+def _examples(config: FineTuneRun, run: RunContext, trainer: AsyncTrainer) -> Examples:
     path = run.run_dir / TRAJECTORIES_FILE
+    instances = _instances(path)
     told = 0.0
 
     def progress(done: int) -> None:
@@ -94,14 +104,14 @@ def _examples(
         if time.monotonic() - told > _PROGRESS_EVERY_S:
             told = time.monotonic()
             run.check()
-            run.progress("reading trajectories", done, total)
+            run.progress("reading trajectories", done, len(instances))
 
     found = make_examples(
         read_trajectories(path),
         trainer.chat,
         ConversationRenderer(trainer.chat, config.conversation),
         config.trainer,
-        heldout=heldout,
+        heldout=heldout_instances(instances, config.trainer.heldout_share, config.seed),
         max_tokens=min(config.trainer.max_tokens, trainer.model.max_context),
         progress=progress,
     )
@@ -122,7 +132,7 @@ class FineTuningLoop:
 
     def __init__(
         self,
-        config: FineTuneRun,
+        config: ImitatingRun,
         run: RunContext,
         trainer: AsyncTrainer,
         examples: Examples,

@@ -19,6 +19,7 @@ from pathlib import Path
 from engine.errors import TrainyardError
 from engine.models.opening import open_model
 from engine.orchestrator.stored_trajectories import StoredTrajectories
+from engine.orchestrator.train_judge import labelled
 from engine.verifiers.execution_free.training_set import Example, Labelled, choose, examples, write_examples
 
 
@@ -37,8 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _write(options: argparse.Namespace) -> dict[str, int]:
     chat = open_model(options.model, home=options.home, read=False).chat().without_thinking()
     unknown: list[str] = []
-    labelled = [one for origin in ("on_policy", "off_policy") for one in _labelled(options, origin, unknown)]
-    chosen = choose(labelled, seed=options.seed, extra=options.extra)
+    candidates = [
+        one for origin in ("on_policy", "off_policy") for one in _all_labelled(options, origin, unknown)
+    ]
+    chosen = choose(candidates, seed=options.seed, extra=options.extra)
     too_long: list[str] = []
     counts: Counter[str] = Counter()
 
@@ -58,7 +61,7 @@ def _write(options: argparse.Namespace) -> dict[str, int]:
     )
     examples_written = write_examples(options.out, counted(found))
     return {
-        "trajectories": len(labelled),
+        "trajectories": len(candidates),
         "examples": examples_written,
         **dict(sorted(counts.items())),
         "too_long": len(too_long),
@@ -66,20 +69,12 @@ def _write(options: argparse.Namespace) -> dict[str, int]:
     }
 
 
-def _labelled(options: argparse.Namespace, origin: str, unknown: list[str]) -> Iterator[Labelled]:
+def _all_labelled(options: argparse.Namespace, origin: str, unknown: list[str]) -> Iterator[Labelled]:
     """Yield the trajectories of an origin; ``unknown`` receives those whose task is in no dataset."""
     for run in getattr(options, origin):
         source = StoredTrajectories(options.home / "runs" / run, home=options.home, phases=options.phases)
         unknown += map(str, source.without_task())
-        for stored in source.read(source.ids):
-            yield Labelled(
-                key=str(stored.id),
-                task_id=stored.id.key.task_id,
-                origin=origin,
-                transcript=stored.transcript,
-                resolved=stored.resolved,
-                submitted=stored.submitted,
-            )
+        yield from labelled(source, origin)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -30,6 +30,7 @@ class ReportOut(Schema):
     curves_error: str
     """Reason why there are no curves, or not those of every rule."""
     verifier: int | None
+    tests: int | None
     budgets: list[dict[str, Any]]
     """Approximate: from rollouts made with a larger budget."""
     repositories: list[dict[str, Any]]
@@ -66,9 +67,10 @@ def report(
     keep: int | None = None,
     repo: str = "",
     verifier: int | None = None,
+    tests: int | None = None,
 ) -> dict[str, Any]:
     """Return the report of an evaluation (``eval:NAME``) or of an iteration's rollouts (``train``)."""
-    question = Question(rule=rule, k=k, keep=keep, repo=repo, verifier=verifier)
+    question = Question(rule=rule, k=k, keep=keep, repo=repo, verifier=verifier, tests=tests)
     return asdict(evaluation_report(_point(run_id, phase, iteration), question))
 
 

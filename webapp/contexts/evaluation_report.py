@@ -68,7 +68,9 @@ class Question:
     repo: str = ""
     """All repositories, where empty."""
     verifier: int | None = None
-    """Run of the verifier whose scores count; None is that with the most scores, of equal ones the newest."""
+    """Verifier's run whose P(YES) counts; None is that with the most scores, of equal ones the newest."""
+    tests: int | None = None
+    """Verifier's run whose passes of tests count; None is as above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,9 @@ class Report:
     curves_error: str
     """Reason why there are no curves, or not those of every rule; empty without one."""
     verifier: int | None
-    """Run of the verifier whose scores count; None where none has scored these rollouts."""
+    """Run of the verifier whose P(YES) counts; None where none has scored these rollouts."""
+    tests: int | None
+    """Run of the verifier whose passes of tests count; None where none has scored these rollouts."""
     budgets: tuple[BudgetTable, ...]
     repositories: tuple[Part, ...]
     difficulties: tuple[DifficultyTable, ...]
@@ -120,24 +124,26 @@ class ReportContext:
     repos: tuple[str, ...]
     verifiers: tuple[Verifier, ...]
     """Verifiers' runs that judged these rollouts."""
+    testers: tuple[Verifier, ...]
+    """Verifiers' runs that ran tests on their patches."""
     selection: tuple[SelectionRow, ...]
     selection_chart: LineChart | None
 
 
 def evaluation_report(point: Point, question: Question) -> Report:
     """Compute the report. Raises ConfigError where the verifier has no scores of these rollouts."""
-    question = _with_verifier(question, verifiers(point))
-    return _report(stored_point(point, verifier=question.verifier), question)
+    question = _with_verifiers(question, verifiers(point))
+    return _report(stored_point(point, verifier=question.verifier, tests=question.tests), question)
 
 
 def build_report(point: Point, params: Mapping[str, str]) -> ReportContext:
     """Return the page."""
     known = verifiers(point)
-    question, error = _with_verifier(question_of(params), known), ""
+    question, error = _with_verifiers(question_of(params), known), ""
     try:
-        stored = stored_point(point, verifier=question.verifier)
+        stored = stored_point(point, verifier=question.verifier, tests=question.tests)
     except ConfigError as problem:
-        error, question = str(problem), replace(question, verifier=None)
+        error, question = str(problem), replace(question, verifier=None, tests=None)
         stored = stored_point(point)
     report = _report(stored, question)
     title, url = phase_label(point.phase, point.iteration), _rollouts_url(point)
@@ -154,7 +160,8 @@ def build_report(point: Point, params: Mapping[str, str]) -> ReportContext:
         error=error,
         rules=tuple(RULES),
         repos=tuple(sorted({one.task.repo for one in stored.attempts})),
-        verifiers=tuple(known),
+        verifiers=tuple(one for one in known if not one.by_tests),
+        testers=tuple(one for one in known if one.by_tests),
         selection=_selection_rows(report.curves),
         selection_chart=_chart(report.curves),
     )
@@ -172,15 +179,22 @@ def question_of(params: Mapping[str, str]) -> Question:
         keep=whole(params.get("keep", "")),
         repo=params.get("repo", ""),
         verifier=whole(params.get("verifier", ""), most=MOST_ID),
+        tests=whole(params.get("tests", ""), most=MOST_ID),
     )
 
 
-def _with_verifier(question: Question, known: Sequence[Verifier]) -> Question:
-    """Return the question with the verifier that has the most scores where none is chosen."""
-    scored = [one for one in known if one.num_scored]
-    if question.verifier is not None or not scored:
-        return question
-    return replace(question, verifier=max(scored, key=lambda one: (one.num_scored, one.run_id)).run_id)
+def _with_verifiers(question: Question, known: Sequence[Verifier]) -> Question:
+    """Return the question with the verifiers that have the most scores where none are chosen."""
+    most = {one.by_tests: one.run_id for one in sorted(known, key=_scores_and_age) if one.num_scored}
+    return replace(
+        question,
+        verifier=most.get(False) if question.verifier is None else question.verifier,
+        tests=most.get(True) if question.tests is None else question.tests,
+    )
+
+
+def _scores_and_age(verifier: Verifier) -> tuple[int, int]:
+    return verifier.num_scored, verifier.run_id
 
 
 def _report(stored: StoredPoint, question: Question) -> Report:
@@ -194,6 +208,7 @@ def _report(stored: StoredPoint, question: Question) -> Report:
         curves=found,
         curves_error=error,
         verifier=question.verifier,
+        tests=question.tests,
         budgets=(
             _budgets("context tokens", attempts, "context_tokens", CONTEXT_BUDGETS),
             _budgets("generated tokens", attempts, "generated_tokens", GENERATED_BUDGETS),

@@ -118,7 +118,7 @@ def build_submission(point: Point, params: Mapping[str, str]) -> SubmissionConte
         title=phase_label(point.phase, point.iteration),
         submission=submission,
         rules=tuple(name for name in RULES if name != ORACLE.name),
-        verifiers=tuple(verifiers(point)),
+        verifiers=tuple(one for one in verifiers(point) if not one.by_tests),
         findings=tuple(findings),
         error=error,
         zip_url=reverse("evaluation-submission-zip", args=address),

@@ -79,10 +79,15 @@ class RunHeader:
         """Return label and address of the forms that score its trajectories; empty while it has none."""
         if not self.has_rollouts or not self.counts.total:
             return ()
-        if self.run.config.get("environment", {}).get("type") == "reproduction":
+        environment = self.run.config.get("environment", {}).get("type")
+        if environment == "reproduction":
             return (("Verify with these tests", self._form("verify-by-tests", "verifier.tests")),)
-        recipes = {"Verify": "verify", "Verify by tests": "verify-by-tests"}
-        return tuple((label, self._form(recipe, "verifier.runs")) for label, recipe in recipes.items())
+        by_tests = ("Verify by tests", self._form("verify-by-tests", "verifier.runs"))
+        return (
+            ("Verify", self._form("verify", "verifier.runs")),
+            *([by_tests] if environment == "swe" else []),
+            ("Train a judge", self._form("train-judge", "judgements.on_policy")),
+        )
 
     def _form(self, recipe: str, setting: str) -> str:
         return f"{reverse('run-new')}?{urlencode({'recipe': recipe, setting: self.run.pk})}"

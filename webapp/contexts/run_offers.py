@@ -46,6 +46,8 @@ def run_offers(config: AnyRun, *, dataset: str = "") -> dict[str, tuple[str, ...
         "trajectories.runs": tuple(str(run) for run in run_reads.runs_to_verify()),
         "policy.model": endpoint_reads.named_models(),
         "verifier.runs": tuple(str(run) for run in run_reads.runs_to_verify()),
+        "judgements.on_policy": tuple(str(run) for run in run_reads.runs_to_verify()),
+        "judgements.off_policy": tuple(str(run) for run in run_reads.runs_to_verify()),
         "verifier.tests": tuple(str(run) for run in run_reads.runs_with_written_tests()),
         "collection.skip_runs": tuple(str(run) for run in run_reads.runs_with_rollouts(dataset)),
     }

@@ -159,11 +159,41 @@ _VERIFY_BY_TESTS = ShortForm(
     ),
     derives=False,
 )
+_TRAIN_JUDGE = ShortForm(
+    "Train a judge",
+    (
+        Subject(
+            "Trajectories",
+            {
+                "name": "name",
+                "judgements.on_policy": "runs of the policy",
+                "judgements.off_policy": "runs of others",
+                "judgements.phases": "phases",
+                "judgements.part": "judged part",
+                "judgements.extra": "extra pairs",
+            },
+        ),
+        Subject(
+            "Training",
+            {
+                "trainer.start": "model",
+                "trainer.epochs": "epochs",
+                "trainer.batch_size": "judgements per step",
+                "trainer.max_tokens": "context, tokens",
+                "trainer.learning_rate": "learning rate",
+                "trainer.lora_rank": "LoRA rank",
+                "trainer.heldout_share": "held-out tasks",
+            },
+        ),
+    ),
+    derives=False,
+)
 _WRITE_TESTS = replace(_COLLECT, title="Write reproduction tests")
 SHORT_FORMS: Mapping[str, ShortForm] = {
     "collect": _COLLECT,
     "quickstart-collect": _COLLECT,
     "verify": _VERIFY,
+    "train-judge": _TRAIN_JUDGE,
     "verify-by-tests": _VERIFY_BY_TESTS,
     "write-tests": _WRITE_TESTS,
 }

@@ -41,7 +41,8 @@ def build_test_scores(run: Run, params: Mapping[str, str]) -> TestScoresPanel:
     only_missing = params.get("scores") == "missing"
     page = reads.list_scores(run.pk, missing=only_missing, number=whole(params.get("page", "")) or 1)
     tests = reads.list_tests(run.pk, number=whole(params.get("tests", "")) or 1)
-    names = reads.task_names([row.task_key for row in (*page.rows, *tests.rows)])
+    tasks = [score.task_key for score in page.rows] + [test.task_key for test in tests.rows]
+    names = reads.task_names(tasks)
     score_urls, test_urls = trajectory_urls(page.rows), trajectory_urls(tests.rows)
     return TestScoresPanel(
         page=map_page(

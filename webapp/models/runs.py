@@ -118,6 +118,11 @@ class Run(models.Model):
         """Select the runs with ``plays_answers``."""
         return cls.objects.filter(config__policy__type=_ORACLE)
 
+    @classmethod
+    def writing_tests(cls) -> models.QuerySet[Run]:
+        """Select the runs of testing agents, which solve no task."""
+        return cls.objects.filter(config__environment__type="reproduction")
+
 
 class RunAttempt(models.Model):
     """One process started for a run; ``host`` and ``handle`` say which one."""

@@ -14,6 +14,18 @@ from engine.evaluation.attempts import Attempt, is_solved
 from engine.types import RunKind, RunState, TerminationReason, Verdict
 from engine.verifiers.selection.candidates import Candidate
 from webapp.models import Evaluation, Group, Iteration, Run, Score, Task, Trajectory
+from webapp.selectors.scores import MISSING, verifying_by_tests
+
+_NO_PASSES = (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """Attempt that made each scored rollout, and its scores, by task and index."""
+
+    p_yes: dict[tuple[str, int], tuple[int | None, float | None]]
+    passes: dict[tuple[str, int], tuple[int | None, tuple[int | None, int | None]]]
+    """Regression and reproduction tests that passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +87,8 @@ class Verifier:
 
     run_id: int
     name: str
+    by_tests: bool
+    """Whether its scores are passes of tests; else P(YES) of a judge."""
     num_scored: int
     """Rollouts with a score."""
     num_failed: int
@@ -104,18 +118,19 @@ def newest_point(
     return None if found is None else Point(run=run, phase=found[0], iteration=found[1])
 
 
-def stored_point(point: Point, *, verifier: int | None = None) -> StoredPoint:
+def stored_point(point: Point, *, verifier: int | None = None, tests: int | None = None) -> StoredPoint:
     """Return the finished rollouts by task and index; one that was not graded counts as lost.
 
     Args:
         point: the evaluation or iteration.
-        verifier: run of the verifier whose scores the candidates have; None is without.
+        verifier: run of the verifier whose P(YES) the candidates have; None is without.
+        tests: run of the verifier whose passes of tests they have; None is without.
 
     Raises:
-        ConfigError: that run has no scores of these rollouts.
+        ConfigError: one of these runs has no scores of these rollouts.
     """
     ended, left_out = _open_tasks(point)
-    scores = {} if verifier is None else _scores_of(point, verifier)
+    scores = _scores_of(point, verifier=verifier, tests=tests)
     rows = [row for row in _rows(point, *_COLUMNS) if row[1] not in left_out]
     labels = _labels({row[0] for row in rows})
     return StoredPoint(
@@ -125,13 +140,15 @@ def stored_point(point: Point, *, verifier: int | None = None) -> StoredPoint:
     )
 
 
-def rollout_rows(point: Point, *, verifier: int | None = None) -> list[dict[str, Any]]:
+def rollout_rows(
+    point: Point, *, verifier: int | None = None, tests: int | None = None
+) -> list[dict[str, Any]]:
     """Return every graded rollout as a row of the table that selection and verifiers read.
 
     Raises:
-        ConfigError: the verifier's run has no scores of these rollouts.
+        ConfigError: a verifier's run has no scores of these rollouts.
     """
-    scores = {} if verifier is None else _scores_of(point, verifier)
+    scores = _scores_of(point, verifier=verifier, tests=tests)
     rows = list(_rows(point, *_COLUMNS, "patch"))
     labels = _labels({row[0] for row in rows})
     table = []
@@ -148,12 +165,13 @@ def verifiers(point: Point) -> list[Verifier]:
     found = (
         _scores(point)
         .values("run_id", "run__name")
-        .annotate(scored=Count("p_yes"), failed=Count("id", filter=Q(p_yes=None)))
+        .annotate(scored=Count("id", filter=~MISSING), failed=Count("id", filter=MISSING))
         .order_by("-run_id")
         .values_list("run_id", "run__name", "scored", "failed")
     )
+    by_tests = verifying_by_tests([run_id for run_id, *_ in found])
     return [
-        Verifier(run_id=run_id, name=name, num_scored=scored, num_failed=failed)
+        Verifier(run_id=run_id, name=name, by_tests=run_id in by_tests, num_scored=scored, num_failed=failed)
         for run_id, name, scored, failed in found
     ]
 
@@ -203,18 +221,29 @@ def _scores(point: Point) -> QuerySet[Score]:
     return Score.objects.filter(source=str(point.run.pk), **where).order_by()
 
 
-def _scores_of(point: Point, verifier: int) -> dict[tuple[str, int], tuple[int | None, float | None]]:
-    """Return the attempt that made each judged rollout, and its P(YES), by task and index."""
-    rows = _scores(point).filter(run_id=verifier)
-    found = {
-        (task_key, index): (epoch, p_yes)
-        for task_key, index, epoch, p_yes in rows.values_list("task_key", "index", "source_epoch", "p_yes")
-    }
-    if not found:
-        known = ", ".join(str(one.run_id) for one in verifiers(point)) or "none"
-        message = f"run {verifier} has no scores of {point.key}; verifiers that have: {known}"
-        raise ConfigError(Problem(message, "verifier"))
+def _scores_of(point: Point, *, verifier: int | None, tests: int | None) -> _Scores:
+    """Return the scores of each rollout by task and index."""
+    found = _Scores({}, {})
+    if verifier is not None:
+        rows = _scored_by(point, verifier, by_tests=False)
+        for task, index, epoch, p_yes in rows.values_list("task_key", "index", "source_epoch", "p_yes"):
+            found.p_yes[task, index] = (epoch, p_yes)
+    if tests is not None:
+        rows = _scored_by(point, tests, by_tests=True)
+        columns = ("task_key", "index", "source_epoch", "regression_passes", "reproduction_passes")
+        for task, index, epoch, regression, reproduction in rows.values_list(*columns):
+            found.passes[task, index] = (epoch, (regression, reproduction))
     return found
+
+
+def _scored_by(point: Point, verifier: int, *, by_tests: bool) -> QuerySet[Score]:
+    rows = _scores(point).filter(run_id=verifier)
+    if not rows.exists() or (verifier in verifying_by_tests([verifier])) is not by_tests:
+        known = [str(one.run_id) for one in verifiers(point) if one.by_tests is by_tests]
+        kind, others = "passes of tests" if by_tests else "scores", ", ".join(known) or "none"
+        message = f"run {verifier} has no {kind} of {point.key}; verifiers that have: {others}"
+        raise ConfigError(Problem(message, "tests" if by_tests else "verifier"))
+    return rows
 
 
 _COLUMNS = (
@@ -240,13 +269,15 @@ def _labels(tasks: set[int | None]) -> dict[int | None, TaskLabels]:
 def _stored(
     row: Sequence[Any],
     labels: Mapping[int | None, TaskLabels],
-    scores: Mapping[tuple[str, int], tuple[int | None, float | None]],
+    scores: _Scores,
 ) -> StoredAttempt:
     (
         task, task_key, index, pk, epoch, termination, verdict, reward, num_steps, generated_tokens,
         context_tokens, total_seconds, cost, patch_hash,
     ) = row  # fmt: skip
-    scored_epoch, p_yes = scores.get((task_key, index), (None, None))
+    judged, p_yes = scores.p_yes.get((task_key, index), (None, None))
+    tested, passes = scores.passes.get((task_key, index), (None, _NO_PASSES))
+    regression, reproduction = passes if tested in (None, epoch) else _NO_PASSES
     solved = is_solved(TerminationReason(termination), reward, Verdict(verdict) if verdict else None)
     return StoredAttempt(
         attempt=Attempt(
@@ -264,7 +295,9 @@ def _stored(
             task_id=task_key,
             trajectory_id=str(pk),
             resolved=solved,
-            p_yes=p_yes if scored_epoch in (None, epoch) else None,
+            p_yes=p_yes if judged in (None, epoch) else None,
+            regression_passes=regression,
+            reproduction_passes=reproduction,
             steps=num_steps,
             tokens=generated_tokens,
             patch_hash=patch_hash,

@@ -83,8 +83,8 @@ def _matching(query: TrajectoryQuery) -> QuerySet[Trajectory]:
     rows = Trajectory.objects.filter(state=Trajectory.State.FINISHED, num_steps__gt=0, phase=query.phase)
     if query.runs:
         rows = rows.filter(run_id__in=query.runs)
-    else:  # what an oracle played is the tasks' answers: only by name
-        rows = rows.exclude(run__in=Run.playing_answers())
+    else:  # what an oracle played is the tasks' answers, and tests solve no task: only by name
+        rows = rows.exclude(run__in=Run.playing_answers()).exclude(run__in=Run.writing_tests())
     if query.dataset:
         rows = rows.filter(run__dataset__name=query.dataset)
     if query.splits:

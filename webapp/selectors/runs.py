@@ -185,23 +185,19 @@ def runs_with_rollouts(dataset: str, limit: int = 20) -> list[int]:
     return list(runs.order_by("-id").values_list("id", flat=True)[:limit])
 
 
-_WRITES_TESTS = Q(config__environment__type="reproduction")
-
-
 def runs_to_verify(limit: int = 50) -> list[int]:
     """Return the newest runs with graded trajectories that solve tasks, by number."""
-    return _graded(~_WRITES_TESTS, limit)
+    return _graded(Run.objects.exclude(pk__in=Run.writing_tests()), limit)
 
 
 def runs_with_written_tests(limit: int = 50) -> list[int]:
     """Return the newest runs with graded trajectories of testing agents, by number."""
-    return _graded(_WRITES_TESTS, limit)
+    return _graded(Run.writing_tests(), limit)
 
 
-def _graded(which: Q, limit: int) -> list[int]:
+def _graded(runs: QuerySet[Run], limit: int) -> list[int]:
     graded = Group.objects.filter(run=OuterRef("pk"), num_graded__gt=0)
-    runs = Run.objects.filter(Exists(graded) & which).order_by("-id")
-    return list(runs.values_list("id", flat=True)[:limit])
+    return list(runs.filter(Exists(graded)).order_by("-id").values_list("id", flat=True)[:limit])
 
 
 def dataset_choices() -> list[str]:

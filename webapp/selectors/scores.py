@@ -14,7 +14,7 @@ from webapp.selectors.paging import Page, paginate
 SIZE = 50
 
 
-_MISSING = ~Q(error="") | Q(p_yes=None, regression_passes=None, reproduction_passes=None)
+MISSING = ~Q(error="") | Q(p_yes=None, regression_passes=None, reproduction_passes=None)
 """Trajectories that lack a score that was wanted."""
 
 
@@ -23,19 +23,21 @@ def list_scores(run_id: int, *, missing: bool = False, number: int = 1, size: in
 
     Scores of tests are in the order of ``eb``, tasks one after the other.
     """
-    rows = Score.objects.filter(*([_MISSING] if missing else []), run_id=run_id)
+    rows = Score.objects.filter(*([MISSING] if missing else []), run_id=run_id)
     order = [F(name).desc(nulls_last=True) for name in ("p_yes", "regression_passes", "reproduction_passes")]
-    by_task = ["task_key"] if _is_by_tests(run_id) else []
+    by_task = ["task_key"] if verifying_by_tests([run_id]) else []
     return paginate(rows.order_by(*by_task, *order, "id"), number=number, size=size)
 
 
-def _is_by_tests(run_id: int) -> bool:
-    return Run.objects.filter(pk=run_id, config__method="tests").exists()
+def verifying_by_tests(run_ids: Collection[int]) -> frozenset[int]:
+    """Return those of the verifiers' runs whose scores are passes of tests."""
+    runs = Run.objects.filter(pk__in=run_ids, config__method="tests")
+    return frozenset(runs.order_by().values_list("pk", flat=True))
 
 
 def count_missing(run_id: int) -> int:
     """Return the number of trajectories that lack a score."""
-    return Score.objects.filter(_MISSING, run_id=run_id).count()
+    return Score.objects.filter(MISSING, run_id=run_id).count()
 
 
 def list_tests(run_id: int, *, number: int = 1, size: int = SIZE) -> Page[ExaminedTest]:

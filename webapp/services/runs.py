@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from django.conf import settings
@@ -18,7 +19,7 @@ from engine.config.environment import makes_own_tasks
 from engine.config.recipes import resolve
 from engine.config.run import parse_run_config, with_overrides
 from engine.errors import ConfigError, Problem
-from engine.types import RunKind, RunState
+from engine.types import RunState
 from webapp.dispatch import TaskName, send_on_commit
 from webapp.models import Dataset, Experiment, Run
 from webapp.services import audit, difficulty, learning, notifications, places, states
@@ -89,13 +90,13 @@ def start(*, run: Run, actor: User | None = None) -> None:
     """Queue a draft.
 
     Raises:
-        ConfigError: its dataset or a run that it verifies does not exist, the solve rates it selects tasks by
+        ConfigError: its dataset or a run that it reads does not exist, the solve rates it selects tasks by
             cannot be exported, its query chooses no trajectory, or it uses something that is not allowed.
         IllegalTransitionError: the run is not a draft.
     """
     places.checked(run.config)
     _check_dataset(run)
-    _check_verified(run)
+    _check_sources(run)
     difficulty.measure_for(run=run)
     learning.check(run.config)
     states.require(run_id=run.pk, to=RunState.QUEUED, only_from=RunState.DRAFT)
@@ -117,22 +118,30 @@ def _check_dataset(run: Run) -> None:
             )
 
 
-def _check_verified(run: Run) -> None:
-    """Raise ConfigError where a verifier's run names no run, or one without a folder."""
-    if run.kind != RunKind.VERIFIER:
-        return
-    named = {f"verifier.{field}": run.config["verifier"].get(field, ()) for field in ("runs", "tests")}
-    if not named["verifier.runs"]:
-        raise ConfigError(Problem("no run is named: name finished runs to score", "verifier.runs"))
+_SOURCES = MappingProxyType(
+    {"verifier": ("runs", "tests"), "judgements": ("on_policy", "off_policy")},
+)
+"""Settings that name runs whose trajectories are read, by section."""
+
+
+def _check_sources(run: Run) -> None:
+    """Raise ConfigError where a run that reads others' trajectories names none, or one without a folder."""
     folder = Path(settings.TRAINYARD_HOME) / "runs"
-    problems = [
-        Problem(f"there is no run '{name}' with trajectories", setting)
-        for setting, names in named.items()
-        for name in names
-        if not (folder / name).is_dir()
-    ]
-    if problems:
-        raise ConfigError(*problems)
+    for section, fields in _SOURCES.items():
+        if section not in run.config:
+            continue
+        named = [(f"{section}.{field}", run.config[section].get(field, ())) for field in fields]
+        needed = named[:1] if section == "verifier" else named
+        if not any(names for _, names in needed):
+            raise ConfigError(Problem("no run is named: name finished runs", needed[0][0]))
+        problems = [
+            Problem(f"there is no run '{name}' with trajectories", setting)
+            for setting, names in named
+            for name in names
+            if not (folder / name).is_dir()
+        ]
+        if problems:
+            raise ConfigError(*problems)
 
 
 @transaction.atomic

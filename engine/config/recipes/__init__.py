@@ -44,6 +44,7 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "improve": improvement.improve,
     "collect": deepswe.collect,
     "verify": verifying.verify,
+    "train-judge": verifying.train_judge,
     "verify-by-tests": verifying.verify_by_tests,
     "write-tests": verifying.write_tests,
     "validate-dataset": validation.validate,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from engine.config.environment import ReproductionConfig
+from engine.config.fine_tuning import FineTuningConfig
 from engine.config.policies import TransformerPolicyConfig
 from engine.config.recipes.quickstart import DATASET
 from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
-from engine.config.run import RolloutRun, TestVerifierRun, VerifierRun
+from engine.config.run import JudgeTrainingRun, RolloutRun, TestVerifierRun, VerifierRun
 
 
 def verify() -> VerifierRun:
@@ -29,4 +30,22 @@ def write_tests() -> RolloutRun:
         agent=AgentConfig(prompt="reproduction_v1", max_context=32_768, max_response=8192),
         grading=GradingConfig(timeout_s=120.0),
         rollout=RolloutConfig(group_size=4),
+    )
+
+
+def train_judge() -> JudgeTrainingRun:
+    """Train a judge on graded trajectories of finished runs: LoRA, two epochs, DeepSWE's context."""
+    return JudgeTrainingRun(
+        name="judge",
+        trainer=FineTuningConfig(
+            start="Qwen/Qwen3-14B",
+            lora_rank=64,
+            lora_targets=("all-linear",),
+            batch_size=1,
+            max_tokens=76_800,
+            tokens_per_microbatch=76_800,
+            precision="bf16",
+            activation_checkpointing=True,
+            heldout_share=0.05,
+        ),
     )

@@ -32,7 +32,12 @@ def leaves(data: dict[str, Any], prefix: str = "") -> set[str]:
 def test_every_setting_of_a_recipe_is_a_field_with_help(recipe: str) -> None:
     sections = sections_of(recipe)
     fields = [field for section in sections for field in section.fields]
-    assert {field.key for field in fields} == leaves(recipe_base(recipe)) - {"kind", "data", "recipe"}
+    assert {field.key for field in fields} == leaves(recipe_base(recipe)) - {
+        "kind",
+        "data",
+        "method",
+        "recipe",
+    }
     assert all(field.help or field.name == "type" for field in fields)
 
 

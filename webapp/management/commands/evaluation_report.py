@@ -12,6 +12,8 @@ from engine.errors import ConfigError
 from webapp.contexts.evaluation_report import Question, evaluation_report
 from webapp.management.commands._points import add_point, described, find_point
 
+_CHOICES = ("rule", "k", "keep", "repo", "verifier", "tests")
+
 
 class Command(BaseCommand):
     """Print the report of a stored evaluation."""
@@ -25,14 +27,17 @@ class Command(BaseCommand):
         parser.add_argument("--k", type=int, help="largest K (default: the fewest rollouts of any task)")
         parser.add_argument("--keep", type=int, help="rollouts that hybrid keeps (default: half)")
         parser.add_argument(
-            "--verifier", type=int, help="verifier's run whose scores count (default: that with the most)"
+            "--verifier", type=int, help="verifier's run whose P(YES) counts (default: that with the most)"
+        )
+        parser.add_argument(
+            "--tests", type=int, help="verifier's run whose passes of tests count (default: as above)"
         )
         parser.add_argument("--repo", default="", help="only tasks of this repository")
 
     def handle(self, **options: Any) -> None:
         """Print one JSON object."""
         point = find_point(options)
-        question = Question(**{name: options[name] for name in ("rule", "k", "keep", "repo", "verifier")})
+        question = Question(**{name: options[name] for name in _CHOICES})
         try:
             found = evaluation_report(point, question)
         except ConfigError as error:

@@ -26,12 +26,13 @@ class Command(BaseCommand):
         add_point(parser)
         parser.add_argument("--output", type=Path, required=True, help="path of the JSONL file to write")
         parser.add_argument("--verifier", type=int, help="verifier's run whose scores are written as p_yes")
+        parser.add_argument("--tests", type=int, help="verifier's run whose passes of tests are written")
 
     def handle(self, **options: Any) -> None:
         """Write the file and print counts as one line of JSON."""
         point = find_point(options)
         try:
-            rows = attempts.rollout_rows(point, verifier=options["verifier"])
+            rows = attempts.rollout_rows(point, verifier=options["verifier"], tests=options["tests"])
         except ConfigError as error:
             raise CommandError(str(error)) from None
         try:

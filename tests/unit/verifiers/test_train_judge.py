@@ -1,0 +1,108 @@
+"""Runs that train a judge on graded trajectories, and the verifier's run that uses it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config.recipes import resolve
+from engine.config.run import AnyRun
+from engine.datasets.store import save_dataset
+from engine.errors import ConfigError
+from engine.events.control import Control
+from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
+from engine.orchestrator import execute
+from engine.orchestrator.context import RunContext
+from tests.rollout_builders import make_row
+from tests.verifier_builders import Source, by_model, roll_out
+
+TASKS = tuple(f"{letter * 16}" for letter in "abcdefgh")
+
+
+def trained(home: Path, settings: Mapping[str, Any] | None = None, *, epoch: int = 1) -> dict[str, Any]:
+    """Perform a run that trains a judge; return its terminal event."""
+    given = {
+        "judgements.on_policy": ["7"], "judgements.part": "patch", "trainer.start": "fresh:tiny",
+        "trainer.max_tokens": 1024, "trainer.tokens_per_microbatch": 4096, "trainer.precision": "f32",
+        "trainer.activation_checkpointing": False, "trainer.lora_rank": 0, "trainer.lora_targets": [],
+        "trainer.batch_size": 2, "trainer.learning_rate": 3e-3, "trainer.threads": 1,
+        "trainer.heldout_share": 0.2, "trainer.epochs": 8, **(settings or {}),
+    }  # fmt: skip
+    return perform(home, "9", resolve("train-judge", given), epoch=epoch)
+
+
+def perform(home: Path, name: str, config: AnyRun, *, epoch: int = 1) -> dict[str, Any]:
+    run_dir = home / "runs" / name
+    run_dir.mkdir(exist_ok=True)
+    (run_dir / "config.json").write_text(config.model_dump_json())
+    with closing(SpoolSink(run_dir, epoch=epoch)) as sink:
+        run = RunContext(run_id=name, epoch=epoch, run_dir=run_dir, home=home, sink=sink, control=Control())
+        execute(config, run)
+    return events(home, name)[-1]
+
+
+def events(home: Path, name: str, kind: str = "") -> list[dict[str, Any]]:
+    found = [json.loads(line.data) for line in read_lines(home / "runs" / name / SPOOL_NAME)]
+    return [event for event in found if event["type"] == kind or not kind]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A data folder with a run whose right and wrong patches can be told apart."""
+    torch.set_num_threads(1)
+    for name in ("7", "8"):
+        source = Source(tmp_path, name)
+        with source.attempt() as sink:
+            for task in TASKS:
+                for passed in (True, False):
+                    patch = f"+ {'right' if passed else 'wrong'} {task[0]}\n" * 30
+                    roll_out(sink, task, int(passed), passed=passed, patch=patch)
+    save_dataset(tmp_path, "toy", [make_row(task) for task in TASKS], {})
+    return tmp_path
+
+
+def test_a_trained_judge_tells_right_from_wrong(home: Path) -> None:
+    ended = trained(home)
+    assert ended["state"] == "succeeded", ended
+    summary = ended["summary"]
+    assert (summary["train_trajectories"], summary["heldout_trajectories"]) == (12, 4)
+    assert summary["heldout_loss"] < summary["heldout_loss_before"]
+    judge = {"policy.checkpoint": "run:9", "verifier.runs": ["8"], "verifier.part": "patch"}
+    found = perform(home, "v", by_model(**judge, **{"verifier.max_context": 1024}))["summary"]
+    assert (found["scored"], found["auc"]) == (16, 1.0)
+
+
+def test_a_later_attempt_goes_on_from_the_checkpoint(home: Path) -> None:
+    assert trained(home, {"trainer.epochs": 1})["state"] == "succeeded"
+    steps = len(events(home, "9", "iteration_finished"))
+    assert trained(home, {"trainer.epochs": 1}, epoch=2)["state"] == "succeeded"
+    assert events(home, "9", "run_started")[-1]["resumed_from"] == steps
+    assert len(events(home, "9", "iteration_finished")) == steps
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"judgements.on_policy": []}, "judgements.on_policy: no run is named"),
+        ({"judgements.off_policy": ["404"]}, "judgements.off_policy: there is no run '404'"),
+        ({"judgements.phases": ["eval:heldout"]}, "no graded trajectories in these phases"),
+        ({"trainer.max_tokens": 300}, "no pair of a right and a wrong trajectory is left"),
+    ],
+)
+def test_what_a_judge_cannot_be_trained_on_is_said(
+    home: Path, settings: dict[str, Any], message: str
+) -> None:
+    ended = trained(home, settings)
+    assert ended["state"] == "failed"
+    assert message in ended["reason"]
+
+
+def test_a_setting_without_effect_is_refused() -> None:
+    with pytest.raises(ConfigError, match="shortened until they fit"):
+        resolve("train-judge", {"trainer.overlong": "drop"})
