@@ -23,8 +23,9 @@ from bench.runs import configured, events_of, finish_run, run_name
 from engine.config.base import parse_settings
 from engine.config.recipes import quickstart_pool
 from engine.datasets.store import dataset_path
-from engine.evaluation.attempts import Attempt, solve_share
+from engine.evaluation.attempts import Attempt, graded_by_task, solve_share
 from engine.evaluation.comparison import Comparison, compare
+from engine.evaluation.metrics import solve_interval
 from engine.types import INFRASTRUCTURE_REASONS, TerminationReason
 
 ARMS: Mapping[str, Mapping[str, Any]] = {
@@ -205,8 +206,14 @@ def rates(attempts: Sequence[Attempt]) -> dict[str, float]:
     }
 
 
+def interval(attempts: Sequence[Attempt]) -> tuple[float, float]:
+    """Return the 95 % interval of pass@1 for tasks like these."""
+    tasks = graded_by_task(attempts).values()
+    return solve_interval([solve_share(own) for own in tasks], sum(len(own) for own in tasks))
+
+
 def draw(curves: Sequence[Curve], path: Path) -> None:
-    """Draw held-out pass@1 over iterations: a line per run."""
+    """Draw held-out pass@1 over iterations, a line per run, with intervals over tasks."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -216,9 +223,16 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
     colours = {arm: f"C{number}" for number, arm in enumerate(dict.fromkeys(curve.arm for curve in curves))}
     for curve in curves:
         heights = [rates(attempts)["pass@1"] for attempts in curve.attempts.values()]
+        bounds = [interval(attempts) for attempts in curve.attempts.values()]
+        reach = [
+            [height - low for height, (low, _) in zip(heights, bounds, strict=True)],
+            [high - height for height, (_, high) in zip(heights, bounds, strict=True)],
+        ]
         label = f"{curve.arm}, seed {curve.seed}"
-        axes.plot(list(curve.attempts), heights, marker="o", color=colours[curve.arm], label=label)
-    axes.set(xlabel="iterations", ylabel="pass@1 on held-out tasks")
+        axes.errorbar(
+            list(curve.attempts), heights, reach, marker="o", capsize=3, color=colours[curve.arm], label=label
+        )
+    axes.set(xlabel="iterations", ylabel="pass@1 on held-out tasks", ylim=(0, 1))
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
     figure.tight_layout()

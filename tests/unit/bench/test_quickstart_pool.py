@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from bench import quickstart_pool as bench
-from bench.quickstart_pool import Curve, compared, deliberate, rates, read_curve, summary, table
+from bench.quickstart_pool import (
+    Curve,
+    compared,
+    deliberate,
+    draw,
+    interval,
+    rates,
+    read_curve,
+    summary,
+    table,
+)
 from engine.config.recipes import resolve
 from engine.config.run import CurateRun, TrainRun
 
@@ -78,6 +88,13 @@ def test_the_difference_is_that_of_tasks_graded_before_and_after(curve: Curve) -
     assert deliberate(curve.last) == 0.5
     assert rates(curve.last)["pass@1"] == 0.75
     assert rates(curve.first)["samples"] == 5
+
+
+def test_the_picture_shows_each_evaluation_with_its_interval(curve: Curve, tmp_path: Path) -> None:
+    low, high = interval(curve.last)
+    assert 0 <= low < 0.75 < high <= 1
+    draw([curve], tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_tables_name_every_run_and_what_training_rollouts_did(curve: Curve) -> None:
