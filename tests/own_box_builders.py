@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from engine.config.importing import ImportConfig
 from engine.config.rollout import GradingConfig
-from engine.config.sandbox import SandboxConfig
+from engine.config.sandbox import DockerConfig, SandboxConfig
 from engine.datasets.importers.run import import_dataset
 from engine.datasets.store import load_dataset
 from engine.datasets.testing.toolchain import MOUNT
@@ -18,10 +22,13 @@ from engine.grading.grader import Grader
 from engine.orchestrator.importing import obstacle
 from engine.rollout.environments import SweEnvironments
 from engine.sandbox.base import SandboxBackend
+from engine.sandbox.docker.backend import DockerBackend
+from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
 from engine.sandbox.pool.pool import SandboxPool
 from engine.types import Grade, TaskRow, ToolCall
 from tests.dataset_builders import toolchain_or_skip, write_toy
+from tests.docker_daemon import docker_host, one_at_a_time
 from tests.rollout_builders import make_key, quick_agent
 from tests.unit.datasets.importers import folders
 
@@ -40,6 +47,21 @@ _SCRIPT = (
 )
 _PLACES = {"/logs/verifier": "/tmp/verifier", "/tests/": "/tmp/tests/", '"/tests"': '"/tmp/tests"'}
 """Local images have no writable folders but the workdir and ``/tmp``."""
+
+
+BACKENDS = ("local", pytest.param("docker", marks=one_at_a_time))
+
+
+@asynccontextmanager
+async def opened(name: str, home: Path) -> AsyncIterator[SandboxBackend]:
+    """A backend by name; the calling test is skipped where no Docker daemon answers."""
+    backend: SandboxBackend = LocalBackend(home)
+    if name == "docker":
+        backend = DockerBackend(DockerConfig(host=docker_host()), home)
+    try:
+        yield backend
+    finally:
+        await backend.close()
 
 
 def state_task(home: Path, *, mode: str = "shared", solution: str = SOLUTION) -> TaskRow:

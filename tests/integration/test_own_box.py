@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +19,19 @@ from engine.grading.grader import Grader
 from engine.orchestrator.validate import validate_dataset
 from engine.rollout import GroupRequest, RolloutScheduler
 from engine.rollout.serialise import write_trajectories
+from engine.sandbox.base import SandboxBackend
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import CounterfactualOutcome, TaskRow, Verdict
 from tests.integration.toy_yard import engine_process, events, make_run_dir, open_context
-from tests.own_box_builders import ANSWER, SOLUTION, environments, graded_after, state_task
+from tests.own_box_builders import (
+    ANSWER,
+    BACKENDS,
+    SOLUTION,
+    environments,
+    graded_after,
+    opened,
+    state_task,
+)
 from tests.rollout_builders import SUBMIT, Recorder, TextPolicy, quick_agent, respond
 
 
@@ -35,8 +45,14 @@ def row(home: Path) -> TaskRow:
     return state_task(home)
 
 
-async def test_what_lies_outside_of_the_workdir_counts(home: Path, row: TaskRow) -> None:
-    built = environments(LocalBackend(home))
+@pytest.fixture(params=BACKENDS)
+async def backend(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[SandboxBackend]:
+    async with opened(request.param, home) as backend:
+        yield backend
+
+
+async def test_what_lies_outside_of_the_workdir_counts(backend: SandboxBackend, row: TaskRow) -> None:
+    built = environments(backend)
     solved = await graded_after(built, row, SOLUTION)
     assert (solved.verdict, solved.reward) == (Verdict.PASSED, 1.0), solved.log
     assert (solved.counterfactual, solved.extra_runs) == (CounterfactualOutcome.OWN_BOX, 0)
@@ -45,18 +61,20 @@ async def test_what_lies_outside_of_the_workdir_counts(home: Path, row: TaskRow)
     assert (await graded_after(built, row)).verdict is Verdict.FAILED
 
 
-async def test_a_fresh_sandbox_sees_the_patch_alone_and_the_grade_says_so(home: Path, row: TaskRow) -> None:
-    grade = await graded_after(environments(LocalBackend(home), own_box=False), row, SOLUTION)
+async def test_a_fresh_sandbox_sees_the_patch_alone_and_the_grade_says_so(
+    backend: SandboxBackend, row: TaskRow
+) -> None:
+    grade = await graded_after(environments(backend, own_box=False), row, SOLUTION)
     assert grade.verdict is Verdict.FAILED
     assert "graded from the patch in a fresh sandbox" in grade.detail
 
 
 @pytest.mark.parametrize("obstacle", ["chmod 000 pyproject.toml", "mkfifo pipe; head -c 40M /dev/zero > big"])
 async def test_changes_that_are_no_patch_are_graded_all_the_same(
-    home: Path, row: TaskRow, obstacle: str
+    backend: SandboxBackend, row: TaskRow, obstacle: str
 ) -> None:
     scheduler = RolloutScheduler(
-        environments=environments(LocalBackend(home)),
+        environments=environments(backend),
         policy=TextPolicy([respond("execute_bash", cmd=f"{SOLUTION}{obstacle}"), SUBMIT]),
         agent=quick_agent(),
         rollout=RolloutConfig(),
