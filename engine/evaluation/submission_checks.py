@@ -111,7 +111,7 @@ def _metadata_findings(content: bytes) -> Iterator[str]:
         value = _at(data, field)
         if not isinstance(value, kind):
             yield f"{METADATA}: {field} is missing or no {kind.__name__}"
-        elif kind is not bool and not any(value):
+        elif isinstance(value, str | list) and not any(value):
             yield f"{METADATA}: {field} is empty"
     for field in ("info.report", "info.site"):
         value = _at(data, field)
