@@ -82,6 +82,7 @@ def test_a_rule_selects_the_attempt_and_an_oracle_may_not() -> None:
         ({"rule": "oracle"}, "reads the evaluation's own result"),
         ({"rule": "ef"}, "4 of 4 rollouts have no p_yes"),
         ({"rule": "ef", "verifier": "999"}, "run 999 has no scores"),
+        ({"rule": "eb", "tests": str(verifier.pk)}, "has no passes of tests"),
         ({"rule": "best"}, "there is no rule 'best'"),
     )
     for choice, message in wrong:

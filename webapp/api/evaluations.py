@@ -97,6 +97,9 @@ class SubmissionIn(Schema):
     """Rule that selects one attempt of each task; empty submits the one with the number ``index``."""
     index: int = 0
     verifier: int | None = None
+    """Verifier's run whose P(YES) the rule compares."""
+    tests: int | None = None
+    """Verifier's run whose passes of tests the rule compares."""
 
 
 class FindingsOut(Schema):

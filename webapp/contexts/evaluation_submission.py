@@ -32,6 +32,9 @@ class Submission:
     index: int = 0
     """Number of the attempt that is submitted, without a rule."""
     verifier: int | None = None
+    """Verifier's run whose P(YES) the rule compares."""
+    tests: int | None = None
+    """Verifier's run whose passes of tests the rule compares."""
 
     @property
     def folder(self) -> str:
@@ -42,7 +45,7 @@ class Submission:
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Yield path and content of every file. Raises ConfigError, MissingScoreError."""
         chosen = submitted_instances(
-            self.point, index=self.index, rule=self.info.rule, verifier=self.verifier
+            self.point, index=self.index, rule=self.info.rule, verifier=self.verifier, tests=self.tests
         )
         return submission_files(self.info, chosen)
 
@@ -72,6 +75,9 @@ class SubmissionContext:
     submission: Submission
     rules: tuple[str, ...]
     verifiers: tuple[Verifier, ...]
+    """Verifiers' runs that judged these rollouts."""
+    testers: tuple[Verifier, ...]
+    """Verifiers' runs that ran tests on their patches."""
     findings: tuple[str, ...]
     error: str
     """Reason why there are no files; empty without one."""
@@ -98,6 +104,7 @@ def submission_of(point: Point, params: Mapping[str, str]) -> Submission:
         ),
         index=whole(params.get("index", "")) or 0,
         verifier=whole(params.get("verifier", ""), most=MOST_ID),
+        tests=whole(params.get("tests", ""), most=MOST_ID),
     )
 
 
@@ -109,6 +116,7 @@ def build_submission(point: Point, params: Mapping[str, str]) -> SubmissionConte
         findings = submission.findings()
     except (ConfigError, MissingScoreError) as problem:
         error = str(problem)
+    known = verifiers(point)
     address = [point.run.pk, point.phase, point.iteration]
     report = Crumb(phase_label(point.phase, point.iteration), reverse("evaluation-report", args=address))
     return SubmissionContext(
@@ -118,7 +126,8 @@ def build_submission(point: Point, params: Mapping[str, str]) -> SubmissionConte
         title=phase_label(point.phase, point.iteration),
         submission=submission,
         rules=tuple(name for name in RULES if name != ORACLE.name),
-        verifiers=tuple(one for one in verifiers(point) if not one.by_tests),
+        verifiers=tuple(one for one in known if not one.by_tests),
+        testers=tuple(one for one in known if one.by_tests),
         findings=tuple(findings),
         error=error,
         zip_url=reverse("evaluation-submission-zip", args=address),

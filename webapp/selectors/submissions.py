@@ -22,7 +22,7 @@ _WITHOUT_REPORT = frozenset({"", Verdict.PATCH_FAILED, Verdict.TEST_TIMEOUT, Ver
 
 
 def submitted_instances(
-    point: Point, *, index: int = 0, rule: str = "", verifier: int | None = None
+    point: Point, *, index: int = 0, rule: str = "", verifier: int | None = None, tests: int | None = None
 ) -> Iterator[SubmittedInstance]:
     """Yield one rollout of each task; tasks that infrastructure failed are left out.
 
@@ -30,13 +30,14 @@ def submitted_instances(
         point: the evaluation.
         index: number of the attempt that is submitted, without a rule.
         rule: rule that selects one attempt of each task; empty submits the one with the number ``index``.
-        verifier: run of the verifier whose scores the rule compares.
+        verifier: run of the verifier whose P(YES) the rule compares.
+        tests: run of the verifier whose passes of tests the rule compares.
 
     Raises:
         ConfigError: there is no such rule, or it uses the tests that evaluations hide, or no such verifier.
         MissingScoreError: a rollout lacks a score that the rule needs.
     """
-    stored = stored_point(point, verifier=verifier if rule else None).attempts
+    stored = (stored_point(point, verifier=verifier, tests=tests) if rule else stored_point(point)).attempts
     graded = [one for one in stored if one.attempt.solved is not None]
     if not rule:
         chosen = [one for one in graded if one.attempt.index == index]

@@ -20,7 +20,8 @@ _TEXTS = {
     "report": "address of the technical report",
     "rule": "rule that selects one attempt of each task (default: the attempt with the number --index)",
     "index": "number of the attempt that is submitted (default: 0)",
-    "verifier": "verifier's run whose scores the rule compares",
+    "verifier": "verifier's run whose P(YES) the rule compares",
+    "tests": "verifier's run whose passes of tests the rule compares",
 }
 _FLAGS = {
     "open_model": "the model's weights are public",
