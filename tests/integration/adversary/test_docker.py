@@ -1,4 +1,4 @@
-"""Submissions that forge output, end early, bring files or go for recorder and answers, in Docker containers.
+"""Submissions that go for the sandbox or for what grading leaves in it, in Docker containers.
 
 These families are there whole, each submission under one of its rules: the rules take turns. To try another
 family here, name it in ``_FAMILIES``.
@@ -19,7 +19,9 @@ from tests.integration.adversary.frame import EVERY, Submission, grade, submissi
 
 pytestmark = one_at_a_time
 
-_FAMILIES = frozenset({"output", "exits", "files", "reports", "theft"})
+_FAMILIES = frozenset(
+    {"output", "exits", "files", "reports", "theft", "changes", "resources", "git", "parsers"}
+)
 CASES = [
     pytest.param(submission, submission.rules[number % len(submission.rules)], id=submission.name)
     for number, (family, submission) in enumerate(submissions())
