@@ -83,6 +83,7 @@ def some_scores() -> Stream:
     examined(stream, 0, tests=2, good=1, good_passed=1, bad=2, bad_passed=0)
     examined(stream, 1, tests=1, good=1, good_passed=0, bad=2, bad_passed=1)
     examined(stream, 2, rejection="did_not_run", detail=HOSTILE)
+    stream.add("alert", severity="warning", code="toxic_tests", message="1 of 2 tests", task_ids=["t1"])
     ran = {"regression_tests": 5, "regression_status": "ran", "reproduction_tests": 3}
     patch(stream, 0, regression_passes=5, reproduction_passes=2, **ran)
     timed_out = {**ran, "regression_status": "timed_out", "detail": "regression tests: timed out after 300 s"}
@@ -100,7 +101,9 @@ def printed(*command: Any) -> Any:
 def test_passes_and_written_tests_are_on_the_page_and_in_the_api() -> None:
     run = by_tests("7", some_scores())
     client = viewer()
-    page = inner_html(client.get(f"/runs/{run.pk}/").content.decode(), "run-panel")
+    whole = client.get(f"/runs/{run.pk}/").content.decode()
+    assert "toxic_tests" in whole
+    page = inner_html(whole, "run-panel")
     assert page.count('data-key="score-') == page.count('data-key="test-') == 3
     assert HOSTILE not in page
     assert page.count("&lt;script&gt;alert(1)") >= 2
