@@ -24,8 +24,8 @@ from engine.sandbox.base import ExecResult
 from engine.tools.parser import NativeCall
 from engine.tools.rendering import render_response
 from engine.types import ToolCall
+from tests.builders.rollout_builders import Recorder, TextPolicy, make_row, swe_scheduler
 from tests.fakes.memory_sandbox import MemoryBackend, printed
-from tests.rollout_builders import Recorder, TextPolicy, make_row, swe_scheduler
 
 STEPS, LONG_STEPS = 10, 200
 BARS_MS = {"tokens": 5.0, "messages": 1.0}

@@ -30,8 +30,8 @@ from engine.sandbox.kubernetes import bring_up
 from engine.sandbox.kubernetes.api.client import KubeApi
 from engine.sandbox.kubernetes.backend import KubernetesBackend
 from engine.sandbox.kubernetes.fleet import Fleet
+from tests.builders.kubernetes_builders import SPEC, apply, build_reference
 from tests.fakes.cluster import ClusterProcess
-from tests.kubernetes_builders import SPEC, apply, build_reference
 
 PODS = 64
 _STAGES = ("asked", "accepted", "running", "handed out")

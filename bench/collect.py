@@ -43,12 +43,12 @@ from engine.orchestrator import execute
 from engine.orchestrator.collection.collector import Collector
 from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.event_observer import EventObserver
+from engine.orchestrator.watch.event_observer import EventObserver
 from engine.rollout import GroupRequest
 from engine.sandbox.base import ExecResult
+from tests.builders.rollout_builders import make_row, respond, swe_scheduler
 from tests.fakes.memory_sandbox import MemoryBackend, printed
 from tests.integration import toy_yard
-from tests.rollout_builders import make_row, respond, swe_scheduler
 
 SAMPLES_NAME = "samples.jsonl"
 SAMPLE_EVERY = 20

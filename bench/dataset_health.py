@@ -73,7 +73,7 @@ def fill(*, tasks: int, trajectories: int) -> None:
     from django.db import connection
 
     from webapp.models import Task
-    from webapp.services.health import refresh_standings
+    from webapp.services.dataset.health import refresh_standings
 
     numbers = {"tasks": tasks, "runs": RUNS, "siblings": SIBLINGS, "groups": trajectories // SIBLINGS}
     with connection.cursor() as cursor:

@@ -31,7 +31,7 @@ from engine.grading.grader import Grader
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow, Verdict
-from tests.dataset_builders import (
+from tests.builders.dataset_builders import (
     TEST_NUMBERS,
     MemoryStore,
     broken_task,

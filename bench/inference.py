@@ -40,10 +40,10 @@ from engine.inference.vllm.replicas import Replica
 from engine.inference.vllm.servers.environment import find_interpreter
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.models.opening import OpenedModel, open_model
-from engine.orchestrator.engines import model_folder
-from engine.orchestrator.frozen_weights import FrozenWeights
+from engine.orchestrator.policies.engines import model_folder
+from engine.orchestrator.policies.frozen_weights import FrozenWeights
 from engine.types import RolloutKey, Step
-from tests.rollout_builders import make_row
+from tests.builders.rollout_builders import make_row
 
 PROMPT, SAMPLED, OBSERVED, TURNS = 400, 48, 32, 4
 MAX_CONTEXT, MAX_BATCH, CACHE_GIB = 1024, 64, 1.0

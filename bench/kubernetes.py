@@ -35,10 +35,10 @@ from engine.sandbox.kubernetes.backend import KubernetesBackend
 from engine.sandbox.kubernetes.owner import leases_path
 from engine.sandbox.pool.pool import SandboxPool
 from engine.types import TaskRow, Trajectory
-from tests.dataset_builders import BROKEN, broken_task, write_toy
+from tests.builders.dataset_builders import BROKEN, broken_task, write_toy
+from tests.builders.kubernetes_builders import NAMESPACE, apply, kubernetes_config
+from tests.builders.rollout_builders import Recorder, TextPolicy, quick_agent, respond, swe_scheduler
 from tests.fakes.cluster import FakeCluster, Fault, FaultKind
-from tests.kubernetes_builders import NAMESPACE, apply, kubernetes_config
-from tests.rollout_builders import Recorder, TextPolicy, quick_agent, respond, swe_scheduler
 
 BAR_S, BAR_LIVE, BAR_WRITES = 150.0, 1.1, 4.0
 MAX_LIVE, MAX_STARTING, MAX_GRADING, GROUP = 32, 12, 12, 8

@@ -151,8 +151,8 @@ def ingest(path: Path) -> tuple[int, float]:
     from django.db import connection
 
     from webapp.models import Dataset
-    from webapp.services import attempts, runs
-    from webapp.services.ingest import ingest_spool
+    from webapp.services.ingestion.ingest import ingest_spool
+    from webapp.services.run import attempts, runs
 
     def size() -> int:
         with connection.cursor() as cursor:

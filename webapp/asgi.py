@@ -16,7 +16,7 @@ _http = get_asgi_application()
 from webapp.guards.bodies import BodyLimit  # noqa: E402  (needs the app registry)
 from webapp.live.origins import SameOrigin  # noqa: E402
 from webapp.live.routing import websocket_urlpatterns  # noqa: E402
-from webapp.selectors.outages import monitor  # noqa: E402
+from webapp.selectors.run.outages import monitor  # noqa: E402
 
 Message = dict[str, Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from django.http import HttpRequest, HttpResponseBase
 from django.urls import reverse
 
-from webapp.selectors.outages import DATABASE, is_connection_lost, monitor, service_statuses
+from webapp.selectors.run.outages import DATABASE, is_connection_lost, monitor, service_statuses
 from webapp.supervisor.status import ServiceState
 from webapp.views.errors import service_unavailable
 

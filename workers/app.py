@@ -18,7 +18,7 @@ from django.conf import settings  # noqa: E402  (needs the app registry)
 
 from engine.errors import DatasetError  # noqa: E402
 from webapp.dispatch import TaskName  # noqa: E402
-from webapp.services import datasets  # noqa: E402
+from webapp.services.dataset import datasets  # noqa: E402
 from workers import lifecycle, reaper, reconciler  # noqa: E402
 
 RECONCILE_EVERY_S = 3.0

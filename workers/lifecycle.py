@@ -9,7 +9,8 @@ from engine.config.run import parse_run_config
 from engine.errors import ConfigError
 from engine.types import RunState
 from webapp.models import RunAttempt
-from webapp.services import attempts, endpoints
+from webapp.services.access import endpoints
+from webapp.services.run import attempts
 from workers import rundir
 from workers.launchers import LAUNCHERS
 

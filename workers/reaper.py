@@ -6,8 +6,8 @@ import logging
 
 from django.conf import settings
 
-from webapp.selectors import sandboxes as reads
-from webapp.services import sandboxes
+from webapp.selectors.run import sandboxes as reads
+from webapp.services.ingestion import sandboxes
 from webapp.supervisor.reaping import ReapingFailedError, run_reaper
 from workers.launchers.local import PROJECT
 

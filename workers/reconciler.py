@@ -24,7 +24,8 @@ from engine.errors import TrainyardError
 from engine.types import RunState
 from webapp.dispatch import TaskName, send
 from webapp.models import Run, RunAttempt
-from webapp.services import attempts, ingest, states
+from webapp.services.ingestion import ingest
+from webapp.services.run import attempts, states
 from workers import lifecycle, rundir
 from workers.launchers import LAUNCHERS
 from workers.launchers.base import ProcessState

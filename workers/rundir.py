@@ -10,8 +10,9 @@ from pathlib import Path
 from django.conf import settings
 
 from engine.redaction import redact
-from webapp.services import attempts, learning, places
-from webapp.services.attempts import Claim
+from webapp.services.access import places
+from webapp.services.run import attempts, learning
+from webapp.services.run.attempts import Claim
 
 SPOOL = "events.jsonl"
 _STRUCTURE = ("event", "level", "timestamp", "exception")

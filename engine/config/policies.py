@@ -1,7 +1,7 @@
 """Settings of policies: transformers, endpoints and scripts.
 
 To add a policy: a section with its own ``type``, a member of ``PolicyConfig`` and a case in
-``engine.orchestrator.policies``.
+``engine.orchestrator.policies.policies``.
 """
 
 from __future__ import annotations

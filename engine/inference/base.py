@@ -1,8 +1,8 @@
 """Interfaces of policies: token policies, which can be trained, and chat policies, which cannot.
 
 A token policy continues token ids and returns ids with their log-probabilities and versions; a chat policy
-answers messages with a message. To add one: a subclass here, a case in ``engine.orchestrator.policies``, its
-settings in ``engine.config.policies``.
+answers messages with a message. To add one: a subclass here, a case in
+``engine.orchestrator.policies.policies``, its settings in ``engine.config.policies``.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ _KINDS: Mapping[type[AnyRun], str] = {
     SftRun: "engine.orchestrator.sft:warm_start",
     FineTuneRun: "engine.orchestrator.fine_tune:fine_tune",
     CurateRun: "engine.orchestrator.curate:make_dataset",
-    JudgeTrainingRun: "engine.orchestrator.train_judge:train_judge",
-    VerifierRun: "engine.orchestrator.verify:verify",
-    TestVerifierRun: "engine.orchestrator.verify_by_tests:verify_by_tests",
+    JudgeTrainingRun: "engine.orchestrator.verification.train_judge:train_judge",
+    VerifierRun: "engine.orchestrator.verification.verify:verify",
+    TestVerifierRun: "engine.orchestrator.verification.verify_by_tests:verify_by_tests",
     ImportRun: "engine.orchestrator.importing:import_set",
     ValidateRun: "engine.orchestrator.validate:validate_dataset",
 }

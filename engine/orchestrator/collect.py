@@ -15,16 +15,16 @@ from engine.config.run import EvaluateRun, RolloutRun
 from engine.errors import SpendLimitError
 from engine.events.spool import SPOOL_NAME
 from engine.events.types import IterationFinished, IterationStarted
-from engine.orchestrator.alarms import Alarms
 from engine.orchestrator.collection.collector import Collector
 from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.collection.plan import planned_groups
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.evaluations import report_evaluation
-from engine.orchestrator.event_observer import TRAIN_PHASE
-from engine.orchestrator.policies import open_run_policy
+from engine.orchestrator.policies.policies import open_run_policy
+from engine.orchestrator.policies.warm_start import with_start_policy
 from engine.orchestrator.setup import announce, build_scheduler, open_environments, peak_memory_mb
-from engine.orchestrator.warm_start import with_start_policy
+from engine.orchestrator.watch.alarms import Alarms
+from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 from engine.rollout.scheduler import GroupRequest
 
 Sampling = TypeVar("Sampling", RolloutRun, EvaluateRun)

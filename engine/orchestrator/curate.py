@@ -11,8 +11,8 @@ from engine.datasets.store import dataset_path
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.store import FileReferences
 from engine.orchestrator.context import RunContext, RunResult
-from engine.orchestrator.references import make_references
 from engine.orchestrator.setup import announce, open_backend, peak_memory_mb
+from engine.orchestrator.tasks.references import make_references
 
 _PROOF_S = 600.0
 """Time limit of the tests of a whole source."""

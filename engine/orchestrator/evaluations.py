@@ -11,8 +11,8 @@ from engine.evaluation.metrics import EvaluationSummary
 from engine.events.types import EvaluationFinished
 from engine.inference.base import Policy
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.metrics import RolloutMetrics
 from engine.orchestrator.setup import Losses
+from engine.orchestrator.watch.metrics import RolloutMetrics
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 from engine.rollout.summary import RolloutSummary
 from engine.types import TaskRow, Trajectory

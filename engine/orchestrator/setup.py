@@ -30,8 +30,8 @@ from engine.grading.grader import Grader
 from engine.inference.base import Policy, SamplingParams
 from engine.inference.endpoint.messages import configured_sampling
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.event_observer import EventObserver
-from engine.orchestrator.metrics import is_infrastructure
+from engine.orchestrator.watch.event_observer import EventObserver
+from engine.orchestrator.watch.metrics import is_infrastructure
 from engine.rollout.environments import FrozenLakeEnvironments, RolloutGrader, SweEnvironments
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 from engine.sandbox.backends import make_backend

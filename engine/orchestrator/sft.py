@@ -12,8 +12,8 @@ from engine.config.run import SftRun
 from engine.events.types import CheckpointSaved
 from engine.models.opening import OpenedModel, open_model
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
+from engine.orchestrator.policies.warm_start import imitate
 from engine.orchestrator.setup import announce, peak_memory_mb
-from engine.orchestrator.warm_start import imitate
 from engine.trainer.sft.training import train_sft
 
 

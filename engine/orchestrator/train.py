@@ -31,26 +31,26 @@ from engine.events.types import CheckpointSaved, GroupFinished, IterationFinishe
 from engine.inference.base import TrainablePolicy
 from engine.inference.builtin.sampler import TransformerPolicy
 from engine.models.precision import product_type
-from engine.orchestrator.alarms import Alarms
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
-from engine.orchestrator.curriculum import TaskCursor
-from engine.orchestrator.engines import start_training_engines
 from engine.orchestrator.evaluations import run_evaluation, spread
-from engine.orchestrator.event_observer import TRAIN_PHASE
 from engine.orchestrator.loop_probe import LoopReport
-from engine.orchestrator.memory import warn_of_memory
-from engine.orchestrator.metrics import iteration_metrics
-from engine.orchestrator.prefetch import Prefetch
-from engine.orchestrator.progress import HELDOUT, TRAIN, TrainProgress
-from engine.orchestrator.resampling import Collection, collect_informative, discarded_members
-from engine.orchestrator.selection import evaluation_rows, run_rows
+from engine.orchestrator.policies.engines import start_training_engines
+from engine.orchestrator.policies.warm_start import with_start_policy
 from engine.orchestrator.setup import (
     announce,
     build_scheduler,
     collect_groups,
     open_environments,
 )
-from engine.orchestrator.warm_start import with_start_policy
+from engine.orchestrator.tasks.selection import evaluation_rows, run_rows
+from engine.orchestrator.training.curriculum import TaskCursor
+from engine.orchestrator.training.memory import warn_of_memory
+from engine.orchestrator.training.prefetch import Prefetch
+from engine.orchestrator.training.progress import HELDOUT, TRAIN, TrainProgress
+from engine.orchestrator.training.resampling import Collection, collect_informative, discarded_members
+from engine.orchestrator.watch.alarms import Alarms
+from engine.orchestrator.watch.event_observer import TRAIN_PHASE
+from engine.orchestrator.watch.metrics import iteration_metrics
 from engine.rollout.scheduler import GroupRequest
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest

@@ -34,8 +34,8 @@ from engine.events.health import (
 from engine.events.types import TaskValidated
 from engine.grading.counterfactual.store import FileReferences
 from engine.orchestrator.context import CANCEL_S, POLL_S, RunContext, RunResult
-from engine.orchestrator.row_check import Finding, RowCheck
 from engine.orchestrator.setup import announce, open_backend
+from engine.orchestrator.tasks.row_check import Finding, RowCheck
 from engine.sandbox.base import SandboxBackend
 from engine.types import GradeRule, TaskRow
 

@@ -19,8 +19,8 @@ from django.db import connections
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.builders.web_builders import PASSWORD, make_user
 from tests.ports import reserved_port
-from tests.web_builders import PASSWORD, make_user
 from webapp.permissions import Role
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")

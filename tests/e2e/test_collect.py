@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.fakes.openai_server import OpenAIServer, openai_server
-from tests.integration.test_endpoint_runs import solving
+from tests.integration.runs.test_endpoint_runs import solving
 from tests.integration.toy_line import TERMINAL, Line, running_line, sandboxes_left
 from tests.integration.toy_yard import DATASET
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.builders.event_builders import ref
+from tests.builders.web_builders import post
 from tests.e2e.conftest import aside
-from tests.event_builders import ref
 from tests.unit.webapp.test_collection_pages import begun, going, made, stopped
-from tests.web_builders import post
 from webapp.models import Run
 
 pytestmark = [pytest.mark.e2e]

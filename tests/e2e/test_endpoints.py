@@ -14,12 +14,12 @@ from django.conf import settings
 from django.test import Client
 from playwright.sync_api import Page, expect
 
+from tests.builders.event_builders import T0, Stream, ref
+from tests.builders.web_builders import launched, make_user, post
 from tests.e2e.conftest import aside
-from tests.event_builders import T0, Stream, ref
-from tests.web_builders import launched, make_user, post
 from webapp.models import Endpoint, Run
 from webapp.permissions import Role
-from webapp.services import endpoints
+from webapp.services.access import endpoints
 
 pytestmark = [pytest.mark.e2e]
 expect.set_options(timeout=60_000)

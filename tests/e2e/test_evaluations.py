@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.builders.evaluation_builders import FIRST, SECOND, evaluated, scored
+from tests.builders.page_builders import make_dataset
 from tests.e2e.conftest import aside
-from tests.evaluation_builders import FIRST, SECOND, evaluated, scored
-from tests.page_builders import make_dataset
 from webapp.models import Run, Task
 
 pytestmark = [pytest.mark.e2e]

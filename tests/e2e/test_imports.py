@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from tests.e2e.conftest import aside
 from tests.unit.datasets.importers import rows
 from webapp.models import Dataset, Run
-from webapp.services import imports
+from webapp.services.run import imports
 
 pytestmark = [pytest.mark.e2e]
 expect.set_options(timeout=60_000)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.builders.page_builders import Yard, add_group, add_iteration, add_live_step, make_yard
+from tests.builders.web_builders import PASSWORD
 from tests.e2e.conftest import aside
-from tests.page_builders import Yard, add_group, add_iteration, add_live_step, make_yard
-from tests.web_builders import PASSWORD
 
 pytestmark = [pytest.mark.e2e]
 expect.set_options(timeout=60_000)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.builders.page_builders import Yard, make_yard
+from tests.builders.sandbox_builders import clock, lease, pool
 from tests.e2e.conftest import aside
-from tests.page_builders import Yard, make_yard
-from tests.sandbox_builders import clock, lease, pool
 from webapp.models import AuditEntry
-from webapp.services import sandboxes
+from webapp.services.ingestion import sandboxes
 
 pytestmark = [pytest.mark.e2e]
 expect.set_options(timeout=60_000)

@@ -22,7 +22,7 @@ from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.models.opening import open_model
 from engine.models.references import BUILTIN
 from engine.trainer.trainer import Trainer
-from tests.unit.engine.rl_model import make_groups, make_model
+from tests.unit.trainer.rl_model import make_groups, make_model
 
 pytestmark = pytest.mark.gpu
 GROUPS = make_groups(make_model(vocab=2048), [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]])

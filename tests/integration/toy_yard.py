@@ -37,11 +37,11 @@ from engine.models.chat.chatml import ChatML
 from engine.models.opening import save_policy_checkpoint
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.selection import run_rows
 from engine.orchestrator.setup import build_scheduler, open_environments
+from engine.orchestrator.tasks.selection import run_rows
 from engine.rollout.scheduler import GroupRequest
 from engine.tokens import TokenRecord
-from tests.dataset_builders import toolchain_or_skip
+from tests.builders.dataset_builders import toolchain_or_skip
 from tests.services import HOME
 
 DATASET = "toy"

@@ -31,9 +31,9 @@ from engine.tools.schemas import LAKE_TOOLS
 from engine.verifiers.execution_free import EndpointJudge, Transcript, judge_messages
 from engine.verifiers.execution_free.answers import differing
 from engine.verifiers.execution_free.token_judge import ModelScorer
+from tests.builders.rollout_builders import make_key, make_row
+from tests.builders.verifier_builders import TASKS, Source, roll_out
 from tests.integration.toy_yard import events, open_context
-from tests.rollout_builders import make_key, make_row
-from tests.verifier_builders import TASKS, Source, roll_out
 from tests.vllm.servers import command
 
 pytestmark = pytest.mark.vllm

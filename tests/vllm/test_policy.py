@@ -18,7 +18,7 @@ from engine.events.control import Control
 from engine.events.spool import SpoolSink
 from engine.inference.vllm.policy import VllmPolicy
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.policies import open_run_policy
+from engine.orchestrator.policies.policies import open_run_policy
 from engine.orchestrator.setup import build_scheduler, load_rows, open_environments
 from engine.rollout.scheduler import GroupRequest
 from engine.types import Group, TerminationReason

@@ -16,7 +16,7 @@ from django.http import HttpRequest
 from webapp.admin.site import RecordAdmin, RoleAdmin, site
 from webapp.models import ApiToken
 from webapp.permissions import Role, role_of
-from webapp.services import accounts, sign_ins
+from webapp.services.access import accounts, sign_ins
 
 ROLE_CHOICES = [(role.value, role.value) for role in Role]
 

@@ -17,8 +17,8 @@ from ninja.parser import Parser
 
 from engine.errors import ConfigError, DatasetError, MissingScoreError
 from webapp.api import datasets, endpoints, evaluations, ingest, pool, runs, trajectories
-from webapp.services import ingest as ingest_service
-from webapp.services.states import IllegalTransitionError
+from webapp.services.ingestion import ingest as ingest_service
+from webapp.services.run.states import IllegalTransitionError
 
 
 class StrictParser(Parser):

@@ -12,7 +12,7 @@ from ninja.security import HttpBearer
 from ninja.utils import check_csrf
 
 from webapp.permissions import ANSWERS, Role, has_role, role_of
-from webapp.services import accounts
+from webapp.services.access import accounts
 
 
 class RunToken(HttpBearer):

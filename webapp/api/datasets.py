@@ -12,11 +12,12 @@ from ninja.errors import HttpError
 from webapp.api.auth import caller, operator, role_of_caller, viewer
 from webapp.api.runs import RunOut
 from webapp.models import Dataset, Run, Task, TaskAnswer
-from webapp.selectors import datasets as reads
-from webapp.selectors import difficulty, health
-from webapp.selectors import imports as import_reads
-from webapp.services import datasets as writes
-from webapp.services import imports, quarantine, validations
+from webapp.selectors.dataset import datasets as reads
+from webapp.selectors.dataset import difficulty, health
+from webapp.selectors.dataset import imports as import_reads
+from webapp.services.dataset import datasets as writes
+from webapp.services.dataset import quarantine
+from webapp.services.run import imports, validations
 
 router = Router(tags=["datasets"])
 

@@ -13,9 +13,9 @@ from pydantic import SecretStr
 from webapp.api.auth import admin, caller, operator, role_of_caller
 from webapp.models import Endpoint
 from webapp.permissions import Role
-from webapp.selectors import endpoints as reads
-from webapp.services import endpoints
-from webapp.services.endpoint_probe import probe
+from webapp.selectors.access import endpoints as reads
+from webapp.services.access import endpoints
+from webapp.services.access.endpoint_probe import probe
 
 router = Router(tags=["endpoints"])
 

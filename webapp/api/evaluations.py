@@ -11,16 +11,16 @@ from ninja.errors import HttpError
 
 from webapp.api.auth import answer_reader, viewer
 from webapp.api.runs import find as find_run
-from webapp.contexts.evaluation_comparison import compare_evaluations
-from webapp.contexts.evaluation_report import Question, evaluation_report
-from webapp.contexts.evaluation_submission import Submission, submission_of
-from webapp.selectors.attempts import Point, has_rollouts
+from webapp.contexts.evaluation.evaluation_comparison import compare_evaluations
+from webapp.contexts.evaluation.evaluation_report import Question, evaluation_report
+from webapp.contexts.evaluation.evaluation_submission import Submission, submission_of
+from webapp.selectors.rollout.attempts import Point, has_rollouts
 
 router = Router(tags=["evaluations"], auth=viewer)
 
 
 class ReportOut(Schema):
-    """Numbers of one evaluation, see ``webapp.contexts.evaluation_report.Report``."""
+    """Numbers of one evaluation, see ``webapp.contexts.evaluation.evaluation_report.Report``."""
 
     ended: bool
     """Before its end the numbers are those of the tasks whose attempts have all ended."""

@@ -7,7 +7,7 @@ from django.http import HttpRequest
 from ninja import Field, Router, Schema
 
 from webapp.api.auth import RunToken
-from webapp.services import heartbeats, ingest
+from webapp.services.ingestion import heartbeats, ingest
 
 router = Router(tags=["engine"], auth=RunToken())
 

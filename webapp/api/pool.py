@@ -10,7 +10,7 @@ from ninja import Router, Schema
 from webapp.api.auth import caller, operator, viewer
 from webapp.api.runs import find
 from webapp.contexts.sandboxes import PoolView, pool_view
-from webapp.services import sandboxes
+from webapp.services.ingestion import sandboxes
 
 router = Router(tags=["sandboxes"])
 

@@ -12,11 +12,11 @@ from ninja.errors import HttpError
 from engine.config.recipes import RECIPES
 from webapp.api.auth import caller, operator, viewer
 from webapp.models import Experiment, Run
-from webapp.selectors import engines as engine_reads
-from webapp.selectors import iterations as iteration_reads
-from webapp.selectors import runs as run_reads
-from webapp.selectors import scores as score_reads
-from webapp.services import runs as run_writes
+from webapp.selectors.rollout import scores as score_reads
+from webapp.selectors.run import engines as engine_reads
+from webapp.selectors.run import iterations as iteration_reads
+from webapp.selectors.run import runs as run_reads
+from webapp.services.run import runs as run_writes
 
 router = Router(tags=["runs"])
 

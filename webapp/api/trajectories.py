@@ -13,14 +13,14 @@ from ninja.errors import HttpError
 from engine.tokens import TOKEN_COLUMNS
 from webapp.api.auth import answer_reader, role_of_caller, viewer
 from webapp.api.runs import find as find_run
-from webapp.contexts.tokens import tokenless_reason
-from webapp.contexts.what_if import counterfactual
+from webapp.contexts.rollout.tokens import tokenless_reason
+from webapp.contexts.rollout.what_if import counterfactual
 from webapp.models import Run, TokenBlob, Trajectory
 from webapp.permissions import check_rollouts
-from webapp.selectors import learning as learning_reads
-from webapp.selectors import predictions as prediction_reads
-from webapp.selectors import trajectories as reads
-from webapp.services.learning import query_of_recipe
+from webapp.selectors.rollout import learning as learning_reads
+from webapp.selectors.rollout import predictions as prediction_reads
+from webapp.selectors.rollout import trajectories as reads
+from webapp.services.run.learning import query_of_recipe
 
 router = Router(tags=["trajectories"], auth=viewer)
 MAX_SIZE = 500

@@ -9,7 +9,7 @@ from datetime import datetime
 from django.contrib.auth.models import User
 
 from webapp.contexts.frame import Crumb
-from webapp.selectors.sign_ins import sign_ins_of
+from webapp.selectors.access.sign_ins import sign_ins_of
 
 _BROWSERS = (
     ("Edg/", "Edge"),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from engine.errors import Problem
 from webapp.contexts.frame import Crumb
 from webapp.models import Endpoint
-from webapp.selectors import endpoints as reads
-from webapp.services.endpoint_probe import ProbeResult
+from webapp.selectors.access import endpoints as reads
+from webapp.services.access.endpoint_probe import ProbeResult
 
 EXAMPLE = "https://api.example.org/v1"
 FIELDS = ("name", "address", "note", "models", "attachable")

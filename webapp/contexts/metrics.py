@@ -20,7 +20,7 @@ from engine.events.failures import POLICIES
 from engine.events.sandboxes import CLOCK_BOUNDS_S, CLOCKS
 from engine.types import RunState
 from webapp.models import Pool, Run
-from webapp.selectors import sandboxes as reads
+from webapp.selectors.run import sandboxes as reads
 
 
 def exposition() -> bytes:

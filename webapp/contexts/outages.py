@@ -8,7 +8,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from webapp.selectors.outages import service_statuses
+from webapp.selectors.run.outages import service_statuses
 from webapp.supervisor.status import ServiceState
 
 TITLES = {

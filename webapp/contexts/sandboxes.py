@@ -11,13 +11,13 @@ from django.urls import reverse
 
 from engine.events.failures import policy_of
 from engine.events.sandboxes import CLOCK_BOUNDS_S, CLOCKS
-from webapp.contexts.charts import ChartSet, ChartSpec, Series
+from webapp.contexts.charts.charts import ChartSet, ChartSpec, Series
 from webapp.contexts.frame import Crumb, trajectory_url
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.models import Pool, Reaper, Run, Sandbox
-from webapp.selectors import runs as run_reads
-from webapp.selectors import sandboxes as reads
-from webapp.selectors.sandboxes import LiveSandbox, PoolPoint
+from webapp.selectors.run import runs as run_reads
+from webapp.selectors.run import sandboxes as reads
+from webapp.selectors.run.sandboxes import LiveSandbox, PoolPoint
 
 CLOCK_LABELS = {
     "queue": ("Queue", "from request to admission"),

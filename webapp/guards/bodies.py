@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from webapp.services.ingest import MAX_BYTES
+from webapp.services.ingestion.ingest import MAX_BYTES
 
 MAX_OTHER = 2 * 1024 * 1024
 """Forms and JSON of people."""

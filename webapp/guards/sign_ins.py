@@ -8,7 +8,7 @@ from collections.abc import Callable
 from django.contrib.auth import SESSION_KEY
 from django.http import HttpRequest, HttpResponse
 
-from webapp.services import sign_ins
+from webapp.services.access import sign_ins
 
 EVERY_S = 60
 _SEEN = "seen"

@@ -13,17 +13,17 @@ from typing import Any
 
 from django.template.loader import render_to_string
 
-from webapp.contexts.groups import build_group
-from webapp.contexts.health import build_health
-from webapp.contexts.iterations import build_iteration
-from webapp.contexts.overview import build_overview
-from webapp.contexts.runs import build_run_detail, build_run_list
+from webapp.contexts.dataset.health import build_health
+from webapp.contexts.rollout.groups import build_group
+from webapp.contexts.rollout.trajectories import build_trajectory
+from webapp.contexts.run.iterations import build_iteration
+from webapp.contexts.run.overview import build_overview
+from webapp.contexts.run.runs import build_run_detail, build_run_list
 from webapp.contexts.sandboxes import build_pool
-from webapp.contexts.trajectories import build_trajectory
 from webapp.models import Run
 from webapp.permissions import Role, shows_rollouts
-from webapp.selectors import datasets as dataset_reads
-from webapp.selectors import runs as run_reads
+from webapp.selectors.dataset import datasets as dataset_reads
+from webapp.selectors.run import runs as run_reads
 from webapp.views.pages import variables
 
 

@@ -24,7 +24,7 @@ class EngineReport(models.Model):
 
 
 class EngineSample(models.Model):
-    """The first report within one interval of ``webapp.services.engines.INTERVAL_S``."""
+    """The first report within one interval of ``webapp.services.storage.engines.INTERVAL_S``."""
 
     pk = models.CompositePrimaryKey("run_id", "interval")
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="engine_samples", db_index=False)

@@ -1,4 +1,4 @@
-"""Runs and their attempts. ``webapp.services.states`` is the only writer of ``Run.state``."""
+"""Runs and their attempts. ``webapp.services.run.states`` is the only writer of ``Run.state``."""
 
 from __future__ import annotations
 

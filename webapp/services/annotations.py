@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from engine.errors import TrainyardError
 from webapp.models import Alert, Annotation, Trajectory
-from webapp.services import audit
+from webapp.services.access import audit
 
 
 class AnnotationError(TrainyardError):

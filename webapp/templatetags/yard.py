@@ -17,7 +17,7 @@ from django import template
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from webapp.contexts.health import LOOKS
+from webapp.contexts.dataset.health import LOOKS
 
 register = template.Library()
 

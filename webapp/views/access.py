@@ -20,7 +20,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 
 from webapp.permissions import ANSWERS, Role, role_of
-from webapp.services import accounts
+from webapp.services.access import accounts
 
 P = ParamSpec("P")
 

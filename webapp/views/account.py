@@ -12,8 +12,8 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_POST
 
 from webapp.contexts.account import build_account
-from webapp.selectors.sign_ins import get_sign_in
-from webapp.services import sign_ins
+from webapp.selectors.access.sign_ins import get_sign_in
+from webapp.services.access import sign_ins
 from webapp.views.access import Person, viewer
 from webapp.views.pages import page
 

@@ -8,11 +8,12 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
 from engine.errors import ConfigError, DatasetError
-from webapp.contexts.datasets import build_dataset, build_dataset_list, build_task
-from webapp.contexts.health import build_health
+from webapp.contexts.dataset.datasets import build_dataset, build_dataset_list, build_task
+from webapp.contexts.dataset.health import build_health
 from webapp.models import Dataset, Task
-from webapp.selectors import datasets as reads
-from webapp.services import quarantine, validations
+from webapp.selectors.dataset import datasets as reads
+from webapp.services.dataset import quarantine
+from webapp.services.run import validations
 from webapp.views.access import Person, operator, viewer
 from webapp.views.pages import page, params_of, posted_of
 

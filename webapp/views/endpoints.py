@@ -11,9 +11,9 @@ from django.views.decorators.http import require_POST
 from engine.errors import ConfigError
 from webapp.contexts.endpoints import Tested, build_endpoints
 from webapp.models import Endpoint
-from webapp.selectors import endpoints as reads
-from webapp.services import endpoints
-from webapp.services.endpoint_probe import probe
+from webapp.selectors.access import endpoints as reads
+from webapp.services.access import endpoints
+from webapp.services.access.endpoint_probe import probe
 from webapp.views.access import Person, administrator, operator
 from webapp.views.pages import page, params_of, posted_of
 

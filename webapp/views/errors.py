@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 
 from webapp.contexts.outages import current_outages
-from webapp.selectors.outages import is_connection_lost
+from webapp.selectors.run.outages import is_connection_lost
 
 RETRY_AFTER_S = 2
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from django.http import Http404, HttpRequest, HttpResponse
 
 from engine.errors import ConfigError, MissingScoreError
-from webapp.contexts.evaluation_comparison import build_compare
-from webapp.contexts.evaluation_report import build_report
-from webapp.contexts.evaluation_submission import build_submission, submission_of
-from webapp.contexts.evaluation_task import build_task_comparison
+from webapp.contexts.evaluation.evaluation_comparison import build_compare
+from webapp.contexts.evaluation.evaluation_report import build_report
+from webapp.contexts.evaluation.evaluation_submission import build_submission, submission_of
+from webapp.contexts.evaluation.evaluation_task import build_task_comparison
 from webapp.permissions import check_rollouts
-from webapp.selectors.attempts import Point, has_rollouts
+from webapp.selectors.rollout.attempts import Point, has_rollouts
 from webapp.views.access import Person, answer_reader, viewer
 from webapp.views.pages import page, params_of
 from webapp.views.runs import run_or_404

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.http import Http404, HttpRequest, HttpResponse
 
-from webapp.contexts.experiments import build_experiment, build_experiment_list
-from webapp.selectors import experiments as reads
+from webapp.contexts.run.experiments import build_experiment, build_experiment_list
+from webapp.selectors.run import experiments as reads
 from webapp.views.access import Person, viewer
 from webapp.views.pages import page, params_of
 

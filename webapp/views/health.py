@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from webapp.contexts.outages import current_outages
-from webapp.selectors.outages import DATABASE, service_statuses
+from webapp.selectors.run.outages import DATABASE, service_statuses
 from webapp.supervisor.status import ServiceState, ServiceStatus
 from webapp.views.access import person_of
 

@@ -7,8 +7,8 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods
 
 from engine.errors import ConfigError
-from webapp.contexts.imports import build_import_form, build_left_out, overrides_of
-from webapp.services import imports
+from webapp.contexts.dataset.imports import build_import_form, build_left_out, overrides_of
+from webapp.services.run import imports
 from webapp.views.access import Person, operator, viewer
 from webapp.views.datasets import dataset_or_404
 from webapp.views.pages import page, params_of, posted_of

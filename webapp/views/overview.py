@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 
-from webapp.contexts.overview import build_overview
+from webapp.contexts.run.overview import build_overview
 from webapp.views.access import Person, viewer
 from webapp.views.pages import page
 

@@ -15,11 +15,9 @@ from django.views.decorators.http import require_http_methods
 from engine.config.contradictions import LintFinding
 from engine.config.run import parse_run_config, policy_type
 from engine.errors import ConfigError, Problem
-from webapp.contexts.chosen import ChosenView, build_chosen
-from webapp.contexts.form_bases import rebase, recipe_base
-from webapp.contexts.frame import Crumb
-from webapp.contexts.numbers import MOST_ID, whole
-from webapp.contexts.run_form import (
+from webapp.contexts.forms.chosen import ChosenView, build_chosen
+from webapp.contexts.forms.form_bases import rebase, recipe_base
+from webapp.contexts.forms.run_form import (
     FormSection,
     RunFormContext,
     check,
@@ -27,12 +25,14 @@ from webapp.contexts.run_form import (
     parse_overrides,
     recipe_choices,
 )
-from webapp.contexts.run_offers import run_offers
-from webapp.contexts.short_forms import SHORT_FORMS, arrange, derive
+from webapp.contexts.forms.run_offers import run_offers
+from webapp.contexts.forms.short_forms import SHORT_FORMS, arrange, derive
+from webapp.contexts.frame import Crumb
+from webapp.contexts.numbers import MOST_ID, whole
 from webapp.models import Experiment, Run
-from webapp.selectors import runs as run_reads
-from webapp.services import runs as run_writes
-from webapp.services.states import IllegalTransitionError
+from webapp.selectors.run import runs as run_reads
+from webapp.services.run import runs as run_writes
+from webapp.services.run.states import IllegalTransitionError
 from webapp.views.access import Person, operator
 from webapp.views.pages import page, params_of, posted_of
 from webapp.views.runs import run_or_404
@@ -53,7 +53,7 @@ def run_new(request: HttpRequest, person: Person) -> HttpResponse:
         experiment = whole(data.get("experiment", ""), most=MOST_ID)
         entered = {key: value for key, value in data.items() if "." in key}
         context = _context(recipe, parent, entered, (), parent.experiment_id if parent else experiment)
-        return page(request, person, "runs/new.html", context)
+        return page(request, person, "runs/form/new.html", context)
     return _create(request, person, recipe, parent, data)
 
 
@@ -65,13 +65,13 @@ def _create(
     try:
         context = _context(recipe, parent, posted, (), experiment.pk if experiment else None)
         if posted.get("then") == "check":
-            return page(request, person, "runs/new.html", context)
+            return page(request, person, "runs/form/new.html", context)
         overrides = parse_overrides(context.sections + context.others)
         run = _make(person, recipe, parent, overrides, experiment, start=posted.get("then") == "start")
     except (ConfigError, IllegalTransitionError) as error:
         problems = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
         context = _context(recipe, parent, posted, problems, experiment.pk if experiment else None)
-        return page(request, person, "runs/new.html", context, status=422)
+        return page(request, person, "runs/form/new.html", context, status=422)
     return redirect("run-detail", run.pk)
 
 

@@ -11,13 +11,13 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
 from engine.errors import ConfigError
-from webapp.contexts.runs import build_run_detail, build_run_list
+from webapp.contexts.run.runs import build_run_detail, build_run_list
 from webapp.models import Run
-from webapp.selectors import alerts as alert_reads
-from webapp.selectors import runs as run_reads
+from webapp.selectors.run import alerts as alert_reads
+from webapp.selectors.run import runs as run_reads
 from webapp.services import annotations as annotation_writes
-from webapp.services import runs as run_writes
-from webapp.services.states import IllegalTransitionError
+from webapp.services.run import runs as run_writes
+from webapp.services.run.states import IllegalTransitionError
 from webapp.views.access import Person, operator, viewer
 from webapp.views.pages import page, params_of
 

@@ -9,7 +9,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from webapp.contexts.sandboxes import build_pool
-from webapp.services import sandboxes
+from webapp.services.ingestion import sandboxes
 from webapp.views.access import Person, operator, viewer
 from webapp.views.pages import page, params_of
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 
-from webapp.contexts.groups import build_group
-from webapp.contexts.iterations import build_iteration
 from webapp.contexts.numbers import whole
-from webapp.contexts.trajectories import build_search, build_trajectory
+from webapp.contexts.rollout.groups import build_group
+from webapp.contexts.rollout.trajectories import build_search, build_trajectory
+from webapp.contexts.run.iterations import build_iteration
 from webapp.models import Run
 from webapp.permissions import check_rollouts
-from webapp.selectors import predictions as prediction_reads
-from webapp.selectors import trajectories as reads
+from webapp.selectors.rollout import predictions as prediction_reads
+from webapp.selectors.rollout import trajectories as reads
 from webapp.views.access import Person, answer_reader, viewer
 from webapp.views.pages import page, params_of
 from webapp.views.runs import run_or_404

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from engine.errors import RolloutsLostError
 from engine.events.types import CollectionProgress, RunProgress
-from engine.orchestrator.alarms import alert_of_losses
 from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.metrics import RolloutMetrics
 from engine.orchestrator.setup import why_lost
+from engine.orchestrator.watch.alarms import alert_of_losses
+from engine.orchestrator.watch.metrics import RolloutMetrics
 from engine.rollout.scheduler import GroupRequest, RolloutRequest, RolloutScheduler
 from engine.rollout.summary import RolloutSummary
 from engine.types import Trajectory

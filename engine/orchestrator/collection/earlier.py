@@ -14,7 +14,7 @@ from typing import Any
 from engine.errors import ConfigError, Problem
 from engine.events.spool import SPOOL_NAME, read_lines
 from engine.orchestrator.collection.ledger import type_of
-from engine.orchestrator.event_observer import TRAIN_PHASE
+from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 from engine.rollout.summary import RolloutSummary
 
 _CONFIG = "config.json"

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from engine.events.spool import read_lines
-from engine.orchestrator.metrics import RolloutMetrics
+from engine.orchestrator.watch.metrics import RolloutMetrics
 from engine.rollout.summary import RolloutSummary
 from engine.types import RolloutKey, TerminationReason
 

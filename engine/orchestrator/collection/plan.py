@@ -11,7 +11,7 @@ from engine.errors import ConfigError, Problem
 from engine.files import atomic_write
 from engine.orchestrator.collection.earlier import EarlierSamples
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.selection import selected_rows
+from engine.orchestrator.tasks.selection import selected_rows
 from engine.rollout.scheduler import GroupRequest
 from engine.types import TaskRow
 

@@ -16,7 +16,7 @@ from engine.events.spool import read_lines
 from engine.events.stored_trajectories import StoredStep, StoredTrajectory
 from engine.events.types import StepFinished, TrajectoryFinished
 from engine.orchestrator.collection.ledger import type_of
-from engine.orchestrator.event_observer import TRAIN_PHASE
+from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 from engine.patches.sections import patch_hash
 from engine.rollout.summary import RolloutSummary
 from engine.types import RolloutKey, TaskRow, Verdict

@@ -32,19 +32,19 @@ from engine.events.stored_trajectories import TRAJECTORIES_FILE, write_trajector
 from engine.events.types import CheckpointSaved, IterationFinished, IterationStarted
 from engine.inference.base import Policy
 from engine.models.frozen import freeze_policy
-from engine.orchestrator.alarms import Alarms
 from engine.orchestrator.collection.collector import Collector
 from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.evaluations import report_evaluation, spread
-from engine.orchestrator.event_observer import TRAIN_PHASE
 from engine.orchestrator.improvement.kept import choose_kept, read_kept
 from engine.orchestrator.improvement.rounds import Record, clean, policy_folder, publish, round_folder, tune
-from engine.orchestrator.policies import open_run_policy
-from engine.orchestrator.progress import HELDOUT
-from engine.orchestrator.selection import evaluation_rows, run_rows
+from engine.orchestrator.policies.policies import open_run_policy
+from engine.orchestrator.policies.warm_start import with_start_policy
 from engine.orchestrator.setup import announce, build_scheduler, open_environments, peak_memory_mb
-from engine.orchestrator.warm_start import with_start_policy
+from engine.orchestrator.tasks.selection import evaluation_rows, run_rows
+from engine.orchestrator.training.progress import HELDOUT
+from engine.orchestrator.watch.alarms import Alarms
+from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 from engine.rollout.scheduler import GroupRequest
 from engine.types import TaskRow
 

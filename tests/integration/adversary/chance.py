@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.dataset_builders import patched
+from tests.builders.dataset_builders import patched
 from tests.integration.adversary.frame import STILL_BROKEN, Layer, Submission
 from tests.integration.adversary.several import FIXED, with_several_tests
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.types import TaskRow
-from tests.dataset_builders import toolchain_or_skip
+from tests.builders.dataset_builders import toolchain_or_skip
 from tests.integration.adversary.frame import toy_row
 from tests.integration.adversary.git import build_images
 

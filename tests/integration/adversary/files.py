@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.patches.diff import diff_texts
-from tests.dataset_builders import TEST_NUMBERS, new_file
+from tests.builders.dataset_builders import TEST_NUMBERS, new_file
 from tests.integration.adversary.exits import EXIT_0
 from tests.integration.adversary.frame import SIGNED, Layer, Submission
 

@@ -34,7 +34,7 @@ from engine.grading.counterfactual.base import Reference
 from engine.grading.grader import Grader
 from engine.sandbox.base import SandboxBackend
 from engine.types import Grade, GradeRule, TaskRow, Verdict
-from tests.dataset_builders import (
+from tests.builders.dataset_builders import (
     BROKEN,
     NUMBERS,
     broken_task,

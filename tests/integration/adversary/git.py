@@ -15,7 +15,7 @@ from engine.datasets.testing.toolchain import MOUNT
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.images import build_image
 from engine.types import TaskRow
-from tests.dataset_builders import BROKEN, NUMBERS, write_toy
+from tests.builders.dataset_builders import BROKEN, NUMBERS, write_toy
 from tests.integration.adversary.frame import STILL_BROKEN, Layer, Submission
 
 _ANSWERS = ("solution/solve.py", "parsed_commit.json", "expected_test_output.json", "fix.patch")

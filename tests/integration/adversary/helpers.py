@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.types import GradeRule, TaskRow
-from tests.dataset_builders import new_file
+from tests.builders.dataset_builders import new_file
 from tests.integration.adversary.frame import Layer, Submission
 
 _PATHS = (

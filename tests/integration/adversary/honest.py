@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from engine.types import TaskRow, Verdict
-from tests.dataset_builders import NUMBERS, TEST_NUMBERS, new_file, patched
+from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, new_file, patched
 from tests.integration.adversary.frame import PASSED, STILL_BROKEN, TAMPERED, Layer, Submission, code
 from tests.integration.adversary.several import with_several_tests
 from tests.integration.adversary.unittests import with_unittest

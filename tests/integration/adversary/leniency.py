@@ -6,7 +6,7 @@ one only where it lies on their side.
 
 from __future__ import annotations
 
-from tests.dataset_builders import NUMBERS, patched
+from tests.builders.dataset_builders import NUMBERS, patched
 from tests.integration.adversary.frame import Layer, Submission
 from tests.integration.adversary.several import with_several_tests
 

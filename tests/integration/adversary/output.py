@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from engine.datasets.importers.formats.evalscript import END, START
 from engine.types import TaskRow
-from tests.dataset_builders import new_file
+from tests.builders.dataset_builders import new_file
 from tests.integration.adversary.frame import IDS, REWARD, TAMPERED, Layer, Submission, code
 
 LINES = "".join(f"PASSED {test}\\n" for test in IDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.patches.diff import diff_texts, diff_trees
 from engine.patches.trees import FileState
-from tests.dataset_builders import TEST_NUMBERS, new_file
+from tests.builders.dataset_builders import TEST_NUMBERS, new_file
 from tests.integration.adversary.frame import SIGNED, STILL_BROKEN, Layer, Submission
 
 _LIE = (

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from engine.patches.diff import diff_texts
 from engine.types import TaskRow
-from tests.dataset_builders import TEST_NUMBERS, patched
+from tests.builders.dataset_builders import TEST_NUMBERS, patched
 from tests.integration.adversary.frame import (
     EVERY_KIND,
     STILL_BROKEN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.types import TaskRow, Verdict
-from tests.dataset_builders import new_file
+from tests.builders.dataset_builders import new_file
 from tests.integration.adversary.frame import SIGNED, STOPPED, Layer, Submission, code
 from tests.integration.adversary.output import FORGED
 

@@ -13,8 +13,8 @@ from engine.inference.base import Policy, SamplingParams
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
 from engine.types import Step
+from tests.builders.rollout_builders import SOURCE, PatchGrader, make_key, make_row, respond
 from tests.fakes.memory_sandbox import Command, MemoryBackend, silent
-from tests.rollout_builders import SOURCE, PatchGrader, make_key, make_row, respond
 
 LOOK = respond("file_editor", command="view", path="pkg/m.py")
 RUN = respond("execute_bash", cmd="true")

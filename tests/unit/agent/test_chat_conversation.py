@@ -17,7 +17,7 @@ from engine.inference.base import ChatResponse, GenerationContext, SamplingParam
 from engine.models.chat.base import Message
 from engine.tools.parser import NativeCall
 from engine.tools.schemas import SWE_TOOLS
-from tests.rollout_builders import ChatScript, make_key, make_row
+from tests.builders.rollout_builders import ChatScript, make_key, make_row
 
 DECLARED = [{"type": "function", "function": {"name": "submit", "parameters": {}}}]
 ANYTHING = st.text(st.characters(codec=None, exclude_categories=()), max_size=20)

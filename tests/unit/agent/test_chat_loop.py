@@ -17,8 +17,8 @@ from engine.sandbox.base import ExecResult
 from engine.tools.formats import ToolFormat
 from engine.tools.parser import NativeCall
 from engine.types import Step, TerminationReason
+from tests.builders.rollout_builders import SUBMIT, ChatScript, quick_agent
 from tests.fakes.memory_sandbox import printed
-from tests.rollout_builders import SUBMIT, ChatScript, quick_agent
 from tests.unit.agent.agent_builders import LOOK, RUN, roll
 
 VIEW = NativeCall(name="file_editor", arguments='{"command": "view", "path": "pkg/m.py"}')

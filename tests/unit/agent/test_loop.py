@@ -22,12 +22,12 @@ from engine.sandbox.base import ExecResult
 from engine.tools.formats import ToolFormat
 from engine.tools.rendering import render_native
 from engine.types import TerminationReason
-from tests.fakes.memory_sandbox import printed
-from tests.rollout_builders import (
+from tests.builders.rollout_builders import (
     SUBMIT,
     TextPolicy,
     quick_agent,
 )
+from tests.fakes.memory_sandbox import printed
 from tests.unit.agent.agent_builders import LOOK, RUN, roll
 
 

@@ -18,7 +18,7 @@ from engine.algorithms.explain import explain, parse_group
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.presets import PRESETS
 from engine.errors import ConfigError
-from tests.unit.engine.objective_cases import (
+from tests.unit.algorithms.objective_cases import (
     CONTEXT,
     REASONS,
     batches,
@@ -28,7 +28,7 @@ from tests.unit.engine.objective_cases import (
     sampled_without_correction,
     weights_of,
 )
-from tests.unit.engine.objective_reference import Row
+from tests.unit.algorithms.objective_reference import Row
 
 torch.set_num_threads(1)
 

@@ -11,7 +11,7 @@ from engine.algorithms.advantages import TrajectoryOutcome, outcome_members
 from engine.config.algorithm import AlgorithmConfig
 from engine.errors import ConfigError
 from engine.types import TerminationReason
-from tests.unit.engine.rl_builders import make_group, make_trajectory
+from tests.unit.trainer.rl_builders import make_group, make_trajectory
 
 SUBMITTED, TIMEOUT = TerminationReason.SUBMITTED, TerminationReason.ROLLOUT_TIMEOUT
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kubernetes import client
 
-from tests.cluster_builders import api_client
+from tests.builders.cluster_builders import api_client
 from tests.fakes.cluster import FakeCluster
 
 

@@ -12,7 +12,7 @@ import yaml
 from kubernetes import client
 from kubernetes.client import CoreV1Api
 
-from tests.cluster_builders import api_client, configmap, do, fails, pod
+from tests.builders.cluster_builders import api_client, configmap, do, fails, pod
 from tests.fakes.cluster import FakeCluster
 
 _RBAC = "rbac.authorization.k8s.io"

@@ -10,7 +10,7 @@ import pytest
 import urllib3.exceptions
 from kubernetes.client import CoreV1Api
 
-from tests.cluster_builders import configmap, do, fails
+from tests.builders.cluster_builders import configmap, do, fails
 from tests.fakes.cluster import FakeCluster, Fault, FaultKind
 from tests.fakes.cluster.faults import Faults
 

@@ -7,7 +7,7 @@ import json
 from kubernetes import client
 from kubernetes.client import CoreV1Api
 
-from tests.cluster_builders import configmap, do, eventually, fails, pod
+from tests.builders.cluster_builders import configmap, do, eventually, fails, pod
 
 _SMALL = {"requests": {"cpu": "500m", "memory": "64Mi"}, "limits": {"memory": "64Mi"}}
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from kubernetes.client import CoreV1Api
 
-from tests.cluster_builders import configmap, do, fails, pod
+from tests.builders.cluster_builders import configmap, do, fails, pod
 from tests.fakes.cluster import FakeCluster
 
 

@@ -10,7 +10,7 @@ import pytest
 from kubernetes import client
 from kubernetes.client import CoreV1Api
 
-from tests.cluster_builders import configmap, do, fails, pod
+from tests.builders.cluster_builders import configmap, do, fails, pod
 from tests.fakes.cluster import FakeCluster
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from kubernetes import client
 from kubernetes.client import CoreV1Api
 
-from tests.cluster_builders import configmap, do, eventually, fails
+from tests.builders.cluster_builders import configmap, do, eventually, fails
 from tests.fakes.cluster import FakeCluster
 
 

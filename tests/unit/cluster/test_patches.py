@@ -9,7 +9,7 @@ import pytest
 from kubernetes import client
 from kubernetes.client import CoreV1Api
 
-from tests.cluster_builders import configmap, do, fails
+from tests.builders.cluster_builders import configmap, do, fails
 from tests.fakes.cluster import patches
 from tests.fakes.cluster.errors import ApiError
 

@@ -11,7 +11,7 @@ import pytest
 from kubernetes import watch
 from kubernetes.client import CoreV1Api
 
-from tests.cluster_builders import configmap, do, fails, pod
+from tests.builders.cluster_builders import configmap, do, fails, pod
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.cluster.calls import Call, User
 from tests.fakes.cluster.resources import CONFIGMAPS

@@ -14,7 +14,7 @@ from engine.config.recipes import resolve
 from engine.inference.endpoint import keys
 from engine.inference.endpoint.keys import Endpoint
 from engine.inference.vllm.servers.server import VllmServer
-from engine.orchestrator.engines import model_folder
+from engine.orchestrator.policies.engines import model_folder
 from tests.fakes.vllm_server import FakeCommand, fake_interpreter
 from tests.unit.environments.lake_builders import SMALL, of_type, perform, small_run
 

@@ -12,7 +12,7 @@ from engine.inference.base import GenerationContext
 from engine.rollout import GroupRequest, RolloutScheduler
 from engine.rollout.environments import FrozenLakeEnvironments
 from engine.types import Group, TaskRow, TerminationReason, Verdict
-from tests.rollout_builders import Recorder, TextPolicy
+from tests.builders.rollout_builders import Recorder, TextPolicy
 from tests.unit.environments.lake_builders import AGENT, MAP, row_of
 
 

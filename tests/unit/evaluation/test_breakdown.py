@@ -10,8 +10,8 @@ import pytest
 from engine.evaluation.attempts import Attempt, attempt_of
 from engine.evaluation.breakdown import budget_curve, parts, spending, submissions
 from engine.types import Step, TerminationReason
-from tests.unit.engine.rl_builders import make_trajectory
 from tests.unit.evaluation.test_repeats import attempts
+from tests.unit.trainer.rl_builders import make_trajectory
 
 
 def test_parts_count_tasks_equally_and_the_largest_comes_first() -> None:

@@ -16,7 +16,7 @@ from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import judge
 from engine.grading.logs import isolated_worker
 from engine.types import GradeRule, TaskAnswer
-from tests.rollout_builders import make_row
+from tests.builders.rollout_builders import make_row
 
 TEST = "test_a.py::test_x"
 LOGS = {

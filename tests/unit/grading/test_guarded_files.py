@@ -13,7 +13,7 @@ from engine.grading.running.guarded_files import GuardedFiles
 from engine.patches.trees import FileState
 from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.types import TaskAnswer
-from tests.dataset_builders import new_file
+from tests.builders.dataset_builders import new_file
 
 NAMES = [f"tests/test_{number:03}.py" for number in range(100)]
 

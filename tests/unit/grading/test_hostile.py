@@ -27,7 +27,7 @@ from engine.grading.logs.parsers import find_parser, parse_log
 from engine.grading.logs.swebench import Instance
 from engine.grading.rules.reward_file import parse_rewards
 from engine.types import GradeRule, TaskAnswer, TaskRow, TestOutcome
-from tests.rollout_builders import make_row
+from tests.builders.rollout_builders import make_row
 
 TEST = "test_a.py::test_x"
 

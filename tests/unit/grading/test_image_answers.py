@@ -10,7 +10,7 @@ import pytest
 from engine.datasets.importers.formats import multi_swe, r2e_gym
 from engine.grading.running.image_answers import answer_paths, named_commits, taken_files
 from engine.types import TaskAnswer, TaskRow
-from tests.rollout_builders import make_row
+from tests.builders.rollout_builders import make_row
 
 BASE, LATER = "0a1b2c3d4e5f60718293a4b5c6d7e8f901234567", "1111222233334444555566667777888899990abc"
 

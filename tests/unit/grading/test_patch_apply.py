@@ -19,8 +19,8 @@ from engine.patches.diff import diff_texts, diff_trees
 from engine.patches.trees import FileState, read_tree, write_tree
 from engine.sandbox.base import ExecResult, Sandbox
 from engine.types import FindingKind, TaskAnswer, TaskRow
-from tests.dataset_builders import new_file
-from tests.rollout_builders import make_row
+from tests.builders.dataset_builders import new_file
+from tests.builders.rollout_builders import make_row
 
 BASE = "".join(f"line {number}\n" for number in range(40))
 THEIRS = BASE.replace("line 18\n", "other\n").replace("line 20\n", "new\n")

@@ -7,7 +7,7 @@ from typing import Any
 from engine.grading.submission.filter import PatchFilter
 from engine.patches.apply import Changes
 from engine.patches.trees import FileState
-from tests.dataset_builders import new_file
+from tests.builders.dataset_builders import new_file
 from tests.unit.grading.test_patch_apply import task
 
 

@@ -9,7 +9,7 @@ from engine.datasets.importers.formats.evalscript import END, START, make_script
 from engine.datasets.importers.formats.multi_swe import TEST_COMMAND
 from engine.grading.running.placement import commands, placed_in, placing_command
 from engine.patches.diff import diff_texts
-from tests.dataset_builders import TEST_NUMBERS
+from tests.builders.dataset_builders import TEST_NUMBERS
 
 EVERY_BYTE = bytes(range(1, 256)) + f"'{START}' {{junit}} PYTHONPATH=x \\' $HOME `id` ÿ\n\n".encode()
 PLACING = "PLACED"

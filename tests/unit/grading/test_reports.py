@@ -20,7 +20,7 @@ from engine.grading.official import multi_swe_reports
 from engine.grading.official.prediction_files import PredictionFile, read_predictions
 from engine.grading.official.reports import InstanceResult, regrade, run_report, write_predictions
 from engine.types import Grade, GradeRule, TaskAnswer, TaskRow, Verdict
-from tests.rollout_builders import make_row
+from tests.builders.rollout_builders import make_row
 
 PUBLISHED = Path(__file__).resolve().parents[4] / "shared" / "data" / "swe_smith_logs"
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"

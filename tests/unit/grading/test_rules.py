@@ -27,7 +27,7 @@ from engine.grading.running.pytest_commands import runs_pytest
 from engine.grading.running.scripts import prepare
 from engine.sandbox.base import ExecResult
 from engine.types import GradeRule, TaskAnswer, TestOutcome
-from tests.rollout_builders import make_row
+from tests.builders.rollout_builders import make_row
 
 STRICT, TOLERANT = GradingConfig(), GradingConfig(map_rule="tolerant")
 

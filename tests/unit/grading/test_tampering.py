@@ -14,7 +14,7 @@ from engine.patches.apply import Changes, changes_between
 from engine.patches.diff import diff_texts
 from engine.patches.trees import FileState
 from engine.types import FindingKind, Step, TaskAnswer, TaskRow, ToolCall
-from tests.rollout_builders import make_row
+from tests.builders.rollout_builders import make_row
 
 SHADOWS = ("pytest.py", "_pytest/runner.py", "json.py", "src/json.py")
 ANSWER = TaskAnswer(gold_patch="", hidden_paths=("/home/test.patch",))

@@ -11,7 +11,16 @@ import pytest
 
 from engine.errors import ModelError, SpendLimitError
 from engine.inference.endpoint.messages import estimate_tokens
-from tests.endpoint_builders import FAILED, OK, TALK, attempt, controlled_clock, opened, request, until
+from tests.builders.endpoint_builders import (
+    FAILED,
+    OK,
+    TALK,
+    attempt,
+    controlled_clock,
+    opened,
+    request,
+    until,
+)
 from tests.fakes.openai_server import Reply, openai_server
 
 

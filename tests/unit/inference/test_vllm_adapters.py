@@ -13,8 +13,8 @@ from engine.config.policies import VllmConfig
 from engine.inference.base import WeightStream
 from engine.inference.vllm.publishing.publication import Publisher, ServedModel
 from engine.inference.vllm.publishing.transfer import WriteFolder
+from tests.builders.vllm_policies import attached, make_request, until, whole
 from tests.fakes.vllm_script import VOCABULARY, adapter_digest, scripted_logprob
-from tests.vllm_policies import attached, make_request, until, whole
 
 
 class Adapters:

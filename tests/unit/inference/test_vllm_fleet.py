@@ -12,8 +12,8 @@ import pytest
 
 from engine.errors import ModelError, PublicationError
 from engine.inference.vllm.replicas import Replica, ReplicaState
+from tests.builders.vllm_policies import NoWeights, Stamps, make_request, started, until
 from tests.fakes.vllm_server import Fault
-from tests.vllm_policies import NoWeights, Stamps, make_request, started, until
 
 
 def server_pids(replica: Replica) -> list[int]:

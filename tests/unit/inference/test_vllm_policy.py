@@ -10,8 +10,8 @@ import pytest
 from engine.errors import EngineError, ModelError
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.replicas import ReplicaState
+from tests.builders.vllm_policies import attached, make_request, until, whole
 from tests.fakes.vllm_server import Fault
-from tests.vllm_policies import attached, make_request, until, whole
 
 
 async def test_a_trajectory_stays_on_its_replica_and_new_ones_are_spread() -> None:

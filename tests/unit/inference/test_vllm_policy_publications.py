@@ -9,8 +9,8 @@ import pytest
 
 from engine.errors import PublicationError, TrainerError
 from engine.inference.vllm.replicas import ReplicaState
+from tests.builders.vllm_policies import NoWeights, attached, make_request, until, whole
 from tests.fakes.vllm_server import Fault
-from tests.vllm_policies import NoWeights, attached, make_request, until, whole
 
 
 @pytest.mark.parametrize("mode", ["finish", "abort", "keep"])

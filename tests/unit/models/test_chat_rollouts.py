@@ -19,8 +19,8 @@ from engine.models.references import BUILTIN
 from engine.rollout import GroupRequest
 from engine.tools.formats import ToolFormat
 from engine.types import TerminationReason
+from tests.builders.rollout_builders import SOURCE, make_row, swe_scheduler
 from tests.fakes.memory_sandbox import MemoryBackend
-from tests.rollout_builders import SOURCE, make_row, swe_scheduler
 from tests.unit.models.chat_templates import FAMILIES, chat_tokenizer, open_family
 
 CASES = [

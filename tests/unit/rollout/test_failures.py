@@ -13,14 +13,14 @@ from engine.errors import PatchError, SandboxError, SandboxMemoryError
 from engine.events.failures import POLICIES, policy_of
 from engine.grading.grader import Grader
 from engine.inference.scripted.policies import OraclePolicy
-from engine.orchestrator.metrics import is_infrastructure
+from engine.orchestrator.watch.metrics import is_infrastructure
 from engine.rollout import GroupRequest
 from engine.sandbox.base import ExecResult
 from engine.sandbox.failures import Decision, decide
 from engine.sandbox.pool.pool import SandboxPool
 from engine.types import Grade, TaskRow, TerminationReason, Trajectory, Verdict
+from tests.builders.rollout_builders import SOURCE, SUBMIT, TextPolicy, make_row, respond, swe_scheduler
 from tests.fakes.memory_sandbox import MemoryBackend, MemorySandbox, printed
-from tests.rollout_builders import SOURCE, SUBMIT, TextPolicy, make_row, respond, swe_scheduler
 
 FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
 

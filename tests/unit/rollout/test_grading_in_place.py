@@ -13,8 +13,8 @@ from engine.inference.scripted.policies import OraclePolicy
 from engine.rollout import GroupRequest
 from engine.sandbox.base import Sandbox
 from engine.types import Grade, TaskRow, TerminationReason, Trajectory, Verdict
+from tests.builders.rollout_builders import SOURCE, ChatScript, PatchGrader, make_row, respond, swe_scheduler
 from tests.fakes.memory_sandbox import MemoryBackend, MemorySandbox
-from tests.rollout_builders import SOURCE, ChatScript, PatchGrader, make_row, respond, swe_scheduler
 
 FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
 

@@ -14,8 +14,7 @@ from engine.inference.base import ChatRequest, ChatResponse, GenerationContext
 from engine.rollout import GroupRequest
 from engine.rollout.summary import RolloutSummary
 from engine.types import RolloutKey, TerminationReason
-from tests.fakes.memory_sandbox import MemoryBackend, dying_once, start_fault
-from tests.rollout_builders import (
+from tests.builders.rollout_builders import (
     SOURCE,
     SUBMIT,
     ChatScript,
@@ -26,6 +25,7 @@ from tests.rollout_builders import (
     respond,
     swe_scheduler,
 )
+from tests.fakes.memory_sandbox import MemoryBackend, dying_once, start_fault
 
 FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
 RUN = respond("execute_bash", cmd="true")

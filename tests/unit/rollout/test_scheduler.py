@@ -18,8 +18,7 @@ from engine.rollout import GroupRequest, RolloutScheduler, SweEnvironments
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
 from engine.types import Grade, RolloutKey, Step, TaskRow, TerminationReason, Trajectory, Verdict
-from tests.fakes.memory_sandbox import MemoryBackend, dying_once, start_fault
-from tests.rollout_builders import (
+from tests.builders.rollout_builders import (
     GOLD,
     SOURCE,
     SUBMIT,
@@ -34,6 +33,7 @@ from tests.rollout_builders import (
     respond,
     swe_scheduler,
 )
+from tests.fakes.memory_sandbox import MemoryBackend, dying_once, start_fault
 
 FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
 

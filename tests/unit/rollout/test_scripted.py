@@ -29,8 +29,8 @@ from engine.tools.parser import NativeCall, parse
 from engine.tools.rendering import render_turn
 from engine.tools.tool_sets import OPENHANDS
 from engine.types import Step, TerminationReason, ToolCall, Trajectory
+from tests.builders.rollout_builders import SOURCE, in_bytes, make_key, make_row, quick_agent, swe_scheduler
 from tests.fakes.memory_sandbox import MemoryBackend
-from tests.rollout_builders import SOURCE, in_bytes, make_key, make_row, quick_agent, swe_scheduler
 
 TRAJECTORIES = Path(__file__).parents[3].parent / "shared" / "data" / "r2e_gym" / "trajectories.jsonl"
 

@@ -31,7 +31,7 @@ from engine.types import (
     ToolCall,
     Trajectory,
 )
-from tests.rollout_builders import make_key
+from tests.builders.rollout_builders import make_key
 
 VALUES = st.one_of(st.text(max_size=5), st.integers(), st.booleans(), st.lists(st.integers(), max_size=2))
 CALLS = st.none() | st.builds(

@@ -18,8 +18,7 @@ from engine.inference.scripted.policies import NoopPolicy, OraclePolicy
 from engine.rollout import GroupRequest, RolloutRequest
 from engine.sandbox.base import ExecResult
 from engine.types import TerminationReason, Trajectory
-from tests.fakes.memory_sandbox import MemoryBackend
-from tests.rollout_builders import (
+from tests.builders.rollout_builders import (
     SOURCE,
     SUBMIT,
     ChatScript,
@@ -30,6 +29,7 @@ from tests.rollout_builders import (
     respond,
     swe_scheduler,
 )
+from tests.fakes.memory_sandbox import MemoryBackend
 
 FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
 LOOK = respond("file_editor", command="view", path="pkg/m.py")

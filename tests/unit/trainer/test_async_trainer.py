@@ -20,11 +20,11 @@ from engine.trainer.checkpoints.checkpoint import write_snapshot
 from engine.trainer.factory import TrainingSetup
 from engine.trainer.processes.group import TrainerGroup
 from engine.trainer.trainer import Trainer
-from tests.unit.engine.rl_model import make_groups, make_model
-from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer
 from tests.unit.models.chat_templates import TEMPLATES
 from tests.unit.models.small import request
 from tests.unit.models.tiny_families import write_tiny
+from tests.unit.trainer.rl_model import make_groups, make_model
+from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer
 
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]]
 GROUPS = make_groups(make_model(vocab=TOKENIZER_SIZE), REWARDS)

@@ -20,8 +20,8 @@ from engine.models.opening import open_model, write_policy_files
 from engine.trainer.processes.rank import open_policy
 from engine.trainer.ranks import ALONE, Ranks
 from engine.trainer.trainer import Trainer
-from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.models.tiny_families import CONFIGS, write_tiny
+from tests.unit.trainer.rl_model import make_groups, make_model
 
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
 GROUPS = make_groups(make_model(seed=1), REWARDS)

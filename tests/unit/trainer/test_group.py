@@ -29,9 +29,9 @@ from engine.trainer.processes.link import ADDRESS, KEY, RankListener
 from engine.trainer.processes.rank import RankSettings
 from engine.trainer.trainer import Trainer
 from engine.types import Group
-from tests.unit.engine.rl_model import make_groups, make_model
-from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer
 from tests.unit.trainer.checkpoint_builders import snapshot_of
+from tests.unit.trainer.rl_model import make_groups, make_model
+from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer
 
 torch.set_num_threads(1)
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]

@@ -25,7 +25,7 @@ from engine.trainer.packing import lay_out
 from engine.trainer.ranks import ALONE, Ranks, shared_row
 from engine.trainer.trainer import Trainer
 from engine.types import Group, TerminationReason
-from tests.unit.engine.rl_model import make_groups, make_model
+from tests.unit.trainer.rl_model import make_groups, make_model
 
 torch.set_num_threads(1)
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.25]]

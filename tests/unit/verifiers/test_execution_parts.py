@@ -22,8 +22,8 @@ from engine.verifiers.execution_based.scores import CandidateScore, TestScore
 from engine.verifiers.execution_based.store import FolderReports
 from engine.verifiers.execution_based.testing_agent import reproduction_test
 from engine.verifiers.execution_based.toxicity import quality_of_tests
-from tests.dataset_builders import new_file
-from tests.rollout_builders import make_row
+from tests.builders.dataset_builders import new_file
+from tests.builders.rollout_builders import make_row
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from engine.events.control import Control
 from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
-from tests.rollout_builders import make_row
-from tests.verifier_builders import Source, by_model, roll_out
+from tests.builders.rollout_builders import make_row
+from tests.builders.verifier_builders import Source, by_model, roll_out
 
 TASKS = tuple(f"{letter * 16}" for letter in "abcdefgh")
 

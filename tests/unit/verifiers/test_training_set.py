@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.models.opening import open_model
-from engine.orchestrator import verifier_set
+from engine.orchestrator.verification import verifier_set
 from engine.verifiers.calibration import Forecast, auc
 from engine.verifiers.execution_free import TokenJudge, forced_choice
 from engine.verifiers.execution_free.token_judge import ModelScorer
 from engine.verifiers.execution_free.training_set import Labelled, choose, examples, write_examples
+from tests.builders.verifier_builders import TASKS, Source, roll_out
 from tests.unit.verifiers.builders import make_transcript, make_turn
-from tests.verifier_builders import TASKS, Source, roll_out
 
 
 def labelled(

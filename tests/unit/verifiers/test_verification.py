@@ -18,8 +18,8 @@ from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
 from engine.inference.endpoint.policy import EndpointPolicy
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
+from tests.builders.verifier_builders import NOTHING, TASKS, Source, by_model, roll_out, verifying
 from tests.fakes.openai_server import Reply, openai_server
-from tests.verifier_builders import NOTHING, TASKS, Source, by_model, roll_out, verifying
 
 
 def by_endpoint(url: str, **settings: Any) -> VerifierRun:

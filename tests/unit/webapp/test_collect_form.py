@@ -10,12 +10,12 @@ import pytest
 from django.core.management import call_command
 from django.test import Client
 
-from tests.event_builders import Stream
-from tests.html_regions import form_values
-from tests.web_builders import launched, make_user, post
+from tests.builders.event_builders import Stream
+from tests.builders.html_regions import form_values
+from tests.builders.web_builders import launched, make_user, post
 from webapp.models import Dataset, Run, Task
 from webapp.permissions import Role
-from webapp.services import endpoints
+from webapp.services.access import endpoints
 
 pytestmark = pytest.mark.django_db
 FORM = "/runs/new/?recipe=collect&dataset.name=tasks"

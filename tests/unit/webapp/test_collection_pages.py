@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from tests.event_builders import Stream, ref
-from tests.html_regions import inner_html
-from tests.web_builders import launched, make_user, post, relaunched
-from webapp.contexts.policy_label import policy_label
+from tests.builders.event_builders import Stream, ref
+from tests.builders.html_regions import inner_html
+from tests.builders.web_builders import launched, make_user, post, relaunched
+from webapp.contexts.run.policy_label import policy_label
 from webapp.live.fragments import Subscription, snapshot
 from webapp.models import Dataset, Run
 from webapp.permissions import Role
-from webapp.services import endpoints, runs
+from webapp.services.access import endpoints
+from webapp.services.run import runs
 
 pytestmark = pytest.mark.django_db
 STATE = {

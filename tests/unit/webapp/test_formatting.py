@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from webapp.contexts.diffs import edit_diff, patch_diff
-from webapp.contexts.evaluations import evaluation_plot
-from webapp.contexts.run_header import controls_of, waiting_for
-from webapp.contexts.solve_map import level_of
-from webapp.contexts.steps import cut_text
+from webapp.contexts.charts.solve_map import level_of
+from webapp.contexts.evaluation.evaluations import evaluation_plot
+from webapp.contexts.rollout.diffs import edit_diff, patch_diff
+from webapp.contexts.rollout.steps import cut_text
+from webapp.contexts.run.run_header import controls_of, waiting_for
 from webapp.models import Evaluation
 from webapp.templatetags import yard
 

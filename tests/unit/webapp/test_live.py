@@ -19,10 +19,10 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from tests.html_regions import chart_data, inner_html, tight
-from tests.page_builders import Yard, add_iteration, add_live_step, make_yard
-from tests.sandbox_builders import lease, pool
-from tests.web_builders import make_user
+from tests.builders.html_regions import chart_data, inner_html, tight
+from tests.builders.page_builders import Yard, add_iteration, add_live_step, make_yard
+from tests.builders.sandbox_builders import lease, pool
+from tests.builders.web_builders import make_user
 from webapp.asgi import application
 from webapp.live.consumer import Subscribe, _new_points, _new_steps
 from webapp.live.fragments import (
@@ -36,7 +36,8 @@ from webapp.live.fragments import (
 from webapp.live.watch import FORBIDDEN, SIGNED_OUT
 from webapp.models import Run
 from webapp.permissions import Role
-from webapp.services import accounts, notifications
+from webapp.services import notifications
+from webapp.services.access import accounts
 from webapp.services.notifications import run_group
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_server")]

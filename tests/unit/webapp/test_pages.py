@@ -15,28 +15,28 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
-from tests.html_regions import form_targets, links
-from tests.page_builders import Yard, add_iteration, make_dataset, make_yard
-from tests.sandbox_builders import lease, pool
-from tests.web_builders import make_run, make_user
+from tests.builders.html_regions import form_targets, links
+from tests.builders.page_builders import Yard, add_iteration, make_dataset, make_yard
+from tests.builders.sandbox_builders import lease, pool
+from tests.builders.web_builders import make_run, make_user
 from webapp.contexts.account import AccountContext
-from webapp.contexts.datasets import DatasetContext, DatasetListContext, TaskContext
+from webapp.contexts.dataset.datasets import DatasetContext, DatasetListContext, TaskContext
+from webapp.contexts.dataset.health import HealthContext
+from webapp.contexts.dataset.imports import ImportFormContext, LeftOutContext
 from webapp.contexts.endpoints import EndpointsContext
-from webapp.contexts.evaluation_comparison import CompareContext
-from webapp.contexts.evaluation_report import ReportContext
-from webapp.contexts.evaluation_submission import SubmissionContext
-from webapp.contexts.evaluation_task import TaskComparisonContext
-from webapp.contexts.experiments import ExperimentContext, ExperimentListContext
-from webapp.contexts.groups import GroupContext
-from webapp.contexts.health import HealthContext
-from webapp.contexts.imports import ImportFormContext, LeftOutContext
-from webapp.contexts.iterations import IterationContext
-from webapp.contexts.overview import OverviewContext
-from webapp.contexts.run_form import RunFormContext
-from webapp.contexts.run_tabs import TABS
-from webapp.contexts.runs import RunDetailContext, RunListContext
+from webapp.contexts.evaluation.evaluation_comparison import CompareContext
+from webapp.contexts.evaluation.evaluation_report import ReportContext
+from webapp.contexts.evaluation.evaluation_submission import SubmissionContext
+from webapp.contexts.evaluation.evaluation_task import TaskComparisonContext
+from webapp.contexts.forms.run_form import RunFormContext
+from webapp.contexts.rollout.groups import GroupContext
+from webapp.contexts.rollout.trajectories import SearchContext, TrajectoryContext
+from webapp.contexts.run.experiments import ExperimentContext, ExperimentListContext
+from webapp.contexts.run.iterations import IterationContext
+from webapp.contexts.run.overview import OverviewContext
+from webapp.contexts.run.run_tabs import TABS
+from webapp.contexts.run.runs import RunDetailContext, RunListContext
 from webapp.contexts.sandboxes import PoolContext
-from webapp.contexts.trajectories import SearchContext, TrajectoryContext
 from webapp.models import Trajectory
 from webapp.permissions import Role
 from webapp.templatetags import yard as yard_tags

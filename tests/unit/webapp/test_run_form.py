@@ -8,8 +8,8 @@ import pytest
 
 from engine.config.recipes import RECIPES, resolve
 from engine.errors import ConfigError, Problem
-from webapp.contexts.form_bases import rebase, recipe_base
-from webapp.contexts.run_form import FormSection, check, form_sections, parse_overrides
+from webapp.contexts.forms.form_bases import rebase, recipe_base
+from webapp.contexts.forms.run_form import FormSection, check, form_sections, parse_overrides
 
 pytestmark = pytest.mark.django_db
 

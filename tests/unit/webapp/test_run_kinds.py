@@ -14,7 +14,7 @@ from engine.config.run import parse_run_config
 from engine.errors import ConfigError
 from engine.types import RunKind
 from webapp.models import Dataset, Run
-from webapp.services import runs
+from webapp.services.run import runs
 
 KINDS = {
     "quickstart-dataset": RunKind.CURATE,

@@ -13,17 +13,18 @@ from django.test.utils import CaptureQueriesContext
 
 from engine.events.token_block import encode
 from engine.tokens import TokenRecord
-from tests.page_builders import Yard, make_yard
-from tests.web_builders import launched, make_run, make_user
+from tests.builders.page_builders import Yard, make_yard
+from tests.builders.web_builders import launched, make_run, make_user
+from webapp.contexts.charts.solve_map import map_rows
 from webapp.contexts.frame import trajectory_url
-from webapp.contexts.solve_map import map_rows
 from webapp.live.fragments import Subscription, snapshot
 from webapp.models import AuditEntry, Dataset, Experiment, Group, Run, TokenBlob, Trajectory
 from webapp.permissions import Role
-from webapp.selectors import iterations, trajectories
-from webapp.selectors import runs as run_reads
-from webapp.selectors.runs import RunFilters
-from webapp.selectors.trajectories import TrajectoryFilters
+from webapp.selectors.rollout import trajectories
+from webapp.selectors.rollout.trajectories import TrajectoryFilters
+from webapp.selectors.run import iterations
+from webapp.selectors.run import runs as run_reads
+from webapp.selectors.run.runs import RunFilters
 
 pytestmark = pytest.mark.django_db
 

@@ -14,15 +14,16 @@ from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.events.sandboxes import CLOCK_BOUNDS_S
-from tests.html_regions import chart_data, form_targets, inner_html
-from tests.page_builders import Yard, make_yard
-from tests.sandbox_builders import clock, lease, pool
-from tests.web_builders import launched, make_user
+from tests.builders.html_regions import chart_data, form_targets, inner_html
+from tests.builders.page_builders import Yard, make_yard
+from tests.builders.sandbox_builders import clock, lease, pool
+from tests.builders.web_builders import launched, make_user
 from webapp.contexts.sandboxes import clock_view, history_chart, pool_view, quantile
 from webapp.models import AuditEntry, Run
 from webapp.permissions import Role
-from webapp.selectors.sandboxes import PoolPoint
-from webapp.services import accounts, sandboxes
+from webapp.selectors.run.sandboxes import PoolPoint
+from webapp.services.access import accounts
+from webapp.services.ingestion import sandboxes
 
 pytestmark = pytest.mark.django_db
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(1)>"""

@@ -12,12 +12,12 @@ import pytest
 from django.db import OperationalError, connection
 from django.test import Client, RequestFactory
 
+from tests.builders.web_builders import make_user
 from tests.ports import reserved_port
-from tests.web_builders import make_user
 from webapp.middleware import OutageMiddleware
 from webapp.permissions import Role
-from webapp.selectors import outages
-from webapp.selectors.outages import is_connection_lost, monitor, service_statuses
+from webapp.selectors.run import outages
+from webapp.selectors.run.outages import is_connection_lost, monitor, service_statuses
 from webapp.supervisor.status import ServiceState, ServiceStatus, save_status
 
 pytestmark = pytest.mark.django_db

@@ -8,11 +8,11 @@ import pytest
 from django.utils import timezone
 
 from engine.types import RunState
-from tests.event_builders import Stream, ref
-from tests.web_builders import launched, make_run, post
+from tests.builders.event_builders import Stream, ref
+from tests.builders.web_builders import launched, make_run, post
 from webapp.models import Run, RunAttempt, Trajectory
-from webapp.services import states
-from webapp.services.states import TRANSITIONS, IllegalTransitionError
+from webapp.services.run import states
+from webapp.services.run.states import TRANSITIONS, IllegalTransitionError
 
 pytestmark = pytest.mark.django_db
 EXPECTED = {

@@ -14,12 +14,12 @@ from django.db.models import F
 from django.test import Client
 
 from engine.errors import ConfigError
-from tests.page_builders import Yard, make_yard
-from tests.web_builders import make_user
-from webapp.contexts.what_if import counterfactual
+from tests.builders.page_builders import Yard, make_yard
+from tests.builders.web_builders import make_user
+from webapp.contexts.rollout.what_if import counterfactual
 from webapp.models import Group, Trajectory
 from webapp.permissions import Role
-from webapp.services import runs
+from webapp.services.run import runs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

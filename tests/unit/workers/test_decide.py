@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from engine.types import RunState
-from webapp.services import states
+from webapp.services.run import states
 from workers.launchers.base import ProcessState
 from workers.reconciler import CLAIM_GRACE, HUNG_AFTER, RESEND_AFTER, Decision, decide
 

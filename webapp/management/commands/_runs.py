@@ -14,8 +14,8 @@ from django.utils import timezone
 from engine.config.recipes import resolve
 from engine.errors import TrainyardError
 from webapp.models import Experiment, Run
-from webapp.services import experiments, runs
-from webapp.services.states import TERMINAL
+from webapp.services.run import experiments, runs
+from webapp.services.run.states import TERMINAL
 
 _POLL_S = 0.5
 

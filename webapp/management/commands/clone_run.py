@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import add_overrides, describe, find_run, parse_overrides
-from webapp.services import runs
+from webapp.services.run import runs
 
 
 class Command(BaseCommand):

@@ -16,8 +16,8 @@ from webapp.management.commands._runs import (
     parse_overrides,
     watch,
 )
-from webapp.services import collection, runs
-from webapp.services.collection import CollectionRequest
+from webapp.services.run import collection, runs
+from webapp.services.run.collection import CollectionRequest
 
 _CHOICES = (
     *("dataset", "model", "endpoint", "recipe", "split", "samples", "concurrency", "temperature", "limit"),

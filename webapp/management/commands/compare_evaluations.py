@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
-from webapp.contexts.evaluation_comparison import compare_evaluations
+from webapp.contexts.evaluation.evaluation_comparison import compare_evaluations
 
 
 class Command(BaseCommand):

@@ -10,8 +10,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import add_overrides, parse_overrides
-from webapp.selectors import learning as learning_reads
-from webapp.services import learning
+from webapp.selectors.rollout import learning as learning_reads
+from webapp.services.run import learning
 
 
 class Command(BaseCommand):

@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from webapp.services import accounts
+from webapp.services.access import accounts
 
 
 class Command(BaseCommand):

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from webapp.permissions import Role
-from webapp.services import accounts
+from webapp.services.access import accounts
 
 
 class Command(BaseCommand):

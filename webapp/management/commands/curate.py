@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import add_overrides, describe, parse_overrides, watch
 from webapp.models import Dataset
-from webapp.services import runs
+from webapp.services.run import runs
 
 _SYNC_WAIT_S = 60.0
 

@@ -10,9 +10,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import ConfigError
 from webapp.models import Endpoint
-from webapp.selectors import endpoints as reads
-from webapp.services import endpoints
-from webapp.services.endpoint_probe import probe
+from webapp.selectors.access import endpoints as reads
+from webapp.services.access import endpoints
+from webapp.services.access.endpoint_probe import probe
 
 
 class Command(BaseCommand):

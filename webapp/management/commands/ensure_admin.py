@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from webapp.services import accounts
+from webapp.services.access import accounts
 
 
 class Command(BaseCommand):

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import ConfigError
-from webapp.contexts.evaluation_report import Question, evaluation_report
+from webapp.contexts.evaluation.evaluation_report import Question, evaluation_report
 from webapp.management.commands._points import add_point, described, find_point
 
 _CHOICES = ("rule", "k", "keep", "repo", "verifier", "tests")

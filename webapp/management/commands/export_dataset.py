@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
-from webapp.services import datasets
+from webapp.services.dataset import datasets
 
 
 class Command(BaseCommand):

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from webapp.management.commands._runs import find_run
-from webapp.selectors import predictions
+from webapp.selectors.rollout import predictions
 
 
 class Command(BaseCommand):

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import ConfigError
 from webapp.management.commands._points import add_point, described, find_point
-from webapp.selectors import attempts
+from webapp.selectors.rollout import attempts
 
 
 class Command(BaseCommand):

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
-from webapp.contexts.evaluation_submission import submission_of
+from webapp.contexts.evaluation.evaluation_submission import submission_of
 from webapp.management.commands._points import add_point, find_point
 
 _TEXTS = {

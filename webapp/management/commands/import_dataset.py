@@ -19,7 +19,7 @@ from django.db import Error as DatabaseError
 from engine.config.importing import FORMATS, HUB_PREFIX
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import add_overrides
-from webapp.services import datasets
+from webapp.services.dataset import datasets
 
 _VALUES = {
     "split": "split", "source_split": "source_split", "revision": "revision", "subset": "subset",

@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import describe
-from webapp.services import trajectories
+from webapp.services.ingestion import trajectories
 
 _READERS = {
     "r2e-gym": "engine.datasets.trajectories_r2e",

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import find_run
-from webapp.services import ingest
+from webapp.services.ingestion import ingest
 
 
 class Command(BaseCommand):

@@ -21,7 +21,7 @@ from webapp.management.commands._runs import (
     parse_overrides,
     watch,
 )
-from webapp.services import runs
+from webapp.services.run import runs
 
 
 class Command(BaseCommand):

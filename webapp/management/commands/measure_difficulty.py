@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
-from webapp.services import difficulty
+from webapp.services.dataset import difficulty
 
 
 class Command(BaseCommand):

@@ -9,7 +9,7 @@ from django.db.models import Q
 
 from engine.errors import TrainyardError
 from webapp.models import Task
-from webapp.services import quarantine
+from webapp.services.dataset import quarantine
 
 
 class Command(BaseCommand):

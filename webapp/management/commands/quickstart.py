@@ -21,8 +21,9 @@ from engine.errors import TrainyardError
 from engine.types import RunState
 from webapp.management.commands._runs import add_overrides, parse_overrides
 from webapp.models import Iteration, Run, Trajectory
-from webapp.services import datasets, runs
-from webapp.services.states import TERMINAL
+from webapp.services.dataset import datasets
+from webapp.services.run import runs
+from webapp.services.run.states import TERMINAL
 
 RECIPE = "quickstart"
 SUMMARY_KEYS = (

@@ -7,8 +7,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from webapp.selectors import sandboxes as reads
-from webapp.services import sandboxes
+from webapp.selectors.run import sandboxes as reads
+from webapp.services.ingestion import sandboxes
 from webapp.supervisor.reaping import ReapingFailedError, run_reaper
 
 

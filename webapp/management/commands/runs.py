@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from webapp.management.commands._runs import describe
-from webapp.selectors.runs import RunFilters, list_runs
+from webapp.selectors.run.runs import RunFilters, list_runs
 
 
 class Command(BaseCommand):

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from webapp.management.commands._people import find_user
-from webapp.services import sign_ins
+from webapp.services.access import sign_ins
 
 
 class Command(BaseCommand):

@@ -9,8 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
-from webapp.selectors import health
-from webapp.services import datasets
+from webapp.selectors.dataset import health
+from webapp.services.dataset import datasets
 
 
 class Command(BaseCommand):

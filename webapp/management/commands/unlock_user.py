@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from webapp.management.commands._people import find_user
-from webapp.services import accounts
+from webapp.services.access import accounts
 
 
 class Command(BaseCommand):

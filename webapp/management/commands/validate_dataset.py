@@ -14,7 +14,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import add_overrides, describe, parse_overrides, watch
 from webapp.models import Run
-from webapp.services import datasets, validations
+from webapp.services.dataset import datasets
+from webapp.services.run import validations
 
 SUMMARY_KEYS = (
     "dataset", "rows", "valid", "noop_passes", "gold_fails", "flaky", "infra", "quarantined",

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
-from webapp.contexts.what_if import counterfactual
+from webapp.contexts.rollout.what_if import counterfactual
 from webapp.management.commands._runs import add_overrides, find_run, parse_overrides
 
 

@@ -12,7 +12,7 @@ from engine.errors import DatasetError, PatchError, SandboxStartError
 from engine.grading.counterfactual.base import Reference
 from engine.grading.counterfactual.references import References
 from engine.types import Task, TaskAnswer, TaskRow
-from tests.dataset_builders import MemoryStore
+from tests.builders.dataset_builders import MemoryStore
 
 
 def row_of(name: str, *, gold: str = "diff") -> TaskRow:

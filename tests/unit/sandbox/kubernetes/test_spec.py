@@ -16,8 +16,8 @@ from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.kubernetes.manifests import labels, spec
 from engine.sandbox.kubernetes.manifests.images import resolve_image
 from engine.sandbox.kubernetes.manifests.preload import daemon_set
+from tests.builders.kubernetes_builders import MANIFESTS
 from tests.fakes.cluster.pod_security import violations
-from tests.kubernetes_builders import MANIFESTS
 
 GOLDEN = Path(__file__).parent / "golden"
 OWNER = spec.Owner(name="trainyard-0123", uid="b1c2")

@@ -1,0 +1,114 @@
+"""Factory of the configured policy. To add one: a case here, its settings in ``engine.config.policies``.
+
+Models are imported only when needed: the oracle must not wait for torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+from engine.config.policies import (
+    EndpointPolicyConfig,
+    NoopPolicyConfig,
+    OraclePolicyConfig,
+    PolicyConfig,
+    ReplayPolicyConfig,
+    TransformerPolicyConfig,
+)
+from engine.config.rollout import AgentConfig
+from engine.inference.base import Policy, TokenPolicy
+from engine.inference.scripted.policies import NoopPolicy, OraclePolicy, ReplayPolicy
+from engine.orchestrator.context import RunContext
+from engine.tools.tool_sets import TOOL_SETS
+
+if TYPE_CHECKING:
+    from engine.inference.endpoint.policy import EndpointPolicy
+
+SPENDING_NAME = "spending.json"
+"""File in the run folder with the money that its attempts have spent."""
+
+
+async def open_run_policy(
+    config: PolicyConfig, agent: AgentConfig, run: RunContext, *, version: int = 0
+) -> Policy:
+    """Open a run's policy for sampling only, engines included.
+
+    Args:
+        config: its settings.
+        agent: format and names of its tool calls.
+        run: this attempt.
+        version: policy version recorded with every token.
+
+    Raises:
+        CheckpointError, ModelError: as ``open_policy``.
+        ConfigError, PreflightError, PublicationError: as ``engine.orchestrator.policies.engines``.
+    """
+    if isinstance(config, TransformerPolicyConfig) and config.engine == "vllm":
+        from engine.orchestrator.policies.engines import open_sampling_engines
+
+        return await open_sampling_engines(config, run, max_context=agent.max_context, version=version)
+    return await asyncio.to_thread(open_policy, config, agent, run.home, run_dir=run.run_dir, version=version)
+
+
+def open_policy(
+    config: PolicyConfig, agent: AgentConfig, home: Path, *, run_dir: Path | None = None, version: int = 0
+) -> Policy:
+    """Open a policy for sampling in this process.
+
+    Args:
+        config: its settings.
+        agent: format and names of its tool calls.
+        home: the data folder.
+        run_dir: folder for what a policy keeps between attempts; None keeps nothing.
+        version: policy version recorded with every token of a model in this process.
+
+    Raises:
+        ConfigError: an endpoint is unknown to this process.
+        CheckpointError: its checkpoint is missing or unusable.
+        ModelError: the stored trajectories cannot be read.
+    """
+    match config:
+        case TransformerPolicyConfig():
+            return _transformer(config, agent, home, version)
+        case EndpointPolicyConfig():
+            return open_endpoint(config, run_dir)
+        case OraclePolicyConfig():
+            return OraclePolicy(tool_format=agent.tool_format, tool_set=TOOL_SETS[agent.tools])
+        case NoopPolicyConfig():
+            return NoopPolicy(tool_format=agent.tool_format, tool_set=TOOL_SETS[agent.tools])
+        case ReplayPolicyConfig():
+            return ReplayPolicy.from_file(Path(config.source))
+        case _:
+            assert_never(config)
+
+
+def open_endpoint(config: EndpointPolicyConfig, run_dir: Path | None) -> EndpointPolicy:
+    """Open a policy behind an endpoint; see ``open_policy``. Raises ConfigError."""
+    from engine.inference.endpoint.keys import find_endpoint
+    from engine.inference.endpoint.policy import EndpointPolicy
+
+    book = run_dir / SPENDING_NAME if run_dir is not None else None
+    return EndpointPolicy(config, find_endpoint(config.endpoint), book=book)
+
+
+def _transformer(
+    config: TransformerPolicyConfig, agent: AgentConfig, home: Path, version: int
+) -> TokenPolicy:
+    import torch
+
+    from engine.inference.builtin.sampler import TransformerPolicy
+    from engine.models.opening import open_model
+
+    cuda = torch.cuda.is_available()
+    dtype = torch.bfloat16 if cuda else torch.float32
+    opened = open_model(config.checkpoint, home=home, dtype=dtype, max_context=agent.max_context)
+    opened.model.to("cuda" if cuda else "cpu")
+    return TransformerPolicy(
+        opened.model,
+        opened.chat(),
+        version=version,
+        max_batch=config.max_batch,
+        name=config.checkpoint,
+    )

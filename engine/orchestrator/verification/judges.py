@@ -1,0 +1,64 @@
+"""Opening of a verifier's judge from its configuration."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import torch
+
+from engine.config.policies import EndpointPolicyConfig, TransformerPolicyConfig
+from engine.config.run import VerifierRun
+from engine.errors import ConfigError, Problem
+from engine.models.opening import OpenedModel, open_model
+from engine.orchestrator.context import RunContext
+from engine.orchestrator.policies.policies import open_endpoint
+from engine.verifiers.execution_free import EndpointJudge, Judge, TokenJudge
+from engine.verifiers.execution_free.token_judge import ModelScorer
+
+Close = Callable[[], Awaitable[None]]
+
+
+async def open_judge(config: VerifierRun, run: RunContext) -> tuple[Judge, Close]:
+    """Return the judge, and a function that releases its resources.
+
+    Raises:
+        ConfigError: the endpoint is unknown here, or the context exceeds that of the model.
+        CheckpointError: the checkpoint is missing or unusable.
+        RunEndingError: the endpoint does not answer.
+    """
+    settings = config.verifier
+    if isinstance(config.policy, EndpointPolicyConfig):
+        policy = open_endpoint(config.policy, run.run_dir)
+        try:
+            await policy.check(())
+        except BaseException:
+            await policy.close()
+            raise
+        asked = EndpointJudge(
+            policy,
+            max_context=settings.max_context,
+            max_response=settings.max_response,
+            part=settings.part,
+            forced=settings.answers == "forced",
+        )
+        return asked, policy.close
+    opened = await asyncio.to_thread(_open, config.policy, run)
+    if settings.max_context > opened.model.max_context:
+        raise ConfigError(
+            Problem(
+                f"{settings.max_context} tokens exceed the {opened.model.max_context} that "
+                f"'{config.policy.checkpoint}' was made for: lower it",
+                "verifier.max_context",
+            )
+        )
+    scorer = ModelScorer(opened.model)
+    judge = TokenJudge(scorer, opened.chat(), max_context=settings.max_context, part=settings.part)
+    return judge, scorer.close
+
+
+def _open(config: TransformerPolicyConfig, run: RunContext) -> OpenedModel:
+    cuda = torch.cuda.is_available()
+    opened = open_model(config.checkpoint, home=run.home, dtype=torch.bfloat16 if cuda else torch.float32)
+    opened.model.to("cuda" if cuda else "cpu")
+    return opened

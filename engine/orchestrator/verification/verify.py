@@ -1,0 +1,210 @@
+"""Verification: a model judges the trajectories of finished runs; every score is an event under its key.
+
+    spools of the named runs ─▶ transcripts ─▶ judge ─▶ trajectory_scored, run_progress
+
+What is scored is in the run's own spool: an attempt that follows a killed one scores the rest, and tries
+again what has only an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from engine.config.run import VerifierRun
+from engine.errors import ConfigError, Problem, SpendLimitError
+from engine.events.spool import SPOOL_NAME, read_lines
+from engine.events.types import ScoreRecord, TrajectoryRef, TrajectoryScored
+from engine.orchestrator.collection.ledger import type_of
+from engine.orchestrator.context import RunContext, RunResult, RunStopped
+from engine.orchestrator.setup import announce
+from engine.orchestrator.verification.judges import open_judge
+from engine.orchestrator.verification.stored_trajectories import (
+    StoredTrajectories,
+    TrajectoryId,
+    open_sources,
+)
+from engine.types import RolloutKey
+from engine.verifiers.calibration import Forecast, calibrate
+from engine.verifiers.execution_free import Judge, Judgement, Transcript, judge_all
+
+_REPORT_EVERY_S = 0.5
+_ERROR_CHARS = 1000
+
+
+async def verify(config: VerifierRun, run: RunContext) -> RunResult:
+    """Score every finished trajectory of the named runs, and report how well the scores tell them apart.
+
+    Raises:
+        ConfigError: no run is named, a named one is not there, or the context exceeds that of the model.
+        CheckpointError: the judge's checkpoint is missing or unusable.
+        RunEndingError: an endpoint refuses the judge's requests.
+    """
+    started = time.monotonic()
+    announce(run)
+    verification = Verification(config, run)
+    await asyncio.to_thread(verification.read)
+    judge, close = await open_judge(config, run)
+    try:
+        await run.interruptible(verification.work(judge))
+    except (RunStopped, SpendLimitError) as stop:
+        return RunResult.of_stop(stop, verification.summary(started))
+    finally:
+        await close()
+    return verification.result(started)
+
+
+class Verification:
+    """Scores of one run: what earlier attempts have, what is left, and what was found.
+
+    Args:
+        config: the run's configuration.
+        run: this attempt.
+    """
+
+    def __init__(self, config: VerifierRun, run: RunContext) -> None:
+        self._config = config.verifier
+        self._run = run
+        self._sources: list[StoredTrajectories] = []
+        self._found: dict[TrajectoryId, ScoreRecord] = {}
+        """Newest record of each trajectory, over all attempts."""
+        self._without_task: dict[TrajectoryId, str] = {}
+        self._resolved: dict[TrajectoryId, bool] = {}
+        """Verdicts of the trajectories in flight."""
+        self._total = 0
+        self._reported_at = 0.0
+
+    def read(self) -> None:
+        """Read what there is to score, and what earlier attempts scored. Raises ConfigError."""
+        if not self._config.runs:
+            raise ConfigError(Problem("no run is named: name finished runs to score", "verifier.runs"))
+        self._sources = open_sources(
+            self._run, self._config.runs, setting="verifier.runs", phases=self._config.phases
+        )
+        for source in self._sources:
+            self._without_task |= source.without_task()
+        wanted = {found for source in self._sources for found in source.ids}
+        self._total = len(wanted)
+        self._found = {key: record for key, record in scores_of(self._run.run_dir) if key in wanted}
+
+    async def work(self, judge: Judge) -> None:
+        """Score every trajectory that has no score; pauses between trajectories.
+
+        Raises:
+            RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is dropped.
+            RunEndingError: no further trajectory would get a score.
+        """
+        for key, reason in self._without_task.items():
+            self._record(Judgement(key=key, score=None, error=reason, attempts=1))
+        left = _Feed(self._left(), self._run)
+        self._report(force=True)
+        while not left.is_exhausted:
+            await self._run.safe_point()
+            judgements = judge_all(
+                judge, left, parallel=self._config.parallel, max_attempts=self._config.max_attempts
+            )
+            async for judgement in judgements:
+                self._record(judgement)
+        self._report(force=True)
+
+    def _left(self) -> Iterator[tuple[TrajectoryId, Transcript]]:
+        for source in self._sources:
+            wanted = {
+                found
+                for found in source.ids.keys() - self._without_task.keys()
+                if (known := self._found.get(found)) is None or known.p_yes is None
+            }
+            for stored in source.read(wanted):
+                self._resolved[stored.id] = stored.resolved
+                yield stored.id, stored.transcript
+
+    def _record(self, judgement: Judgement[TrajectoryId]) -> None:
+        key, score = judgement.key, judgement.score
+        values = {} if score is None else {field.name: getattr(score, field.name) for field in fields(score)}
+        record = ScoreRecord(
+            **values,
+            resolved=self._resolved.pop(key, None),
+            error=judgement.error[:_ERROR_CHARS],
+            attempts=judgement.attempts,
+        )
+        ref = TrajectoryRef(**asdict(key.key))
+        self._run.sink.emit(TrajectoryScored, source=key.run, source_epoch=key.epoch, ref=ref, score=record)
+        self._found[key] = record
+        self._report()
+
+    def _report(self, *, force: bool = False) -> None:
+        if not force and time.monotonic() - self._reported_at < _REPORT_EVERY_S:
+            return
+        self._reported_at = time.monotonic()
+        failed = sum(record.p_yes is None for record in self._found.values())
+        message = f"scored, {failed} without a score" if failed else "scored"
+        self._run.progress(message, len(self._found), self._total)
+
+    def summary(self, started: float) -> dict[str, float | int | str | None]:
+        """Return counts, calibration against the verdicts, and cost of all attempts."""
+        groups: dict[str, list[Forecast]] = defaultdict(list)
+        for key, record in self._found.items():
+            if record.p_yes is not None and record.resolved is not None:
+                groups[key.key.task_id].append(Forecast(record.p_yes, record.resolved))
+        found = calibrate(groups)
+        costs = [record.cost for record in self._found.values() if record.cost is not None]
+        return {
+            "trajectories": self._total,
+            "scored": sum(record.p_yes is not None for record in self._found.values()),
+            "without_score": sum(record.p_yes is None for record in self._found.values()),
+            "shortened": sum(record.shortened > 0 for record in self._found.values()),
+            "resolved": found.num_positive,
+            "auc": found.auc,
+            "within_task_auc": found.within_group_auc,
+            "ece": found.ece,
+            "brier": found.brier,
+            "cost": sum(costs) if costs else None,
+            "seconds": round(time.monotonic() - started, 1),
+        }
+
+    def result(self, started: float) -> RunResult:
+        """Return the result; a run without a single score has failed."""
+        failed = [(key, record) for key, record in self._found.items() if record.p_yes is None]
+        summary = self.summary(started)
+        if not failed:
+            return RunResult(state="succeeded", summary=summary)
+        key, record = failed[0]
+        self._run.alert(
+            "warning",
+            "verifier_scores_missing",
+            f"{len(failed)} of {self._total} trajectories have no score; {key}: {record.error}",
+            task_ids=list(dict.fromkeys(key.key.task_id for key, _ in failed))[:20],
+        )
+        nothing = len(failed) == len(self._found)
+        reason = f"no trajectory could be scored: {record.error}" if nothing else ""
+        return RunResult(state="failed" if nothing else "succeeded", reason=reason, summary=summary)
+
+
+class _Feed:
+    """Transcripts to judge, until a pause is asked for; then the rest, when it is iterated again."""
+
+    def __init__(self, items: Iterator[tuple[TrajectoryId, Transcript]], run: RunContext) -> None:
+        self._items = items
+        self._run = run
+        self.is_exhausted = False
+
+    def __iter__(self) -> Iterator[tuple[TrajectoryId, Transcript]]:
+        while self._run.control.desired() == "run":
+            item = next(self._items, None)
+            if item is None:
+                self.is_exhausted = True
+                return
+            yield item
+
+
+def scores_of(run_dir: Path) -> Iterator[tuple[TrajectoryId, ScoreRecord]]:
+    """Yield what the attempts of a verifier's run recorded, oldest first."""
+    for line in read_lines(run_dir / SPOOL_NAME):
+        if type_of(line.data) == "trajectory_scored":
+            event = TrajectoryScored.model_validate_json(line.data)
+            key = RolloutKey(**event.ref.model_dump())
+            yield TrajectoryId(run=event.source, epoch=event.source_epoch, key=key), event.score

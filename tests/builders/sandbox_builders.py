@@ -1,0 +1,64 @@
+"""Builds sandbox records and pool snapshots as a pool would report them, and sandboxes that are counted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Container
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from engine.errors import SandboxStartError
+from engine.events.sandboxes import CLOCK_BOUNDS_S
+from engine.sandbox.base import Sandbox, SandboxSpec
+from engine.sandbox.local.backend import LocalBackend
+from tests.builders.event_builders import T0
+
+
+def lease(number: int, state: str = "started", **changes: Any) -> dict[str, Any]:
+    """A record of lease ``number``; what a state implies is filled in."""
+    begun, ended = state != "leased", state in ("closed", "failed")
+    return {
+        "lease": f"ls-{number:04d}", "state": state, "name": f"train/0/task/{number}", "lane": "train",
+        "image": "local:boltons", "backend": "local", "sandbox_id": f"sb-{number}" if begun else "",
+        "node": "node-a" if begun else "", "queue_seconds": 0.2, "pull_seconds": 0.0, "start_seconds": 0.03,
+        "leased_at": T0 + number, "started_at": T0 + number + 1 if begun else None,
+        "ended_at": T0 + number + 2 if ended else None, "failure": "died" if state == "failed" else "",
+        "reason": "the node went away" if state == "failed" else "", **changes,
+    }  # fmt: skip
+
+
+def clock(*seconds: float) -> dict[str, Any]:
+    """A histogram of some durations."""
+    counts = [0] * (len(CLOCK_BOUNDS_S) + 1)
+    for value in seconds:
+        counts[sum(bound < value for bound in CLOCK_BOUNDS_S)] += 1
+    return {"counts": counts, "total": sum(seconds)}
+
+
+def pool(**changes: Any) -> dict[str, Any]:
+    """Fields of a ``pool_status`` event."""
+    return {
+        "backend": "local", "wanted": 7, "waiting": 2, "starting": 1, "live": 4, "idle": 3, "max_live": 8,
+        "max_starting": 2, "opened": 20, "failures": {"died": 1, "image": 3},
+        "images": [{"image": "local:bad", "failures": 3, "reason": "no such image", "refused": True}],
+        "nodes": {"node-a": 3, "node-b": 1}, "orphans": 2, "paused_reason": "",
+        "clocks": {"queue": clock(0.2, 3.0), "start": clock(*[0.03] * 19, 40.0), "exec": clock(0.004)},
+        **changes,
+    }  # fmt: skip
+
+
+class CountingBackend(LocalBackend):
+    """Counts sandboxes; those with the numbers in ``failing``, from 1, do not start."""
+
+    def __init__(self, home: Path, failing: Container[int] = ()) -> None:
+        super().__init__(home)
+        self.opened = 0
+        self._failing = failing
+
+    @asynccontextmanager
+    async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        self.opened += 1
+        if self.opened in self._failing:
+            raise SandboxStartError("no room")
+        async with super().open(spec) as box:
+            yield box

@@ -1,0 +1,125 @@
+"""Builds rows of the web application through its own services."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db.models import Model
+from django.test import Client
+
+from tests.builders.event_builders import Stream
+from webapp.models import (
+    Alert,
+    Checkpoint,
+    Dataset,
+    Evaluation,
+    Event,
+    ExaminedTest,
+    Group,
+    Iteration,
+    Run,
+    Score,
+    Step,
+    TestResult,
+    TokenBlob,
+    Trajectory,
+)
+from webapp.permissions import Role
+from webapp.services.access import accounts
+from webapp.services.ingestion import ingest
+from webapp.services.run import attempts, runs
+
+PASSWORD = "correct-horse-battery"
+
+
+def make_user(name: str, role: Role | None) -> User:
+    """A person; without a role they may do nothing."""
+    if role is not None:
+        return accounts.create_user(username=name, password=PASSWORD, role=role)
+    return User.objects.create_user(username=name, password=PASSWORD)
+
+
+def sign_in(client: Client, username: str, password: str = PASSWORD) -> bool:
+    """Sign in by the login page; returns whether it led on."""
+    return client.post("/login/", {"username": username, "password": password}).status_code == 302
+
+
+def make_run(**overrides: Any) -> Run:
+    """A draft of the quickstart recipe on an (empty) dataset."""
+    Dataset.objects.get_or_create(name="quickstart")
+    return runs.create(recipe="quickstart", overrides=overrides)
+
+
+def launched(run: Run | None = None) -> tuple[Run, attempts.Claim]:
+    """A run whose first attempt was claimed, as if its process had just been started."""
+    run = run or make_run()
+    runs.start(run=run)
+    claim = attempts.claim_launch(run_id=run.pk)
+    assert claim is not None
+    run.refresh_from_db()
+    return run, claim
+
+
+def relaunched(run: Run, claim: attempts.Claim) -> attempts.Claim:
+    """The attempt after ``claim``'s, which was lost."""
+    newer = attempts.claim_relaunch(run_id=run.pk, epoch=claim.epoch, reason="test")
+    assert newer is not None
+    return newer
+
+
+def post(claim: attempts.Claim, stream: Stream, start: int = 0, stop: int | None = None) -> ingest.Receipt:
+    """Ingest lines ``start … stop-1`` of a stream."""
+    return ingest.ingest(run_id=claim.run_id, token=claim.token, body=stream.body(start, stop))
+
+
+_RUN_FIELDS = (
+    "state", "reason", "summary", "last_seq", "total_iterations", "current_iteration", "policy_version",
+    "progress_message", "progress_done", "progress_total",
+)  # fmt: skip
+_IDENTITIES = {"id", "run_id", "group_id", "trajectory_id"}
+
+
+def snapshot(run: Run) -> dict[str, Any]:
+    """Everything pages can show of a run, by natural keys: equal for equal histories."""
+    run.refresh_from_db()
+    found: dict[str, Any] = {"run": {name: getattr(run, name) for name in _RUN_FIELDS}}
+    for model in (Iteration, Evaluation, Checkpoint, Alert, Group, Trajectory, Score, ExaminedTest, Event):
+        found[model.__name__] = _rows(model.objects.filter(run=run))
+    for part in (Step, TestResult, TokenBlob):
+        rows = part.objects.filter(trajectory__run=run).select_related("trajectory")
+        found[part.__name__] = _rows(rows)
+    return found
+
+
+def stored_log(run: Run) -> list[dict[str, Any]]:
+    """Every event of a run as it was posted: what is stored, with the tokens from their own table."""
+    key = ("trajectory__phase", "trajectory__iteration", "trajectory__task_key", "trajectory__index")
+    rows = TokenBlob.objects.filter(trajectory__run=run).values_list(*key, "data")
+    blobs = {row[:-1]: row[-1] for row in rows}
+    log = []
+    for event in Event.objects.filter(run=run).order_by("seq"):
+        payload = dict(event.payload)
+        if event.type == "trajectory_finished":
+            ref = payload["ref"]
+            data = blobs.get((ref["phase"], ref["iteration"], ref["task_id"], ref["index"]))
+            payload["tokens"] = None if data is None else base64.b64encode(data).decode()
+        log.append(payload)
+    return log
+
+
+def _rows(rows: Any) -> list[Any]:
+    return sorted((_row(row) for row in rows), key=repr)
+
+
+def _row(row: Model) -> dict[str, Any]:
+    values = {
+        field.attname: getattr(row, field.attname)
+        for field in row._meta.concrete_fields
+        if field.attname not in _IDENTITIES
+    }
+    trajectory = getattr(row, "trajectory", None)
+    if trajectory is not None:
+        values["of"] = (trajectory.phase, trajectory.iteration, trajectory.task_key, trajectory.index)
+    return {name: bytes(value) if isinstance(value, memoryview) else value for name, value in values.items()}

@@ -1,0 +1,259 @@
+"""The HTTP API: who may do what, the ingest protocol's status codes, what scripts read."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.test import Client
+
+from engine.config.run import TrainRun, load_run_config
+from engine.types import RunState
+from tests.builders.event_builders import Stream, ref
+from tests.builders.web_builders import launched, make_run, make_user, post
+from webapp.models import ApiToken, AuditEntry, Dataset, Run, Task, TaskAnswer, Trajectory
+from webapp.permissions import Role
+from webapp.services.access import accounts
+from webapp.services.run import attempts
+from workers import rundir
+
+pytestmark = pytest.mark.django_db
+API = "/api/v1"
+
+
+def client_of(role: Role | None) -> Client:
+    """A client with a personal API token of somebody with this role."""
+    user = make_user(f"user-{role}", role)
+    return Client(headers={"Authorization": f"Bearer {accounts.create_token(user=user, name='t')}"})
+
+
+def send(client: Client, path: str, body: Any = None) -> Any:
+    return client.post(API + path, json.dumps(body or {}), content_type="application/json")
+
+
+READS = ["/recipes", "/runs", "/runs/{run}", "/runs/{run}/iterations", "/runs/{run}/evaluations",
+         "/runs/{run}/trajectories", "/datasets", "/datasets/quickstart",
+         "/datasets/quickstart/tasks"]  # fmt: skip
+WRITES = ["/runs/{run}/start", "/runs/{run}/stop", "/runs/{run}/clone"]
+
+
+@pytest.mark.parametrize(
+    ("role", "read", "write"),
+    [(None, 403, 403), (Role.VIEWER, 200, 403), (Role.OPERATOR, 200, 200), (Role.ADMIN, 200, 200)],
+)
+def test_roles(role: Role | None, read: int, write: int) -> None:
+    run = make_run()
+    client = client_of(role)
+    for path in READS:
+        answer = client.get(API + path.format(run=run.pk))
+        assert (path, answer.status_code) == (path, read)
+    for path in WRITES:
+        answer = send(client, path.format(run=run.pk))
+        assert answer.status_code == (201 if write == 200 and path.endswith("clone") else write), path
+    answer = send(client, "/runs", {"recipe": "quickstart"})
+    assert answer.status_code == (201 if write == 200 else write)
+
+
+def test_strangers_are_asked_to_sign_in() -> None:
+    run = make_run()
+    for client in (Client(), Client(headers={"Authorization": "Bearer nonsense"})):
+        for path in READS:
+            answer = client.get(API + path.format(run=run.pk))
+            assert answer.status_code == 401
+            assert answer.json()["detail"]
+        for path in WRITES:
+            assert send(client, path.format(run=run.pk)).status_code == 401
+    run.refresh_from_db()
+    assert run.state == "draft"
+
+
+def test_a_session_needs_a_csrf_token_to_write() -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(make_user("ada", Role.OPERATOR))
+    assert client.get(API + "/runs").status_code == 200
+    assert send(client, "/runs", {"recipe": "quickstart"}).status_code == 403
+    assert not Run.objects.exists()
+
+
+def test_a_revoked_token_and_a_dismissed_person_are_out() -> None:
+    client = client_of(Role.OPERATOR)
+    assert client.get(API + "/runs").status_code == 200
+    token = ApiToken.objects.get()
+    accounts.set_active(user=token.user, active=False)
+    assert client.get(API + "/runs").status_code == 401
+    accounts.set_active(user=token.user, active=True)
+    accounts.revoke_token(token=token)
+    assert client.get(API + "/runs").status_code == 401
+
+
+def test_answers_are_for_operators() -> None:
+    dataset = Dataset.objects.create(name="d")
+    task = Task.objects.create(dataset=dataset, key="k1", instance_id="i", split="train")
+    TaskAnswer.objects.create(task=task, gold_patch="the gold")
+    seen = client_of(Role.OPERATOR).get(f"{API}/datasets/d/tasks/k1").json()
+    assert seen["answer"]["gold_patch"] == "the gold"
+    hidden = client_of(Role.VIEWER).get(f"{API}/datasets/d/tasks/k1")
+    assert hidden.json()["answer"] is None
+    assert "the gold" not in hidden.content.decode()
+
+
+def test_creating_says_what_is_wrong_and_is_audited() -> None:
+    client = client_of(Role.OPERATOR)
+    answer = send(client, "/runs", {"recipe": "quickstart", "overrides": {"trainer.iterationz": 3}})
+    assert answer.status_code == 422
+    assert "trainer.iterationz" in answer.json()["detail"]
+    answer = send(client, "/runs", {"recipe": "quickstart", "overrides": {"trainer.iterations": 3}})
+    assert answer.json()["config"]["trainer"]["iterations"] == 3
+    entry = AuditEntry.objects.get(action="run.create")
+    assert entry.actor is not None
+    assert entry.actor.username == "user-operator"
+    assert entry.changes["overrides"] == {"trainer.iterations": 3}
+    answer = send(client, f"/runs/{answer.json()['id']}/start")
+    assert answer.status_code == 422
+    assert "dataset 'quickstart' is not here" in answer.json()["detail"]
+
+
+def test_an_impossible_change_is_a_conflict() -> None:
+    run, _ = launched()
+    answer = send(client_of(Role.OPERATOR), f"/runs/{run.pk}/start")
+    assert (answer.status_code, answer.json()["state"]) == (409, "starting")
+
+
+def engine_post(claim: attempts.Claim, body: bytes, **headers: str) -> Any:
+    return Client().post(
+        f"{API}/runs/{claim.run_id}/events", body, content_type="application/x-ndjson",
+        headers={"Authorization": f"Bearer {claim.token}"} | headers,
+    )  # fmt: skip
+
+
+def test_the_ingest_protocol() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0))
+    answer = engine_post(claim, stream.body(0, 3))
+    assert (answer.status_code, answer.json()) == (200, {"acked_seq": 3, "accepted": 3, "duplicates": 0})
+    answer = engine_post(claim, stream.body(1, 4))
+    assert answer.json() == {"acked_seq": 4, "accepted": 1, "duplicates": 2}
+    answer = engine_post(claim, stream.body(0, 1) + b"{}\n")
+    assert (answer.status_code, answer.json()["line"]) == (422, 2)
+    gap = Stream(first_seq=9)
+    gap.started()
+    answer = engine_post(claim, gap.body())
+    assert (answer.status_code, answer.json()["expected_seq"]) == (409, 5)
+    wrong = attempts.Claim(run_id=run.pk, epoch=1, token="x", config={})
+    assert engine_post(wrong, stream.body()).status_code == 401
+    person = make_user("root", Role.ADMIN)
+    token = accounts.create_token(user=person, name="t")
+    wrong = attempts.Claim(run_id=run.pk, epoch=1, token=token, config={})
+    assert engine_post(wrong, stream.body()).status_code == 401
+    attempts.claim_relaunch(run_id=run.pk, epoch=1, reason="test")
+    answer = engine_post(claim, stream.body(4))
+    assert (answer.status_code, answer.json()["epoch"]) == (409, 2)
+
+
+def test_a_batch_that_is_too_large(settings: Any) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
+    _, claim = launched()
+    assert engine_post(claim, b" " * 2000).status_code == 413
+
+
+def test_heartbeats_bring_back_what_is_wanted() -> None:
+    run, claim = launched()
+    path = f"{API}/runs/{run.pk}/heartbeat"
+    client = Client(headers={"Authorization": f"Bearer {claim.token}"})
+    beat = {"epoch": 1, "pid": 1, "host": "h", "seq": 0}
+    answer = client.post(path, beat, content_type="application/json")
+    assert answer.json() == {"desired": "run", "epoch": 1, "acked_seq": 0}
+    operator = client_of(Role.OPERATOR)
+    assert send(operator, f"/runs/{run.pk}/pause").json()["desired"] == "pause"
+    assert client.post(path, beat, content_type="application/json").json()["desired"] == "pause"
+    assert send(operator, f"/runs/{run.pk}/resume").json()["desired"] == "run"
+    assert send(operator, f"/runs/{run.pk}/stop").json()["state"] == "stopping"
+    assert client.post(path, beat, content_type="application/json").json()["desired"] == "stop"
+    attempts.give_up(run_id=run.pk, to=RunState.STOPPED, reason="test")
+    answer = client.post(path, beat, content_type="application/json")
+    assert (answer.status_code, answer.json()["epoch"]) == (409, 2)
+    assert Client().post(path, beat, content_type="application/json").status_code == 401
+
+
+def test_scripts_read_trajectories_page_by_page() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.iteration(0, tasks=("a", "b", "c"))
+    post(claim, stream)
+    client = client_of(Role.VIEWER)
+    first = client.get(f"{API}/runs/{run.pk}/trajectories?size=4").json()
+    second = client.get(f"{API}/runs/{run.pk}/trajectories?size=4&before={first['next_before']}").json()
+    assert (first["total"], len(first["items"]), len(second["items"])) == (6, 4, 2)
+    assert second["next_before"] is None
+    ids = [item["id"] for item in first["items"] + second["items"]]
+    assert sorted(ids) == sorted(Trajectory.objects.filter(run=run).values_list("pk", flat=True))
+    one = client.get(f"{API}/trajectories/{ids[0]}").json()
+    assert [step["index"] for step in one["steps"]] == [0, 1]
+    assert (one["prompt"], one["prompt_hash"]) == ("deepswe_v1", "0123456789abcdef")
+    assert [test["test_id"] for test in one["tests"]] == ["t::a", "t::b"]
+    tokens = client.get(f"{API}/trajectories/{ids[0]}/tokens?start=1").json()
+    assert (tokens["length"], tokens["ids"]) == (3, [2, 3])
+    points = client.get(f"{API}/runs/{run.pk}/iterations").json()
+    assert [point["metrics"] for point in points] == [{"reward/mean": 0.5}]
+
+
+def test_the_schema_is_served_and_needs_no_cdn() -> None:
+    schema = Client().get(f"{API}/openapi.json").json()
+    assert f"{API}/runs/{{run_id}}/events" in schema["paths"]
+    assert Client().get(f"{API}/docs").status_code == 404
+
+
+@pytest.mark.parametrize("spelled", ['"inf"', '"Infinity"', "Infinity"])
+def test_an_infinite_clip_survives_api_database_pages_and_the_engines_file(
+    spelled: str, settings: Any, tmp_path: Path
+) -> None:
+    settings.TRAINYARD_HOME = tmp_path
+    Dataset.objects.create(name="quickstart")
+    client = client_of(Role.OPERATOR)
+    body = f'{{"recipe": "quickstart", "overrides": {{"algorithm.clip_high": {spelled}}}}}'
+    answer = client.post(f"{API}/runs", body, content_type="application/json")
+    assert answer.status_code == 201, answer.content
+    run = Run.objects.get(pk=answer.json()["id"])
+    assert run.config["algorithm"]["clip_high"] == "inf"
+    shown = client.get(f"{API}/runs/{run.pk}")
+    assert json.loads(shown.content, parse_constant=pytest.fail)["config"]["algorithm"]["clip_high"] == "inf"
+    assert send(client, f"/runs/{run.pk}/clone", {"overrides": {"seed": 7}}).status_code == 201
+    clone = Run.objects.latest("pk")
+    assert clone.config["algorithm"]["clip_high"] == "inf"
+
+    page = Client()
+    page.force_login(make_user("ada", Role.OPERATOR))
+    text = page.get(f"/runs/{run.pk}/?tab=configuration").content.decode()
+    assert re.search(r"clip_high</code>.*?<code>inf</code>.*?0\.28", text, re.DOTALL)
+    form = page.get(f"/runs/new/?clone={run.pk}").content.decode()
+    assert re.search(r'name="algorithm.clip_high"\s+value="inf"', form)
+    posted = {"recipe": "quickstart", "algorithm.clip_high": "inf", "algorithm.importance_high": "inf"}
+    assert page.post("/runs/new/", posted).status_code == 302
+    assert Run.objects.latest("pk").config["algorithm"]["importance_high"] == "inf"
+
+    _, claim = launched(run)
+    config = load_run_config(rundir.prepare(claim) / "config.json")
+    assert isinstance(config, TrainRun)
+    assert config.algorithm.clip_high == math.inf
+
+
+def test_an_infinite_clip_from_a_terminal_and_a_refused_one() -> None:
+    Dataset.objects.create(name="quickstart")
+    call_command("launch", "quickstart", set=["algorithm.clip_high=Infinity"], stdout=io.StringIO())
+    assert Run.objects.latest("pk").config["algorithm"]["clip_high"] == "inf"
+    answer = client_of(Role.OPERATOR).post(
+        f"{API}/runs",
+        '{"recipe": "quickstart", "overrides": {"trainer.learning_rate": Infinity}}',
+        content_type="application/json",
+    )
+    assert answer.status_code == 422
+    assert [problem["setting"] for problem in answer.json()["problems"]] == ["trainer.learning_rate"]

@@ -1,0 +1,135 @@
+"""What runs may reach: the page, the API and the command refuse the same, the form offers what is allowed."""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
+from django.test import Client
+
+from engine.config.places import Allowed
+from engine.errors import ConfigError
+from engine.types import RunState
+from tests.builders.web_builders import launched, make_run, make_user
+from webapp.models import Run
+from webapp.permissions import Role
+from webapp.services.access import places
+from webapp.services.run import runs
+from webapp.services.run.states import move
+from workers import rundir
+
+pytestmark = pytest.mark.django_db
+HOST = "tcp://docker.example.org:2376"
+REFUSED = [
+    ("quickstart-dataset", "curation.sources", ["/etc"], "is not below an import folder"),
+    ("quickstart-dataset", "curation.sources", ["pip:evil @ https://evil.example.org/a"], "no exact version"),
+    ("quickstart-dataset", "curation.sources", ["https://evil.example.org/a"], "no host that repositories"),
+    ("quickstart-evaluate", "policy.checkpoint", "/etc", "is not below a policy folder"),
+    ("quickstart-evaluate", "sandbox.docker.host", HOST, "is not granted"),
+    ("quickstart-evaluate", "sandbox.kubernetes.kubeconfig", "/root/.kube/config", "is not granted"),
+]
+
+
+@pytest.fixture
+def home(settings: Any, tmp_path: Path) -> Path:
+    settings.TRAINYARD_HOME = tmp_path
+    (tmp_path / "imports").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def client(db: None) -> Client:
+    client = Client()
+    client.force_login(make_user("ada", Role.OPERATOR))
+    return client
+
+
+@pytest.mark.parametrize(("recipe", "setting", "value", "reason"), REFUSED)
+def test_page_api_and_command_refuse_with_the_reason(
+    home: Path, client: Client, recipe: str, setting: str, value: Any, reason: str
+) -> None:
+    text = "\n".join(value) if isinstance(value, list) else value
+    page = client.post("/runs/new/", {"recipe": recipe, setting: text, "then": "start"})
+    assert page.status_code == 422
+    assert reason in html.unescape(page.content.decode())
+    body = {"recipe": recipe, "overrides": {setting: value}}
+    answer = client.post("/api/v1/runs", body, content_type="application/json")
+    assert answer.status_code == 422
+    assert any(reason in problem["message"] for problem in answer.json()["problems"])
+    with pytest.raises(CommandError, match=reason):
+        call_command("launch", recipe, "--set", f"{setting}={json.dumps(value)}")
+    assert not Run.objects.exists()
+
+
+def test_a_clone_reaches_no_more_than_a_new_run(home: Path) -> None:
+    run = make_run()
+    with pytest.raises(ConfigError, match="not granted"):
+        runs.clone(run=run, overrides={"sandbox.docker.host": HOST})
+
+
+def test_what_is_not_allowed_any_more_neither_starts_nor_resumes(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_GRANTED", json.dumps({"sandbox.docker.host": [HOST]}))
+    draft = make_run(**{"sandbox.docker.host": HOST})
+    stopped, _ = launched(make_run(**{"sandbox.docker.host": HOST}))
+    assert move(run_id=stopped.pk, to=RunState.STOPPED)
+    monkeypatch.delenv("TRAINYARD_GRANTED")
+    with pytest.raises(ConfigError, match="not granted"):
+        runs.start(run=draft)
+    with pytest.raises(ConfigError, match="not granted"):
+        runs.resume(run=stopped)
+
+
+def test_paths_are_stored_as_the_engine_reads_them_and_the_engine_gets_the_lists(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "imports" / "tree").mkdir()
+    (home / "policies" / "mine").mkdir(parents=True)
+    monkeypatch.setenv("TRAINYARD_REPOSITORY_HOSTS", "git.example.org, Git.Example.NET:8443")
+    monkeypatch.setenv("TRAINYARD_HUB_MODELS", "Qwen/*, openai/gpt-oss-20b")
+    sources = ["tree", "https://git.example.org/a", "https://git.example.net:8443/a"]
+    curated = runs.create(recipe="quickstart-dataset", overrides={"curation.sources": sources})
+    assert curated.config["curation"]["sources"] == [str(home / "imports" / "tree"), *sources[1:]]
+    run, claim = launched(make_run(**{"policy.checkpoint": "mine"}))
+    assert run.config["policy"]["checkpoint"] == str(home / "policies" / "mine")
+    launch = json.loads((rundir.prepare(claim) / "launch.json").read_text())
+    assert Allowed.model_validate(launch["allowed"]) == places.allowed()
+    assert launch["allowed"]["repository_hosts"] == ["git.example.org", "git.example.net:8443"]
+    assert launch["allowed"]["hub_models"] == ["Qwen/*", "openai/gpt-oss-20b"]
+    published, _ = launched(make_run(**{"policy.checkpoint": "Qwen/Qwen3-8B"}))
+    assert published.config["policy"]["checkpoint"] == "Qwen/Qwen3-8B"
+
+
+def test_the_form_offers_what_is_allowed(home: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = {"pool": "sandboxes"}
+    granted = {"sandbox.docker.host": [HOST], "sandbox.kubernetes.node_selector": [pool]}
+    monkeypatch.setenv("TRAINYARD_GRANTED", json.dumps(granted))
+    folder = home / "policies" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_text("")
+    text = html.unescape(client.get("/runs/new/?recipe=quickstart").content.decode())
+    assert f"Known: {json.dumps(pool)}." in text
+    assert "Known: []" not in text
+    assert "granted by the administrator" in text
+    assert f'<option value="{HOST}"' in text
+    assert '<option value="mine">' in text
+    assert '<option value="builtin:quickstart">' in text
+    checked = client.post("/runs/new/", {"recipe": "quickstart", "policy.checkpoint": "/x", "then": "check"})
+    assert "is not below a policy folder" in checked.content.decode()
+    posted = {"recipe": "quickstart", "sandbox.docker.host": HOST, "policy.checkpoint": "mine"}
+    assert client.post("/runs/new/", posted).status_code == 302
+    assert Run.objects.get().config["sandbox"]["docker"]["host"] == HOST
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"sandbox.docker.host": "tcp://a"}'])
+def test_grants_that_cannot_be_read_say_so(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("TRAINYARD_GRANTED", text)
+    with pytest.raises(ImproperlyConfigured, match="TRAINYARD_GRANTED"):
+        places.allowed()

@@ -1,0 +1,199 @@
+"""Secrets planted in what engines send, tools print and processes leave behind never reach people."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.management import call_command
+from django.test import Client
+
+from engine import redaction
+from engine.events.spool import read_lines
+from engine.redaction import Redactor, know
+from engine.types import RunState
+from tests.builders.event_builders import Stream
+from tests.builders.web_builders import launched, make_run, make_user, post
+from webapp.models import Run
+from webapp.permissions import Role
+from webapp.services.dataset import datasets
+from webapp.services.run import attempts
+from workers import lifecycle, rundir
+from workers.launchers import LAUNCHERS
+from workers.launchers.base import Endpoints, ProcessState
+
+pytestmark = pytest.mark.django_db
+KNOWN = "planted-known-secret"
+ADDRESS = "planted-in-an-address"
+PLANTED = f"{KNOWN} postgresql://me:{ADDRESS}@db.example.org/x"
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_process", Redactor())
+    know([KNOWN])
+
+
+def everything_stored(capsys: pytest.CaptureFixture[str]) -> str:
+    """The whole database as JSON."""
+    call_command("dumpdata")
+    return capsys.readouterr().out
+
+
+def pages(run: Run) -> Iterator[str]:
+    """What a viewer sees of a run, and gets by the API."""
+    client = Client()
+    client.force_login(make_user("ada", Role.VIEWER))
+    tabs = ("trajectories", "events", "alerts", "configuration", "sandboxes", "tasks", "groups", "evaluation")
+    addresses = ["/", "/runs/", f"/runs/{run.pk}/", *(f"/runs/{run.pk}/?tab={tab}" for tab in tabs)]
+    addresses += [f"/runs/{run.pk}/train/0/{task}/0/" for task in ("task-0", "t")]
+    addresses += [f"/api/v1/runs/{run.pk}", "/api/v1/runs", f"/api/v1/runs/{run.pk}/trajectories"]
+    for address in addresses:
+        yield client.get(address).content.decode()
+
+
+def test_events_are_redacted_before_they_are_stored_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    run, claim = launched()
+    planted = f"{PLANTED} {claim.token}"
+    ref = {"iteration": 0, "phase": "train", "task_id": "t", "index": 0}
+    stream = Stream(epoch=claim.epoch)
+    stream.add("run_started", host="h", pid=1, total_iterations=1)
+    stream.add("run_progress", message=planted, done=0, total=1)
+    stream.add("trajectory_started", ref=ref)
+    stream.add(
+        "step_finished", ref=ref, index=0, thought=planted, response=planted, tool="execute_bash",
+        arguments={"cmd": planted}, observation=planted, error=planted,
+    )  # fmt: skip
+    stream.add("alert", severity="error", code="x", message=planted)
+    stream.add("run_finished", state="failed", reason=planted)
+    post(claim, stream)
+    run.refresh_from_db()
+    assert run.state == "failed"
+    assert "[redacted]" in run.reason
+    for text in (everything_stored(capsys), *pages(run)):
+        for secret in (KNOWN, ADDRESS, claim.token):
+            assert secret not in text
+
+
+def test_reasons_that_the_server_gives_are_redacted(
+    capsys: pytest.CaptureFixture[str], settings: Any, tmp_path: Path
+) -> None:
+    settings.TRAINYARD_HOME = tmp_path
+    run, claim = launched()
+    folder = rundir.prepare(claim)
+    (folder / "engine.log").write_text(f"Traceback …\nOSError: {PLANTED}\n")
+    words = rundir.last_words(run.pk)
+    assert words.startswith("OSError: [redacted] postgresql://me:")
+    relaunched = attempts.claim_relaunch(run_id=run.pk, epoch=claim.epoch, reason=f"ended ({PLANTED})")
+    assert relaunched is not None
+    assert attempts.give_up(run_id=run.pk, to=RunState.FAILED, reason=PLANTED)
+    for text in (everything_stored(capsys), *pages(run)):
+        assert KNOWN not in text
+        assert ADDRESS not in text
+
+
+def test_a_real_engine_learns_the_servers_secrets_and_its_end_shows_none(
+    settings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings.TRAINYARD_HOME = tmp_path
+    run = make_run()
+    # A path that the engine refuses and names: stored past the checks that would refuse it earlier.
+    config = run.config | {"policy": run.config["policy"] | {"checkpoint": f"/nowhere/{KNOWN}"}}
+    run, claim = launched(run)
+    folder = rundir.prepare(
+        attempts.Claim(run_id=run.pk, epoch=claim.epoch, token=claim.token, config=config)
+    )
+    launch = json.loads((folder / "launch.json").read_text())
+    (folder / "launch.json").write_text(json.dumps(launch | {"ingest_url": None}))
+    launcher = LAUNCHERS["local"]
+    handle = launcher.launch(folder)
+    deadline = time.monotonic() + 120
+    while launcher.poll(host=os.uname().nodename, handle=handle) is ProcessState.ALIVE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (last,) = [json.loads(line.data) for line in read_lines(folder / "events.jsonl")]
+    assert last["type"] == "run_finished"
+    assert "'/nowhere/[redacted]' is not below a policy folder" in last["reason"]
+    for name in ("events.jsonl", "engine.log", "failure.json"):
+        assert KNOWN not in (folder / name).read_text()
+    assert KNOWN not in everything_stored(capsys)
+
+
+def test_children_of_an_engine_find_no_secrets_on_its_standard_input(tmp_path: Path) -> None:
+    code = (
+        "import subprocess; from engine.inference.endpoint.keys import read_secrets; read_secrets();"
+        "from engine.redaction import redactor; print(*redactor().secrets, flush=True);"
+        "subprocess.run(['cat'])"
+    )
+    given = json.dumps({"redacted": [KNOWN]})
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=given, stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert done.stdout == f"{KNOWN}\n"
+
+
+def test_what_tools_said_about_a_source_is_redacted_with_its_dataset(
+    settings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings.TRAINYARD_HOME = tmp_path
+    folder = tmp_path / "datasets" / "d"
+    folder.mkdir(parents=True)
+    provenance = {"skipped": {"pip:evil==1.0": f"pip download failed: {PLANTED}"}}
+    (folder / "dataset.json").write_text(json.dumps({"name": "d", "provenance": provenance}))
+    for name in ("tasks.jsonl", "answers.jsonl"):
+        (folder / name).write_text("")
+    dataset = datasets.sync(name="d")
+    assert dataset.provenance["skipped"]["pip:evil==1.0"].startswith("pip download failed: [redacted]")
+    stored = everything_stored(capsys)
+    assert KNOWN not in stored
+    assert ADDRESS not in stored
+
+
+def test_log_lines_of_the_server_hold_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    handler = next(handler for handler in logging.getLogger().handlers if handler.formatter is not None
+                   and type(handler.formatter).__name__ == "RedactingFormatter")  # fmt: skip
+    try:
+        raise OSError(PLANTED)
+    except OSError:
+        record = logging.LogRecord("x", logging.ERROR, "f", 1, "said %s", (PLANTED,), sys.exc_info())
+    line = handler.format(record)
+    assert "OSError" in line
+    assert KNOWN not in line
+    assert ADDRESS not in line
+
+
+def test_the_servers_own_secrets_are_known(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_process", Redactor())
+    settings.SECRET_KEY = "the-key-of-this-server"
+    settings.DATABASE_URL = "postgresql://me:the-database-password@db.example.org/x"
+    settings.REDIS_URL = "redis://:the-redis-password@redis.example.org/0"
+    monkeypatch.setenv("HF_TOKEN", "the-token-of-the-hub")
+    apps.get_app_config("webapp").ready()
+    text = "the-key-of-this-server the-database-password the-redis-password the-token-of-the-hub"
+    assert redaction.redact(text) == " ".join(["[redacted]"] * 4)
+
+
+def test_a_launch_fails_without_secrets_in_its_reason(
+    settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.TRAINYARD_HOME = tmp_path
+    run, claim = launched()
+
+    def refuse(_folder: Path, _endpoints: Endpoints) -> str:
+        raise OSError(PLANTED)
+
+    monkeypatch.setattr(LAUNCHERS["local"], "launch", refuse)
+    lifecycle.start(claim)
+    run.refresh_from_db()
+    assert run.state == "failed"
+    assert "[redacted]" in run.reason
+    assert KNOWN not in run.reason

@@ -1,0 +1,250 @@
+"""References of rows, proven in real sandboxes under every grade rule, and kept beside the rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.config.rollout import GradingConfig
+from engine.config.sandbox import SandboxConfig
+from engine.datasets.store import dataset_path, load_dataset, save_dataset, with_content_id
+from engine.errors import DatasetError
+from engine.grading.counterfactual.base import MutantKind, Reference, variant_files, variant_row
+from engine.grading.counterfactual.prover import Prover
+from engine.grading.counterfactual.store import FileReferences
+from engine.grading.execution import RunExecutor
+from engine.orchestrator.curate import make_dataset
+from engine.orchestrator.tasks.references import make_references
+from engine.patches.diff import diff_texts
+from engine.sandbox.local.backend import LocalBackend
+from engine.types import TaskRow, Verdict
+from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, patched, toolchain_or_skip, write_toy
+from tests.builders.sandbox_builders import CountingBackend
+from tests.integration.adversary.frame import RULES, toy_row, under
+from tests.integration.toy_yard import curation, open_context
+
+TESTS = "tests/test_numbers.py"
+REFERENCE_TESTS = '''"""Methods of unittest, and a test that is expected to fail."""
+import unittest
+
+import pytest
+
+from toy.numbers import clamp, mean
+
+
+class ClampTest(unittest.TestCase):
+    def test_high(self):
+        self.assertEqual(clamp(11, 0, 10), 10)
+
+    def test_raises(self):
+        with self.assertRaises(ZeroDivisionError):
+            mean([])
+
+
+@pytest.mark.xfail(strict=True)
+def test_wrong():
+    assert clamp(1, 0, 10) == 2
+
+
+def test_nothing():
+    for value in mean, clamp:
+        value.__name__
+'''
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("proof")
+    toolchain_or_skip(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def row(home: Path) -> TaskRow:
+    return toy_row(home)
+
+
+SETTINGS = GradingConfig(timeout_s=60.0)
+
+
+def prover(home: Path) -> Prover:
+    return Prover(
+        backend=LocalBackend(home), config=SETTINGS, sandbox=SandboxConfig(memory_mb=256), run_id="t"
+    )
+
+
+async def false_runs(
+    home: Path, row: TaskRow, reference: Reference, patch: str
+) -> list[tuple[Verdict, set[str]]]:
+    """Return verdict and passed tests of a run of every variant."""
+    runs = RunExecutor(
+        backend=LocalBackend(home), config=SETTINGS, sandbox=SandboxConfig(memory_mb=256), run_id="t"
+    )
+    found = []
+    for variant in (*reference.variants, *reference.decoys):
+        run = await runs.execute(
+            variant_row(row, variant), patch, timeout_s=60.0, overlay=variant_files(reference, variant)
+        )
+        names = {name: test for test, name in variant.renamed}
+        passed = {test.test_id for test in run.judgement.tests if test.outcome == "passed"}
+        found.append((run.verdict, {names.get(test, test) for test in passed}))
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES)
+async def test_every_rule_has_three_variants_that_other_honest_solutions_fail(
+    home: Path, row: TaskRow, rule: str
+) -> None:
+    row = under(row, rule)
+    reference = await prover(home)(row)
+
+    assert len(reference.variants) == 3
+    assert set(reference.files) == {TESTS}
+    assert reference.note == ""
+    kinds = [{mutant.kind for mutant in variant.mutants} for variant in reference.variants]
+    assert kinds == [{MutantKind.VALUE}, {MutantKind.VALUE}, {MutantKind.CHANGED}]
+    assert [variant.quiet for variant in reference.variants] == [True, True, False]
+    assert len({tuple(variant_files(reference, variant).values()) for variant in reference.variants}) == 3
+    must_fail = [set(variant.must_fail) for variant in reference.variants]
+    assert all(must_fail)
+    (decoy,) = reference.decoys
+    assert must_fail[0].isdisjoint({*decoy.must_fail, *decoy.doubtful}), "what a solution fixes stays true"
+    assert all("test_clamp" not in test for test in decoy.must_fail)
+    assert all("test_clamp" in test for test in must_fail[0])
+    assert set(reference.coverage.values()) <= {MutantKind.VALUE, MutantKind.CHANGED}
+
+    other = patched(
+        NUMBERS.replace(
+            "    if value > high:\n        return high\n    return value", "    return min(value, high)"
+        )
+    )
+    found = await false_runs(home, row, reference, other)
+    assert [verdict for verdict, _ in found] == [Verdict.FAILED] * 4
+    for (_, passed), variant in zip(found, (*reference.variants, decoy), strict=True):
+        assert not passed.intersection(variant.must_fail)
+        assert set(reference.outcomes) - {*variant.must_fail, *variant.doubtful} <= passed
+    *_, (_, passed) = await false_runs(home, row, reference, "")
+    assert not must_fail[0] <= passed, "who solves nothing fails what a decoy leaves true"
+
+
+async def test_a_script_may_put_other_tests_back_after_its_end(home: Path, row: TaskRow) -> None:
+    row = under(row, "log")
+    new, more = f"{TESTS}::test_new", "\n\ndef test_new():\n    assert clamp(12, 0, 10) == 10\n"
+    script = (
+        f"cp {TESTS} /tmp/base\ncat >> {TESTS} <<'MORE'\n{more}MORE\n"
+        f"{row.answer.test_command}\ncp /tmp/base {TESTS}\n"
+    )
+    patch = diff_texts(TESTS, TEST_NUMBERS, TEST_NUMBERS + more)
+    answer = replace(row.answer, test_command=script, test_patch=patch, fail_to_pass=(new,))
+    row = replace(row, answer=answer)
+    reference = await prover(home)(row)
+    assert b"test_new" in reference.files[TESTS]
+    assert all(new in variant.must_fail for variant in reference.variants)
+    runs = RunExecutor(
+        backend=LocalBackend(home), config=SETTINGS, sandbox=SandboxConfig(memory_mb=256), run_id="t"
+    )
+    again = await runs.execute(row, row.answer.gold_patch, timeout_s=60.0, overlay=reference.files)
+    assert again.verdict is Verdict.PASSED
+
+
+async def test_methods_of_unittest_expected_failures_and_what_cannot_be_changed(
+    home: Path, row: TaskRow
+) -> None:
+    path = "tests/test_more.py"
+    names = ("ClampTest::test_high", "ClampTest::test_raises", "test_wrong", "test_nothing")
+    tests = tuple(f"{path}::{name}" for name in names)
+    command = row.answer.test_command.replace(TESTS, path)
+    answer = replace(
+        row.answer,
+        test_files={path: REFERENCE_TESTS},
+        fail_to_pass=tests[:1],
+        pass_to_pass=(tests[1], tests[3]),
+        test_command=command,
+    )
+    reference = await prover(home)(replace(row, answer=answer))
+
+    assert reference.coverage == {
+        tests[0]: MutantKind.VALUE, tests[1]: MutantKind.CHANGED, tests[3]: MutantKind.ADDED,
+    }  # fmt: skip
+
+
+async def test_a_row_whose_gold_patch_does_not_pass_has_no_reference(home: Path, row: TaskRow) -> None:
+    wrong = replace(row, answer=replace(row.answer, gold_patch=patched("value = 1\n")))
+    with pytest.raises(DatasetError, match="does not pass with its gold patch"):
+        await prover(home)(wrong)
+
+
+async def test_tests_that_another_language_runs_have_no_mutants(home: Path, row: TaskRow) -> None:
+    answer = replace(
+        under(row, "exit code").answer,
+        fail_to_pass=(),
+        pass_to_pass=(),
+        test_command="grep -q 'value > high' toy/numbers.py",
+    )
+    reference = await prover(home)(replace(row, answer=answer))
+    assert reference.variants == ()
+    assert "no test file in a known language" in reference.note
+
+
+async def test_references_are_kept_for_unchanged_rows_when_a_dataset_is_replaced(
+    home: Path, row: TaskRow
+) -> None:
+    reference = await prover(home)(row)
+    save_dataset(home, "kept", [row], {})
+    folder = dataset_path(home, "kept")
+    await FileReferences(folder).save(row, reference)
+    save_dataset(home, "kept", [row], {"imported": "again"})
+
+    assert await FileReferences(folder).load(row) == reference
+    changed = replace(row, answer=replace(row.answer, timeout_s=9.0))
+    assert await FileReferences(folder).load(changed) is None
+    (file,) = (folder / "references").iterdir()
+    assert file.stat().st_mode & 0o077 == 0
+    file.write_bytes(file.read_bytes()[:100])
+    assert await FileReferences(folder).load(row) is None
+
+
+async def test_tasks_of_one_source_share_their_proof(home: Path, row: TaskRow) -> None:
+    mean, positives = row.answer.pass_to_pass
+    rows = [
+        with_content_id(replace(row, answer=replace(row.answer, pass_to_pass=passing)))
+        for passing in ((mean,), (positives,))
+    ]
+    save_dataset(
+        home, "shared", [replace(one, task=replace(one.task, instance_id=one.task.id)) for one in rows], {}
+    )
+    backend = CountingBackend(home)
+    shared = Prover(backend=backend, config=SETTINGS, sandbox=SandboxConfig(memory_mb=256), run_id="t")
+    store = FileReferences(dataset_path(home, "shared"))
+
+    assert await make_references(rows, shared, store) == []
+    assert backend.opened == 6, "one true run, and one for each variant and decoy"
+    for one, other in zip(rows, reversed(rows), strict=True):
+        reference = await store.load(one)
+        assert reference is not None
+        assert len(reference.variants) == 3
+        for variant in reference.variants:
+            fixed, others = set(one.answer.fail_to_pass), set(one.answer.pass_to_pass)
+            assert set(variant.must_fail) == (fixed if variant.quiet else fixed | others)
+            assert not set(variant.must_fail) & set(other.answer.pass_to_pass)
+            assert len(variant.mutants) == (1 if variant.quiet else 2)
+
+    assert await make_references(rows, shared, store) == []
+    assert backend.opened == 6, "what is known is not proven again"
+
+
+async def test_curated_tasks_have_references_from_the_start(home: Path) -> None:
+    settings = curation(write_toy(home / "curated"))
+    with open_context(home, "curate", settings) as run:
+        await make_dataset(settings, run)
+
+    rows = load_dataset(home, settings.curation.output).rows
+    store = FileReferences(dataset_path(home, settings.curation.output))
+    assert len(rows) == 3
+    for one in rows:
+        reference = await store.load(one)
+        assert reference is not None
+        assert len(reference.variants) == 3
+        assert set(one.answer.fail_to_pass) <= set(reference.variants[0].must_fail)

@@ -1,0 +1,354 @@
+"""Grading in real sandboxes: honest patches get their verdict, attempts to cheat never pass."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.config.rollout import GradingConfig
+from engine.config.sandbox import SandboxConfig
+from engine.datasets.testing import testrun
+from engine.datasets.testing.toolchain import MOUNT
+from engine.errors import DatasetError
+from engine.grading.grader import Grader
+from engine.patches.diff import diff_texts
+from engine.sandbox.base import SandboxSpec
+from engine.sandbox.local.backend import LocalBackend
+from engine.types import TaskAnswer, TaskRow, TestOutcome, Verdict
+from tests.builders.dataset_builders import (
+    BROKEN,
+    NUMBERS,
+    TEST_NUMBERS,
+    broken_task,
+    make_grader,
+    new_file,
+    patched,
+    toolchain_or_skip,
+    without_reuse,
+    write_toy,
+)
+from tests.builders.sandbox_builders import CountingBackend
+
+STILL_BROKEN = NUMBERS.replace(*BROKEN)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("grading")
+    toolchain_or_skip(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def row(home: Path) -> TaskRow:
+    return broken_task(home, write_toy(home / "source"))
+
+
+async def test_sandboxes_do_not_compile_the_runner(home: Path, row: TaskRow) -> None:
+    """Sandboxes see the toolchain read-only, so its bytecode must be there and be valid."""
+    command = f"PYTHONPATH={MOUNT} python3 -v -S -B -c 'import trainyard_guard, trainyard_recorder, pytest'"
+    async with LocalBackend(home).open(SandboxSpec(image=row.task.image)) as box:
+        said = (await box.exec(command, timeout_s=60, output_cap=1 << 20)).stderr.decode()
+    loaded = {name for name in re.findall(r"code object from '?([^'\n]+)'?", said) if MOUNT in name}
+    assert f"{MOUNT}/__pycache__/trainyard_guard" in "".join(loaded)
+    assert [name for name in loaded if name.endswith(".py")] == []
+
+
+async def test_the_gold_patch_passes_and_every_test_is_reported(home: Path, row: TaskRow) -> None:
+    grade = await make_grader(LocalBackend(home)).grade(row, row.answer.gold_patch)
+    assert (grade.verdict, grade.reward, grade.detail) == (Verdict.PASSED, 1.0, "")
+    assert [test.outcome for test in grade.tests] == [TestOutcome.PASSED] * 4
+    assert "passed" in grade.log
+
+
+async def test_doing_nothing_fails_and_says_which_tests(home: Path, row: TaskRow) -> None:
+    grade = await make_grader(LocalBackend(home)).grade(row, "")
+    assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.0)
+    assert "test_clamp[5-5] failed" in grade.detail
+    outcomes = [test.outcome for test in grade.tests]
+    assert outcomes == [TestOutcome.FAILED, TestOutcome.FAILED, TestOutcome.PASSED, TestOutcome.PASSED]
+
+
+async def test_breaking_a_passing_test_fails(home: Path, row: TaskRow) -> None:
+    patch = patched(NUMBERS.replace("return total / count", "return total"))
+    grade = await make_grader(LocalBackend(home)).grade(row, patch)
+    assert grade.verdict is Verdict.FAILED
+    assert "TestMean::test_mean failed" in grade.detail
+
+
+async def test_code_that_cannot_be_imported_fails(home: Path, row: TaskRow) -> None:
+    grade = await make_grader(LocalBackend(home)).grade(row, patched("def clamp(:\n"))
+    assert grade.verdict is Verdict.FAILED
+    assert {test.outcome for test in grade.tests} == {TestOutcome.MISSING}
+
+
+async def test_a_conftest_that_cannot_be_imported_ends_the_run_with_that_reason(
+    home: Path, row: TaskRow
+) -> None:
+    files = {"tests/conftest.py": "import toy.numbers\n"}
+    task = replace(row, answer=replace(row.answer, test_files=files, deterministic=False))
+    grade = await make_grader(LocalBackend(home)).grade(task, patched("def clamp(:\n"))
+    assert grade.verdict is Verdict.FAILED
+    assert "the tests did not run (exit code 4)" in grade.detail
+
+
+@pytest.mark.parametrize("patch", ["garbage", diff_texts("toy/numbers.py", "not there\n", "x\n")])
+async def test_a_patch_that_does_not_apply(home: Path, row: TaskRow, patch: str) -> None:
+    grade = await make_grader(LocalBackend(home)).grade(row, patch)
+    assert (grade.verdict, grade.reward) == (Verdict.PATCH_FAILED, 0.0)
+    assert grade.detail
+
+
+@pytest.mark.parametrize(
+    "obstacle",
+    [
+        "toy/checks/check_clamp.py/x.txt",
+        "toy/checks",
+        "toy/numbers.py/x",
+    ],
+)
+@pytest.mark.parametrize("solved", [False, True])
+async def test_what_stands_where_a_test_goes_is_no_infrastructure_failure(
+    home: Path, row: TaskRow, obstacle: str, solved: bool
+) -> None:
+    files = {"toy/checks/check_clamp.py": "def test(): pass\n"}
+    hidden = replace(row, answer=replace(row.answer, test_files=files, deterministic=False))
+    in_the_way = new_file(obstacle, "x\n")
+    patch = in_the_way + (row.answer.gold_patch if solved else "")
+    grade = await make_grader(LocalBackend(home)).grade(hidden, patch)
+    if obstacle.startswith("toy/numbers"):
+        assert grade.verdict is Verdict.PATCH_FAILED
+    else:
+        assert grade.verdict is (Verdict.PASSED if solved else Verdict.FAILED)
+        assert obstacle in grade.detail
+
+
+async def test_a_test_file_that_the_image_does_not_take_is_an_infrastructure_failure(
+    home: Path, row: TaskRow
+) -> None:
+    files = {"toy/numbers.py/check.py": ""}
+    hidden = replace(row, answer=replace(row.answer, test_files=files, deterministic=False))
+    grade = await make_grader(LocalBackend(home)).grade(hidden, new_file("notes.md", "x\n"))
+    assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)
+    changed = await make_grader(LocalBackend(home)).grade(hidden, row.answer.gold_patch)
+    assert (changed.verdict, changed.reward) == (Verdict.PATCH_FAILED, 0.0)
+
+
+FILL = """
+import os
+try:
+    with open('/tmp/fill', 'wb', buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 14))
+except OSError:
+    pass
+"""
+
+
+async def test_a_full_disk_is_named_as_such(home: Path, row: TaskRow) -> None:
+    """The recorder finds no room for its report: that is no sign of tampering."""
+    grader = Grader(
+        backend=LocalBackend(home),
+        config=GradingConfig(),
+        sandbox=SandboxConfig(memory_mb=256, disk_mb=16),
+        run_id="test",
+    )
+    grade = await grader.grade(row, patched(FILL + NUMBERS))
+    assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.0)
+    assert grade.detail.startswith("the sandbox's disk was full when the tests ended (sandbox.disk_mb")
+
+
+async def test_a_small_patch_of_very_large_files_does_not_apply(home: Path, row: TaskRow) -> None:
+    """What it unpacks to is more than a sandbox is sent at once."""
+    packed = zlib.compress(bytes(30 << 20), 9)
+    lines = [packed[at : at + 52] for at in range(0, len(packed), 52)]
+    text = "".join(
+        chr(ord("A") + len(line) - 1 if len(line) <= 26 else ord("a") + len(line) - 27)
+        + base64.b85encode(line + b"\0" * (-len(line) % 4)).decode()
+        + "\n"
+        for line in lines
+    )
+    head = (
+        "diff --git a/{0} b/{0}\nnew file mode 100644\nindex {1}..{2}\nGIT binary patch\nliteral {3}\n{4}\n"
+    )
+    blob = hashlib.sha1(b"blob %d\0" % (30 << 20) + bytes(30 << 20)).hexdigest()
+    files = [head.format(name, "0" * 40, blob, 30 << 20, text) for name in ("a", "b", "c")]
+    grade = await make_grader(LocalBackend(home)).grade(row, "".join(files) + row.answer.gold_patch)
+    assert (grade.verdict, grade.reward) == (Verdict.PATCH_FAILED, 0.0)
+    assert "larger than" in grade.detail
+
+
+async def test_an_endless_loop_is_a_timeout(home: Path, row: TaskRow) -> None:
+    patch = patched(NUMBERS.replace(BROKEN[0], "    while True: pass\n    if value > high:\n"))
+    grade = await make_grader(LocalBackend(home), timeout_s=2.0).grade(row, patch)
+    assert (grade.verdict, grade.reward) == (Verdict.TEST_TIMEOUT, 0.0)
+
+
+FORGE = "import pytest\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call):\n"
+FORGE += "    outcome = yield\n    outcome.get_result().outcome = 'passed'\n"
+SKIP = "import pytest\n\ndef pytest_collection_modifyitems(items):\n"
+SKIP += "    for item in items: item.add_marker(pytest.mark.skip)\n"
+MONKEY = (
+    "import _pytest.reports as r\n_old = r.TestReport.from_item_and_call.__func__\n"
+    "def _new(cls, item, call):\n    call.excinfo = None\n    return _old(cls, item, call)\n"
+    "r.TestReport.from_item_and_call = classmethod(_new)\n"
+)
+WRITE_REPORT = (
+    "import atexit, os, sys\n"
+    "path = open('/proc/self/cmdline').read().split('--junit\\0')[1].split('\\0')[0]\n"
+    "open(path, 'w').write('0' * 64 + '\\n{}')\nos._exit(0)\n"
+)
+WATCHER = (
+    "import os, subprocess\n"
+    "path = open('/proc/self/cmdline').read().split('--junit\\0')[1].split('\\0')[0]\n"
+    "subprocess.Popen(['sh', '-c', f'while ! test -s {path}; do :; done; echo forged > {path}'],"
+    " start_new_session=True)\n"
+)
+CHEATS = {
+    "edited tests": diff_texts("tests/test_numbers.py", TEST_NUMBERS, "def test_clamp(): pass\n"),
+    "conftest forges reports": new_file("conftest.py", FORGE),
+    "conftest skips": new_file("tests/conftest.py", SKIP),
+    "configuration deselects": new_file("pytest.ini", "[pytest]\naddopts = --deselect tests\n"),
+    "shadowed pytest": new_file("pytest.py", "import os\nos._exit(0)\n"),
+    "shadowed standard library": new_file("json.py", "import os\nos._exit(0)\n"),
+    "site customisation": new_file("sitecustomize.py", "import os\nos._exit(0)\n"),
+    "os._exit on import": patched("import os\nos._exit(0)\n" + STILL_BROKEN),
+    "sys.exit on import": patched("raise SystemExit(0)\n" + STILL_BROKEN),
+    "skip from the code": patched("import pytest\npytest.skip(allow_module_level=True)\n" + STILL_BROKEN),
+    "altered runner": patched(MONKEY + STILL_BROKEN),
+    "report of its own": patched(WRITE_REPORT + STILL_BROKEN),
+    "overwritten report": patched(WATCHER + STILL_BROKEN),
+}
+
+
+@pytest.mark.parametrize("name", CHEATS)
+async def test_cheating_never_passes(home: Path, row: TaskRow, name: str) -> None:
+    grade = await make_grader(LocalBackend(home)).grade(without_reuse(row), CHEATS[name])
+    assert grade.verdict in (Verdict.FAILED, Verdict.TAMPERED, Verdict.PATCH_FAILED)
+    assert grade.reward == 0.0
+
+
+@pytest.mark.parametrize("name", ["altered runner", "report of its own"])
+async def test_forgery_is_called_by_its_name(home: Path, row: TaskRow, name: str) -> None:
+    grade = await make_grader(LocalBackend(home)).grade(row, CHEATS[name])
+    assert grade.verdict is Verdict.TAMPERED
+
+
+async def test_a_fix_that_also_edits_tests_keeps_only_the_fix(home: Path, row: TaskRow) -> None:
+    patch = row.answer.gold_patch + CHEATS["edited tests"] + CHEATS["conftest skips"]
+    grade = await make_grader(LocalBackend(home)).grade(row, patch)
+    assert grade.verdict is Verdict.PASSED
+    assert grade.detail == "left out of the patch: tests/conftest.py, tests/test_numbers.py"
+
+
+async def test_hidden_tests_replace_the_images(home: Path, row: TaskRow) -> None:
+    hidden = {"tests/test_numbers.py": TEST_NUMBERS.replace("(11, 10)", "(11, 99)")}
+    answer = TaskAnswer(
+        gold_patch="",
+        test_files=hidden,
+        fail_to_pass=("tests/test_numbers.py::test_clamp[11-99]",),
+        test_command=row.answer.test_command,
+    )
+    task_row = TaskRow(task=row.task, answer=answer, split="train")
+    grade = await make_grader(LocalBackend(home)).grade(task_row, row.answer.gold_patch)
+    assert "test_clamp[11-99] failed" in grade.detail
+
+
+async def test_identical_patches_share_one_sandbox(home: Path, row: TaskRow) -> None:
+    backend = CountingBackend(home)
+    grader = make_grader(backend)
+    gold = row.answer.gold_patch
+    grades = await asyncio.gather(*(grader.grade(row, gold) for _ in range(4)), grader.grade(row, ""))
+    later = await grader.grade(row, gold.replace("--- a", "index 1..2\n--- a"))
+    assert backend.opened == 2
+    assert [grade.reused for grade in grades] == [False, True, True, True, False]
+    assert (later.reused, later.verdict) == (True, Verdict.PASSED)
+
+
+async def test_what_is_kept_of_a_verdict_is_small(
+    home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.grading.grades._LOG_CHARS", 20)
+    grader = make_grader(LocalBackend(home))
+    first, second = [await grader.grade(row, row.answer.gold_patch) for _ in range(2)]
+    assert first.whole_log
+    assert (second.reused, second.whole_log, second.log) == (True, b"", first.log)
+
+
+async def test_verdicts_are_reused_only_for_deterministic_tasks_and_on_request(
+    home: Path, row: TaskRow
+) -> None:
+    backend = CountingBackend(home)
+    for grader, task in (
+        (make_grader(backend), without_reuse(row)),
+        (make_grader(backend, reuse=False), row),
+    ):
+        assert not (await grader.grade(task, "")).reused
+        assert not (await grader.grade(task, "")).reused
+    assert backend.opened == 4
+
+
+async def test_infrastructure_is_tried_again_in_a_fresh_sandbox(home: Path, row: TaskRow) -> None:
+    backend = CountingBackend(home, failing=(1, 2))
+    grade = await make_grader(backend).grade(row, row.answer.gold_patch)
+    assert (grade.verdict, backend.opened) == (Verdict.PASSED, 3)
+
+
+async def test_infrastructure_that_stays_broken_is_no_reward_and_is_not_remembered(
+    home: Path, row: TaskRow
+) -> None:
+    backend = CountingBackend(home, failing=(1, 2, 3))
+    grader = make_grader(backend)
+    grade = await grader.grade(row, row.answer.gold_patch)
+    assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)
+    assert "no room" in grade.detail
+    assert (await grader.grade(row, row.answer.gold_patch)).verdict is Verdict.PASSED
+
+
+async def test_an_image_with_other_test_tools_is_told_from_a_damaged_report(
+    home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(_payload: bytes) -> testrun.Record:
+        raise ValueError("not a line of a record")
+
+    monkeypatch.setattr(testrun, "read_record", unreadable)
+    grade = await make_grader(LocalBackend(home)).grade(row, row.answer.gold_patch)
+    assert (grade.verdict, grade.reward) == (Verdict.TAMPERED, 0.0)
+    monkeypatch.setattr(testrun, "runner_scripts", lambda: {"trainyard_driver.py": b"of tomorrow"})
+    grade = await make_grader(LocalBackend(home)).grade(row, row.answer.gold_patch)
+    assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)
+    assert "test tools of another version" in grade.detail
+    assert "make its dataset again" in grade.detail
+
+
+async def test_a_cancelled_grading_does_not_take_its_siblings_along(home: Path, row: TaskRow) -> None:
+    grader = make_grader(LocalBackend(home))
+    first = asyncio.create_task(grader.grade(row, row.answer.gold_patch))
+    await asyncio.sleep(0.05)
+    second = asyncio.create_task(grader.grade(row, row.answer.gold_patch))
+    await asyncio.sleep(0.05)
+    first.cancel()
+    assert (await second).verdict is Verdict.PASSED
+
+
+async def test_a_task_without_required_tests_is_refused(home: Path, row: TaskRow) -> None:
+    empty = TaskRow(task=row.task, answer=TaskAnswer(gold_patch=""), split="train")
+    with pytest.raises(DatasetError, match="no required tests"):
+        await make_grader(LocalBackend(home)).grade(empty, "")
+
+
+async def test_a_report_beyond_all_limits_fails_the_patch(
+    home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testrun, "REPORT_BYTES", 100_000)
+    loud = patched(NUMBERS.replace("    total = sum(values)\n", "    raise ValueError('!' * 300_000)\n"))
+    grade = await make_grader(LocalBackend(home)).grade(without_reuse(row), loud)
+    assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.0)
+    assert "larger than 100000 bytes" in grade.detail

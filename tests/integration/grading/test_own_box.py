@@ -1,0 +1,181 @@
+"""Tasks about the state of a system, graded in the sandbox in which the agent worked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.config.policies import ReplayPolicyConfig
+from engine.config.rollout import CounterfactualConfig, DatasetConfig, GradingConfig, RolloutConfig
+from engine.config.run import RolloutRun, ValidateRun
+from engine.config.sandbox import SandboxConfig
+from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
+from engine.datasets.store import dataset_path, load_dataset, save_dataset
+from engine.events.health import RowStatus, ValidationRecord, read
+from engine.grading.grader import Grader
+from engine.orchestrator.validate import validate_dataset
+from engine.rollout import GroupRequest, RolloutScheduler
+from engine.rollout.serialise import write_trajectories
+from engine.sandbox.base import SandboxBackend
+from engine.sandbox.local.backend import LocalBackend
+from engine.types import CounterfactualOutcome, TaskRow, Verdict
+from tests.builders.own_box_builders import (
+    ANSWER,
+    BACKENDS,
+    SOLUTION,
+    environments,
+    graded_after,
+    opened,
+    state_task,
+)
+from tests.builders.rollout_builders import SUBMIT, Recorder, TextPolicy, quick_agent, respond
+from tests.integration.toy_yard import engine_process, events, make_run_dir, open_context
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("own-box")
+
+
+@pytest.fixture(scope="module")
+def row(home: Path) -> TaskRow:
+    return state_task(home)
+
+
+@pytest.fixture(params=BACKENDS)
+async def backend(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[SandboxBackend]:
+    async with opened(request.param, home) as backend:
+        yield backend
+
+
+async def test_what_lies_outside_of_the_workdir_counts(backend: SandboxBackend, row: TaskRow) -> None:
+    built = environments(backend)
+    solved = await graded_after(built, row, SOLUTION)
+    assert (solved.verdict, solved.reward) == (Verdict.PASSED, 1.0), solved.log
+    assert (solved.counterfactual, solved.extra_runs) == (CounterfactualOutcome.OWN_BOX, 0)
+    wrong = await graded_after(built, row, SOLUTION.replace("42", "41"))
+    assert (wrong.verdict, wrong.reward, wrong.counterfactual) == (Verdict.FAILED, 0.0, None)
+    assert (await graded_after(built, row)).verdict is Verdict.FAILED
+
+
+async def test_a_fresh_sandbox_sees_the_patch_alone_and_the_grade_says_so(
+    backend: SandboxBackend, row: TaskRow
+) -> None:
+    grade = await graded_after(environments(backend, own_box=False), row, SOLUTION)
+    assert grade.verdict is Verdict.FAILED
+    assert "graded from the patch in a fresh sandbox" in grade.detail
+
+
+@pytest.mark.parametrize("obstacle", ["chmod 000 pyproject.toml", "mkfifo pipe; head -c 40M /dev/zero > big"])
+async def test_changes_that_are_no_patch_are_graded_all_the_same(
+    backend: SandboxBackend, row: TaskRow, obstacle: str
+) -> None:
+    scheduler = RolloutScheduler(
+        environments=environments(backend),
+        policy=TextPolicy([respond("execute_bash", cmd=f"{SOLUTION}{obstacle}"), SUBMIT]),
+        agent=quick_agent(),
+        rollout=RolloutConfig(),
+        seed=1,
+        observer=Recorder(),
+    )
+    (group,) = await scheduler.collect([GroupRequest(row=row, iteration=0, phase="train", size=1)])
+    (trajectory,) = group.trajectories
+    assert trajectory.reward == 1.0, trajectory.grade
+    assert trajectory.timings.grading > 0
+
+
+async def test_a_whole_run_grades_each_rollout_where_it_worked(home: Path, row: TaskRow) -> None:
+    """Two rollouts replayed by a process of its own: one leaves the answer, one does not."""
+    save_dataset(home, "state", [row], {})
+    (row,) = load_dataset(home, "state").rows
+    scheduler = RolloutScheduler(
+        environments=environments(LocalBackend(home)),
+        policy=TextPolicy(
+            lambda context: (
+                SUBMIT
+                if context.steps
+                else respond("execute_bash", cmd=SOLUTION if context.key.index == 0 else "true")
+            )
+        ),
+        agent=quick_agent(),
+        rollout=RolloutConfig(),
+        seed=1,
+        observer=Recorder(),
+    )
+    (group,) = await scheduler.collect([GroupRequest(row=row, iteration=0, phase="train", size=2)])
+    assert [trajectory.reward for trajectory in group.trajectories] == [1.0, 0.0]
+    stored = home / "stored.jsonl"
+    write_trajectories(stored, group.trajectories)
+    config = RolloutRun(
+        name="state",
+        dataset=DatasetConfig(name="state"),
+        sandbox=SandboxConfig(memory_mb=256, disk_mb=64),
+        agent=quick_agent(),
+        grading=GradingConfig(timeout_s=60.0),
+        policy=ReplayPolicyConfig(source=str(stored)),
+        rollout=RolloutConfig(group_size=2),
+    )
+    run_dir = make_run_dir(home, "state-run", config)
+    with engine_process(run_dir) as process:
+        assert process.wait(timeout=400) == 0, (run_dir / "engine.log").read_text()
+    ended = [event for event in events(run_dir) if event["type"] == "trajectory_finished"]
+    found = {
+        event["ref"]["index"]: (event["verdict"], event["reward"], event.get("counterfactual"))
+        for event in ended
+    }
+    assert found == {0: ("passed", 1.0, "own_box"), 1: ("failed", 0.0, None)}
+    assert [event["patch"] for event in ended] == ["", ""]
+
+
+async def _validated(home: Path, name: str, row: TaskRow, **grading: bool) -> ValidationRecord:
+    save_dataset(home, name, [row], {})
+    settings = ValidateRun(
+        name="validation",
+        dataset=ValidatedDatasetConfig(name=name),
+        validation=ValidationConfig(repeats=2, retry_wait_s=0.01),
+        grading=GradingConfig(timeout_s=60.0, reuse_verdicts=False, **grading),
+        sandbox=SandboxConfig(memory_mb=256, disk_mb=64),
+    )
+    with open_context(home, name, settings) as run:
+        await validate_dataset(settings, run)
+    (record,) = read(dataset_path(home, name))
+    assert isinstance(record, ValidationRecord)
+    return record
+
+
+async def test_validation_runs_the_solution_where_it_is_graded(home: Path, row: TaskRow) -> None:
+    record = await _validated(home, "state-valid", row)
+    assert (record.status, record.reason) == (RowStatus.VALID, "")
+    assert record.gold.verdicts == ["passed", "passed"]
+    assert record.noop.verdicts == ["failed", "failed"]
+    metadata = {**row.answer.metadata, "solution": f"echo 41 > {ANSWER}"}
+    broken = replace(row, answer=replace(row.answer, metadata=metadata))
+    record = await _validated(home, "state-broken", broken)
+    assert record.status is RowStatus.GOLD_FAILS
+    assert "the solution script ended with 1" in record.reason
+
+
+async def test_validation_names_the_remedy_for_solutions_outside_of_the_workdir(
+    home: Path, row: TaskRow
+) -> None:
+    for name, other in (
+        ("state-unset", replace(row, answer=replace(row.answer, own_box=False))),
+        ("state-off", row),
+    ):
+        record = await _validated(home, name, other, own_box=False)
+        assert record.status is RowStatus.GOLD_FAILS
+        assert "changes nothing below /testbed" in record.reason
+        assert 'environment_mode = "shared"' in record.reason
+        assert "grading.own_box" in record.reason
+
+
+def test_without_counterfactual_runs_there_are_none_to_miss(home: Path, row: TaskRow) -> None:
+    config = GradingConfig(counterfactual=CounterfactualConfig(mode="off"), evaluation_timeout_s=7.0)
+    grader = Grader(backend=LocalBackend(home), config=config, sandbox=SandboxConfig(), run_id="r")
+    grading = grader.own_box(row, evaluation=True)
+    assert grading is not None
+    assert grading.timeout_s == row.answer.timeout_s == 120.0
+    assert grader.own_box(replace(row, answer=replace(row.answer, own_box=False))) is None

@@ -1,0 +1,183 @@
+"""Predictions graded through the pool, reported as the official harness does; whole logs; fallbacks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.datasets.store import save_dataset, with_content_id
+from engine.grading.official.reports import regrade
+from engine.patches.diff import diff_texts
+from engine.sandbox.local.backend import LocalBackend
+from engine.types import GradeRule, TaskRow, Verdict
+from tests.builders.dataset_builders import (
+    BROKEN,
+    NUMBERS,
+    broken_task,
+    make_grader,
+    new_file,
+    patched,
+    toolchain_or_skip,
+    without_reuse,
+    write_toy,
+)
+from tests.integration.adversary.frame import find, under
+
+STILL_BROKEN = NUMBERS.replace(*BROKEN)
+NAMES = ("log", "solved", "cheats", "unapplied", "empty", "absent")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("predictions")
+    toolchain_or_skip(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def row(home: Path) -> TaskRow:
+    return without_reuse(broken_task(home, write_toy(home / "source")))
+
+
+@pytest.fixture(scope="module")
+def dataset(home: Path, row: TaskRow) -> str:
+    rows = []
+    for name in NAMES:
+        kind = "signed" if name == "solved" else "log"
+        task_row = under(row, kind)
+        rows.append(with_content_id(replace(task_row, task=replace(row.task, instance_id=name))))
+    save_dataset(home, "toy", rows, {"sources": []})
+    return "toy"
+
+
+def grade(home: Path, folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    command = [sys.executable, "-m", "engine.grading", "predictions", "--home", str(home), "--dataset", "toy"]
+    command += ["--output", str(folder), "--set", "sandbox.memory_mb=256", "--set", "grading.timeout_s=60"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True)
+    return json.loads(done.stdout.strip().split("\n")[-1]) if done.stdout else {}, done.stderr
+
+
+def test_predictions_become_reports_and_a_second_command_goes_on(
+    home: Path, row: TaskRow, dataset: str, tmp_path: Path
+) -> None:
+    gold = row.answer.gold_patch
+    patches = {
+        "log": gold,
+        "solved": gold,
+        "cheats": find("forged lines and exit").patch,
+        "unapplied": diff_texts("toy/numbers.py", "not there\n", "x\n"),
+        "empty": "",
+    }
+    file = tmp_path / "predictions.jsonl"
+    lines = [
+        {"instance_id": name, "model_name_or_path": "a/model", "model_patch": patch}
+        for name, patch in patches.items()
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    counts, said = grade(home, tmp_path, "--predictions", str(file), "--run-id", "r1")
+    assert counts, said
+    assert counts["verdicts"] == {"passed": 2, "patch_failed": 1, "tampered": 1}
+    report = json.loads((tmp_path / "a__model.r1.json").read_text())
+    shown = ("resolved", "unresolved", "error", "empty_patch", "incomplete")
+    assert {name: report[f"{name}_ids"] for name in shown} == {
+        "resolved": ["log", "solved"],
+        "unresolved": ["cheats"],
+        "error": ["unapplied"],
+        "empty_patch": ["empty"],
+        "incomplete": ["absent"],
+    }
+    folder = tmp_path / "logs" / "run_evaluation" / "r1" / "a__model" / "log"
+    stored = json.loads((folder / "report.json").read_text())
+    fields = {"instance_id": "log", "FAIL_TO_PASS": list(row.answer.fail_to_pass)}
+    fields |= {"PASS_TO_PASS": list(row.answer.pass_to_pass), "log_parser": "parse_log_pytest"}
+    assert regrade(fields, (folder / "test_output.txt").read_text()) == stored
+    again, _ = grade(home, tmp_path, "--predictions", str(file), "--run-id", "r1")
+    assert again["verdicts"] == {"known": 3, "patch_failed": 1}
+    assert again["resolved"] == counts["resolved"] == 2
+
+
+def test_predictions_of_multi_swe_become_its_reports(home: Path, row: TaskRow, tmp_path: Path) -> None:
+    log_row = under(row, "log")
+    before = {"run_result": {}, "test_patch_result": {}, "n2p_tests": list(row.answer.fail_to_pass)}
+    answer = replace(log_row.answer, grade_rule=GradeRule.MULTI_SWE, metadata=before)
+    task = replace(row.task, instance_id="acme__toy-7", repo="acme/toy")
+    save_dataset(
+        home, "multi", [with_content_id(replace(log_row, task=task, answer=answer))], {"sources": []}
+    )
+    fix = {"org": "acme", "repo": "toy", "number": "7", "fix_patch": row.answer.gold_patch}
+    file = tmp_path / "predictions.jsonl"
+    file.write_text(f"{{broken\n{json.dumps(fix)}\n{json.dumps({**fix, 'number': 8})}\n")
+    counts, said = grade(home, tmp_path, "--predictions", str(file), "--dataset", "multi", "--run-id", "m")
+    assert counts, said
+    assert (counts["resolved"], counts["rejected"]) == (1, 2)
+    assert counts["first_rejects"][0].startswith("line 1: not JSON")
+    assert counts["first_rejects"][1] == "line 3: the instance is not in the dataset: acme__toy-8"
+    final = json.loads((tmp_path / "None.m.final_report.json").read_text())
+    assert (final["total_instances"], final["resolved_ids"]) == (1, ["acme/toy:pr-7"])
+    folder = tmp_path / "logs" / "run_evaluation" / "m" / "None" / "acme__toy-7"
+    report = json.loads((folder / "multi_swe_report.json").read_text())
+    assert (report["number"], report["valid"]) == (7, True)
+    assert set(row.answer.fail_to_pass) <= set(report["n2p_tests"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"instance_id": "nobody", "model_patch": "x"}', "not in the dataset: nobody"),
+        ("", "holds no predictions"),
+    ],
+)
+def test_predictions_that_fit_nothing_are_refused(
+    home: Path, dataset: str, tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "p.jsonl").write_text(text)
+    counts, said = grade(home, tmp_path, "--predictions", str(tmp_path / "p.jsonl"))
+    assert counts == {}
+    assert message in said
+    _, said = grade(home, tmp_path, "--predictions", "gold", "--set", "grading.timeout=3")
+    assert "grading.timeout: unknown setting" in said
+
+
+async def test_the_whole_log_is_kept(home: Path, row: TaskRow) -> None:
+    noisy = NUMBERS.replace(
+        '"""Small',
+        'import sys\nfor _ in range(40_000):\n    sys.__stderr__.write("noise %d\\n" % _)\n"""Small',
+    )
+    script = under(row, "log")
+    command = script.answer.test_command.replace("-p no:cacheprovider", "-s -p no:cacheprovider")
+    noisy_row = replace(script, answer=replace(script.answer, test_command=command))
+    grade = await make_grader(LocalBackend(home), timeout_s=60.0).grade(noisy_row, patched(noisy))
+    assert grade.verdict is Verdict.PASSED, grade.detail
+    whole = zlib.decompress(grade.whole_log).decode()
+    assert len(grade.log) < 21_000 < len(whole)
+    assert all(line in whole for line in ("noise 0\n", "noise 20000\n", "noise 39999\n", "6 passed"))
+    assert whole.startswith(grade.log[:9_000])
+
+
+async def test_a_patch_applies_as_the_harness_would_make_it(home: Path, row: TaskRow) -> None:
+    grader = make_grader(LocalBackend(home), timeout_s=60.0)
+    moved = row.answer.gold_patch.replace("     if value < low:\n", "     if value < lowest:\n")
+    assert moved != row.answer.gold_patch
+    grade = await grader.grade(row, moved)
+    assert (grade.verdict, grade.detail) == (Verdict.PASSED, "the patch applied with fuzz only")
+
+
+async def test_a_setup_patch_comes_first(home: Path, row: TaskRow) -> None:
+    """The image is intact, the setup patch is the bug, patches are relative to the buggy tree."""
+    worse = STILL_BROKEN.replace("return total / count", "return total")
+    answer = replace(
+        row.answer,
+        setup_patch=diff_texts("toy/numbers.py", STILL_BROKEN, worse),
+        gold_patch=diff_texts("toy/numbers.py", worse, NUMBERS),
+    )
+    task_row = replace(row, answer=answer)
+    grader = make_grader(LocalBackend(home), timeout_s=60.0)
+    assert (await grader.grade(task_row, answer.gold_patch)).verdict is Verdict.PASSED
+    assert "TestMean" in (await grader.grade(task_row, new_file("notes.md", "x\n"))).detail

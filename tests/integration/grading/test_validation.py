@@ -1,0 +1,332 @@
+"""Validation of real rows in real sandboxes: right and wrong ones, killed and resumed, paused and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.policies import OraclePolicyConfig
+from engine.config.rollout import DatasetConfig, GradingConfig
+from engine.config.run import ValidateRun
+from engine.config.sandbox import SandboxConfig
+from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
+from engine.datasets.store import dataset_path, load_dataset, save_dataset, with_content_id
+from engine.datasets.testing.testrun import driver_command
+from engine.errors import DatasetError, SandboxStartError
+from engine.events.health import MutantCoverage, ProofRecord, RowStatus, ValidationRecord, append, read
+from engine.grading.counterfactual.store import FileReferences
+from engine.orchestrator import execute
+from engine.orchestrator.context import RunContext
+from engine.orchestrator.tasks.selection import run_rows
+from engine.orchestrator.validate import Validation, validate_dataset
+from engine.sandbox.base import Sandbox, SandboxSpec
+from engine.sandbox.local.backend import LocalBackend
+from engine.types import TaskRow
+from tests.builders.dataset_builders import broken_task, new_file, patched, toolchain_or_skip, write_toy
+from tests.builders.sandbox_builders import CountingBackend
+from tests.integration import toy_yard
+from tests.integration.adversary.frame import toy_row, under
+from tests.integration.toy_yard import engine_process, events, make_run_dir, open_context, wait_for
+
+COINS = """import random
+import pytest
+
+
+@pytest.mark.parametrize("number", range(24))
+def test_coin(number):
+    assert random.random() < 0.5
+"""
+
+
+SOLUTION = """#!/bin/bash
+sed -i 's/if value < high/if value > high/' toy/numbers.py
+"""
+
+
+def variant(row: TaskRow, name: str, *, image: str = "", split: str = "train", **answer: Any) -> TaskRow:
+    task = replace(row.task, instance_id=name, image=image or row.task.image)
+    return with_content_id(TaskRow(task=task, answer=replace(row.answer, **answer), split=split))
+
+
+def make_rows(row: TaskRow) -> list[TaskRow]:
+    """One row of each kind; their names say what validation must find."""
+    coins = tuple(f"tests/test_coins.py::test_coin[{number}]" for number in range(24))
+    return [
+        variant(row, "valid"),
+        variant(row, "noop_passes", fail_to_pass=row.answer.pass_to_pass, pass_to_pass=()),
+        variant(row, "gold_fails", gold_patch=patched("value = 1\n")),
+        variant(row, "gold_fails-apply", gold_patch=new_file("a.py", "1\n").replace("+1\n", "-1\n")),
+        variant(row, "gold_fails-none", gold_patch=""),
+        variant(row, "gold_fails-untestable", fail_to_pass=()),
+        variant(row, "gold_fails-ungradable", metadata={"ungradable": "no parser for it"}),
+        variant(row, "gold_fails-script", gold_patch="", metadata={"solution": "echo no >&2; exit 3"}),
+        variant(row, "valid-script", gold_patch="", metadata={"solution": SOLUTION}),
+        variant(
+            row, "flaky", fail_to_pass=coins, test_files={"tests/test_coins.py": COINS},
+            test_command=driver_command(["tests/test_coins.py"], ["."]),
+        ),
+        variant(row, "infra", image="local:nowhere", split="heldout"),
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("validation")
+    toolchain_or_skip(folder)
+    save_dataset(folder, "rows", make_rows(broken_task(folder, write_toy(folder / "toy"))), {})
+    return folder
+
+
+@pytest.fixture
+def dataset(home: Path, request: pytest.FixtureRequest) -> str:
+    """A fresh copy of the rows, without anything known about them."""
+    name = str(request.node.name).split("[")[0][:60].replace("_", "-")
+    save_dataset(home, name, load_dataset(home, "rows").rows, {})
+    return name
+
+
+def config(name: str, *, splits: Sequence[str] = (), parallel: int = 2, **settings: Any) -> ValidateRun:
+    return ValidateRun(
+        name="validation",
+        dataset=ValidatedDatasetConfig(name=name, splits=tuple(splits)),
+        validation=ValidationConfig(**{"repeats": 2, "retry_wait_s": 0.01, **settings}),
+        grading=GradingConfig(timeout_s=30.0, reuse_verdicts=False, max_parallel=parallel),
+        sandbox=SandboxConfig(memory_mb=256, max_live=4, start_retries=0),
+    )
+
+
+def found(home: Path, name: str) -> dict[str, ValidationRecord]:
+    names = {row.task.id: row.task.instance_id for row in load_dataset(home, name).rows}
+    records = read(dataset_path(home, name))
+    return {names[record.task_id]: record for record in records if isinstance(record, ValidationRecord)}
+
+
+async def test_every_kind_of_row_is_told_apart(home: Path, dataset: str) -> None:
+    settings = config(dataset)
+    with open_context(home, dataset, settings) as run:
+        outcome = await validate_dataset(settings, run)
+        told = [event["record"] for event in events(run.run_dir) if event["type"] == "task_validated"]
+        progress = [event for event in events(run.run_dir) if event["type"] == "run_progress"]
+    assert outcome.summary | {"seconds": 0} == {
+        "dataset": dataset, "rows": 11, "valid": 2, "noop_passes": 1, "gold_fails": 6, "flaky": 1, "infra": 1,
+        "quarantined": 8, "tests_quiet": 4, "tests_changed": 4, "tests_added": 0, "tests_without_mutant": 0,
+        "seconds": 0,
+    }  # fmt: skip
+    records = found(home, dataset)
+    assert {name: record.status for name, record in records.items()} == {
+        name: RowStatus(name.partition("-")[0]) for name in records
+    }
+    assert len(records["valid"].noop.seconds) == len(records["valid"].gold.seconds) == 2
+    assert min(records["valid"].gold.seconds) > 0
+    covered = MutantCoverage(value=2, changed=2, added=0, none=0, variants=3)
+    assert {name: record.coverage for name, record in records.items() if record.coverage} == {
+        "valid": covered, "valid-script": covered,
+    }  # fmt: skip
+    rows = {row.task.instance_id: row for row in load_dataset(home, dataset).rows}
+    references = FileReferences(dataset_path(home, dataset))
+    stored = {name for name, row in rows.items() if await references.load(row) is not None}
+    assert stored == {"valid", "valid-script"}
+    assert "test_clamp" in records["gold_fails"].reason
+    assert "does not apply" in records["gold_fails-apply"].reason
+    assert records["gold_fails-none"].reason.endswith("the row has no gold patch")
+    assert "no required tests" in records["gold_fails-untestable"].reason
+    assert records["gold_fails-ungradable"].reason.endswith("it cannot be graded: no parser for it")
+    assert records["gold_fails-script"].reason.endswith("the solution script ended with 3: no")
+    assert records["flaky"].num_flaky_tests == len(records["flaky"].flaky_tests) > 0
+    assert all(test.startswith("tests/test_coins.py::") for test in records["flaky"].flaky_tests)
+    assert "nowhere" in records["infra"].reason
+    assert {record["task_id"] for record in told} == {record.task_id for record in records.values()}
+    assert (progress[-1]["done"], progress[-1]["total"]) == (11, 11)
+
+
+class Unlucky(LocalBackend):
+    """Every other sandbox does not start; counts how many are open at once."""
+
+    opened = live = most = 0
+
+    @asynccontextmanager
+    async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        self.opened += 1
+        if self.opened % 2:
+            raise SandboxStartError("no luck")
+        self.live += 1
+        self.most = max(self.most, self.live)
+        try:
+            async with super().open(spec) as box:
+                yield box
+        finally:
+            self.live -= 1
+
+
+async def test_lost_gradings_are_made_again_and_only_so_many_at_once(home: Path) -> None:
+    many(home, "unlucky", 4)
+    settings = config("unlucky", repeats=1, parallel=2)
+    backend = Unlucky(home)
+    with open_context(home, "unlucky", settings) as run:
+        validation = Validation(settings, run)
+        await validation.work(backend)
+        outcome = validation.outcome(0.0)
+    assert (outcome.state, outcome.summary["valid"], outcome.summary["infra"]) == ("succeeded", 4, 0)
+    assert backend.opened >= 16
+    assert (backend.most, backend.live) == (2, 0)
+
+
+@pytest.mark.parametrize(("rule", "opened"), [("signed", 2 + 2 + 3 + 1), ("log", 2 + 2 + 3 + 1 + 1)])
+async def test_the_last_gold_repeat_is_the_true_run_of_the_proof(home: Path, rule: str, opened: int) -> None:
+    """Three variants and a decoy are proven; a script's tests are run once more where false ones would be."""
+    row = under(toy_row(home / "toy-row"), rule)
+    name = f"counted-{rule}"
+    save_dataset(home, name, [with_content_id(row)], {})
+    settings = config(name)
+    backend = CountingBackend(home / "toy-row")
+    with open_context(home, name, settings) as run:
+        validation = Validation(settings, run)
+        await validation.work(backend)
+    proof, record = read(dataset_path(home, name))
+    assert isinstance(record, ValidationRecord)
+    assert isinstance(proof, ProofRecord)
+    assert proof.coverage == record.coverage
+    assert (record.status, len(record.gold.verdicts)) == (RowStatus.VALID, 2)
+    assert record.coverage is not None
+    assert record.coverage.variants == 3
+    assert backend.opened == opened
+
+
+async def test_a_dataset_whose_sandboxes_do_not_start_fails_the_run_not_the_rows(
+    home: Path, dataset: str
+) -> None:
+    settings = config(dataset, splits=["heldout"], infra_retries=1)
+    with open_context(home, dataset, settings) as run:
+        outcome = await validate_dataset(settings, run)
+        alerts = [event for event in events(run.run_dir) if event["type"] == "alert"]
+    assert outcome.state == "failed"
+    assert outcome.reason.startswith("no row could be tested")
+    assert (outcome.summary["infra"], outcome.summary["quarantined"]) == (1, 0)
+    assert "validation_infrastructure" in {alert["code"] for alert in alerts}
+
+
+async def test_training_leaves_wrong_rows_out_and_says_so(home: Path, dataset: str) -> None:
+    settings = config(dataset, splits=["train"], repeats=1)
+    with open_context(home, f"{dataset}-v", settings) as run:
+        await validate_dataset(settings, run)
+    sampling = toy_yard.sampling(OraclePolicyConfig())
+    sampling = sampling.model_copy(update={"dataset": DatasetConfig(name=dataset)})
+    with open_context(home, f"{dataset}-r", sampling) as run:
+        chosen = run_rows(sampling, run)
+        [event] = [event for event in events(run.run_dir) if event["type"] == "tasks_selected"]
+        # What a person does while the run is on its way must not move the tasks under its feet.
+        wrong = [
+            found(home, dataset)[name].model_copy(update={"status": RowStatus.GOLD_FAILS, "id": f"x/{name}"})
+            for name in ("valid", "valid-script")
+        ]
+        append(dataset_path(home, dataset), wrong)
+        assert run_rows(sampling, run) == chosen
+    # One repeat cannot see a coin; the others are known for what they are.
+    assert {row.task.instance_id for row in chosen} - {"flaky"} == {"valid", "valid-script"}
+    assert event["num_tasks"] == 10
+    assert event["num_quarantined"] == 10 - len(chosen) >= 7
+    with open_context(home, f"{dataset}-n", sampling) as run, pytest.raises(DatasetError, match="is left"):
+        run_rows(sampling, run)
+
+
+async def test_only_what_is_not_known_is_graded(home: Path, dataset: str) -> None:
+    first = config(dataset, splits=["heldout"], infra_retries=0)
+    with open_context(home, f"{dataset}-1", first) as run:
+        await validate_dataset(first, run)
+    rest = config(dataset, rows="unvalidated", repeats=1)
+    with open_context(home, f"{dataset}-2", rest) as run:
+        outcome = await validate_dataset(rest, run)
+    assert (outcome.summary["rows"], outcome.summary["infra"]) == (10, 0)
+    suspect = config(dataset, rows="suspect", repeats=1, infra_retries=0)
+    with open_context(home, f"{dataset}-3", suspect) as run:
+        again = await validate_dataset(suspect, run)
+    assert again.summary["rows"] == 9  # all but the valid ones
+    assert again.summary["valid"] == 0
+
+
+def many(home: Path, name: str, count: int) -> list[TaskRow]:
+    row = load_dataset(home, "rows").rows[0]
+    rows = [variant(row, f"row-{number}") for number in range(count)]
+    save_dataset(home, name, rows, {})
+    return rows
+
+
+def test_killed_it_goes_on_where_it_was(home: Path) -> None:
+    rows = many(home, "killed", 8)
+    folder = dataset_path(home, "killed")
+    settings = config("killed", repeats=1)
+    run_dir = make_run_dir(home, "killed", settings)
+    with engine_process(run_dir) as process:
+        assert wait_for(process, lambda: len(_validations(folder)) >= 3)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    before = _by_task(folder)
+    assert 3 <= len(before) < 8
+    make_run_dir(home, "killed", settings, epoch=2)
+    with engine_process(run_dir) as process:
+        assert process.wait(timeout=400) == 0
+    counted = Counter(record.task_id for record in _validations(folder))
+    assert counted == {row.task.id: 1 for row in rows}
+    assert {key: record for key, record in _by_task(folder).items() if key in before} == before
+    last = events(run_dir)[-1]
+    assert (last["state"], last["summary"]["rows"], last["summary"]["valid"]) == ("succeeded", 8, 8)
+
+
+def _by_task(folder: Path) -> dict[str, ValidationRecord]:
+    return {record.task_id: record for record in _validations(folder)}
+
+
+def _validations(folder: Path) -> list[ValidationRecord]:
+    return [record for record in read(folder) if isinstance(record, ValidationRecord)]
+
+
+async def test_it_pauses_between_rows_and_stops_at_once(home: Path) -> None:
+    many(home, "paused", 12)
+    settings = config("paused", repeats=1)
+    with open_context(home, "paused", settings) as run:
+        work = asyncio.create_task(asyncio.to_thread(execute, settings, run))
+        await _until(lambda: len(read(dataset_path(home, "paused"))) >= 2)
+        run.control.set_desired("pause")
+        await _until(lambda: _told(run, "run_paused"))
+        paused_at = len(read(dataset_path(home, "paused")))
+        await asyncio.sleep(0.5)
+        assert len(read(dataset_path(home, "paused"))) == paused_at < 12
+        run.control.set_desired("run")
+        await _until(lambda: len(read(dataset_path(home, "paused"))) > paused_at)
+        run.control.stop("enough")
+        assert await work == 0
+        last = events(run.run_dir)[-1]
+    assert (last["state"], last["reason"]) == ("stopped", "enough")
+    assert len(read(dataset_path(home, "paused"))) < 12
+
+
+def _told(run: RunContext, kind: str) -> bool:
+    return any(event["type"] == kind for event in events(run.run_dir))
+
+
+async def _until(condition: Any) -> None:
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        await asyncio.sleep(0.05)
+
+
+def test_tasks_without_tests_are_refused(home: Path) -> None:
+    settings = config("lakes")
+    row = load_dataset(home, "rows").rows[0]
+    save_dataset(home, "lakes", [variant(row, "lake", grade_rule="goal")], {})
+    with open_context(home, "lakes", settings) as run:
+        assert execute(settings, run) == 1
+        reason = json.loads((run.run_dir / "failure.json").read_text())["reason"]
+    assert reason == "'lakes' is judged by its environment: there are no tests to validate"

@@ -1,0 +1,298 @@
+"""Ingest: exactly once, all or nothing, fenced, and equal to a replay of the log."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from engine.tokens import TokenRecord
+from tests.builders.event_builders import Stream, ref
+from tests.builders.web_builders import launched, make_run, post, snapshot, stored_log
+from webapp.models import Evaluation, Event, Group, Iteration, Step, TokenBlob, Trajectory
+from webapp.services.ingestion import ingest
+
+pytestmark = pytest.mark.django_db
+
+
+def history() -> Stream:
+    """A small training run with everything in it."""
+    stream = Stream()
+    stream.started(total=2)
+    stream.evaluation(0)
+    stream.checkpoint(0)
+    stream.iteration(0)
+    stream.checkpoint(1)
+    stream.add("alert", severity="warning", code="collapse", message="reward fell", iteration=0)
+    stream.add("run_progress", message="collecting", done=1, total=2)
+    stream.iteration(1)
+    stream.add("engines_reported", iteration=1, queued=2, replicas=[{"name": "engine-0", "state": "ready"}])
+    stream.add("run_paused")
+    stream.add("run_resumed")
+    stream.evaluation(2)
+    stream.checkpoint(2)
+    stream.trajectory(ref(2, "a", 0), finish=False)
+    stream.add("run_finished", state="succeeded", summary={"solve_rate": 0.5})
+    return stream
+
+
+def test_a_whole_run_becomes_rows() -> None:
+    run, claim = launched()
+    stream = history()
+    assert post(claim, stream) == ingest.Receipt(len(stream.lines), len(stream.lines), 0)
+    run.refresh_from_db()
+    assert (run.state, run.summary, run.current_iteration) == ("succeeded", {"solve_rate": 0.5}, 1)
+    first = Iteration.objects.get(run=run, index=0)
+    assert first.metrics == {"reward/mean": 0.5}
+    assert first.profile == {
+        "steps": [4, 4], "thinking": [3.0, 4.0], "generated": [7.0, 7.0], "actions": {"view": 8},
+    }  # fmt: skip
+    group = Group.objects.get(run=run, iteration=0, task_key="a")
+    assert (group.size, group.num_solved, group.num_masked, group.mean_reward) == (2, 1, 1, 0.5)
+    loser = Trajectory.objects.get(group=group, index=0)
+    assert (loser.reward, loser.advantage, loser.loss_mask, loser.verdict) == (0.0, -0.5, True, "failed")
+    assert (loser.prompt, loser.prompt_hash) == ("deepswe_v1", "0123456789abcdef")
+    assert (loser.num_steps, loser.num_tests, loser.num_tests_passed) == (2, 2, 1)
+    assert [step.thinking_tokens for step in Step.objects.filter(trajectory=loser)] == [3, 4]
+    assert TokenBlob.objects.get(trajectory=loser).record == TokenRecord(
+        ids=[1, 2, 3], mask=[0, 1, 1], logprobs=[0, -0.5, -0.25], versions=[-1, 0, 0], steps=[-1, 0, 1]
+    )
+    assert Evaluation.objects.filter(run=run).count() == 2
+    reported = Event.objects.get(run=run, type="engines_reported").payload
+    assert (reported["queued"], reported["replicas"][0]["name"]) == (2, "engine-0")
+
+
+@pytest.mark.parametrize("size", [4, 1000])
+def test_snapshot_does_not_depend_on_batches_and_equals_a_replay_of_the_log(size: int) -> None:
+    run, claim = launched()
+    stream = history()
+    for start in range(0, len(stream.lines), size):
+        post(claim, stream, start, start + size)
+    replayed, replay_claim = launched()
+    body = "\n".join(map(json.dumps, stored_log(run))).encode()
+    ingest.ingest(run_id=replayed.pk, token=replay_claim.token, body=body)
+    assert TokenBlob.objects.filter(trajectory__run=replayed).exists()
+    assert snapshot(run) == snapshot(replayed)
+
+
+def test_replaying_any_part_changes_nothing() -> None:
+    run, claim = launched()
+    stream = history()
+    total = len(stream.lines) - 1
+    post(claim, stream, 0, total)
+    before = snapshot(run)
+    stream.lines.pop()
+    assert post(claim, stream) == ingest.Receipt(total, 0, total)
+    assert post(claim, stream, 3, 9) == ingest.Receipt(total, 0, 6)
+    assert snapshot(run) == before
+
+
+def test_overlapping_batches_store_only_what_is_new() -> None:
+    run, claim = launched()
+    stream = history()
+    post(claim, stream, 0, 10)
+    assert post(claim, stream, 5, 15) == ingest.Receipt(15, 5, 5)
+    assert Event.objects.filter(run=run).count() == 15
+
+
+def test_a_gap_is_refused_and_says_what_must_come() -> None:
+    run, claim = launched()
+    stream = history()
+    post(claim, stream, 0, 4)
+    with pytest.raises(ingest.GapError) as caught:
+        post(claim, stream, 5, 8)
+    assert caught.value.expected_seq == 5
+    assert Event.objects.filter(run=run).count() == 4
+
+
+def test_a_forged_token_is_refused() -> None:
+    _, claim = launched()
+    _, other = launched()
+    stream = history()
+    for run_id, token in [
+        (claim.run_id, "x"),
+        (claim.run_id, other.token),
+        (987_654, claim.token),
+        (claim.run_id, ""),
+    ]:
+        with pytest.raises(ingest.BadTokenError):
+            ingest.ingest(run_id=run_id, token=token, body=stream.body())
+    draft = make_run()
+    with pytest.raises(ingest.BadTokenError):
+        ingest.ingest(run_id=draft.pk, token="", body=stream.body())
+    assert not Event.objects.exists()
+
+
+def bad_lines() -> dict[str, bytes]:
+    stream = Stream()
+    stream.started()
+    base: dict[str, Any] = json.loads(stream.lines[0])
+    progress = {"type": "run_progress", "seq": 1, "epoch": 1, "time": 1.0, "message": "m", "done": 1}
+    return {
+        "not JSON": b"{",
+        "not an object": b"[1]",
+        "unknown type": json.dumps(base | {"type": "nonsense"}).encode(),
+        "unknown field": json.dumps(base | {"surprise": 1}).encode(),
+        "missing field": json.dumps(progress).encode(),
+        "NaN": json.dumps(progress | {"total": 2, "time": float("nan")}).encode(),
+        "integer too large": json.dumps(progress | {"total": 10**30}).encode(),
+        "time out of range": json.dumps(progress | {"total": 2, "time": 1e300}).encode(),
+        "lone surrogate": json.dumps(progress | {"total": 2, "message": "\ud800"}).encode(),
+        "not UTF-8": b'{"type": "run_paused", "seq": 1, "epoch": 1, "time": 1.0, "x": "\xff"}',
+        "seq 0": json.dumps(progress | {"total": 2, "seq": 0}).encode(),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(bad_lines()))
+def test_a_malformed_line_stores_nothing_of_its_batch(name: str) -> None:
+    run, claim = launched()
+    before = snapshot(run)
+    stream = history()
+    bad = bad_lines()[name].replace(b'"seq": 1,', b'"seq": 6,')
+    body = stream.body(0, 5) + bad + b"\n"
+    with pytest.raises(ingest.MalformedError):
+        ingest.ingest(run_id=run.pk, token=claim.token, body=body)
+    assert snapshot(run) == before
+
+
+def test_token_columns_that_do_not_fit_store_nothing() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0))
+    broken = stream.body().replace(b'"mask": [0, 1, 1]', b'"mask": [0, 1]')
+    assert broken != stream.body()
+    with pytest.raises(ingest.MalformedError, match="differ in length"):
+        ingest.ingest(run_id=run.pk, token=claim.token, body=broken)
+    assert not Event.objects.exists()
+
+
+def test_hostile_text_is_stored_without_nul() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.add("trajectory_started", ref=ref(0, "a", 0))
+    stream.step(
+        ref(0, "a", 0), 0, tool="execute_bash", observation="a\0b\u2028<script>", thought="\\u0000",
+        arguments={"cmd": "printf '\0'", "big": "x" * 3_000_000},
+    )  # fmt: skip
+    post(claim, stream)
+    step = Step.objects.get(trajectory__run=run)
+    assert step.observation == "a\ufffdb\u2028<script>"
+    assert step.thought == "\\u0000"
+    assert step.arguments["cmd"] == "printf '\ufffd'"
+
+
+def test_jumping_seq_is_malformed() -> None:
+    _, claim = launched()
+    stream = Stream()
+    stream.started()
+    jump = Stream(first_seq=3)
+    jump.started()
+    with pytest.raises(ingest.MalformedError, match="does not follow"):
+        ingest.ingest(run_id=claim.run_id, token=claim.token, body=stream.body() + jump.body())
+
+
+@pytest.mark.parametrize("nul", [False, True])
+def test_what_is_nested_too_deeply_is_refused(nul: bool) -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.add("trajectory_started", ref=ref(0, "a", 0))
+    stream.step(ref(0, "a", 0), 0, arguments={"deep": "HERE"})
+    deep = b"[" * 100_000 + b"]" * 100_000
+    body = stream.body().replace(b'"HERE"', deep + (b', "x": "\\u0000"' if nul else b""))
+    with pytest.raises(ingest.MalformedError):
+        ingest.ingest(run_id=run.pk, token=claim.token, body=body)
+    assert not Event.objects.filter(run=run).exists()
+
+
+def test_a_repeated_step_of_a_live_trajectory_is_one_step() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0), steps=2, finish=False)
+    post(claim, stream)
+    again = Stream(first_seq=stream.next_seq)
+    again.step(ref(0, "a", 0), 1, thought="again")
+    post(claim, again)
+    assert [step.thought for step in Step.objects.filter(trajectory__run=run)] == ["look at line 0", "again"]
+
+
+def test_live_steps_count_before_the_end() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0), steps=1, finish=False)
+    post(claim, stream)
+    more = Stream(first_seq=stream.next_seq)
+    more.step(ref(0, "a", 0), 1)
+    more.step(ref(0, "a", 0), 2)
+    post(claim, more)
+    trajectory = Trajectory.objects.get(run=run)
+    assert (trajectory.state, trajectory.num_steps, trajectory.thinking_tokens) == ("running", 3, 12)
+
+
+def test_trajectories_of_chat_policies_have_no_tokens_and_may_not_know_their_thinking() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0), steps=1, finish=False)
+    stream.step(ref(0, "a", 0), 1, thinking_tokens=None, cached_tokens=8, cost=0.25)
+    stream.add(
+        "trajectory_finished", ref=ref(0, "a", 0), termination="submitted", verdict=None, reward=None,
+        num_steps=2, generated_tokens=14, thinking_tokens=None, cached_tokens=8, cost=0.25,
+    )  # fmt: skip
+    post(claim, stream)
+    trajectory = Trajectory.objects.get(run=run)
+    assert (trajectory.state, trajectory.generated_tokens) == ("finished", 14)
+    assert not hasattr(trajectory, "token_blob")
+
+
+def test_gzip_and_its_bombs() -> None:
+    run, claim = launched()
+    stream = history()
+    bomb = gzip.compress(b" " * (ingest.MAX_BYTES + 1))
+    with pytest.raises(ingest.TooLargeError):
+        ingest.ingest(run_id=run.pk, token=claim.token, body=bomb, encoding="gzip")
+    with pytest.raises(ingest.MalformedError):
+        ingest.ingest(run_id=run.pk, token=claim.token, body=b"nonsense", encoding="gzip")
+    with pytest.raises(ingest.MalformedError):
+        ingest.ingest(run_id=run.pk, token=claim.token, body=b"", encoding="br")
+    ingest.ingest(run_id=run.pk, token=claim.token, body=gzip.compress(stream.body()), encoding="gzip")
+    assert Event.objects.filter(run=run).count() == len(stream.lines)
+
+
+def test_queries_do_not_grow_with_the_batch() -> None:
+    counts = []
+    for tasks in (10, 20):
+        _, claim = launched()
+        stream = Stream()
+        stream.started()
+        for task in range(tasks):
+            stream.trajectory(ref(0, f"task-{task}", 0), steps=3)
+        with CaptureQueriesContext(
+            connection,
+        ) as queries:
+            post(claim, stream)
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
+    assert counts[0] <= 30
+
+
+def test_a_spool_is_ingested_offline_as_it_was_written(tmp_path: Any) -> None:
+    run, claim = launched()
+    stream = history()
+    post(claim, stream, 0, 10)
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(stream.body() + b'{"type": "run_pau')
+    receipt = ingest.ingest_spool(run_id=run.pk, path=path)
+    assert receipt == ingest.Receipt(len(stream.lines), len(stream.lines) - 10, 0)
+    assert ingest.ingest_spool(run_id=run.pk, path=path).accepted == 0
+    assert set(Event.objects.filter(run=run).values_list("epoch", flat=True)) == {1}
+    run.refresh_from_db()
+    assert run.state == "succeeded"

@@ -1,0 +1,410 @@
+"""Ingest follows the state machine: what is stored is removed only by an attempt that the server started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import ConfigError
+from engine.types import RunState
+from tests.builders.event_builders import Stream, ref
+from tests.builders.web_builders import launched, make_run, post, relaunched, snapshot
+from webapp.models import (
+    Alert,
+    Dataset,
+    Evaluation,
+    Event,
+    Group,
+    Iteration,
+    Run,
+    Step,
+    Task,
+    TestResult,
+    TokenBlob,
+    Trajectory,
+)
+from webapp.services.ingestion import heartbeats, ingest, projections
+from webapp.services.run import attempts, runs
+
+pytestmark = pytest.mark.django_db
+
+
+def test_an_older_attempt_is_fenced_and_an_unknown_one_refused() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    post(claim, stream)
+    newer = attempts.claim_relaunch(run_id=run.pk, epoch=1, reason="test")
+    assert newer is not None
+    assert newer.epoch == 2
+    assert newer.token != claim.token
+    stream.add("run_progress", message="zombie", done=1, total=2)
+    with pytest.raises(ingest.StaleEpochError) as caught:
+        post(claim, stream, 1)
+    assert caught.value.epoch == 2
+    with pytest.raises(ingest.StaleEpochError):
+        post(claim, stream, 0, 1)
+    with pytest.raises(ingest.StaleEpochError):
+        heartbeats.beat(run_id=run.pk, token=claim.token, epoch=2)
+    future = Stream(epoch=3, first_seq=2)
+    future.started()
+    with pytest.raises(ingest.MalformedError, match="never started"):
+        post(newer, future)
+    current = Stream(epoch=2, first_seq=2)
+    current.started()
+    assert post(newer, current).acked_seq == 2
+
+
+def test_a_later_attempt_sends_what_an_earlier_one_left() -> None:
+    run, claim = launched()
+    first = Stream()
+    first.started()
+    first.iteration(0)
+    post(claim, first, 0, 3)
+    first.add("run_finished", state="failed")
+    newer = relaunched(run, claim)
+    second = Stream(epoch=2, first_seq=first.next_seq)
+    second.started()
+    ingest.ingest(run_id=run.pk, token=newer.token, body=first.body(3) + second.body())
+    assert list(Event.objects.filter(run=run).values_list("epoch", flat=True)) == [1] * len(first.lines) + [2]
+    assert not Trajectory.objects.filter(run=run).exists()
+    run.refresh_from_db()
+    assert run.state == "running"
+    late = Stream(first_seq=second.next_seq)
+    late.add("run_paused")
+    with pytest.raises(ingest.MalformedError, match="attempt 1 is over"):
+        ingest.ingest(run_id=run.pk, token=newer.token, body=late.body())
+
+
+def test_a_second_start_of_an_attempt_removes_nothing() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.iteration(0)
+    post(claim, stream)
+    before = snapshot(run)
+    forged = Stream(first_seq=stream.next_seq)
+    forged.started()
+    for start, stop in ((0, 1), (0, 2)):
+        with pytest.raises(ingest.MalformedError, match="run_started must be the first event of attempt 1"):
+            post(claim, forged, start, stop)
+        forged.add("run_paused")
+    assert snapshot(run) == before
+    inside = Stream(first_seq=stream.next_seq)
+    inside.add("run_paused")
+    inside.started()
+    with pytest.raises(ingest.MalformedError, match="run_started must be the first event of attempt 1"):
+        post(claim, inside)
+    assert snapshot(run) == before
+
+
+def test_what_is_complete_is_not_changed_by_the_attempt_that_completed_it() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.evaluation(0)
+    stream.iteration(0)
+    stream.checkpoint(1)
+    post(claim, stream)
+    before = snapshot(run)
+    forged = Stream(first_seq=stream.next_seq)
+    forged.add("iteration_started", iteration=0, policy_version=9, task_ids=[])
+    forged.trajectory(ref(0, "a", 0), steps=1, reward=0.0)
+    forged.trajectory(ref(0, "a", 1), steps=1, finish=False)
+    forged.add("iteration_finished", iteration=0, policy_version=9, metrics={})
+    forged.add(
+        "evaluation_finished", iteration=0, name="heldout", policy_version=9, num_samples=9, num_tasks=9,
+        num_solved=0, solve_rate=0.0, interval_low=0.0, interval_high=0.0,
+    )  # fmt: skip
+    forged.add("checkpoint_saved", iteration=1, policy_version=9, path="/etc/passwd", checksum="")
+    for start in range(len(forged.lines)):
+        post(claim, forged, start, start + 1)
+    after = snapshot(run)
+    assert {name for name in before if before[name] != after[name]} == {"run", "Event"}
+
+
+def test_a_dataset_that_only_the_event_names_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(projections, "send_on_commit", lambda *arguments: sent.append(arguments))
+    run = runs.create(recipe="quickstart-dataset")
+    _, claim = launched(run)
+    stream = Stream()
+    stream.started()
+    stream.add("run_finished", state="succeeded", summary={"dataset": "../../../etc"})
+    post(claim, stream)
+    assert [arguments[1] for arguments in sent] == [run.config["curation"]["output"]]
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed", "stopped"])
+def test_a_finished_run_accepts_nothing(state: str) -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.iteration(0)
+    stream.add("run_finished", state=state)
+    post(claim, stream)
+    before = snapshot(run)
+    more = Stream(first_seq=stream.next_seq)
+    more.trajectory(ref(0, "a", 0))
+    later = Stream(epoch=2, first_seq=stream.next_seq)
+    later.started()
+    for other in (more, later, stream):
+        with pytest.raises(ingest.RunOverError) as caught:
+            post(claim, other)
+        assert (caught.value.state, caught.value.acked_seq) == (state, len(stream.lines))
+    with pytest.raises(ingest.RunOverError):
+        heartbeats.beat(run_id=run.pk, token=claim.token, epoch=1, seq=99)
+    assert snapshot(run) == before
+    if state != "succeeded":
+        runs.resume(run=run)
+        with pytest.raises(ingest.RunOverError):
+            post(claim, later)
+
+
+def test_events_behind_the_end_of_a_run_store_nothing() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.add("run_finished", state="succeeded")
+    stream.trajectory(ref(0, "a", 0))
+    with pytest.raises(ingest.MalformedError, match="nothing may follow"):
+        post(claim, stream)
+    assert not Event.objects.filter(run=run).exists()
+
+
+def test_a_run_that_the_yard_ended_takes_its_last_events_from_its_spool_alone(tmp_path: Any) -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0))
+    stream.trajectory(ref(0, "a", 1), finish=False)
+    post(claim, stream, 0, 1)
+    attempts.give_up(run_id=run.pk, to=RunState.FAILED, reason="its process fell silent")
+    with pytest.raises(ingest.StaleEpochError):
+        post(claim, stream, 1)
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(stream.body())
+    assert ingest.ingest_spool(run_id=run.pk, path=path).accepted == len(stream.lines) - 1
+    found = dict(Trajectory.objects.filter(run=run).values_list("index", "termination"))
+    assert found == {0: "submitted", 1: "cancelled"}
+    stream.add("run_finished", state="succeeded")
+    path.write_bytes(stream.body())
+    assert ingest.ingest_spool(run_id=run.pk, path=path).accepted == 1
+    run.refresh_from_db()
+    assert (run.state, run.reason) == ("failed", "its process fell silent")
+    stream.trajectory(ref(0, "b", 0))
+    path.write_bytes(stream.body())
+    with pytest.raises(ingest.MalformedError, match="nothing may follow"):
+        ingest.ingest_spool(run_id=run.pk, path=path)
+
+
+def resumed(run: Run, claim: attempts.Claim, *, resumed_from: int | None, first_seq: int) -> None:
+    newer = relaunched(run, claim)
+    stream = Stream(epoch=newer.epoch, first_seq=first_seq)
+    stream.started(resumed_from)
+    post(newer, stream)
+
+
+def test_resuming_removes_what_will_be_made_again() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.evaluation(0)
+    for index in range(3):
+        stream.iteration(index)
+        stream.evaluation(index + 1)
+        stream.checkpoint(index + 1)
+    post(claim, stream)
+    resumed(run, claim, resumed_from=2, first_seq=stream.next_seq)
+    assert [i.index for i in Iteration.objects.filter(run=run)] == [0, 1]
+    assert [e.iteration for e in Evaluation.objects.filter(run=run)] == [0, 1, 2]
+    keys = set(Trajectory.objects.filter(run=run).values_list("phase", "iteration"))
+    assert keys == {("train", 0), ("train", 1), ("eval:heldout", 0), ("eval:heldout", 1), ("eval:heldout", 2)}
+    assert set(Group.objects.filter(run=run).values_list("phase", "iteration")) == keys
+    run.refresh_from_db()
+    assert (run.state, run.current_iteration, run.epoch) == ("running", 1, 2)
+    assert Event.objects.filter(run=run).count() == stream.next_seq
+
+
+def test_starting_over_removes_everything_but_the_log() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.evaluation(0)
+    stream.iteration(0)
+    stream.checkpoint(1)
+    post(claim, stream)
+    resumed(run, claim, resumed_from=None, first_seq=len(stream.lines) + 1)
+    for model in (Iteration, Evaluation, Group, Trajectory):
+        assert not model.objects.filter(run=run).exists()
+    assert not Step.objects.exists()
+    assert not TokenBlob.objects.exists()
+    assert not TestResult.objects.exists()
+
+
+def test_a_start_by_a_later_attempt_replaces_a_trajectory_under_the_same_id() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0), steps=3)
+    post(claim, stream)
+    first = Trajectory.objects.get(run=run)
+    newer = relaunched(run, claim)
+    again = Stream(epoch=2, first_seq=stream.next_seq)
+    again.started(resumed_from=1)
+    again.trajectory(ref(0, "a", 0), steps=1, reward=0.0, finish=False)
+    post(newer, again)
+    second = Trajectory.objects.get(run=run)
+    assert second.pk == first.pk
+    assert (second.state, second.reward, second.num_steps, second.verdict) == ("running", None, 1, "")
+    assert Step.objects.filter(trajectory=second).count() == 1
+    assert not TestResult.objects.filter(trajectory=second).exists()
+    assert not TokenBlob.objects.filter(trajectory=second).exists()
+
+
+def test_a_rollout_that_is_tried_again_replaces_what_was_unfinished() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0), steps=3, finish=False)
+    stream.trajectory(ref(0, "a", 0), steps=1, finish=False)
+    for start in range(len(stream.lines)):
+        post(claim, stream, start, start + 1)
+    assert Trajectory.objects.get(run=run).num_steps == 1
+    assert Step.objects.filter(trajectory__run=run).count() == 1
+
+
+def test_the_first_terminal_record_stays() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0), reward=1.0)
+    stream.finished(ref(0, "a", 0), steps=9, reward=0.0)
+    post(claim, stream)
+    later = Stream(first_seq=stream.next_seq)
+    later.finished(ref(0, "a", 0), steps=9, reward=0.0)
+    later.step(ref(0, "a", 0), 1, thought="late")
+    later.step(ref(0, "a", 0), 7, thought="late")
+    post(claim, later)
+    trajectory = Trajectory.objects.get(run=run)
+    assert (trajectory.reward, trajectory.num_steps) == (1.0, 2)
+    assert TestResult.objects.filter(trajectory=trajectory).count() == 2
+    assert not Step.objects.filter(thought="late").exists()
+
+
+def collecting(epoch: int = 1, first_seq: int = 1, kept: int = 0) -> Stream:
+    stream = Stream(epoch=epoch, first_seq=first_seq)
+    stream.add("run_started", host="h", pid=1, rollouts_kept=kept)
+    return stream
+
+
+def test_an_attempt_that_keeps_rollouts_removes_only_what_was_unfinished() -> None:
+    run, claim = launched()
+    stream = collecting()
+    stream.add("iteration_started", iteration=0, policy_version=0, task_ids=["a", "b"])
+    stream.trajectory(ref(0, "a", 0))
+    stream.trajectory(ref(0, "a", 1), finish=False)
+    stream.trajectory(ref(0, "b", 0), finish=False)
+    stream.add("alert", severity="warning", code="infrastructure_rate", message="m", iteration=0)
+    post(claim, stream)
+    kept = Trajectory.objects.get(run=run, index=0, task_key="a")
+    newer = relaunched(run, claim)
+    again = collecting(2, stream.next_seq, kept=1)
+    post(newer, again)
+    assert Trajectory.objects.get(run=run) == kept
+    assert Step.objects.filter(trajectory=kept).count() == Step.objects.count() == 2
+    assert TestResult.objects.filter(trajectory=kept).exists()
+    assert [(g.task_key, g.size, g.num_finished, g.num_solved) for g in Group.objects.filter(run=run)] == [
+        ("a", 1, 1, 1)
+    ]
+    assert [i.index for i in Iteration.objects.filter(run=run)] == [0]
+    assert not Alert.objects.filter(run=run, code="infrastructure_rate").exists()
+    again.trajectory(ref(0, "a", 1))
+    again.trajectory(ref(0, "b", 0), reward=0.0)
+    post(newer, again, 1)
+    assert Trajectory.objects.filter(run=run, state="finished").count() == 3
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_rollout_that_was_lost_is_replaced_when_its_own_attempt_repeats_it(apart: bool) -> None:
+    run, claim = launched()
+    stream = collecting()
+    stream.trajectory(ref(0, "a", 0), steps=3, reward=None, termination="env_error")
+    stream.trajectory(ref(0, "b", 0), steps=3, reward=0.0)
+    repeated = len(stream.lines)
+    for task in ("a", "b"):
+        stream.trajectory(ref(0, task, 0), steps=1)
+    if apart:
+        post(claim, stream, 0, repeated)
+        first = Trajectory.objects.get(run=run, task_key="a")
+        post(claim, stream, repeated)
+        assert Trajectory.objects.get(run=run, task_key="a").pk == first.pk
+    else:
+        post(claim, stream)
+    found = Trajectory.objects.filter(run=run).order_by("task_key")
+    assert [(t.reward, t.num_steps, t.termination) for t in found] == [
+        (1.0, 1, "submitted"),
+        (0.0, 3, "submitted"),
+    ]
+    assert [Step.objects.filter(trajectory=t).count() for t in found] == [1, 3]
+    assert Group.objects.get(run=run, task_key="a").num_solved == 1
+
+
+def test_the_record_of_a_rollout_that_was_closed_with_its_run_is_completed(tmp_path: Path) -> None:
+    run, claim = launched()
+    stream = collecting()
+    stream.trajectory(ref(0, "a", 0), steps=2, finish=False)
+    shipped = len(stream.lines)
+    stream.step(ref(0, "a", 0), 2)
+    stream.finished(ref(0, "a", 0), steps=3)
+    post(claim, stream, 0, shipped)
+    attempts.give_up(run_id=run.pk, to=RunState.FAILED, reason="its process fell silent")
+    assert Trajectory.objects.get(run=run).termination == "cancelled"
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(stream.body())
+    ingest.ingest_spool(run_id=run.pk, path=path)
+    found = Trajectory.objects.get(run=run)
+    assert (found.termination, found.num_steps, found.reward, found.error) == ("submitted", 3, 1.0, "")
+    assert Step.objects.filter(trajectory=found).count() == 3
+
+
+def test_the_state_of_a_collection_is_stored_until_the_next_attempt_begins() -> None:
+    run, claim = launched()
+    stream = collecting()
+    state = {
+        "graded": 30, "solved": 12, "lost": 2, "running": 8, "grading": 3, "steps": 300, "cost": 1.25,
+        "prompt_tokens": 9000, "generated_tokens": 40_000, "per_hour": 1200.0, "seconds_left": 96.0,
+    }  # fmt: skip
+    stream.add("run_progress", message="rollouts", done=32, total=64, collection=state)
+    post(claim, stream)
+    run.refresh_from_db()
+    assert (run.progress_done, run.progress_total, run.collection) == (32, 64, state)
+    newer = relaunched(run, claim)
+    post(newer, collecting(2, stream.next_seq, kept=30))
+    run.refresh_from_db()
+    assert run.collection == {}
+
+
+def test_tasks_of_evaluations_may_be_of_another_dataset() -> None:
+    other = Dataset.objects.create(name="other")
+    run = make_run(**{"evaluation.dataset": "other"})
+    trained = Dataset.objects.get(name="quickstart")
+    own = Task.objects.create(dataset=trained, key="a", instance_id="a", split="train")
+    evaluated = Task.objects.create(dataset=other, key="c", instance_id="c", split="heldout")
+    run, claim = launched(run)
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0))
+    stream.trajectory(ref(0, "c", 0, phase="eval:heldout"))
+    stream.trajectory(ref(0, "a", 0, phase="eval:train"))
+    post(claim, stream)
+    found = Trajectory.objects.filter(run=run).values_list("phase", "task")
+    assert set(found) == {("train", own.pk), ("eval:heldout", evaluated.pk), ("eval:train", own.pk)}
+
+
+def test_the_dataset_of_evaluations_must_be_here() -> None:
+    run = make_run(**{"evaluation.dataset": "absent"})
+    with pytest.raises(ConfigError, match=r"dataset 'absent' is not here.*evaluation\.dataset"):
+        runs.start(run=run)

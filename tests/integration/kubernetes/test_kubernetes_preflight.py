@@ -1,0 +1,179 @@
+"""Preflight and network probes of the Kubernetes backend."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.kubernetes import KubernetesConfig
+from engine.config.sandbox import SandboxConfig
+from engine.errors import PreflightError
+from engine.sandbox.kubernetes import network
+from engine.sandbox.kubernetes.backend import KubernetesBackend
+from engine.sandbox.kubernetes.manifests.preload import daemon_set
+from engine.sandbox.kubernetes.owner import leases_path
+from engine.sandbox.preflight import preflight
+from tests.builders.kubernetes_builders import (
+    IMAGE,
+    NAMESPACE,
+    PATIENCE_S,
+    SPEC,
+    as_admin,
+    opened,
+    prepared,
+    until,
+    until_async,
+)
+from tests.fakes.cluster import FakeCluster, NodeSpec
+
+
+async def test_a_prepared_cluster_passes_preflight(cluster: FakeCluster) -> None:
+    async with opened(cluster, preflight_image=IMAGE) as backend:
+        assert await preflight(backend) == []
+
+
+async def test_preflight_says_that_it_started_no_sandbox_until_it_knows_an_image(
+    cluster: FakeCluster,
+) -> None:
+    async with opened(cluster) as backend:
+        (found,) = await preflight(backend)
+        assert found.severity == "warning"
+        assert "sandbox.kubernetes.preflight_image" in found.message
+        assert cluster.counters.pods_created == 1
+        async with backend.open(SPEC):
+            assert await preflight(backend) == []
+    assert cluster.counters.pods_created == 5
+
+
+async def test_preflight_takes_an_image_that_was_preloaded(cluster: FakeCluster) -> None:
+    reference = "registry.test/demo:1"
+    cluster.registry.add(reference, "reference")
+    cluster.registry.add("registry.k8s.io/pause:3.10", "reference")
+    api = await as_admin(cluster)
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
+    await api.create(path, daemon_set(KubernetesConfig(namespace=NAMESPACE), [reference]))
+    nodes = [f"node-{number}" for number in range(3)]
+    await until(lambda: all(reference in cluster.kubelet.node_images(node).present for node in nodes))
+    async with opened(cluster) as backend:
+        await until_async(lambda: _is_content(backend))
+    await api.delete(f"{path}/trainyard-preload")
+    await api.close()
+
+
+async def _is_content(backend: KubernetesBackend) -> bool:
+    return await preflight(backend) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"nodes": []}, "no nodes available to schedule pods"),
+        ({"scheduler": False}, "no scheduler has looked at it"),
+        ({}, "0/3 nodes are available"),
+    ],
+    ids=["no nodes", "no scheduler", "cordoned nodes"],
+)
+async def test_preflight_finds_that_no_node_takes_a_pod(
+    cluster_home: Path, options: dict[str, Any], why: str
+) -> None:
+    async with prepared(cluster_home, **options) as cluster:
+        api = await as_admin(cluster)
+        if not options:
+            for number in range(3):
+                await api.patch(f"/api/v1/nodes/node-{number}", {"spec": {"unschedulable": True}})
+        async with opened(cluster, preflight_timeout_s=2.0, preflight_image=IMAGE) as backend:
+            (found,) = await preflight(backend)
+        assert found.severity == "error"
+        assert why in found.message
+        assert (await api.list(leases_path(NAMESPACE)))["items"] == []
+        await api.close()
+
+
+async def test_preflight_finds_a_node_whose_kubelet_is_dead(cluster_home: Path) -> None:
+    async with prepared(cluster_home, nodes=[NodeSpec(name="only")], eviction_after_s=300.0) as cluster:
+        cluster.kubelet.lost.add("only")
+        async with opened(cluster, preflight_timeout_s=2.0) as backend:
+            (found,) = await preflight(backend)
+        assert "Node only did not begin to run a pod" in found.message
+
+
+async def test_preflight_names_what_is_missing(cluster: FakeCluster) -> None:
+    async with opened(cluster, max_live=5000, runtime_class="gvisor", priority_class="important") as backend:
+        found = await preflight(backend)
+    assert any("Runtime class gvisor" in line.message for line in found)
+    assert any("Priority class important" in line.message for line in found)
+    quotas = [line for line in found if "Quotas leave room for" in line.message]
+    assert [line.severity for line in quotas] == ["warning"]
+    assert "Quotas leave room for 1024 of 5000 sandboxes" in quotas[0].message
+    assert quotas[0].message.count(" used, room for ") > 1
+    stranger = str(cluster.kubeconfig_of_user("stranger"))
+    async with opened(cluster, kubeconfig=stranger, connect="exec") as backend:
+        by_remedy = [line.message for line in await preflight(backend) if "may not" in line.message]
+    assert len(by_remedy) == 2
+    assert "may not create pods, get pods" in by_remedy[0]
+    assert "kubectl apply -k deploy/kubernetes/sandbox and" in by_remedy[0]
+    assert "may not create pods/exec, get pods/exec" in by_remedy[1]
+    assert "kubectl apply -k deploy/kubernetes/sandbox/exec and" in by_remedy[1]
+    async with opened(cluster, kubeconfig=str(cluster.kubeconfig), namespace="elsewhere") as backend:
+        found = await preflight(backend)
+    assert any("Namespace elsewhere does not exist" in line.message for line in found)
+    assert any("no network policy" in line.message for line in found)
+
+
+async def test_preflight_of_no_cluster_at_all(tmp_path: Path) -> None:
+    config = KubernetesConfig(kubeconfig=str(tmp_path / "missing"))
+    found = await preflight(KubernetesBackend(SandboxConfig(backend="kubernetes", kubernetes=config)))
+    assert len(found) == 1
+    assert "no usable cluster configuration" in found[0].message
+
+
+async def test_an_open_network_is_refused(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def open_to_all(*_: object) -> list[str]:
+        return ["10.96.0.1:443"]
+
+    monkeypatch.setattr(network, "_try", open_to_all)
+    monkeypatch.setattr(network, "_SETTLE_S", 0.01)
+    async with opened(cluster) as backend:
+        for _ in range(2):
+            with pytest.raises(PreflightError, match=r"10\.96\.0\.1:443"):
+                async with backend.open(SPEC):
+                    pass
+    async with opened(cluster, require_network_policy=False) as backend, backend.open(SPEC):
+        pass
+
+
+async def test_pods_that_reach_each_other_are_refused(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "_REACH", "print('%s:%d' % (HOST, PORT))")
+    monkeypatch.setattr(network, "_SETTLE_S", 0.01)
+    async with opened(cluster) as backend, backend.open(SPEC) as first:
+        address = backend._session.fleet.pods[first.id].address  # type: ignore[union-attr]
+        for _ in range(2):
+            with pytest.raises(PreflightError, match=address.replace(".", r"\.")):
+                async with backend.open(SPEC):
+                    pass
+    async with (
+        opened(cluster, require_network_policy=False) as backend,
+        backend.open(SPEC),
+        backend.open(SPEC),
+    ):
+        pass
+
+
+async def test_pods_are_tried_again_until_one_could_listen(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(cluster) as backend, backend.open(SPEC):
+        with monkeypatch.context() as patched:
+            patched.setattr(network, "_LISTEN", "raise SystemExit(1)")
+            async with backend.open(SPEC):
+                assert not backend._network._pods_done
+        give_up = time.monotonic() + PATIENCE_S
+        while not backend._network._pods_done:
+            assert time.monotonic() < give_up
+            async with backend.open(SPEC):
+                pass

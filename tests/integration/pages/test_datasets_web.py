@@ -1,0 +1,192 @@
+"""Mirroring dataset folders, importing trajectories, accounts and commands."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+
+from engine.errors import DatasetError
+from engine.types import RunState
+from tests.builders.event_builders import Stream, ref
+from tests.builders.web_builders import launched, make_run, make_user, post
+from webapp.models import Dataset, Group, Run, Task, TaskAnswer, Trajectory
+from webapp.permissions import Role
+from webapp.services.access import accounts
+from webapp.services.access.accounts import AccountError
+from webapp.services.dataset import datasets
+from webapp.services.ingestion import ingest, trajectories
+from webapp.services.run import runs, states
+
+pytestmark = pytest.mark.django_db
+R2E_FILE = Path(__file__).resolve().parents[4] / "shared" / "data" / "r2e_gym" / "trajectories.jsonl"
+
+
+@pytest.fixture
+def home(settings: Any, tmp_path: Path) -> Path:
+    settings.TRAINYARD_HOME = tmp_path
+    return tmp_path
+
+
+def write_dataset(home: Path, name: str, keys: list[str]) -> None:
+    folder = home / "datasets" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "dataset.json").write_text(json.dumps({"format": 1, "provenance": {"sources": ["x"]}}))
+    tasks = [
+        {"id": key, "instance_id": f"i-{key}", "repo": "r", "base_commit": "c", "image": "local:x",
+         "problem_statement": "nul \0 and \u2028", "split": "train" if key < "k3" else "heldout"}
+        for key in keys
+    ]  # fmt: skip
+    answers = [{"id": key, "gold_patch": f"gold {key}", "fail_to_pass": ["t"]} for key in keys]
+    for file, rows in (("tasks.jsonl", tasks), ("answers.jsonl", answers)):
+        (folder / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_folder_is_mirrored_and_what_left_it_stays_inactive(home: Path) -> None:
+    write_dataset(home, "d", ["k1", "k2", "k3"])
+    dataset = datasets.sync(name="d")
+    assert (dataset.num_tasks, dataset.splits) == (3, {"train": 2, "heldout": 1})
+    assert TaskAnswer.objects.get(task__key="k2").gold_patch == "gold k2"
+    first = Task.objects.get(key="k1")
+    assert first.problem_statement == "nul \ufffd and \u2028"
+    write_dataset(home, "d", ["k1", "k4"])
+    datasets.sync(name="d")
+    assert dict(Task.objects.values_list("key", "active")) == {
+        "k1": True,
+        "k2": False,
+        "k3": False,
+        "k4": True,
+    }
+    assert Task.objects.get(key="k1").pk == first.pk
+
+
+def test_trajectories_find_their_tasks_when_the_dataset_comes_later(home: Path) -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "k1", 0))
+    post(claim, stream)
+    assert Trajectory.objects.get(run=run).task is None
+    write_dataset(home, "quickstart", ["k1"])
+    datasets.sync(name="quickstart")
+    task = Task.objects.get(key="k1")
+    assert Trajectory.objects.get(run=run).task == task
+    assert Group.objects.get(run=run).task == task
+
+
+@pytest.mark.parametrize("broken", ["dataset.json", "tasks.jsonl", "answers.jsonl"])
+def test_a_broken_folder_changes_nothing(home: Path, broken: str) -> None:
+    write_dataset(home, "d", ["k1"])
+    datasets.sync(name="d")
+    (home / "datasets" / "d" / broken).write_text("{\n")
+    with pytest.raises(DatasetError, match=broken):
+        datasets.sync(name="d")
+    (home / "datasets" / "d" / broken).unlink()
+    with pytest.raises(DatasetError, match="cannot read"):
+        datasets.sync(name="d")
+    assert Task.objects.filter(active=True).count() == 1
+
+
+def test_a_finished_curation_asks_for_its_dataset(
+    home: Path, django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs.create(recipe="quickstart-dataset", overrides={"curation.output": "mine"})
+    run, claim = launched(run)
+    stream = Stream()
+    stream.started()
+    stream.add("run_finished", state="succeeded", summary={"dataset": "mine"})
+    sent: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("webapp.dispatch.send", lambda *arguments: sent.append(arguments))
+    with django_capture_on_commit_callbacks(execute=True):
+        post(claim, stream)
+    assert ("trainyard.sync_dataset", "mine", run.pk) in sent
+
+
+def test_an_import_is_a_run_that_succeeded() -> None:
+    stream = Stream()
+    stream.trajectory(ref(0, "k1", 0))
+    stream.trajectory(ref(0, "k1", 1), reward=0.0)
+    task = {"task": {"id": "k1", "instance_id": "i"}, "answer": {"gold_patch": "g"}, "split": "imported"}
+    lines = [json.dumps(task).encode(), *stream.lines]
+    run = trajectories.import_lines(file_name="some file.jsonl", lines=lines)
+    assert (run.state, run.kind, run.name) == ("succeeded", "rollout", "some file.jsonl")
+    assert Task.objects.get(dataset__name="some-file.jsonl").instance_id == "i"
+    assert set(Trajectory.objects.filter(run=run).values_list("task__key", "reward")) == {
+        ("k1", 1.0),
+        ("k1", 0.0),
+    }
+    with pytest.raises(ingest.MalformedError):
+        trajectories.import_lines(file_name="other.jsonl", lines=[*lines, b"{}"])
+
+
+@pytest.mark.skipif(not R2E_FILE.exists(), reason="the shared R2E-Gym trajectories are not here")
+def test_real_trajectories_are_imported_whole() -> None:
+    out = StringIO()
+    call_command("import_trajectories", str(R2E_FILE), format="r2e-gym", stdout=out)
+    run = Run.objects.get()
+    assert "10 trajectories" in out.getvalue()
+    wanted = [len(json.loads(line)["trajectory_steps"]) for line in R2E_FILE.open()]
+    assert sorted(t.steps.count() for t in run.trajectories.all()) == sorted(wanted)
+
+
+def test_commands_do_what_pages_do(home: Path) -> None:
+    Dataset.objects.create(name="quickstart")
+    out = StringIO()
+    call_command("launch", "quickstart", set=["trainer.iterations=2", "name=from a shell"], stdout=out)
+    run = Run.objects.get()
+    assert (run.state, run.name, run.config["trainer"]["iterations"]) == ("queued", "from a shell", 2)
+    call_command("clone_run", str(run.pk), set=["seed=5"], stdout=out)
+    clone = Run.objects.get(parent=run)
+    assert (clone.state, clone.config["seed"], clone.config["trainer"]["iterations"]) == ("draft", 5, 2)
+    call_command("stop_run", str(run.pk), stdout=out)
+    run.refresh_from_db()
+    assert run.state == "stopped"
+    call_command("resume_run", str(run.pk), stdout=out)
+    call_command("runs", stdout=out)
+    assert "2 of 2 runs" in out.getvalue()
+    for arguments in (["stop_run", "999"], ["launch", "nonsense"], ["pause_run", str(clone.pk)]):
+        with pytest.raises(CommandError):
+            call_command(*arguments, stdout=out)
+
+
+def test_pausing_only_what_runs() -> None:
+    run = make_run()
+    with pytest.raises(states.IllegalTransitionError):
+        runs.pause(run=run)
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    post(claim, stream)
+    runs.pause(run=run)
+    assert (run.state, run.desired) == ("running", "pause")
+    again = Stream(first_seq=2)
+    again.add("run_paused")
+    post(claim, again)
+    runs.resume(run=run)
+    assert (run.state, run.desired) == ("paused", "run")
+    states.move(run_id=run.pk, to=RunState.SUCCEEDED)
+    for action in (runs.pause, runs.resume, runs.stop, runs.start):
+        with pytest.raises(states.IllegalTransitionError):
+            action(run=run)
+
+
+def test_the_first_admin_gets_a_password_once_and_the_last_one_stays() -> None:
+    out = StringIO()
+    call_command("ensure_admin", stdout=out)
+    assert "password" in out.getvalue()
+    again = StringIO()
+    call_command("ensure_admin", stdout=again)
+    assert again.getvalue() == ""
+    admin = User.objects.get(username="admin")
+    with pytest.raises(AccountError, match="last admin"):
+        accounts.set_role(user=admin, role=Role.VIEWER)
+    with pytest.raises(AccountError, match="last admin"):
+        accounts.set_active(user=admin, active=False)
+    make_user("ada", Role.ADMIN)
+    accounts.set_role(user=admin, role=Role.VIEWER)
+    assert not admin.is_superuser

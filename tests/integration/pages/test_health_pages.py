@@ -1,0 +1,352 @@
+"""The health page, its live updates, its actions, and the same through the API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.test import Client
+
+from engine.datasets.health import row_content, row_standings
+from engine.datasets.store import save_dataset
+from engine.events.health import MutantCoverage, RowStatus, Side, SideOutcome, append
+from engine.grading.counterfactual.base import Reference
+from engine.grading.counterfactual.store import FileReferences
+from engine.types import TaskRow, Verdict
+from tests.builders.event_builders import Stream, ref
+from tests.builders.html_regions import inner_html, links, tight
+from tests.builders.web_builders import launched, make_user, post
+from tests.unit.datasets.test_health import make_row, record
+from webapp.live.fragments import Subscription, snapshot
+from webapp.models import Run, Task
+from webapp.permissions import Role
+from webapp.services.access import accounts
+from webapp.services.dataset import datasets
+from webapp.services.run import attempts, runs
+
+pytestmark = pytest.mark.django_db
+STATUSES = (
+    RowStatus.VALID,
+    RowStatus.VALID,
+    RowStatus.NOOP_PASSES,
+    RowStatus.GOLD_FAILS,
+    RowStatus.FLAKY,
+    RowStatus.INFRA,
+)
+SIDES = {
+    RowStatus.VALID: ("failed", "passed"), RowStatus.NOOP_PASSES: ("passed", "passed"),
+    RowStatus.GOLD_FAILS: ("failed", "failed"), RowStatus.FLAKY: ("failed", "flaky"),
+    RowStatus.INFRA: ("infra", "infra"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def rows(settings: Any, tmp_path: Path) -> list[TaskRow]:
+    """Seven rows of which the last was never validated."""
+    settings.TRAINYARD_HOME = tmp_path
+    made = [make_row(f"row-{number}") for number in range(7)]
+    save_dataset(tmp_path, "d", made, {})
+    found = [
+        record(row, status, **_sides(status), flaky_tests=["t::a"] if status is RowStatus.FLAKY else [])
+        for row, status in zip(made, STATUSES, strict=False)
+    ]
+    append(tmp_path / "datasets" / "d", found)
+    datasets.sync(name="d")
+    return made
+
+
+def _sides(status: RowStatus) -> dict[str, Any]:
+    verdicts = {
+        "passed": [Verdict.PASSED] * 2, "failed": [Verdict.FAILED] * 2,
+        "flaky": [Verdict.PASSED, Verdict.FAILED], "infra": [Verdict.INFRA_ERROR],
+    }  # fmt: skip
+    return {
+        name: Side(outcome=SideOutcome(outcome), verdicts=verdicts[outcome], seconds=[0.4, 0.8])
+        for name, outcome in zip(("noop", "gold"), SIDES[status], strict=True)
+    }
+
+
+def client(role: Role) -> Client:
+    found = Client()
+    found.force_login(make_user(f"a-{role}", role))
+    return found
+
+
+def text(of: Client, address: str) -> str:
+    response = of.get(address)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def test_the_page_counts_every_task(rows: list[TaskRow]) -> None:
+    context = client(Role.VIEWER).get("/datasets/d/health/").context
+    assert {count.status: count.tasks for count in context["statuses"]} == {
+        "valid": 2, "noop_passes": 1, "gold_fails": 1, "flaky": 1, "infra": 1, "": 1,
+    }  # fmt: skip
+    assert (context["num_validated"], context["num_quarantined"]) == (6, 3)
+    cells = {(c.noop, c.gold): c.tasks for _, row in context["matrix"] for c in row if c.tasks}
+    assert cells == {
+        ("failed", "passed"): 2, ("passed", "passed"): 1, ("failed", "failed"): 1, ("failed", "flaky"): 1,
+        ("infra", "infra"): 1,
+    }  # fmt: skip
+    assert [task.instance_id for task in context["quarantined"].rows] == ["row-2", "row-3", "row-4"]
+    assert [bin.amounts for bin in context["time_bins"]] == [(6, 6)]
+    assert context["times"][0][1].median == pytest.approx(0.6)
+
+
+def test_the_page_and_the_api_count_tests_that_can_be_made_false(rows: list[TaskRow], tmp_path: Path) -> None:
+    viewer = client(Role.VIEWER)
+    assert viewer.get("/datasets/d/health/").context["mutants"] is None
+    coverage = (
+        MutantCoverage(value=700, changed=1200, added=30, none=4, variants=3),
+        MutantCoverage(none=5, note="no test file in a known language was found"),
+    )
+    found = [
+        record(row, RowStatus.VALID, coverage=one, run="9", time=2.0)
+        for row, one in zip(rows, coverage, strict=False)
+    ]
+    append(tmp_path / "datasets" / "d", found)
+    datasets.sync(name="d")
+
+    token = accounts.create_token(user=make_user("api", Role.VIEWER), name="t")
+    api = Client(headers={"Authorization": f"Bearer {token}"})
+    counts = {
+        "value": 700, "changed": 1200, "added": 30, "none": 9,
+        "tasks": 2, "tasks_without": 1, "tasks_failed": 0,
+    }  # fmt: skip
+    assert api.get("/api/v1/datasets/d/health").json()["mutants"] == counts
+    shown = tight(inner_html(text(viewer, "/datasets/d/health/"), "health-body"))
+    assert "1,939 required tests of 2 tasks" in shown.replace("\u202f", ",")
+    assert "graded without counterfactual runs" in shown
+    page = text(viewer, f"/datasets/d/tasks/{rows[1].task.id}/")
+    assert "0 quiet, 0 changed, 0 added, 5 none" in page
+    assert "no test file in a known language was found" in page
+    told = api.get(f"/api/v1/datasets/d/tasks/{rows[0].task.id}/health").json()
+    assert told["validations"][0]["coverage"] == coverage[0].model_dump()
+    assert told["validations"][1]["coverage"] is None
+
+
+def test_proofs_of_curation_and_first_use_are_shown_before_any_validation(
+    settings: Any, tmp_path: Path
+) -> None:
+    """Those of validated rows too; of several proofs of one content the newest counts."""
+    settings.TRAINYARD_HOME = tmp_path
+    made = [make_row(f"row-{number}") for number in range(3)]
+    save_dataset(tmp_path, "d", made, {})
+    store = FileReferences(tmp_path / "datasets" / "d")
+    failed = Reference(content=row_content(made[1]), problem="the sandbox did not start")
+    asyncio.run(store.save(made[1], failed))
+    asyncio.run(store.save(made[0], Reference(content="another", problem="of other content")))
+    asyncio.run(store.save(made[0], Reference(content=row_content(made[0]), note="no test file")))
+    datasets.sync(name="d")
+
+    viewer = client(Role.VIEWER)
+    context = viewer.get("/datasets/d/health/").context
+    assert context["num_validated"] == 0
+    counts = context["mutants"]
+    assert (counts.tasks, counts.tasks_without, counts.tasks_failed) == (2, 1, 1)
+    shown = tight(inner_html(text(viewer, "/datasets/d/health/"), "health-body"))
+    assert "the sandbox did not start" in shown
+    pages = [text(viewer, f"/datasets/d/tasks/{row.task.id}/") for row in made]
+    assert "no test file" in pages[0]
+    assert "the proof failed: the sandbox did not start" in pages[1]
+    assert "not proven yet" in pages[2]
+
+    token = accounts.create_token(user=make_user("api", Role.VIEWER), name="t")
+    api = Client(headers={"Authorization": f"Bearer {token}"})
+    proofs = [api.get(f"/api/v1/datasets/d/tasks/{row.task.id}/health").json()["proof"] for row in made]
+    assert proofs[0]["coverage"]["note"] == "no test file"
+    assert (proofs[1]["problem"], proofs[1]["coverage"]) == ("the sandbox did not start", None)
+    assert proofs[2] is None
+
+    append(
+        tmp_path / "datasets" / "d",
+        [record(made[1], RowStatus.VALID, coverage=MutantCoverage(changed=2, variants=3), run="9", time=9e9)],
+    )
+    datasets.sync(name="d")
+    out = StringIO()
+    call_command("sync_dataset", "d", stdout=out)
+    counts = viewer.get("/datasets/d/health/").context["mutants"]
+    assert (counts.changed, counts.tasks_failed) == (2, 0)
+    assert json.loads(out.getvalue().splitlines()[1]) == {"false_tests": asdict(counts)}
+
+
+def test_the_list_says_how_much_of_each_dataset_is_known(rows: list[TaskRow], tmp_path: Path) -> None:
+    save_dataset(tmp_path, "e", [make_row("other")], {})
+    datasets.sync(name="e")
+    runs.create(recipe="quickstart", overrides={"dataset.name": "d"})
+    found = client(Role.VIEWER).get("/datasets/").context["datasets"]
+    told = {one.name: (one.num_tasks, one.num_validated, one.num_quarantined, one.num_runs) for one in found}
+    assert told == {"d": (7, 6, 3, 1), "e": (1, 0, 0, 0)}
+
+
+def test_every_number_leads_to_its_tasks(rows: list[TaskRow]) -> None:
+    viewer = client(Role.VIEWER)
+    context = viewer.get("/datasets/d/health/").context
+    wanted = {count.url: count.tasks for count in (*context["statuses"], *context["solved"])}
+    wanted |= {cell.url: cell.tasks for _, row in context["matrix"] for cell in row}
+    for url, tasks in wanted.items():
+        assert viewer.get(url).context["page"].total == tasks, url
+
+
+def test_a_dataset_that_was_never_validated_says_what_will_be_here(
+    rows: list[TaskRow], tmp_path: Path
+) -> None:
+    save_dataset(tmp_path, "e", [make_row("other")], {})
+    datasets.sync(name="e")
+    assert "Not validated yet" in text(client(Role.VIEWER), "/datasets/e/health/")
+    assert "Validate this dataset" in text(client(Role.OPERATOR), "/datasets/e/health/")
+    assert client(Role.ADMIN).get("/datasets/nowhere/health/").status_code == 404
+
+
+def test_a_validation_is_started_and_watched_live(rows: list[TaskRow]) -> None:
+    operator = client(Role.OPERATOR)
+    form = {"rows": "unvalidated", "split": "train", "repeats": "2", "backend": "local"}
+    response = operator.post("/datasets/d/validate/", form)
+    assert response["Location"] == "/datasets/d/health/"
+    run = Run.objects.get(recipe="validate-dataset")
+    assert (run.state, run.created_by) == ("queued", response.wsgi_request.user)
+    assert run.config["validation"] | {"rows": "unvalidated", "repeats": 2} == run.config["validation"]
+    run, claim = launched_again(run)
+    stream = Stream()
+    stream.started()
+    stream.add("run_progress", message="validated: 1 flaky", done=1, total=1)
+    stream.add(
+        "task_validated", record=record(rows[6], RowStatus.FLAKY, run=str(run.pk)).model_dump(mode="json")
+    )
+    post(claim, stream)
+    page = text(operator, "/datasets/d/health/")
+    assert 'data-live-page="health"' in page
+    assert "validated: 1 flaky" in page
+    live = snapshot(Subscription("health", run.pk, ("d",), (), Role.OPERATOR))
+    assert tight(live.html["health-body"]) == tight(inner_html(page, "health-body"))
+    stream.add(
+        "run_finished", state="succeeded", summary={"dataset": "d", "rows": 1, "flaky": 1, "seconds": 2.0}
+    )
+    post(claim, stream, 3)
+    assert "data-live-page" not in text(operator, "/datasets/d/health/")
+    told = [row.text for row in operator.get(f"/runs/{run.pk}/").context["panel"].rows]
+    assert told[0] == "succeeded"
+    assert told[1].startswith(f"{rows[6].task.id} · flaky")
+    kinds = dict(operator.get(f"/runs/{run.pk}/").context["panel"].kinds)
+    assert "task_validated" in kinds
+    assert not kinds.keys() & {"validation", "decision"}, "records are no events"
+
+
+def test_a_task_with_many_tests_says_how_many(rows: list[TaskRow], tmp_path: Path) -> None:
+    many = make_row("many", fail_to_pass=tuple(f"t::{n}" for n in range(500)), test_command="t " * 9_999)
+    save_dataset(tmp_path, "e", [many], {})
+    datasets.sync(name="e")
+    page = text(client(Role.OPERATOR), f"/datasets/e/tasks/{many.task.id}/")
+    assert "500 tests" in page
+    assert "showing 200 of 500" in page
+    assert "t::199<" in page
+    assert "t::200<" not in page
+    seen = text(client(Role.VIEWER), f"/datasets/e/tasks/{many.task.id}/")
+    assert "t::1<" not in seen
+
+
+def launched_again(run: Run) -> Any:
+    claim = attempts.claim_launch(run_id=run.pk)
+    assert claim is not None
+    run.refresh_from_db()
+    return run, claim
+
+
+def test_an_impossible_validation_is_refused_with_its_reason(rows: list[TaskRow]) -> None:
+    operator = client(Role.OPERATOR)
+    page = operator.post("/datasets/d/validate/", {"repeats": "0", "rows": "none"}, follow=True)
+    assert "No validation was started: validation.repeats" in page.content.decode()
+    assert not Run.objects.exists()
+
+
+def test_people_quarantine_and_release_on_the_task_page(rows: list[TaskRow], tmp_path: Path) -> None:
+    operator = client(Role.OPERATOR)
+    address = f"/datasets/d/tasks/{rows[0].task.id}/"
+    assert "Quarantine task" in text(operator, address)
+    page = operator.post(f"{address}quarantine/", {"quarantined": "yes", "reason": "it leaks"}, follow=True)
+    assert "it leaks" in page.content.decode()
+    standing = row_standings(tmp_path / "datasets" / "d", rows)[rows[0].task.id]
+    assert (standing.quarantined, standing.by) == (True, "a-operator")
+    refused = operator.post(f"{address}quarantine/", {"quarantined": "no", "reason": " "}, follow=True)
+    assert "Nothing was changed: say why" in refused.content.decode()
+    operator.post(f"{address}quarantine/", {"quarantined": "no", "reason": "it does not"})
+    assert not Task.objects.get(key=rows[0].task.id).quarantined
+    viewer = client(Role.VIEWER)
+    assert viewer.post(f"{address}quarantine/", {"reason": "x"}).status_code == 403
+    assert viewer.post("/datasets/d/validate/").status_code == 403
+    assert "Quarantine task" not in text(viewer, address)
+    assert not [link for link in links(text(viewer, "/datasets/d/health/")) if "run/new" in link]
+
+
+def test_the_task_page_shows_the_history_and_the_solve_rate(rows: list[TaskRow]) -> None:
+    run, claim = launched(runs.create(recipe="quickstart", overrides={"dataset.name": "d"}))
+    stream = Stream()
+    stream.started()
+    for index in range(4):
+        stream.trajectory(ref(0, rows[4].task.id, index), steps=1, reward=float(index < 1))
+    post(claim, stream)
+    page = text(client(Role.VIEWER), f"/datasets/d/tasks/{rows[4].task.id}/")
+    assert "25.0" in page
+    assert "of 4 graded rollouts, 95 % interval 4.6" in page
+    assert "t::a" in page
+    assert "1 / 2" in page
+    context = client(Role.ADMIN).get("/datasets/d/health/").context
+    assert {count.status: count.tasks for count in context["solved"]} == {
+        "none": 0, "mixed": 1, "all": 0, "unmeasured": 6,
+    }  # fmt: skip
+
+
+def test_the_api_says_and_does_the_same(rows: list[TaskRow]) -> None:
+    def caller(role: Role) -> Client:
+        token = accounts.create_token(user=make_user(f"api-{role}", role), name="t")
+        return Client(headers={"Authorization": f"Bearer {token}"})
+
+    def send(of: Client, path: str, body: Any) -> Any:
+        return of.post(f"/api/v1{path}", json.dumps(body), content_type="application/json")
+
+    viewer, operator = caller(Role.VIEWER), caller(Role.OPERATOR)
+    health = viewer.get("/api/v1/datasets/d/health").json()
+    assert (health["num_validated"], health["num_quarantined"], health["statuses"]["valid"]) == (6, 3, 2)
+    task = f"/datasets/d/tasks/{rows[4].task.id}"
+    told = viewer.get(f"/api/v1{task}/health").json()
+    assert (told["health"], told["validations"][0]["flaky_tests"]) == ("flaky", ["t::a"])
+    assert told["solve_rate"] | {"kind": "unmeasured", "graded": 0} == told["solve_rate"]
+    listed = viewer.get("/api/v1/datasets/d/tasks?health=quarantined").json()
+    assert [item["instance_id"] for item in listed["items"]] == ["row-2", "row-3", "row-4"]
+    assert viewer.get("/api/v1/datasets/d/tasks?solved=unmeasured").json()["total"] == 7
+    decision = {"quarantined": False, "reason": "fine"}
+    assert send(viewer, f"{task}/quarantine", decision).status_code == 403
+    assert send(operator, f"{task}/quarantine", decision).json()["quarantined"] is False
+    assert send(operator, f"{task}/quarantine", {"quarantined": True, "reason": ""}).status_code == 422
+    assert send(viewer, "/datasets/d/validate", {}).status_code == 403
+    made = send(operator, "/datasets/d/validate", {"repeats": 1, "overrides": {"grading.max_parallel": 5}})
+    assert (made.status_code, made.json()["kind"]) == (201, "validate")
+    assert Run.objects.get(pk=made.json()["id"]).config["grading"]["max_parallel"] == 5
+    assert send(operator, "/datasets/d/validate", {"rows": "nonsense"}).status_code == 422
+
+
+@pytest.mark.parametrize("repeats", ["0", "many", "9" * 30])
+def test_a_number_of_repeats_that_is_none_is_refused(rows: list[TaskRow], repeats: str) -> None:
+    page = client(Role.OPERATOR).post("/datasets/d/validate/", {"repeats": repeats}, follow=True)
+    assert "No validation was started: validation.repeats" in page.content.decode()
+    assert not Run.objects.exists()
+
+
+def test_the_character_nul_breaks_nothing(rows: list[TaskRow]) -> None:
+    operator = client(Role.OPERATOR)
+    task = f"/datasets/d/tasks/{rows[0].task.id}"
+    reason = {"quarantined": "yes", "reason": "odd\0row"}
+    assert operator.post(f"{task}/quarantine/", reason).status_code == 302
+    assert Task.objects.get(key=rows[0].task.id).quarantine_reason == "oddrow"
+    assert operator.get("/datasets/d%00/").status_code == 404
+    body = json.dumps({"quarantined": True, "reason": "odd\0row"})
+    answer = operator.post(f"/api/v1{task}/quarantine", body, content_type="application/json")
+    assert (answer.status_code, "NUL" in answer.json()["detail"]) == (422, True)
+    assert operator.get("/api/v1/datasets/d/tasks?q=%00").status_code == 422

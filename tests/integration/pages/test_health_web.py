@@ -1,0 +1,228 @@
+"""The mirror of what validation found: live by events, whole from the file, decisions of people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.datasets.health import row_standings
+from engine.datasets.store import load_dataset, save_dataset
+from engine.errors import DatasetError
+from engine.events.health import (
+    FILE,
+    DecisionRecord,
+    RowStatus,
+    Side,
+    SideOutcome,
+    ValidationRecord,
+    append,
+)
+from engine.types import TaskRow, Verdict
+from tests.builders.event_builders import Stream
+from tests.builders.web_builders import launched, make_user, post
+from tests.unit.datasets.test_health import make_row
+from tests.unit.datasets.test_health import record as make_record
+from webapp.models import AuditEntry, Dataset, QuarantineDecision, Run, Task, Validation
+from webapp.permissions import Role
+from webapp.services.dataset import datasets, quarantine
+from webapp.services.run import runs
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def home(settings: Any, tmp_path: Path) -> Path:
+    settings.TRAINYARD_HOME = tmp_path
+    return tmp_path
+
+
+@pytest.fixture
+def rows(home: Path) -> list[TaskRow]:
+    """A dataset of four rows on disk and in the tables."""
+    made = [make_row(f"row-{number}") for number in range(4)]
+    save_dataset(home, "d", made, {})
+    datasets.sync(name="d")
+    return made
+
+
+def folder(home: Path) -> Path:
+    return home / "datasets" / "d"
+
+
+def validation_run(**overrides: Any) -> tuple[Run, Any, Stream]:
+    run, claim = launched(runs.create(recipe="validate-dataset", overrides={"dataset.name": "d"} | overrides))
+    stream = Stream()
+    stream.started()
+    return run, claim, stream
+
+
+def told(stream: Stream, record: ValidationRecord) -> None:
+    stream.add("task_validated", record=record.model_dump(mode="json"))
+
+
+def of(row: TaskRow) -> Task:
+    return Task.objects.get(key=row.task.id)
+
+
+def assert_mirrored(home: Path, rows: list[TaskRow]) -> None:
+    """The tables say what the file says."""
+    wanted = row_standings(folder(home), rows)
+    for row in rows:
+        task, standing = of(row), wanted.get(row.task.id)
+        assert task.health == (standing.status if standing and standing.status else "")
+        assert task.quarantined == (standing.quarantined if standing else False)
+        assert task.quarantine_reason == (standing.reason if standing else "")
+        assert task.quarantine_by == (standing.by if standing else "")
+
+
+def test_findings_appear_as_their_events_come_in(home: Path, rows: list[TaskRow]) -> None:
+    run, claim, stream = validation_run()
+    assert run.dataset is not None
+    flaky = make_record(rows[0], RowStatus.FLAKY, run=str(run.pk), flaky_tests=["t::a\0"], num_flaky_tests=1)
+    told(stream, flaky)
+    told(stream, make_record(rows[1], RowStatus.VALID, run=str(run.pk), reason=""))
+    post(claim, stream)
+    task = of(rows[0])
+    assert (task.health, task.quarantined, task.quarantine_reason) == ("flaky", True, "is flaky")
+    assert task.validation is not None
+    assert (task.validation.run, task.validation.flaky_tests) == (run, ["t::a\ufffd"])
+    assert task.validation.gold_seconds == 0.5
+    assert (of(rows[1]).health, of(rows[1]).quarantined) == ("valid", False)
+    assert (of(rows[2]).health, of(rows[2]).validation) == ("", None)
+
+
+def test_the_same_run_says_one_thing_about_a_task(home: Path, rows: list[TaskRow]) -> None:
+    run, claim, stream = validation_run()
+    for status in (RowStatus.INFRA, RowStatus.VALID):
+        told(stream, make_record(rows[0], status, run=str(run.pk)))
+    post(claim, stream)
+    assert [v.status for v in Validation.objects.all()] == ["valid"]
+    append(folder(home), [make_record(rows[0], RowStatus.VALID, run=str(run.pk))])
+    datasets.sync(name="d")
+    assert Validation.objects.count() == 1
+
+
+def test_a_file_is_mirrored_whole_and_agrees_with_what_engines_read(home: Path, rows: list[TaskRow]) -> None:
+    append(
+        folder(home),
+        [
+            make_record(rows[0], RowStatus.FLAKY),
+            make_record(rows[0], RowStatus.VALID, run="2", time=2.0, reason=""),
+            make_record(rows[1], RowStatus.GOLD_FAILS),
+            make_record(rows[2], RowStatus.NOOP_PASSES, quarantine=False),
+            make_record(rows[3], RowStatus.VALID, reason=""),
+            DecisionRecord(
+                id="a", task_id=rows[3].task.id, content=make_record(rows[3], RowStatus.VALID).content,
+                time=5.0, quarantined=True, reason="leaks", by="ada",
+            ),
+        ],
+    )  # fmt: skip
+    datasets.sync(name="d")
+    assert_mirrored(home, rows)
+    assert Validation.objects.filter(task=of(rows[0])).count() == 2
+    before = list(Validation.objects.values_list("pk", "status"))
+    Dataset.objects.update(health_checksum="")
+    datasets.sync(name="d")
+    assert list(Validation.objects.values_list("pk", "status")) == before
+    assert QuarantineDecision.objects.count() == 1
+
+
+def test_a_row_that_changed_has_no_finding(home: Path, rows: list[TaskRow]) -> None:
+    append(folder(home), [make_record(rows[0], RowStatus.GOLD_FAILS)])
+    datasets.sync(name="d")
+    assert of(rows[0]).quarantined
+    path = folder(home) / "answers.jsonl"
+    path.write_text(path.read_text().replace('"gold_patch": "g"', '"gold_patch": "mended"', 1))
+    datasets.sync(name="d")
+    changed = list(load_dataset(home, "d").rows)
+    assert_mirrored(home, changed)
+    assert (of(rows[0]).health, of(rows[0]).quarantined) == ("", False)
+    assert Validation.objects.count() == 1  # history stays
+
+
+def test_people_decide_and_engines_obey(home: Path, rows: list[TaskRow]) -> None:
+    ada = make_user("ada", Role.OPERATOR)
+    append(folder(home), [make_record(rows[0], RowStatus.FLAKY)])
+    datasets.sync(name="d")
+    quarantine.decide(task=of(rows[0]), quarantined=False, reason=" good enough ", actor=ada)
+    quarantine.decide(task=of(rows[1]), quarantined=True, reason="leaks the answer", actor=ada)
+    assert_mirrored(home, rows)
+    assert (of(rows[0]).quarantined, of(rows[0]).quarantine_by) == (False, "ada")
+    standing = row_standings(folder(home), rows)
+    assert (standing[rows[1].task.id].quarantined, standing[rows[1].task.id].by) == (True, "ada")
+    datasets.sync(name="d")
+    assert QuarantineDecision.objects.filter(actor=ada).count() == 2
+    actions = AuditEntry.objects.filter(actor=ada).order_by("pk").values_list("action", "target")
+    assert list(actions) == [
+        ("task.release", "task row-0 of dataset d"),
+        ("task.quarantine", "task row-1 of dataset d"),
+    ]
+
+
+def test_a_decision_that_cannot_be_kept_changes_nothing(home: Path, rows: list[TaskRow]) -> None:
+    task = of(rows[0])
+    with pytest.raises(DatasetError, match="say why"):
+        quarantine.decide(task=task, quarantined=True, reason="  ")
+    (folder(home) / FILE).mkdir()
+    with pytest.raises(DatasetError, match="cannot write"):
+        quarantine.decide(task=task, quarantined=True, reason="x")
+    assert not of(rows[0]).quarantined
+    assert (
+        QuarantineDecision.objects.count() == AuditEntry.objects.filter(action="task.quarantine").count() == 0
+    )
+    task.active = False
+    with pytest.raises(DatasetError, match="no longer in the dataset"):
+        quarantine.decide(task=task, quarantined=True, reason="x")
+    imported = Dataset.objects.create(name="elsewhere")
+    stray = Task.objects.create(dataset=imported, key="k", instance_id="i", split="train")
+    with pytest.raises(DatasetError, match="has no folder here"):
+        quarantine.decide(task=stray, quarantined=True, reason="x")
+
+
+def test_a_decision_on_a_task_from_before_content_hashes_counts(home: Path, rows: list[TaskRow]) -> None:
+    Task.objects.update(content="")
+    Dataset.objects.update(checksum="")
+    quarantine.decide(task=of(rows[0]), quarantined=True, reason="x")
+    assert row_standings(folder(home), rows)[rows[0].task.id].quarantined
+
+
+def test_a_finished_validation_asks_for_its_dataset_without_claiming_it(
+    home: Path, rows: list[TaskRow], django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, claim, stream = validation_run()
+    stream.add("run_finished", state="succeeded", summary={"dataset": "d", "rows": 4})
+    sent: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("webapp.dispatch.send", lambda *arguments: sent.append(arguments))
+    with django_capture_on_commit_callbacks(execute=True):
+        post(claim, stream)
+    assert ("trainyard.sync_dataset", "d") in sent
+
+
+def test_a_run_says_which_tasks_it_uses(home: Path, rows: list[TaskRow]) -> None:
+    run, claim = launched(runs.create(recipe="quickstart", overrides={"dataset.name": "d"}))
+    stream = Stream()
+    stream.started()
+    for split, quarantined in (("train", 2), ("heldout", 0)):
+        stream.add(
+            "tasks_selected", dataset="d", split=split, num_tasks=9, num_selected=9 - quarantined,
+            num_quarantined=quarantined,
+        )  # fmt: skip
+    post(claim, stream)
+    run.refresh_from_db()
+    assert run.selection["train"] == {
+        "num_tasks": 9, "num_selected": 7, "num_quarantined": 2, "num_outside": 0, "num_unmeasured": 0,
+    }  # fmt: skip
+    assert set(run.selection) == {"train", "heldout"}
+
+
+def test_sides_keep_every_verdict(home: Path, rows: list[TaskRow]) -> None:
+    run, claim, stream = validation_run()
+    verdicts = [Verdict.PASSED, Verdict.FAILED]
+    side = Side(outcome=SideOutcome.FLAKY, verdicts=verdicts, seconds=[1.0, 3.0], detail="t failed")
+    told(stream, make_record(rows[0], RowStatus.FLAKY, run=str(run.pk), gold=side))
+    post(claim, stream)
+    found = Validation.objects.get()
+    assert (found.gold, found.gold_seconds) == ("flaky", 2.0)
+    assert found.sides["gold"]["verdicts"] == ["passed", "failed"]

@@ -1,0 +1,319 @@
+"""Imports by command, page and API: counts, files that may be read, rows left out, exports."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.core.management import CommandError, call_command
+from django.test import AsyncClient, Client
+
+from engine.config.run import ImportRun, parse_run_config
+from engine.errors import ConfigError
+from engine.types import RunState
+from tests.builders.web_builders import make_user
+from tests.unit.datasets.importers import rows
+from webapp.models import Dataset, Run, Task, TaskAnswer
+from webapp.permissions import Role
+from webapp.selectors.dataset.imports import unfinished_imports
+from webapp.services.dataset import datasets
+from webapp.services.run import imports, runs, states
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def home(settings: Any, tmp_path: Path) -> Path:
+    settings.TRAINYARD_HOME = tmp_path
+    (tmp_path / "imports").mkdir()
+    return tmp_path
+
+
+def write_rows(path: Path, *published: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in published))
+    return path
+
+
+def run_command(*arguments: str) -> dict[str, Any]:
+    out = StringIO()
+    call_command(*arguments, stdout=out, stderr=StringIO())
+    counts: dict[str, Any] = json.loads(out.getvalue().splitlines()[-1])
+    return counts
+
+
+def signed_in(role: Role) -> Client:
+    client = Client()
+    client.force_login(make_user(f"user-{role}", role))
+    return client
+
+
+def test_the_command_imports_mirrors_and_counts(home: Path, tmp_path: Path) -> None:
+    source = write_rows(
+        tmp_path / "r2e.jsonl",
+        rows.r2e_gym(),
+        rows.r2e_gym(docker_image=None),
+        rows.r2e_gym(repo_name="sympy"),
+    )
+    command = ("import_dataset", "--format", "r2e-gym", "--name", "r2e", "--decontaminate", str(source))
+    counts = run_command(*command)
+    assert {name: counts[name] for name in ("dataset", "imported", "rejected", "duplicates", "excluded")} == {
+        "dataset": "r2e", "imported": 1, "rejected": 1, "duplicates": 0, "excluded": 1,
+    }  # fmt: skip
+    assert [(one["row"], one["line"], one["field"]) for one in counts["first_rejects"]] == [
+        (1, 2, "docker_image")
+    ]
+    task = Task.objects.get(dataset__name="r2e")
+    answer = TaskAnswer.objects.get(task=task)
+    assert (answer.grade_rule, answer.log_parser) == ("map_equal", "r2e_pytest")
+    assert answer.expected["TestCore.test_secret_upper"] == "PASSED"
+    assert "/r2e_tests" in answer.hidden_paths
+    again = run_command(*command)
+    assert again["imported"] == 1
+    assert Task.objects.filter(dataset__name="r2e").count() == 1
+
+
+def test_the_command_says_what_is_wrong(home: Path, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "x.jsonl", {"instance_id": "a"})
+    with pytest.raises(CommandError, match="is the format 'swe-bench' right"):
+        run_command("import_dataset", "--format", "swe-bench", "--name", "x", str(source))
+    with pytest.raises(CommandError, match="is no comparison"):
+        run_command("import_dataset", "--format", "swe-bench", "--name", "x", "--where", "odd", str(source))
+    assert not Dataset.objects.exists()
+
+
+def test_an_export_is_imported_again_under_the_same_ids(home: Path, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "smith.jsonl", rows.swe_smith(), rows.swe_smith(instance_id="other"))
+    run_command("import_dataset", "--format", "swe-smith", "--name", "one", str(source))
+    file = tmp_path / "out.jsonl"
+    assert run_command("export_dataset", "one", str(file))["exported"] == 2
+    assert file.stat().st_mode & 0o077 == 0
+    run_command("import_dataset", "--format", "trainyard", "--name", "two", str(file))
+    keys = [
+        list(Task.objects.filter(dataset__name=name).values_list("key", flat=True)) for name in ("one", "two")
+    ]
+    assert keys[0] == keys[1]
+    patches = TaskAnswer.objects.values_list("setup_patch", flat=True)
+    assert len(patches) == 4
+    assert len(set(patches)) == 1
+    assert "".join(patches)
+    assert exported("one") == file.read_text()
+    assert signed_in(Role.VIEWER).get("/api/v1/datasets/one/export").status_code == 403
+    with pytest.raises(CommandError, match="cannot read"):
+        run_command("export_dataset", "none", str(tmp_path / "none.jsonl"))
+    assert not list(tmp_path.glob("*none*"))
+
+
+def exported(name: str) -> str:
+    """A dataset as an asynchronous server sends it; nothing of it is read at once as a whole."""
+    user = make_user("ada", Role.OPERATOR)
+
+    async def read() -> str:
+        client = AsyncClient()
+        await client.aforce_login(user)
+        response = await client.get(f"/api/v1/datasets/{name}/export")
+        assert vars(response)["is_async"]
+        return b"".join([part async for part in cast(Any, response)]).decode()
+
+    return async_to_sync(read)()
+
+
+def test_an_export_that_cannot_be_made_says_so(home: Path, tmp_path: Path) -> None:
+    Dataset.objects.create(name="gone")
+    client = signed_in(Role.OPERATOR)
+    answer = client.get("/api/v1/datasets/gone/export")
+    assert (answer.status_code, "cannot read" in answer.json()["detail"]) == (422, True)
+    assert "Export" not in client.get("/datasets/gone/").content.decode()
+    source = write_rows(tmp_path / "r.jsonl", rows.swe_bench())
+    run_command("import_dataset", "--format", "swe-bench", "--name", "here", str(source))
+    assert "/api/v1/datasets/here/export" in client.get("/datasets/here/").content.decode()
+    assert "/export" not in signed_in(Role.VIEWER).get("/datasets/here/").content.decode()
+
+
+def test_a_set_larger_than_a_batch_is_mirrored_whole_and_shrinks(home: Path, tmp_path: Path) -> None:
+    many = [rows.swe_rebench(instance_id=f"acme__pkg-{n}") for n in range(1_100)]
+    source = write_rows(tmp_path / "many.jsonl", *many)
+    run_command("import_dataset", "--format", "swe-rebench", "--name", "many", str(source))
+    assert list(Task.objects.order_by("position").values_list("position", flat=True)) == list(range(1_100))
+    write_rows(source, *many[:600])
+    run_command("import_dataset", "--format", "swe-rebench", "--name", "many", "--replace", str(source))
+    assert Task.objects.filter(active=True).count() == 600
+    assert Dataset.objects.get().num_tasks == 600
+
+
+# --- the browser and the API ------------------------------------------------------------------------
+
+
+def form(**changes: str) -> dict[str, str]:
+    return {"format": "swe-bench", "source": "set", "name": "verified", "mode": "new", **changes}
+
+
+def test_the_form_starts_a_run_that_imports(home: Path) -> None:
+    write_rows(home / "imports" / "set" / "test.jsonl", rows.swe_bench())
+    client = signed_in(Role.OPERATOR)
+    text = client.get("/imports/new/").content.decode()
+    assert '<option value="set">' in text
+    assert "multi-swe-rl" in text
+    posted = form(
+        languages="python, go",
+        where="patch_lines<=9",
+        limit="5",
+        verified_repositories="yes",
+        split="heldout",
+    )
+    response = client.post("/imports/new/", posted)
+    run = Run.objects.get()
+    assert response["Location"] == f"/runs/{run.pk}/"
+    config = parse_run_config(run.config)
+    assert isinstance(config, ImportRun)
+    assert config.importing.source == str(home / "imports" / "set")
+    assert (config.importing.limit, config.importing.split) == (5, "heldout")
+    assert config.importing.filters.languages == ("python", "go")
+    assert config.importing.filters.where == ("patch_lines<=9",)
+    assert config.importing.decontamination.verified_repositories
+    assert (run.state, run.kind, run.name) == ("queued", "import", "import verified")
+    assert "verified" in client.get("/datasets/").content.decode()
+
+
+def test_a_benchmark_is_found_where_the_form_offers_it(home: Path) -> None:
+    write_rows(home / "imports" / "set.jsonl", rows.swe_bench())
+    reference = write_rows(home / "imports" / "verified.jsonl", rows.swe_bench())
+    signed_in(Role.OPERATOR).post("/imports/new/", form(source="set.jsonl", reference="verified.jsonl"))
+    importing = Run.objects.get().config["importing"]
+    assert importing["decontamination"]["reference"] == str(reference)
+    assert importing["source"] == str(home / "imports" / "set.jsonl")
+
+
+def test_addresses_that_people_guess_lead_to_the_form(home: Path) -> None:
+    operator, viewer = signed_in(Role.OPERATOR), signed_in(Role.VIEWER)
+    for guess in ("/datasets/import/", "/datasets/new/"):
+        assert operator.get(guess)["Location"] == "/imports/new/"
+        assert viewer.get(guess, follow=True).status_code == 403
+    assert "Import a dataset" in operator.get("/imports/").content.decode()
+    Dataset.objects.create(name="import")
+    assert operator.get("/datasets/import/").context["dataset"].name == "import"
+    assert operator.get("/datasets/other/").status_code == 404
+
+
+def test_the_page_of_an_import_leads_to_what_it_made(home: Path) -> None:
+    client = signed_in(Role.VIEWER)
+    run = imports.launch(format="swe-bench", source="hf:a/b", name="d")
+    page = client.get(f"/runs/{run.pk}/").content.decode()
+    assert "Solve rate" not in page
+    assert "/datasets/d/" not in page
+    Run.objects.filter(pk=run.pk).update(summary={"imported": 12, "rejected": 0, "dataset": "d"})
+    Dataset.objects.create(name="d", run=run)
+    page = client.get(f"/runs/{run.pk}/").content.decode()
+    assert 'href="/datasets/d/"' in page
+    assert "Imported" in page
+    assert "Rejected" not in page
+
+
+def test_a_damaged_list_of_rows_left_out_says_so(home: Path) -> None:
+    Dataset.objects.create(name="d", provenance={"imports": [{"source": "x"}]})
+    folder = home / "datasets" / "d"
+    folder.mkdir(parents=True)
+    folder.joinpath("rejects.jsonl").write_text('{"row": 3, "reason": "odd"}\n{"row": 4, "rea')
+    page = signed_in(Role.VIEWER).get("/datasets/d/left-out/").content.decode()
+    assert "odd" in page
+    assert "a damaged line of rejects.jsonl" in page
+
+
+@pytest.mark.parametrize("source", ["a\0b", "x" * 5_000])
+def test_a_source_that_no_path_holds_is_refused(home: Path, source: str) -> None:
+    with pytest.raises(ConfigError, match="import folder"):
+        imports.launch(format="swe-bench", source=source, name="d")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": "/etc/passwd"}, "is not below an import folder"),
+        ({"source": "../secret.jsonl"}, "is not below an import folder"),
+        ({"source": "none"}, "is not below an import folder"),
+        ({"name": "../x"}, "importing.output"),
+        ({"format": "odd"}, "there is no format"),
+        ({"format": "odd; name: b"}, "there is no format &#x27;odd; name: b&#x27;; there are: "),
+        ({"limit": "many"}, "importing.limit"),
+        ({"where": "patch_lines"}, "is no comparison"),
+        ({"reference": "/etc/passwd"}, "is not below an import folder"),
+    ],
+)
+def test_the_form_refuses_and_keeps_what_was_put_in(
+    home: Path, changes: dict[str, str], message: str
+) -> None:
+    write_rows(home / "imports" / "set.jsonl", rows.swe_bench())
+    write_rows(home / "secret.jsonl", rows.swe_bench())
+    client = signed_in(Role.OPERATOR)
+    response = client.post("/imports/new/", form(**{"source": "set.jsonl", **changes}))
+    assert response.status_code == 422
+    text = response.content.decode()
+    assert message in text
+    assert 'value="heldout"' not in text
+    assert not Run.objects.exists()
+    for value in changes.values():
+        assert value.replace("<", "&lt;") in text
+
+
+def test_no_way_around_the_import_folders(home: Path) -> None:
+    user = make_user("ada", Role.OPERATOR)
+    overrides = {"importing.source": "/etc/passwd"}
+    with pytest.raises(ConfigError, match="import folder"):
+        runs.create(recipe="import-dataset", overrides=overrides, actor=user)
+    with pytest.raises(ConfigError, match="import folder"):
+        imports.launch(format="swe-bench", source="hf:a/b", name="d", overrides=overrides, actor=user)
+    link = home / "imports" / "link.jsonl"
+    link.symlink_to("/etc/passwd")
+    with pytest.raises(ConfigError, match="import folder"):
+        imports.launch(format="swe-bench", source="link.jsonl", name="d", actor=user)
+    assert not Run.objects.exists()
+
+
+def test_further_folders_can_be_allowed(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = write_rows(tmp_path / "shared" / "a.jsonl", rows.swe_bench()).parent
+    monkeypatch.setenv("TRAINYARD_IMPORT_FOLDERS", str(other))
+    run = imports.launch(format="swe-bench", source="a.jsonl", name="d")
+    assert run.config["importing"]["source"] == str(other / "a.jsonl")
+
+
+def test_the_api_imports_and_lists_what_was_left_out(home: Path, tmp_path: Path) -> None:
+    client = signed_in(Role.OPERATOR)
+    body = {"format": "r2e-gym", "source": "hf:R2E-Gym/R2E-Gym-Subset", "name": "r2e"}
+    answer = client.post("/api/v1/imports", body, content_type="application/json")
+    assert (answer.status_code, answer.json()["state"]) == (201, "queued")
+    refused = client.post("/api/v1/imports", {**body, "source": "/etc"}, content_type="application/json")
+    assert (refused.status_code, "import folder" in refused.json()["detail"]) == (422, True)
+    viewer = signed_in(Role.VIEWER)
+    assert viewer.post("/api/v1/imports", body, content_type="application/json").status_code == 403
+    source = write_rows(tmp_path / "r.jsonl", rows.swe_bench(), *[rows.swe_bench(patch=None)] * 120)
+    run_command("import_dataset", "--format", "swe-bench", "--name", "d", str(source))
+    left = viewer.get("/api/v1/datasets/d/left-out?page=2").json()
+    assert left["total"] == 120
+    assert [row["row"] for row in left["items"]] == list(range(101, 121))
+    assert left["items"][0]["field"] == "patch"
+    page = viewer.get("/datasets/d/left-out/").content.decode()
+    assert "showing 1–100 of 120" in page
+    assert "No rows were excluded" in viewer.get("/datasets/d/left-out/?kind=excluded").content.decode()
+
+
+def test_an_import_that_failed_is_listed_until_its_dataset_is_there(home: Path, tmp_path: Path) -> None:
+    run = imports.launch(format="swe-bench", source="hf:a/b", name="d")
+    assert [one.pk for one in unfinished_imports()] == [run.pk]
+    states.move(run_id=run.pk, to=RunState.FAILED, reason="the hub is away")
+    assert "the hub is away" in signed_in(Role.VIEWER).get("/datasets/").content.decode()
+    source = write_rows(tmp_path / "r.jsonl", rows.swe_bench())
+    run_command("import_dataset", "--format", "swe-bench", "--name", "d", str(source))
+    assert unfinished_imports() == []
+
+
+def test_a_finished_import_is_mirrored_with_its_run(home: Path, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "r.jsonl", rows.swe_bench())
+    run_command("import_dataset", "--format", "swe-bench", "--name", "d", str(source))
+    run = imports.launch(format="swe-bench", source="hf:a/b", name="d")
+    dataset = datasets.sync(name="d", run_id=run.pk)
+    dataset.refresh_from_db()
+    assert dataset.run_id == run.pk

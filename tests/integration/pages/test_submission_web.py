@@ -1,0 +1,127 @@
+"""Submissions of stored evaluations: page, archive, API and command."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from html import unescape
+from pathlib import Path
+
+import pytest
+import yaml
+from django.core.management import CommandError, call_command
+from django.test import Client
+
+from engine.evaluation.submission_checks import check_submission
+from tests.builders.evaluation_builders import FIRST, evaluated, scored
+from tests.builders.page_builders import make_dataset
+from tests.builders.web_builders import make_user
+from webapp.permissions import Role
+
+pytestmark = pytest.mark.django_db(transaction=True)
+DESCRIBED = {
+    "name": "Toy agent", "authors": "A. Author, B. Author", "organizations": "Toys", "models": "toy-1",
+    "site": "https://example.org", "report": "https://example.org/report", "confirmed": "on",
+}  # fmt: skip
+
+
+def client(role: Role) -> Client:
+    found = Client()
+    found.force_login(make_user(role.value, role))
+    return found
+
+
+def unpacked(content: bytes) -> tuple[str, dict[str, bytes]]:
+    archive = zipfile.ZipFile(io.BytesIO(content))
+    files = {name: archive.read(name) for name in archive.namelist()}
+    (folder,) = {name.partition("/")[0] for name in files}
+    return folder, {name.partition("/")[2]: content for name, content in files.items()}
+
+
+def test_the_archive_passes_the_checks_that_the_page_shows() -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks, FIRST)
+    reader, address = client(Role.OPERATOR), f"/evaluations/{run.pk}/eval:heldout/0/submission/"
+    blank = unescape(reader.get(address).content.decode())
+    assert "info.report is empty" in blank
+    assert "statements of the checklist that nobody confirmed" in blank
+    assert (
+        f"/evaluations/{run.pk}/eval:heldout/0/submission/"
+        in reader.get(f"/evaluations/{run.pk}/eval:heldout/0/").content.decode()
+    )
+    page = reader.get(address, DESCRIBED)
+    assert "test_output.txt" in page.content.decode(), "these rollouts have no log"
+    answer = reader.get(page.context["zip_url"], DESCRIBED)
+    folder, files = unpacked(answer.content)
+    assert folder.endswith("_Toy-agent")
+    assert list(page.context["findings"]) == check_submission(folder, files.items())
+    predictions = [json.loads(line) for line in files["all_preds.jsonl"].splitlines()]
+    assert [row["model_patch"] for row in predictions] == ["a", "a", "a", "a"], "attempt 0 of each task"
+    assert yaml.safe_load(files["metadata.yaml"])["info"]["authors"] == ["A. Author", "B. Author"]
+    trace = json.loads(files[f"trajs/{tasks[0].instance_id}.json"])
+    assert trace["steps"][0]["tool"] == "file_editor"
+    assert json.loads(files["results/resolved_by_repo.json"]) == {
+        "mahmoud/boltons": {"resolved": 3, "total": 4}
+    }
+
+
+def test_a_rule_selects_the_attempt_and_an_oracle_may_not() -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks[:1], FIRST)
+    verifier = scored(run, tasks[0], {0: 0.1, 1: 0.2, 2: 0.9, 3: 0.3})
+    reader = client(Role.OPERATOR)
+    address = f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/submission"
+    answer = reader.get(
+        address, {**DESCRIBED, "confirmed": "true", "rule": "ef", "verifier": str(verifier.pk)}
+    )
+    _, files = unpacked(answer.content)
+    assert json.loads(files["all_preds.jsonl"])["model_patch"] == "b"
+    assert yaml.safe_load(files["metadata.yaml"])["tags"]["system"]["attempts"] == "2+"
+    wrong: tuple[tuple[dict[str, str], str], ...] = (
+        ({"rule": "oracle"}, "reads the evaluation's own result"),
+        ({"rule": "ef"}, "4 of 4 rollouts have no p_yes"),
+        ({"rule": "ef", "verifier": "999"}, "run 999 has no scores"),
+        ({"rule": "eb", "tests": str(verifier.pk)}, "has no passes of tests"),
+        ({"rule": "best"}, "there is no rule 'best'"),
+    )
+    for choice, message in wrong:
+        refused = reader.get(address, choice)
+        assert refused.status_code == 422
+        assert message in refused.json()["detail"]
+        page = reader.get(f"/evaluations/{run.pk}/eval:heldout/0/submission/", choice)
+        assert message in unescape(page.content.decode())
+        zipped = reader.get(f"/evaluations/{run.pk}/eval:heldout/0/submission.zip", choice)
+        assert zipped.status_code == 404
+    found = reader.get(f"{address}/findings", {**DESCRIBED, "confirmed": "true"}).json()
+    assert found["folder"].endswith("_Toy-agent")
+
+
+def test_logs_are_for_those_who_may_see_hidden_tests() -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks[:1], FIRST)
+    viewer = client(Role.VIEWER)
+    for address in (
+        f"/evaluations/{run.pk}/eval:heldout/0/submission/",
+        f"/evaluations/{run.pk}/eval:heldout/0/submission.zip",
+        f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/submission",
+    ):
+        assert viewer.get(address).status_code == 403
+    report = viewer.get(f"/evaluations/{run.pk}/eval:heldout/0/").content.decode()
+    assert "submission/" not in report
+
+
+def test_the_command_writes_the_folder_once(tmp_path: Path) -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks, FIRST)
+    told, missing = io.StringIO(), io.StringIO()
+    arguments = ["export_submission", str(run.pk), "--output", str(tmp_path), "--name", "Toy"]
+    call_command(*arguments, stdout=told, stderr=missing)
+    (folder,) = tmp_path.iterdir()
+    assert (folder / "all_preds.jsonl").read_text().count("\n") == 4
+    assert "info.report is empty" in missing.getvalue()
+    assert str(folder) in told.getvalue()
+    with pytest.raises(CommandError, match="cannot write"):
+        call_command(*arguments)
+    with pytest.raises(CommandError, match="must not"):
+        call_command(*arguments, "--rule", "oracle")

@@ -1,0 +1,235 @@
+"""Rollouts in real sandboxes: the tools, the oracle, cancellation, all through the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.rollout import RolloutConfig
+from engine.config.sandbox import SandboxConfig
+from engine.inference.base import Policy
+from engine.inference.scripted.policies import NoopPolicy, OraclePolicy, ReplayPolicy
+from engine.rollout import GroupRequest, RolloutScheduler
+from engine.rollout.serialise import write_trajectories
+from engine.sandbox.base import SandboxSpec
+from engine.sandbox.local.backend import LocalBackend
+from engine.sandbox.local.images import build_image
+from engine.sandbox.pool.pool import SandboxPool
+from engine.tools.formats import ToolFormat
+from engine.tools.tool_sets import OPENHANDS
+from engine.types import Grade, Group, TaskRow, TerminationReason, Verdict
+from tests.builders.rollout_builders import (
+    FIXED,
+    SOURCE,
+    Recorder,
+    TextPolicy,
+    in_bytes,
+    make_row,
+    quick_agent,
+    respond,
+    swe_scheduler,
+)
+
+BLOCK = "class Same:\n    def go(self):\n        return 1\n\n\n"
+TOOL = "#!/bin/sh\necho old\n"
+PATCH = """\
+diff --git a/bin/tool b/bin/tool
+--- a/bin/tool
++++ b/bin/tool
+@@ -1,2 +1,2 @@
+ #!/bin/sh
+-echo old
++echo new
+diff --git a/docs/new file.md b/docs/new file.md
+new file mode 100644
+--- /dev/null
++++ b/docs/new file.md
+@@ -0,0 +1,2 @@
++# New
++	tabbed
+diff --git a/pkg/m.py b/pkg/m.py
+--- a/pkg/m.py
++++ b/pkg/m.py
+@@ -1,2 +1,2 @@
+ def f(a):
+-    return a - 1
++    return a + 1
+@@ -10,3 +10,3 @@
+     def go(self):
+-        return 1
++        return 2
+{blank}
+diff --git a/pkg/old.py b/pkg/old.py
+deleted file mode 100644
+--- a/pkg/old.py
++++ /dev/null
+@@ -1 +0,0 @@
+-x = 1
+""".replace("{blank}", " ")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    tree = folder / "tree"
+    for name, text in {
+        "pkg/m.py": SOURCE + "\n" + BLOCK + BLOCK, "pkg/old.py": "x = 1\n", "bin/tool": TOOL,
+    }.items():  # fmt: skip
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    (tree / "bin/tool").chmod(0o755)
+    build_image(folder, "pkg", tree)
+    return folder
+
+
+class SandboxGrader:
+    """Applies the patch to a fresh sandbox and runs the changed code there."""
+
+    def __init__(self, backend: SandboxPool) -> None:
+        self.backend = backend
+
+    async def grade(self, row: TaskRow, patch: str, *, evaluation: bool = False) -> Grade:
+        check = "from pkg.m import f; assert f(1) == 2"
+        async with self.backend.open(SandboxSpec(image=row.task.image)) as sandbox:
+            await sandbox.apply_patch(patch)
+            result = await sandbox.exec(["python3", "-c", check], timeout_s=30)
+        passed = result.exit_code == 0
+        return Grade(verdict=Verdict.PASSED if passed else Verdict.FAILED, reward=float(passed))
+
+    def own_box(self, row: TaskRow, *, evaluation: bool = False) -> None:
+        return None
+
+
+def scheduler(home: Path, policy: Policy, recorder: Recorder | None = None, **agent: Any) -> RolloutScheduler:
+    sandbox = SandboxConfig(memory_mb=256, disk_mb=64, max_live=4, max_starting=2)
+    backend = SandboxPool(LocalBackend(home), sandbox)
+    return swe_scheduler(
+        backend,
+        policy,
+        agent=quick_agent(**{"max_steps": 12, "prompt": "compact_v1", **agent}),
+        sandbox=sandbox,
+        rollout=RolloutConfig(max_concurrent=4),
+        grader=SandboxGrader(backend),
+        seed=0,
+        observer=recorder or Recorder(),
+    )
+
+
+async def collect(built: RolloutScheduler, row: TaskRow, size: int = 1) -> Group:
+    (group,) = await built.collect([GroupRequest(row=row, iteration=0, phase="train", size=size)])
+    return group
+
+
+async def test_oracle_and_noop_and_replay(home: Path, tmp_path: Path) -> None:
+    row = make_row(patch=PATCH)
+    group = await collect(scheduler(home, in_bytes(OraclePolicy()), snippet_lines=4), row, size=2)
+    for trajectory in group.trajectories:
+        assert (trajectory.error, trajectory.reward) == ("", 1.0)
+        assert "old mode" not in trajectory.patch
+        changed = [line for line in PATCH.split("\n") if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+        made = [
+            line
+            for line in trajectory.patch.split("\n")
+            if line[:1] in "+-" and line[:3] not in ("+++", "---")
+        ]
+        assert [line for line in made if line] == [line for line in changed if line]
+    stored = tmp_path / "stored.jsonl"
+    write_trajectories(stored, group.trajectories)
+    replay = in_bytes(ReplayPolicy.from_file(stored))
+    replayed = await collect(scheduler(home, replay, snippet_lines=4), row)
+    assert replayed.trajectories[0].patch == group.trajectories[0].patch
+    assert replayed.trajectories[0].tokens == group.trajectories[0].tokens
+
+    (idle,) = (await collect(scheduler(home, NoopPolicy()), row)).trajectories
+    assert (idle.patch, idle.reward, idle.termination) == ("", 0.0, TerminationReason.SUBMITTED)
+
+
+async def test_every_tool_in_a_real_sandbox(home: Path) -> None:
+    turns = [
+        respond("file_editor", command="view", path="/testbed"),
+        respond("search", search_term="return a"),
+        respond("execute_bash", cmd="echo out; echo err >&2; cd pkg && pwd; exit 3"),
+        respond("execute_bash", cmd="echo begun; sleep 60"),
+        respond("file_editor", command="create", path="a.py", file_text="x\n"),
+        respond("file_editor", command="undo_edit", path="a.py"),
+        respond("file_editor", command="view", path="/root/x"),
+        respond("file_editor", command="str_replace", path="pkg/m.py", old_str="a - 1", new_str="a + 1"),
+        respond("submit"),
+    ]
+    group = await collect(scheduler(home, TextPolicy(turns), command_timeout_s=1.0), make_row())
+    (trajectory,) = group.trajectories
+    seen = [step.observation for step in trajectory.steps]
+    assert seen[0].split("\n")[:3] == ["bin/", "bin/tool", "pkg/"]
+    assert seen[1] == "/testbed/pkg/m.py: 1"
+    assert seen[2] == "Exit code: 3\nout\nerr\n/testbed/pkg\n"
+    assert seen[3].startswith("Exit code: none, the command was stopped after 1 s")
+    assert "begun" in seen[3]
+    assert seen[4:6] == ["ok", "ok"]
+    assert trajectory.steps[6].error
+    assert trajectory.patch.count("diff --git") == 1
+    assert FIXED.split("\n")[1] in trajectory.patch
+    assert trajectory.reward == 1.0
+    assert trajectory.timings.sandbox > 0
+
+
+async def test_published_names_and_observations_in_a_real_sandbox(home: Path) -> None:
+    turns = [
+        respond("str_replace_editor", command="view", path="/testbed/pkg/m.py", view_range=[1, 2]),
+        respond("execute_bash", command="echo out; echo err >&2; exit 3"),
+        respond("execute_bash", command="echo out"),
+        respond("execute_bash", cmd="ls"),
+        respond(
+            "str_replace_editor", command="str_replace", path="pkg/m.py", old_str="a - 1", new_str="a + 1"
+        ),
+        respond("submit"),
+    ]
+    policy = TextPolicy(turns)
+    built = scheduler(home, policy, tools="openhands", prompt="deepswe_rllm_v1", max_steps=10)
+    (trajectory,) = (await collect(built, make_row())).trajectories
+    assert (trajectory.error, trajectory.reward, trajectory.termination) == (
+        "",
+        1.0,
+        TerminationReason.SUBMITTED,
+    )
+    seen = [step.observation for step in trajectory.steps]
+    assert seen[0].startswith("Execution output of [str_replace_editor]:\n")
+    assert seen[0].endswith(f"     1 {SOURCE.split(chr(10))[0]}\n     2 {SOURCE.split(chr(10))[1]}")
+    assert seen[1] == (
+        "Exit code: Error: Exit code 3\nExecution output of [execute_bash]:\nError executing command:\n\n"
+        "[STDOUT]\n\nout \n\n[STDERR]\n\nerr"
+    )
+    assert seen[2].startswith("Exit code: 0\nExecution output of [execute_bash]:\n[STDOUT]\n\nout")
+    assert "missing argument 'command'" in seen[3] or "unknown argument 'cmd'" in seen[3]
+    names = [step.call.name for step in trajectory.steps if step.call]
+    assert names == ["str_replace_editor", *["execute_bash"] * 2, "str_replace_editor", "submit"]
+
+
+@pytest.mark.parametrize("tool_format", ["xml", "native"])
+async def test_the_oracle_works_under_published_names(home: Path, tool_format: ToolFormat) -> None:
+    policy = OraclePolicy(tool_format=tool_format, tool_set=OPENHANDS)
+    changes: dict[str, Any] = {
+        "tools": "openhands",
+        "tool_format": tool_format,
+        "prompt": "deepswe_r2e_v1",
+        "snippet_lines": 4,
+    }
+    (trajectory,) = (await collect(scheduler(home, policy, **changes), make_row(patch=PATCH))).trajectories
+    assert (trajectory.error, trajectory.reward) == ("", 1.0)
+    assert {step.call.name for step in trajectory.steps if step.call} == set(OPENHANDS.tools)
+
+
+async def test_cancellation_leaves_no_sandbox(home: Path) -> None:
+    recorder = Recorder()
+    built = scheduler(home, TextPolicy([respond("execute_bash", cmd="sleep 600")]), recorder)
+    task = asyncio.create_task(collect(built, make_row(), size=6))
+    async with asyncio.timeout(60):
+        while len(recorder.sandboxes) < 4:
+            await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [t.termination for t in recorder.finished] == [TerminationReason.CANCELLED] * 4
+    assert list(LocalBackend(home).ledger.entries()) == []

@@ -1,0 +1,241 @@
+"""Launcher and reconciler with real processes and a real database."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from engine.processes import process_start
+from engine.types import RunState
+from tests.builders.web_builders import make_run
+from webapp.models import Alert, AuditEntry, Event, Run, RunAttempt
+from webapp.services.run import attempts, runs, states
+from workers import launchers, lifecycle, reconciler, rundir
+from workers.launchers.base import ProcessState
+from workers.launchers.local import PROJECT, LocalLauncher
+
+FAKE = (sys.executable, str(PROJECT / "tests" / "fakes" / "engine_process.py"))
+
+
+@pytest.fixture
+def started(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The fake engine in place of the real one; what it leaves running is ended."""
+    settings.TRAINYARD_HOME = tmp_path
+    monkeypatch.setitem(launchers.LAUNCHERS, "local", LocalLauncher(FAKE))
+    yield
+    for file in tmp_path.glob("runs/*/engine.pid"):
+        pid, start = _process(file.parent)
+        if process_start(pid) == start:
+            os.killpg(pid, signal.SIGKILL)
+
+
+def queued(*words: str) -> Run:
+    run = make_run(name=" ".join(words))
+    runs.start(run=run)
+    return run
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def attempt(run: Run) -> RunAttempt:
+    return RunAttempt.objects.filter(run=run).latest("epoch")
+
+
+def process(run: Run) -> ProcessState:
+    newest = attempt(run)
+    return launchers.LAUNCHERS["local"].poll(host=newest.host, handle=newest.handle)
+
+
+def state_of(run: Run) -> str:
+    run.refresh_from_db()
+    return run.state
+
+
+def _process(folder: Path) -> tuple[int, int]:
+    record = json.loads((folder / "engine.pid").read_text())
+    return record["pid"], record["started"]
+
+
+@pytest.mark.django_db
+def test_a_run_is_launched_once_and_its_last_events_are_taken(started: None) -> None:
+    run = queued("finish")
+    assert lifecycle.launch(run_id=run.pk)
+    assert not lifecycle.launch(run_id=run.pk)
+    assert state_of(run) == "starting"
+    folder = rundir.run_dir(run.pk)
+    assert (folder / "launch.json").stat().st_mode & 0o777 == 0o600
+    wait_for(lambda: process(run) is ProcessState.DEAD)
+    reconciler.reconcile()
+    assert state_of(run) == "succeeded"
+    assert Event.objects.filter(run=run).count() == 2
+    assert RunAttempt.objects.filter(run=run).count() == 1
+
+
+@pytest.mark.django_db
+def test_a_killed_engine_is_replaced_under_a_higher_epoch(started: None) -> None:
+    run = queued("sleep", "finish")
+    lifecycle.launch(run_id=run.pk)
+    wait_for((rundir.run_dir(run.pk) / "ready").exists)
+    reconciler.reconcile()
+    assert RunAttempt.objects.filter(run=run).count() == 1
+    os.kill(int(attempt(run).handle.partition(":")[0]), signal.SIGKILL)
+    wait_for(lambda: process(run) is ProcessState.DEAD)
+    reconciler.reconcile()
+    run.refresh_from_db()
+    assert run.epoch == 2
+    assert Alert.objects.get(run=run).code == "run.relaunched"
+    assert AuditEntry.objects.filter(run=run, action="run.relaunch").exists()
+    wait_for(lambda: process(run) is ProcessState.DEAD)
+    reconciler.reconcile()
+    assert state_of(run) == "succeeded"
+
+
+@pytest.mark.django_db
+def test_a_run_that_always_crashes_fails_with_its_last_words(started: None) -> None:
+    run = queued("crash")
+    lifecycle.launch(run_id=run.pk)
+    for _ in range(attempts.MAX_ATTEMPTS):
+        wait_for(lambda: process(run) is ProcessState.DEAD)
+        reconciler.reconcile()
+    assert state_of(run) == "failed"
+    assert "the fake engine ends: crash" in run.reason
+    assert "5 attempts within 10 minutes" in run.reason
+    assert RunAttempt.objects.filter(run=run).count() == attempts.MAX_ATTEMPTS
+    assert Alert.objects.filter(run=run, code="run.failed").exists()
+
+
+@pytest.mark.django_db
+def test_stopping_asks_first_and_kills_what_does_not_listen(started: None) -> None:
+    for word, killed in (("sleep", False), ("stubborn", True)):
+        run = queued(word)
+        lifecycle.launch(run_id=run.pk)
+        wait_for((rundir.run_dir(run.pk) / "ready").exists)
+        runs.stop(run=run)
+        lifecycle.ask_to_stop(run_id=run.pk)
+        if not killed:
+            wait_for(lambda run=run: process(run) is ProcessState.DEAD)  # type: ignore[misc]
+        reconciler.reconcile()
+        if killed:
+            assert state_of(run) == "stopping"
+            past = timezone.now() - states.TIMEOUTS[RunState.STOPPING].after
+            Run.objects.filter(pk=run.pk).update(state_changed_at=past)
+            reconciler.reconcile()
+        assert state_of(run) == "stopped"
+        assert process(run) is ProcessState.DEAD
+        assert run.reason == (states.TIMEOUTS[RunState.STOPPING].reason if killed else "stopped")
+
+
+@pytest.mark.django_db
+def test_a_stopped_run_goes_on_when_resumed(started: None) -> None:
+    run = queued("sleep", "finish", "finish")
+    lifecycle.launch(run_id=run.pk)
+    wait_for((rundir.run_dir(run.pk) / "ready").exists)
+    runs.stop(run=run)
+    lifecycle.ask_to_stop(run_id=run.pk)
+    wait_for(lambda: process(run) is ProcessState.DEAD)
+    reconciler.reconcile()
+    assert state_of(run) == "stopped"
+    runs.resume(run=run)
+    assert lifecycle.launch(run_id=run.pk)
+    wait_for(lambda: process(run) is ProcessState.DEAD)
+    reconciler.reconcile()
+    assert state_of(run) == "succeeded"
+
+
+@pytest.mark.django_db
+def test_an_attempt_on_a_lost_machine_is_fenced_and_replaced(started: None) -> None:
+    run = queued("sleep", "finish")
+    claim = attempts.claim_launch(run_id=run.pk)
+    assert claim is not None
+    attempts.record_process(run_id=run.pk, epoch=1, host="elsewhere", handle="1:1", run_dir="/x")
+    long_ago = timezone.now() - timedelta(seconds=91)
+    Run.objects.filter(pk=run.pk).update(state_changed_at=long_ago, heartbeat_at=timezone.now())
+    reconciler.reconcile()
+    run.refresh_from_db()
+    assert run.epoch == 1
+    Run.objects.filter(pk=run.pk).update(state_changed_at=long_ago, heartbeat_at=long_ago)
+    reconciler.reconcile()
+    run.refresh_from_db()
+    assert run.epoch == 2
+
+
+@pytest.mark.django_db
+def test_a_process_that_cannot_be_started_fails_the_run(started: None, monkeypatch: Any) -> None:
+    monkeypatch.setitem(launchers.LAUNCHERS, "local", LocalLauncher(("/nonexistent/python",)))
+    run = queued("finish")
+    lifecycle.launch(run_id=run.pk)
+    assert state_of(run) == "failed"
+    assert "could not be started" in run.reason
+
+
+def test_a_reused_pid_is_never_signalled(tmp_path: Path) -> None:
+    bystander = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True
+    )
+    launcher = LocalLauncher(FAKE)
+    host = os.uname().nodename
+    try:
+        forged = f"{bystander.pid}:{int(process_start(bystander.pid) or 0) - 1}"
+        assert launcher.poll(host=host, handle=forged) is ProcessState.DEAD
+        launcher.ask_to_stop(host=host, handle=forged)
+        launcher.kill(host=host, handle=forged)
+        launcher.kill(host=host, handle="")
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_an_engine_survives_the_death_of_its_launcher(tmp_path: Path) -> None:
+    """``kill -9`` of the worker's whole process group leaves the engine alone."""
+    (tmp_path / "config.json").write_text('{"name": "sleep"}')
+    (tmp_path / "launch.json").write_text('{"epoch": 1}')
+    script = (
+        "import sys, time; from pathlib import Path; from workers.launchers.local import LocalLauncher;"
+        f"print(LocalLauncher({FAKE!r}).launch(Path(sys.argv[1])), flush=True); time.sleep(60)"
+    )
+    worker = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)],
+        stdout=subprocess.PIPE, text=True, cwd=PROJECT, start_new_session=True,
+    )  # fmt: skip
+    assert worker.stdout is not None
+    handle = worker.stdout.readline().strip()
+    launcher = LocalLauncher(FAKE)
+    host = os.uname().nodename
+    try:
+        wait_for((tmp_path / "ready").exists)
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+        assert launcher.poll(host=host, handle=handle) is ProcessState.ALIVE
+    finally:
+        worker.stdout.close()
+        launcher.kill(host=host, handle=handle)
+    wait_for(lambda: launcher.poll(host=host, handle=handle) is ProcessState.DEAD)
+
+
+def test_an_engine_gets_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_SECRET_KEY", "secret")
+    script = tmp_path / "script.py"
+    script.write_text("import os; print(sorted(os.environ), flush=True)")
+    launcher = LocalLauncher((sys.executable, str(script)))
+    handle = launcher.launch(tmp_path)
+    wait_for(lambda: launcher.poll(host=os.uname().nodename, handle=handle) is ProcessState.DEAD)
+    names = (tmp_path / "engine.log").read_text()
+    assert "PATH" in names
+    assert not any(name in names for name in ("TRAINYARD_SECRET_KEY", "DATABASE_URL", "REDIS_URL"))

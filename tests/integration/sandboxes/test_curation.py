@@ -1,0 +1,207 @@
+"""Curation of a toy package, and the tasks it makes, in real sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from engine.config.sandbox import SandboxConfig
+from engine.config.training import CurationConfig
+from engine.datasets.curation import curate as curate_module
+from engine.datasets.curation.curate import curate
+from engine.datasets.curation.handwritten import build_task
+from engine.datasets.curation.measurements import Trial
+from engine.datasets.sources.fetch import fetch_source
+from engine.datasets.store import Dataset, load_dataset
+from engine.errors import DatasetError, PreflightError
+from engine.sandbox.base import SandboxSpec
+from engine.sandbox.local.backend import LocalBackend
+from engine.types import TaskRow, Verdict
+from tests.builders.dataset_builders import make_grader, toolchain_or_skip, without_reuse, write_toy
+
+SANDBOX = SandboxConfig(memory_mb=256)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("curation")
+    toolchain_or_skip(folder)
+    return folder
+
+
+def config(home: Path, **changes: object) -> CurationConfig:
+    values: dict[str, object] = {
+        "sources": (str(home / "toy"),), "output": "toy", "train_tasks": 2, "heldout_tasks": 1,
+        "stability_runs": 2,
+    }  # fmt: skip
+    return CurationConfig.model_validate({**values, **changes})
+
+
+async def run(home: Path, settings: CurationConfig) -> tuple[Dataset, list[str]]:
+    said: list[str] = []
+    dataset = await curate(
+        settings,
+        home=home,
+        backend=LocalBackend(home),
+        sandbox=SANDBOX,
+        progress=lambda message, _done, _total: said.append(message),
+    )
+    return dataset, said
+
+
+@pytest.fixture(scope="module")
+def dataset(home: Path) -> Dataset:
+    write_toy(home / "toy")
+    return asyncio.run(run(home, config(home)))[0]
+
+
+def test_the_wanted_tasks_are_saved_with_files_kept_apart(home: Path, dataset: Dataset) -> None:
+    assert load_dataset(home, "toy").rows == dataset.rows
+    assert (len(dataset.split("train")), len(dataset.split("heldout"))) == (2, 1)
+    files = [{row.task.metadata["file"] for row in dataset.split(split)} for split in ("train", "heldout")]
+    assert not files[0] & files[1]
+    assert len({row.task.metadata["function"] for row in dataset.split("train")}) == 2
+
+
+def test_unusable_tests_are_never_required(dataset: Dataset) -> None:
+    required = {test for row in dataset.rows for test in row.answer.fail_to_pass + row.answer.pass_to_pass}
+    assert required
+    assert not any("always_broken" in test or "slow" in test for test in required)
+
+
+def test_statements_quote_the_suspect_line_and_tasks_do_not_give_the_answer_away(dataset: Dataset) -> None:
+    for row in dataset.rows:
+        fault = row.answer.metadata
+        assert f"line {fault['line']}: `{fault['mutated'].strip()}`" in row.task.problem_statement
+        assert f"Failing: {row.answer.fail_to_pass[0]}" in row.task.problem_statement
+        assert fault["kind"] not in repr(row.task)
+        assert fault["original"].strip() not in row.task.problem_statement
+
+
+async def test_every_task_fails_untouched_and_passes_with_its_gold_patch(
+    home: Path, dataset: Dataset
+) -> None:
+    grader = make_grader(LocalBackend(home))
+
+    async def verdicts(row: TaskRow) -> list[Verdict]:
+        plain = without_reuse(row)
+        return [(await grader.grade(plain, patch)).verdict for patch in ("", row.answer.gold_patch)]
+
+    assert await asyncio.gather(*(verdicts(row) for row in dataset.rows)) == [
+        [Verdict.FAILED, Verdict.PASSED]
+    ] * len(dataset.rows)
+
+
+async def test_the_image_holds_the_fault_once_and_runs_the_tests_as_agents_would(
+    home: Path, dataset: Dataset
+) -> None:
+    row = dataset.rows[0]
+    fault = row.answer.metadata
+    async with LocalBackend(home).open(SandboxSpec(image=row.task.image)) as box:
+        text = (await box.read_file(f"/testbed/{fault['path']}")).decode()
+        assert text.count(fault["mutated"].strip()) == 1
+        command = f"python3 -m pytest -q -c /dev/null --rootdir=. '{row.answer.fail_to_pass[0]}'"
+        result = await box.exec(command, timeout_s=60)
+        assert (result.exit_code, b"1 failed" in result.stdout) == (1, True)
+
+
+async def test_the_same_inputs_re_use_the_dataset_and_others_make_it_again(
+    home: Path, dataset: Dataset
+) -> None:
+    again, said = await run(home, config(home, workers=1))
+    assert again.rows == dataset.rows
+    assert "dataset 'toy' is up to date" in said
+    other, said = await run(home, config(home, train_tasks=1, heldout_tasks=0, hint="function"))
+    assert [row.split for row in other.rows] == ["train"]
+    assert "line " not in other.rows[0].task.problem_statement.split("\n")[1]
+
+
+async def test_a_repeated_curation_takes_the_kept_trials_and_opens_no_sandbox(
+    home: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> NoReturn:
+        pytest.fail("a sandbox was opened")
+
+    monkeypatch.setattr(LocalBackend, "open", refuse)
+    again, said = await run(home, config(home, output="again"))
+    assert again.rows == dataset.rows
+    assert not any("baseline" in message for message in said)
+
+
+async def test_an_interrupted_curation_goes_on_after_the_trials_that_it_made(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = write_toy(tmp_path / "cut")
+    settings = config(home, sources=(str(tree),), output="cut", train_tasks=3, heldout_tasks=0, workers=1)
+    tried: list[str] = []
+    try_fault = curate_module._try
+
+    async def stopped(*arguments: Any) -> Trial:
+        if len(tried) == 2:
+            raise InterruptedError
+        tried.append(arguments[1].mutated)
+        return await try_fault(*arguments)
+
+    monkeypatch.setattr(curate_module, "_try", stopped)
+    with pytest.raises(InterruptedError):
+        await run(home, settings)
+    first = list(tried)
+    tried[:] = ["one more never stops it"] * 3
+    made, _ = await run(home, settings)
+    assert len(made.rows) == 3
+    assert not set(first) & set(tried[3:])
+
+
+async def test_one_test_file_that_cannot_be_imported_does_not_cost_the_others(
+    home: Path, tmp_path: Path
+) -> None:
+    tree = write_toy(tmp_path / "partly")
+    (tree / "tests/test_extra.py").write_text("import not_installed\n")
+    settings = config(
+        home, sources=(str(tree),), output="partly", train_tasks=1, heldout_tasks=0, stability_runs=1
+    )
+    made, _ = await run(home, settings)
+    assert len(made.rows) == 1
+
+
+async def test_unusable_sources_are_skipped_with_a_reason(home: Path, tmp_path: Path) -> None:
+    write_toy(home / "toy")
+    broken = write_toy(tmp_path / "broken")
+    (broken / "toy/__init__.py").write_text("raise RuntimeError\n")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "module.py").write_text("x = 1\n")
+    with pytest.raises(DatasetError) as raised:
+        await run(home, config(home, sources=(str(broken), str(bare), str(tmp_path / "nowhere"))))
+    assert "is unusable: no tests were collected" in str(raised.value)
+    assert "has no Python package" in str(raised.value)
+    assert "is no folder of this machine" in str(raised.value)
+
+
+def test_repository_data_and_links_of_a_folder_stay_out(home: Path, tmp_path: Path) -> None:
+    tree = write_toy(tmp_path / "repository")
+    subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
+    (tree / "passwd").symlink_to("/etc/passwd")
+    source = fetch_source(str(tree), home)
+    assert source.packages == ("toy",)
+    assert not (source.tree / ".git").exists()
+    assert not os.path.lexists(source.tree / "passwd")
+
+
+async def test_the_shipped_real_task_fails_untouched_and_passes_with_its_gold_patch(home: Path) -> None:
+    try:
+        row = build_task("wcmatch-45", home)
+    except PreflightError as error:
+        pytest.skip(str(error))
+    assert row.split == "handwritten"
+    assert "docs/" not in row.answer.gold_patch
+    grader = make_grader(LocalBackend(home), timeout_s=120)
+    untouched, mended = await asyncio.gather(grader.grade(row, ""), grader.grade(row, row.answer.gold_patch))
+    assert (untouched.verdict, mended.verdict) == (Verdict.FAILED, Verdict.PASSED)
+    failed = {test.test_id for test in untouched.tests if test.outcome != "passed"}
+    assert failed == set(row.answer.fail_to_pass)

@@ -1,0 +1,213 @@
+"""Scores of verifiers that run tests: from events to the run's page, the API, reports and exports."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.core.management import CommandError, call_command
+from django.test import Client
+
+from engine.config.fine_tuning import TrajectoryQuery
+from engine.errors import ConfigError
+from engine.verifiers.selection.tables import read_table
+from tests.builders.evaluation_builders import FIRST, evaluated, rollout, scored
+from tests.builders.event_builders import Stream, ref
+from tests.builders.html_regions import inner_html
+from tests.builders.page_builders import make_dataset
+from tests.builders.web_builders import launched, make_user, post, snapshot
+from webapp.models import ExaminedTest, Run, Score, Task
+from webapp.permissions import Role
+from webapp.selectors.dataset.difficulty import measuring_runs
+from webapp.selectors.rollout import learning
+from webapp.selectors.run import runs as run_reads
+from webapp.services.run import runs
+
+pytestmark = pytest.mark.django_db(transaction=True)
+HOSTILE = "<script>alert(1)</script>"
+Passes = tuple[int | None, int | None]
+
+
+def viewer() -> Client:
+    client = Client()
+    client.force_login(make_user("v", Role.VIEWER))
+    return client
+
+
+def folder_of(run: str) -> None:
+    (Path(settings.TRAINYARD_HOME) / "runs" / run).mkdir(parents=True, exist_ok=True)
+
+
+def by_tests(source: str, stream: Stream) -> Run:
+    """A run that verified another one by tests and recorded these events."""
+    folder_of(source)
+    overrides = {"verifier.runs": [source]}
+    run, claim = launched(runs.create(recipe="verify-by-tests", overrides=overrides))
+    post(claim, stream)
+    run.refresh_from_db()
+    return run
+
+
+def scored_by_tests(run: Run, task: Task, passes: dict[int, Passes]) -> Run:
+    """A run that ran tests on the rollouts of a task's evaluation."""
+    stream = Stream()
+    stream.started(total=0)
+    for index, (regression, reproduction) in passes.items():
+        score = {
+            "regression_passes": regression, "regression_tests": 5, "regression_status": "ran",
+            "reproduction_passes": reproduction, "reproduction_tests": 2,
+            "error": "the repository's tests do not run" if regression is None else "",
+        }  # fmt: skip
+        key = ref(0, task.key, index, phase="eval:heldout")
+        stream.add("trajectory_scored", source=str(run.pk), ref=key, score=score)
+    return by_tests(str(run.pk), stream)
+
+
+def examined(stream: Stream, index: int, **fields: Any) -> None:
+    key = {"iteration": 0, "phase": "train", "task_id": "t1", "index": index}
+    stream.add("test_examined", source="9", ref=key, test={"digest": f"{index:016x}", **fields})
+
+
+def patch(stream: Stream, index: int, **fields: Any) -> None:
+    key = {"iteration": 0, "phase": "train", "task_id": "t1", "index": index}
+    stream.add("trajectory_scored", source="7", ref=key, score={"resolved": index == 0, **fields})
+
+
+def some_scores() -> Stream:
+    stream = Stream()
+    stream.started(total=0)
+    examined(stream, 0, tests=2, good=1, good_passed=1, bad=2, bad_passed=0)
+    examined(stream, 1, tests=1, good=1, good_passed=0, bad=2, bad_passed=1)
+    examined(stream, 2, rejection="did_not_run", detail=HOSTILE)
+    stream.add("alert", severity="warning", code="toxic_tests", message="1 of 2 tests", task_ids=["t1"])
+    ran = {"regression_tests": 5, "regression_status": "ran", "reproduction_tests": 3}
+    patch(stream, 0, regression_passes=5, reproduction_passes=2, **ran)
+    timed_out = {**ran, "regression_status": "timed_out", "detail": "regression tests: timed out after 300 s"}
+    patch(stream, 1, regression_passes=3, reproduction_passes=0, **timed_out)
+    patch(stream, 2, error=HOSTILE)
+    return stream
+
+
+def printed(*command: Any) -> Any:
+    out = io.StringIO()
+    call_command(*map(str, command), stdout=out)
+    return json.loads(out.getvalue())
+
+
+def test_passes_and_written_tests_are_on_the_page_and_in_the_api() -> None:
+    run = by_tests("7", some_scores())
+    client = viewer()
+    whole = client.get(f"/runs/{run.pk}/").content.decode()
+    assert "toxic_tests" in whole
+    page = inner_html(whole, "run-panel")
+    assert page.count('data-key="score-') == page.count('data-key="test-') == 3
+    assert HOSTILE not in page
+    assert page.count("&lt;script&gt;alert(1)") >= 2
+    for text in ("5 of 5", "3 of 5", "2 of 3", "timed out after 300 s", "toxic", "did not run"):
+        assert text in page
+    missing = client.get(f"/runs/{run.pk}/?tab=scores&scores=missing").content.decode()
+    assert inner_html(missing, "run-panel").count('data-key="score-') == 1
+    found = client.get(f"/api/v1/runs/{run.pk}/scores").json()
+    assert [(one["regression_passes"], one["reproduction_passes"]) for one in found["items"]] == [
+        (5, 2), (3, 0), (None, None),
+    ]  # fmt: skip
+    tests = client.get(f"/api/v1/runs/{run.pk}/examined-tests").json()
+    assert [(one["index"], one["rejection"], one["is_toxic"]) for one in tests["items"]] == [
+        (0, "", False), (1, "", True), (2, "did_not_run", False),
+    ]  # fmt: skip
+
+
+def test_one_event_at_a_time_stores_the_same_and_later_ones_replace() -> None:
+    stored = []
+    for size in (1, 2, 100):
+        folder_of("7")
+        run, claim = launched(runs.create(recipe="verify-by-tests", overrides={"verifier.runs": ["7"]}))
+        stream = some_scores()
+        examined(stream, 2, tests=1)
+        for start in range(0, len(stream.lines), size):
+            post(claim, stream, start, start + size)
+        stored.append(snapshot(run))
+    assert ExaminedTest.objects.filter(run=run, index=2).get().rejection == ""
+    assert Score.objects.filter(run=run).count() == 3
+    for rows in ("Score", "ExaminedTest"):
+        assert stored[0][rows] == stored[1][rows] == stored[2][rows]
+
+
+def test_reports_select_by_tests_and_by_judge_and_tests_together() -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks[:1], FIRST)
+    judge = scored(run, tasks[0], {0: 0.9, 1: 0.3, 2: 0.8, 3: 0.1})
+    # resolved are 0 and 1: tests alone choose 1, the judge 0, tests among the judge's better half 2
+    tests = scored_by_tests(run, tasks[0], {0: (3, 0), 1: (5, 2), 2: (5, 0), 3: (4, 2)})
+    client, address = viewer(), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report"
+    report = client.get(address).json()
+    best = {curve["rule"]: curve["points"][-1]["rate"] for curve in report["curves"]}
+    assert (report["verifier"], report["tests"]) == (judge.pk, tests.pk)
+    assert {rule: best[rule] for rule in ("ef", "eb", "hybrid")} == {"ef": 1.0, "eb": 1.0, "hybrid": 0.0}
+    assert set(best) == {"ef", "eb", "hybrid", "shortest", "majority", "oracle"}
+    page = client.get(f"/evaluations/{run.pk}/eval:heldout/0/").content.decode()
+    assert f'<option value="{tests.pk}" selected>' in " ".join(page.split())
+    assert "hybrid" in page
+    worse = scored_by_tests(run, tasks[0], {0: (0, 0), 1: (0, 0), 2: (5, 2), 3: (0, 0)})
+    report = client.get(address, {"tests": worse.pk}).json()
+    assert {curve["rule"]: curve["points"][-1]["rate"] for curve in report["curves"]}["eb"] == 0.0
+    assert printed("evaluation_report", run.pk, "--tests", tests.pk)["tests"] == tests.pk
+
+
+def test_exports_have_the_passes_that_selection_reads(tmp_path: Path) -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks[:1], FIRST)
+    judge = scored(run, tasks[0], {0: 0.9, 1: 0.3, 2: 0.8, 3: 0.1})
+    tests = scored_by_tests(run, tasks[0], {0: (3, 0), 1: (None, None), 2: (5, 0)})
+    path = tmp_path / "rollouts.jsonl"
+    printed("export_rollouts", run.pk, "--output", path, "--tests", tests.pk, "--verifier", judge.pk)
+    table = [(one.p_yes, one.regression_passes, one.reproduction_passes) for one in read_table(path)]
+    assert table == [(0.9, 3, 0), (0.3, None, None), (0.8, 5, 0), (0.1, None, None)]
+    for wrong in (judge.pk, 999):
+        with pytest.raises(CommandError, match=rf"run {wrong} has no passes of tests.*have: {tests.pk}"):
+            printed("export_rollouts", run.pk, "--output", path, "--tests", wrong)
+    with pytest.raises(CommandError, match=rf"run {tests.pk} has no scores.*have: {judge.pk}"):
+        printed("export_rollouts", run.pk, "--output", path, "--verifier", tests.pk)
+
+
+@pytest.mark.parametrize("setting", ["verifier.runs", "verifier.tests"])
+def test_a_run_that_is_not_there_is_named_with_its_setting(setting: str) -> None:
+    folder_of("7")
+    run = runs.create(recipe="verify-by-tests", overrides={"verifier.runs": ["7"], setting: ["404"]})
+    with pytest.raises(ConfigError) as refused:
+        runs.start(run=run)
+    assert [problem.setting for problem in refused.value.problems] == [setting]
+
+
+def test_rollouts_of_testing_agents_count_as_no_solution() -> None:
+    dataset, tasks = make_dataset()
+    found = {}
+    for name in ("collect", "write-tests"):
+        config = {
+            "dataset.name": dataset.name, "dataset.split": "train", "policy.checkpoint": "builtin:quickstart",
+        }  # fmt: skip
+        run, claim = launched(runs.create(recipe=name, overrides=config))
+        stream = Stream(epoch=claim.epoch)
+        stream.started()
+        rollout(stream, ref(0, tasks[0].key, 0), 1, passed=True, patch="a")
+        post(claim, stream)
+        found[name] = run
+    assert measuring_runs(dataset.pk) == [found["collect"].pk]
+    assert run_reads.runs_to_verify() == [found["collect"].pk]
+    assert run_reads.runs_with_written_tests() == [found["write-tests"].pk]
+    chosen = learning.choose(TrajectoryQuery(splits=()), seed=0)
+    assert [run for run, _ in chosen.runs] == [found["collect"].pk]
+    named = learning.choose(TrajectoryQuery(splits=(), runs=(found["write-tests"].pk,)), seed=0)
+    assert [run for run, _ in named.runs] == [found["write-tests"].pk]
+    client = Client()
+    client.force_login(make_user("o", Role.OPERATOR))
+    page = client.get(f"/runs/{found['write-tests'].pk}/").content.decode()
+    assert "Verify with these tests" in page
+    assert "verifier.tests=" in page
+    page = client.get(f"/runs/{found['collect'].pk}/").content.decode()
+    assert "Verify by tests" in page
+    assert "Train a judge" in page

@@ -1,0 +1,189 @@
+"""Scores of verifiers: from the engine's spool to the database, the run's page and the API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.test import Client
+
+from engine.errors import ConfigError
+from engine.events.spool import SPOOL_NAME, read_lines
+from engine.orchestrator import execute
+from tests.builders.event_builders import Stream
+from tests.builders.html_regions import inner_html
+from tests.builders.verifier_builders import TASKS, Source, by_model, roll_out, verifying
+from tests.builders.web_builders import launched, make_user, post, relaunched, snapshot
+from webapp.contexts.evaluation.scores import build_scores
+from webapp.models import Dataset, Run, Score, Task
+from webapp.permissions import Role
+from webapp.services.ingestion import ingest
+from webapp.services.run import runs
+from webapp.services.run.attempts import Claim
+
+pytestmark = pytest.mark.django_db
+HOSTILE = "<script>alert(1)</script>"
+
+
+def draft(**overrides: Any) -> Run:
+    return runs.create(recipe="verify", overrides={"policy.checkpoint": "fresh:tiny", **overrides})
+
+
+def verifier(source: str = "7") -> tuple[Run, Claim]:
+    (Path(settings.TRAINYARD_HOME) / "runs" / source).mkdir(parents=True, exist_ok=True)
+    return launched(draft(**{"verifier.runs": [source]}))
+
+
+def score(stream: Stream, index: int, p_yes: float | None, *, task: str = "t1", **fields: Any) -> None:
+    ref = {"iteration": 0, "phase": "train", "task_id": task, "index": index}
+    given = {"p_yes": p_yes, "resolved": index % 2 == 0, **fields}
+    stream.add("trajectory_scored", source="7", ref=ref, score=given)
+
+
+def reader(role: Role = Role.VIEWER) -> Client:
+    client = Client()
+    client.force_login(make_user(f"reader-{role.value}", role))
+    return client
+
+
+def test_scores_are_stored_under_their_keys_and_later_ones_replace() -> None:
+    run, claim = verifier()
+    stream = Stream()
+    stream.started(total=0)
+    score(stream, 0, None, error="no answer", attempts=3)
+    score(stream, 1, 0.25, yes_logprob=-2.0, no_logprob=-0.9)
+    post(claim, stream)
+    newer = relaunched(run, claim)
+    again = Stream(epoch=2, first_seq=stream.next_seq)
+    again.started(total=0)
+    score(again, 0, 0.75)
+    post(newer, again)
+    rows = Score.objects.filter(run=run).order_by("index").values_list("index", "p_yes", "error", "attempts")
+    assert list(rows) == [(0, 0.75, "", 1), (1, 0.25, "", 1)]
+
+
+def test_one_event_at_a_time_stores_the_same() -> None:
+    stored = []
+    for size in (1, 3, 100):
+        run, claim = verifier()
+        stream = Stream()
+        stream.started(total=0)
+        for number in range(8):
+            score(stream, number % 5, None if number == 4 else number / 10)
+        for start in range(0, len(stream.lines), size):
+            post(claim, stream, start, start + size)
+        stored.append(snapshot(run)["Score"])
+    assert len(stored[0]) == 5
+    assert stored[0] == stored[1] == stored[2]
+
+
+def test_what_an_engine_recorded_is_on_the_page(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    with source.attempt() as sink:
+        for task in TASKS:
+            for index in range(3):
+                roll_out(sink, task, index, passed=index == 0)
+    config = by_model()
+    with verifying(tmp_path, config) as context:
+        assert execute(config, context) == 0
+    run, claim = verifier()
+    lines = [line.data for line in read_lines(tmp_path / "runs" / "v" / SPOOL_NAME)]
+    ingest.ingest(run_id=claim.run_id, token=claim.token, body=b"\n".join(lines) + b"\n")
+    run.refresh_from_db()
+    assert (run.state, run.summary["scored"]) == ("succeeded", 6)
+    assert Score.objects.filter(run=run, p_yes__isnull=False).count() == 6
+    page = inner_html(reader().get(f"/runs/{run.pk}/").content.decode(), "run-panel")
+    assert page.count('data-key="score-') == 6
+    assert f"{run.summary['auc']:.3f}" in page
+    assert f"{run.summary['ece']:.3f}" in page
+
+
+def test_a_missing_score_is_shown_with_its_reason_and_never_as_a_number() -> None:
+    run, claim = verifier()
+    stream = Stream()
+    stream.started(total=0)
+    score(stream, 0, None, error=HOSTILE, attempts=3, task=HOSTILE)
+    score(stream, 1, 0.0)
+    post(claim, stream)
+    client = reader()
+    page = inner_html(client.get(f"/runs/{run.pk}/?tab=scores").content.decode(), "run-panel")
+    assert HOSTILE not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert page.count("0.0000") == 1
+    missing = inner_html(
+        client.get(f"/runs/{run.pk}/?tab=scores&scores=missing").content.decode(), "run-panel"
+    )
+    assert missing.count('data-key="score-') == 1
+    found = client.get(f"/api/v1/runs/{run.pk}/scores").json()
+    assert [(item["index"], item["p_yes"]) for item in found["items"]] == [(1, 0.0), (0, None)]
+    found = client.get(f"/api/v1/runs/{run.pk}/scores?missing=true").json()
+    assert (found["total"], found["items"][0]["error"]) == (1, HOSTILE)
+
+
+def test_calibration_is_shown_by_length_and_repository() -> None:
+    dataset = Dataset.objects.create(name="mixed")
+    for number, repo in enumerate(["left", "right"]):
+        Task.objects.create(dataset=dataset, key=f"t{number}", instance_id=f"i{number}", repo=repo)
+    run, claim = verifier()
+    stream = Stream()
+    stream.started(total=0)
+    for index in range(4):
+        score(stream, index, 0.9 - index / 10, task="t0", prompt_tokens=1000)
+        score(stream, index, 0.1 + index / 10, task="t1", prompt_tokens=9000)
+    post(claim, stream)
+    panel = build_scores(run, {})
+    assert [(one.title, [part.name for part in one.parts]) for one in panel.breakdowns] == [
+        ("Prompt tokens", ["below 2,000", "8,000 and more"]),
+        ("Repository", ["left", "right"]),
+    ]
+    left, right = (part.calibration for part in panel.breakdowns[1].parts)
+    assert (left.auc, right.auc) == (0.75, 0.25)
+    assert (left.count, left.num_positive) == (4, 2)
+    assert panel.calibration.count == 8
+    page = inner_html(reader().get(f"/runs/{run.pk}/").content.decode(), "run-panel")
+    assert "8,000 and more" in page
+    assert "AUC within tasks" in page
+
+
+def test_trajectories_in_the_database_are_linked() -> None:
+    collected, _ = launched()
+    run, claim = verifier(str(collected.pk))
+    stream = Stream()
+    stream.started(total=0)
+    for source in (str(collected.pk), "elsewhere", "9" * 30):
+        ref = {"iteration": 0, "phase": "train", "task_id": "t1", "index": 0}
+        stream.add("trajectory_scored", source=source, ref=ref, score={"p_yes": 0.5})
+    post(claim, stream)
+    page = inner_html(reader().get(f"/runs/{run.pk}/").content.decode(), "run-panel")
+    assert page.count("/train/0/t1/0/") == 1
+    assert f"/runs/{collected.pk}/train/0/t1/0/" in page
+
+
+@pytest.mark.parametrize("named", [[], ["404"]])
+def test_a_verifier_without_its_runs_is_not_queued(named: list[str]) -> None:
+    run = draft(**{"verifier.runs": named})
+    with pytest.raises(ConfigError) as refused:
+        runs.start(run=run)
+    assert [problem.setting for problem in refused.value.problems] == ["verifier.runs"]
+
+
+def test_the_page_needs_the_same_queries_for_any_number_of_scores(
+    django_assert_max_num_queries: Any,
+) -> None:
+    counts = []
+    for number in (10, 40):
+        run, claim = verifier()
+        stream = Stream()
+        stream.started(total=0)
+        for index in range(number):
+            score(stream, index, index / 50, task=f"t{index}")
+        post(claim, stream)
+        client = Client()
+        client.force_login(make_user(f"counter-{number}", Role.VIEWER))
+        client.get(f"/runs/{run.pk}/")
+        with django_assert_max_num_queries(100) as captured:
+            client.get(f"/runs/{run.pk}/")
+        counts.append(len(captured))
+    assert counts[0] == counts[1]

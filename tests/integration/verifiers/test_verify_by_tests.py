@@ -1,0 +1,274 @@
+"""Runs that verify by tests: testing agents write them, candidates run them, scores are events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.recipes import resolve
+from engine.config.run import AnyRun, parse_run_config
+from engine.datasets.store import save_dataset
+from engine.errors import ConfigError
+from engine.events.control import Control
+from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
+from engine.events.types import RunStarted
+from engine.orchestrator import execute
+from engine.orchestrator.context import RunContext
+from engine.orchestrator.verification.verify_by_tests import REPORTS_NAME
+from engine.types import TaskRow
+from engine.verifiers.execution_based.runs import TestRuns
+from tests.builders.dataset_builders import (
+    NUMBERS,
+    broken_task,
+    new_file,
+    patched,
+    toolchain_or_skip,
+    write_toy,
+)
+from tests.builders.rollout_builders import SUBMIT, respond
+from tests.builders.verifier_builders import roll_out
+from tests.fakes.openai_server import Reply, openai_server
+
+GOOD = patched(NUMBERS)
+BREAKING = patched(NUMBERS.replace("return total / count", "return total"))
+HANGING = patched(NUMBERS.replace("    total = sum(values)\n", "    while True:\n        pass\n"))
+SHOUTING = patched(
+    NUMBERS.replace("    total = sum(values)\n", "    print('shout ' * 5_000_000)\n    total = sum(values)\n")
+)
+TEST = "from toy.numbers import clamp\n\n\ndef test_above():\n    assert clamp(11, 0, 10) == 10\n"
+TOXIC = "from toy.numbers import mean\n\n\ndef test_sum():\n    assert mean([1, 2]) == 3\n"
+PASSING = "def test_nothing():\n    pass\n"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("by_tests")
+    toolchain_or_skip(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def row(home: Path) -> TaskRow:
+    made = broken_task(home, write_toy(home / "source"))
+    save_dataset(home, "toy", [made], {"sources": []})
+    return made
+
+
+def finished(home: Path, name: str, task_id: str, patches: Mapping[str, bool]) -> None:
+    """A finished run with one rollout for each patch."""
+    run_dir = home / "runs" / name
+    run_dir.mkdir(parents=True)
+    (run_dir / "config.json").write_text(json.dumps({"seed": 0, "dataset": {"name": "toy"}}))
+    with closing(SpoolSink(run_dir, epoch=1)) as sink:
+        sink.emit(RunStarted, host="h", pid=1)
+        for index, (patch, passed) in enumerate(patches.items()):
+            roll_out(sink, task_id, index, passed=passed, patch=patch)
+
+
+@contextmanager
+def running(home: Path, name: str, *, epoch: int = 1) -> Iterator[RunContext]:
+    run_dir = home / "runs" / name
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with closing(SpoolSink(run_dir, epoch=epoch)) as sink:
+        yield RunContext(run_id=name, epoch=epoch, run_dir=run_dir, home=home, sink=sink, control=Control())
+
+
+def perform(home: Path, name: str, config: AnyRun, *, epoch: int = 1) -> dict[str, Any]:
+    """Perform a run; return its terminal event."""
+    (home / "runs" / name).mkdir(parents=True, exist_ok=True)
+    (home / "runs" / name / "config.json").write_text(config.model_dump_json())
+    with running(home, name, epoch=epoch) as run:
+        execute(config, run)
+    return events(home, name)[-1]
+
+
+def events(home: Path, name: str, kind: str = "") -> list[dict[str, Any]]:
+    found = [json.loads(line.data) for line in read_lines(home / "runs" / name / SPOOL_NAME)]
+    return [event for event in found if event["type"] == kind or not kind]
+
+
+def by_tests(runs: list[str], **settings: Any) -> AnyRun:
+    given = {"verifier.runs": runs, "sandbox.memory_mb": 512, "verifier.timeout_s": 120.0, **settings}
+    return resolve("verify-by-tests", given)
+
+
+def scores(home: Path, name: str) -> dict[int, dict[str, Any]]:
+    return {event["ref"]["index"]: event["score"] for event in events(home, name, "trajectory_scored")}
+
+
+def passes(score: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    return score["regression_passes"], score["reproduction_passes"]
+
+
+def writing(body: dict[str, Any], _number: int) -> Reply:
+    """An endpoint that writes one of three tests, chosen by the seed of the response."""
+    messages = body["messages"]
+    if "ready?" in messages[-1]["content"]:
+        return Reply(content="ready")
+    assert "clamp is broken" in messages[1]["content"]
+    if any(message["role"] == "assistant" for message in messages):
+        return Reply(content=SUBMIT)
+    content = (TEST, TOXIC, PASSING)[next(_turns) % 3]
+    path = "/testbed/test_issue.py"
+    return Reply(content=respond("file_editor", command="create", path=path, file_text=content))
+
+
+_turns: Iterator[int]
+
+
+@pytest.fixture(scope="module")
+def tests_run(home: Path, row: TaskRow) -> str:
+    """A run in which testing agents behind an endpoint wrote a good, a toxic and a useless test."""
+    global _turns
+    _turns = iter(range(100))
+    with openai_server(writing) as server:
+        config = resolve(
+            "write-tests",
+            {
+                "dataset.name": "toy",
+                "dataset.split": row.split,
+                "policy.type": "endpoint",
+                "policy.endpoint": server.url,
+                "policy.model": "m",
+                "rollout.group_size": 3,
+                "rollout.max_concurrent": 1,
+                "sandbox.memory_mb": 512,
+            },
+        )
+        ended = perform(home, "written", config)
+    assert ended["state"] == "succeeded", ended
+    return "written"
+
+
+def test_testing_agents_are_rewarded_for_tests_that_fail_on_the_untouched_tree(
+    home: Path, tests_run: str
+) -> None:
+    rollouts = events(home, tests_run, "trajectory_finished")
+    found = {
+        content: (event["reward"], event["detail"].partition(":")[0])
+        for event in rollouts
+        for content in (TEST, TOXIC, PASSING)
+        if content.splitlines()[-1].strip() in event["patch"]
+    }
+    assert found == {TEST: (1.0, ""), TOXIC: (1.0, ""), PASSING: (0.0, "passes")}
+    assert events(home, tests_run)[-1]["summary"]["solve_rate_last"] == pytest.approx(2 / 3)
+
+
+def test_patches_are_scored_by_the_repositorys_tests_and_by_written_ones(
+    home: Path, row: TaskRow, tests_run: str
+) -> None:
+    finished(home, "7", row.task.id, {GOOD: True, BREAKING: False, "": False})
+    ended = perform(home, "v", by_tests(["7"], **{"verifier.tests": [tests_run]}))
+    assert ended["state"] == "succeeded", ended
+    found = scores(home, "v")
+    total = found[0]["regression_tests"]
+    assert total > 2
+    assert {index: passes(score) for index, score in found.items()} == {
+        0: (total, 1), 1: (total - 1, 2), 2: (total, 0),
+    }  # fmt: skip
+    assert {index: score["regression_status"] for index, score in found.items()} == {
+        0: "ran", 1: "ran", 2: "no_change",
+    }  # fmt: skip
+    assert "the patch is empty" in found[2]["detail"]
+    assert [score["resolved"] for score in found.values()] == [True, False, False]
+    assert all(score["p_yes"] is None and not score["error"] for score in found.values())
+    examined = events(home, "v", "test_examined")
+    assert {event["source"] for event in examined} == {tests_run}
+    by_rejection = sorted((event["test"]["rejection"], event["test"]["good_passed"]) for event in examined)
+    assert by_rejection == [("", 0), ("", 1), ("passes", 0)]
+    summary = ended["summary"]
+    assert (summary["scored"], summary["tests"], summary["tests_kept"], summary["tests_toxic"]) == (
+        3,
+        3,
+        2,
+        1,
+    )
+    (alert,) = events(home, "v", "alert")
+    assert (alert["code"], alert["task_ids"]) == ("toxic_tests", [row.task.id])
+
+
+def test_a_later_attempt_scores_what_is_left_without_running_tests_again(
+    home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished(home, "8", row.task.id, {GOOD: True, BREAKING: False})
+    config = by_tests(["8"])
+    assert perform(home, "w", config)["summary"]["scored"] == 2
+    first = scores(home, "w")
+    assert all(score["reproduction_passes"] is None for score in first.values()), "none were wanted"
+    spool = home / "runs" / "w" / SPOOL_NAME
+    kept = [line for line in spool.read_bytes().splitlines(True) if b"trajectory_scored" not in line]
+    ran: list[str] = []
+
+    async def counted(runs: TestRuns, *given: Any, **named: Any) -> Any:
+        ran.append("run")
+        raise AssertionError
+
+    monkeypatch.setattr(TestRuns, "run", counted)
+    assert perform(home, "w", config, epoch=2)["summary"]["scored"] == 2
+    assert len(events(home, "w", "trajectory_scored")) == 2, "scored tasks are passed over"
+    spool.write_bytes(b"".join(kept[:1]))
+    assert (home / "runs" / "w" / REPORTS_NAME).is_dir()
+    assert perform(home, "w", config, epoch=3)["state"] == "succeeded"
+    assert scores(home, "w") == first
+    assert ran == []
+
+
+def test_tests_that_hang_or_print_megabytes_are_said_clearly(home: Path, row: TaskRow) -> None:
+    finished(home, "9", row.task.id, {GOOD: True, HANGING: False, SHOUTING: False})
+    ended = perform(home, "x", by_tests(["9"], **{"verifier.timeout_s": 40.0}))
+    assert ended["state"] == "succeeded", ended
+    found = scores(home, "x")
+    total = found[0]["regression_tests"]
+    assert found[0]["regression_passes"] == found[2]["regression_passes"] == total
+    assert found[1]["regression_status"] == "timed_out"
+    assert found[1]["regression_passes"] < total
+    assert "regression tests: " in found[1]["detail"]
+    reports = (home / "runs" / "x" / REPORTS_NAME).iterdir()
+    assert all(path.stat().st_size < 100_000 for path in reports)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"verifier.runs": []}, "verifier.runs: no run is named"),
+        ({"verifier.runs": ["404"]}, "verifier.runs: there is no run '404'"),
+        ({"verifier.tests": ["404"]}, "verifier.tests: there is no run '404'"),
+        ({"verifier.tests": ["5"]}, "verifier.tests: no test was written"),
+        ({"verifier.phases": ["eval:heldout"]}, "no graded trajectories in these phases"),
+    ],
+)
+def test_what_cannot_be_verified_fails_with_the_setting(
+    home: Path, row: TaskRow, settings: dict[str, Any], message: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    if not (home / "runs" / "5").exists():
+        finished(home, "5", row.task.id, {GOOD: True, new_file("other.py", "x = 1\n"): False})
+    name = tmp_path_factory.mktemp("refused").name
+    ended = perform(home, name, by_tests(["5"], **settings))
+    assert ended["state"] == "failed"
+    assert message in ended["reason"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "message"),
+    [
+        ("write-tests", {"agent.prompt": "deepswe_v1"}, "only tests of the issue count"),
+        ("collect", {"agent.prompt": "reproduction_v1"}, "tests that agents write count for nothing"),
+        ("verify-by-tests", {"policy.checkpoint": "fresh:tiny"}, "unknown setting"),
+        ("verify-by-tests", {"verifier.parallel": 4}, "unknown setting"),
+        ("verify-by-tests", {"verifier.tests": ["../7"]}, "verifier.tests.0"),
+    ],
+)
+def test_settings_without_effect_are_refused(recipe: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(recipe, settings)
+
+
+def test_configurations_of_earlier_versions_name_a_judge() -> None:
+    config = resolve("verify", {}).model_dump(mode="json")
+    del config["method"]
+    assert parse_run_config(config).model_dump()["method"] == "judge"

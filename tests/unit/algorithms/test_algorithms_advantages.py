@@ -1,0 +1,238 @@
+"""Advantages: hand-computed groups, each a trap that published systems fall into."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from engine.algorithms.advantages import Member, group_members, is_informative, step_members
+from engine.config.algorithm import AlgorithmConfig
+from engine.types import TerminationReason
+from tests.unit.trainer.rl_builders import make_group, make_trajectory, random_tokens
+
+Outcome = tuple[float | None, TerminationReason]
+SUBMITTED, TIMEOUT = TerminationReason.SUBMITTED, TerminationReason.ROLLOUT_TIMEOUT
+
+
+def members_of(outcomes: Sequence[Outcome | float], **settings: Any) -> tuple[Member, ...]:
+    pairs = [o if isinstance(o, tuple) else (o, SUBMITTED) for o in outcomes]
+    trajectories = [make_trajectory(reward, reason, index=i) for i, (reward, reason) in enumerate(pairs)]
+    return group_members(trajectories, AlgorithmConfig(**settings), max_context=64)
+
+
+def values(members: tuple[Member, ...]) -> list[float | None]:
+    return [member.advantage for member in members]
+
+
+def test_leave_one_out_by_hand() -> None:
+    members = members_of([1.0, 0.0, 0.0, 1.0])
+    assert values(members) == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3], abs=1e-15)
+    assert [m.baseline for m in members] == pytest.approx([1 / 3, 2 / 3, 2 / 3, 1 / 3], abs=1e-15)
+    assert all(m.loss_mask and m.mask_reason == "" for m in members)
+    assert [m.index for m in members] == [0, 1, 2, 3]
+
+
+def test_leave_one_out_is_the_group_mean_advantage_times_n_over_n_minus_1() -> None:
+    rewards = [1.0, 0.0, 0.5, 0.0, 1.0, 0.0, 0.0, 0.25]
+    looped, mean = values(members_of(rewards)), values(members_of(rewards, baseline="group_mean"))
+    for a, b in zip(looped, mean, strict=True):
+        assert a is not None
+        assert b is not None
+        assert a == pytest.approx(b * 8 / 7, abs=1e-15)
+
+
+def test_after_filtering_that_factor_differs_per_group() -> None:
+    full = members_of([1.0, 0.0, 0.0, 0.0])
+    thinned = members_of([(1.0, SUBMITTED), (0.0, SUBMITTED), (0.0, TIMEOUT), (0.0, TIMEOUT)])
+    assert (full[0].advantage, thinned[0].advantage) == (1.0, 1.0)
+    assert full[1].advantage == pytest.approx(-1 / 3)
+    assert thinned[1].advantage == -1.0
+
+
+@pytest.mark.parametrize(
+    ("policy", "advantage", "baseline"),
+    [("drop", 0.0, None), ("keep_real_reward", 1.0 - 2 / 7, 2 / 7), ("keep_zero", 1.0, 0.0)],
+)
+def test_one_success_and_seven_timeouts_under_each_policy(
+    policy: str, advantage: float, baseline: float | None
+) -> None:
+    """Two of the timed-out trajectories would have passed their tests."""
+    outcomes = [(1.0, SUBMITTED)] + [(1.0, TIMEOUT)] * 2 + [(0.0, TIMEOUT)] * 5
+    members = members_of(outcomes, filtered_baseline=policy)
+    assert members[0].advantage == pytest.approx(advantage)
+    assert members[0].baseline == (None if baseline is None else pytest.approx(baseline))
+    for member in members[1:]:
+        assert not member.loss_mask
+        assert member.mask_reason == "rollout_timeout"
+        assert (member.advantage is None) == (policy == "drop")
+
+
+def test_every_reason_is_filtered_only_when_it_is_named() -> None:
+    for reason in (TerminationReason.MAX_CONTEXT, TerminationReason.ENV_TIMEOUT, TerminationReason.MAX_STEPS):
+        named = members_of([(0.0, reason), (1.0, SUBMITTED), (0.0, SUBMITTED)], filtered_reasons=(reason,))
+        assert (named[0].loss_mask, named[0].mask_reason) == (False, reason.value)
+        free = members_of([(0.0, reason), (1.0, SUBMITTED), (0.0, SUBMITTED)], filtered_reasons=())
+        assert (free[0].loss_mask, free[0].advantage) == (True, -0.5)
+
+
+@pytest.mark.parametrize("policy", ["drop", "keep_real_reward", "keep_zero"])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        (0.0, TerminationReason.ENV_ERROR),
+        (1.0, TerminationReason.CANCELLED),
+        (None, SUBMITTED),
+        (None, TIMEOUT),
+    ],
+)
+def test_infrastructure_failures_change_nothing_for_the_others(policy: str, lost: Outcome) -> None:
+    others: list[Outcome] = [(1.0, SUBMITTED), (0.0, SUBMITTED), (0.0, TIMEOUT)]
+    with_lost = members_of([*others, lost], filtered_baseline=policy)
+    assert with_lost[:3] == members_of(others, filtered_baseline=policy)
+    assert with_lost[3] == Member(
+        index=3, advantage=None, baseline=None, loss_mask=False, mask_reason="infrastructure"
+    )
+
+
+def test_an_infrastructure_reason_cannot_be_filtered() -> None:
+    with pytest.raises(ValueError, match="env_error"):
+        AlgorithmConfig(filtered_reasons=(TerminationReason.ENV_ERROR,))
+
+
+@pytest.mark.parametrize("baseline", ["leave_one_out", "group_mean"])
+@pytest.mark.parametrize("std", ["none", "group"])
+@pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 1 / 3])
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_uniform_and_singleton_groups_have_advantages_of_exactly_zero(
+    baseline: str, std: str, reward: float, size: int
+) -> None:
+    members = members_of([reward] * size, baseline=baseline, std_normalisation=std)
+    assert values(members) == [0.0] * size
+    assert not any(member.has_signal for member in members)
+
+
+def test_without_a_baseline_the_reward_is_the_advantage() -> None:
+    assert values(members_of([1.0], baseline="none")) == [1.0]
+    assert values(members_of([1.0, 1.0], baseline="none", std_normalisation="group")) == [1.0, 1.0]
+
+
+def test_group_standard_deviation_uses_n_minus_1_and_survives_one_success() -> None:
+    members = members_of([1.0, 0.0, 0.0, 0.0], baseline="group_mean", std_normalisation="group")
+    deviation = math.sqrt((0.75**2 + 3 * 0.25**2) / 3) + 1e-6
+    assert values(members) == pytest.approx([0.75 / deviation] + [-0.25 / deviation] * 3, rel=1e-15)
+    spiky = members_of([1.0] + [0.0] * 7, std_normalisation="group")
+    assert spiky[0].advantage is not None
+    assert spiky[0].advantage < 3.0
+
+
+def test_a_group_that_infrastructure_lost_entirely_or_that_is_empty() -> None:
+    assert group_members([], AlgorithmConfig(), max_context=64) == ()
+    members = members_of([(None, SUBMITTED)] * 3)
+    assert values(members) == [None] * 3
+
+
+def step(groups: Sequence[Sequence[float]], **settings: Any) -> list[list[float | None]]:
+    built = [
+        make_group([make_trajectory(reward, index=i) for i, reward in enumerate(rewards)])
+        for rewards in groups
+    ]
+    return [values(members) for members in step_members(built, AlgorithmConfig(**settings), max_context=64)]
+
+
+def test_a_batch_mean_gives_uniform_groups_a_signal_but_not_uniform_batches() -> None:
+    assert step([[1.0, 1.0], [0.0, 0.0]], baseline="batch_mean") == [[0.5, 0.5], [-0.5, -0.5]]
+    assert step([[0.1] * 3, [0.1] * 3], baseline="batch_mean", std_normalisation="batch") == [[0.0] * 3] * 2
+    assert step([[1.0], [0.0]], baseline="batch_mean") == [[0.5], [-0.5]]
+
+
+def test_group_statistics_are_each_groups_own() -> None:
+    """Groups of unequal size: nothing may fall back to the mean of the whole batch."""
+    alone = [step([[1.0, 0.0, 0.0]], preset="grpo")[0], step([[1.0, 0.0]], preset="grpo")[0]]
+    assert step([[1.0, 0.0, 0.0], [1.0, 0.0]], preset="grpo") == alone
+
+
+def test_the_batch_deviation_is_that_of_all_rewards() -> None:
+    """TRL's scale_rewards = batch: centred on the group, scaled by the batch."""
+    rewards = [[1.0, 0.0], [1.0, 1.0]]
+    deviation = math.sqrt((3 * 0.25**2 + 0.75**2) / 3) + 1e-6
+    found = step(rewards, baseline="group_mean", std_normalisation="batch")
+    assert found[0] == pytest.approx([0.5 / deviation, -0.5 / deviation])
+    assert found[1] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("baseline", ["leave_one_out", "group_mean", "batch_mean", "none"])
+@pytest.mark.parametrize("std", ["none", "group", "batch"])
+def test_an_update_without_groups_or_without_grades_has_no_advantages(baseline: Any, std: Any) -> None:
+    settings = {"baseline": baseline, "std_normalisation": std, "zero_advantage_groups": "drop"}
+    assert step([], **settings) == []
+    assert step([[]], **settings) == [[]]
+    lost = make_group([make_trajectory(None, index=i) for i in range(3)])
+    members = step_members([lost], AlgorithmConfig(**settings), max_context=64)[0]
+    assert values(members) == [None] * 3
+    assert all(member.is_infrastructure for member in members)
+
+
+def overlong(length: int, **settings: Any) -> float | None:
+    tokens = random_tokens(random.Random(0), vocab=9, length=length)
+    trajectories = [make_trajectory(0.0, tokens=tokens), make_trajectory(0.0, index=1)]
+    config = AlgorithmConfig(baseline="none", **settings)
+    return group_members(trajectories, config, max_context=100)[0].advantage
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"), [(10, 0.0), (80, 0.0), (85, -0.25), (90, -0.5), (100, -1.0), (130, -1.0)]
+)
+def test_the_overlong_penalty_sinks_over_the_buffer_and_stops_at_the_limit(
+    length: int, expected: float
+) -> None:
+    assert overlong(length, overlong_buffer=20) == pytest.approx(expected)
+    assert overlong(length, overlong_buffer=0.2) == pytest.approx(expected)
+    assert overlong(length, overlong_buffer=20, overlong_penalty=0.5) == pytest.approx(expected / 2)
+
+
+def test_kl_in_the_reward_is_taken_off_before_the_baseline() -> None:
+    group = make_group([make_trajectory(1.0), make_trajectory(1.0, index=1)])
+    config = AlgorithmConfig(kl="k1", kl_placement="reward", kl_coefficient=0.1)
+    (members,) = step_members([group], config, max_context=64, kl_sums=[[2.0, 4.0]])
+    assert values(members) == pytest.approx([0.2, -0.2])
+    with pytest.raises(ValueError, match="kl_sums"):
+        step_members([group], config, max_context=64)
+    in_loss = AlgorithmConfig(kl="k1", kl_placement="loss", kl_coefficient=0.1)
+    assert values(step_members([group], in_loss, max_context=64)[0]) == [0.0, 0.0]
+
+
+def test_a_dropped_group_counts_nowhere_and_says_why() -> None:
+    outcomes: list[Outcome | float] = [1.0, 1.0, (0.0, TIMEOUT), (None, SUBMITTED)]
+    kept = members_of(outcomes)
+    assert [m.loss_mask for m in kept] == [True, True, False, False]
+    dropped = members_of(outcomes, zero_advantage_groups="drop")
+    assert [m.loss_mask for m in dropped] == [False] * 4
+    assert [m.mask_reason for m in dropped] == ["zero_advantage"] * 3 + ["infrastructure"]
+    assert values(dropped) == values(kept)
+    assert members_of([1.0, 0.0], zero_advantage_groups="drop") == members_of([1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "policy", "expected"),
+    [
+        ([1.0, 0.0], "drop", True),
+        ([1.0, 1.0], "drop", False),
+        ([1.0], "drop", False),
+        ([(1.0, SUBMITTED), (0.0, TIMEOUT)], "drop", False),
+        ([(1.0, SUBMITTED), (0.0, TIMEOUT)], "keep_real_reward", True),
+        ([(1.0, TIMEOUT), (0.0, TIMEOUT)], "keep_real_reward", False),
+        ([(1.0, SUBMITTED), (None, SUBMITTED)], "drop", False),
+        ([], "drop", False),
+    ],
+)
+def test_which_groups_dynamic_sampling_keeps(
+    outcomes: Sequence[Outcome | float], policy: Any, expected: bool
+) -> None:
+    pairs = [o if isinstance(o, tuple) else (o, SUBMITTED) for o in outcomes]
+    trajectories = [make_trajectory(reward, reason, index=i) for i, (reward, reason) in enumerate(pairs)]
+    config = AlgorithmConfig(preset="dapo", filtered_reasons=(TIMEOUT,), filtered_baseline=policy)
+    assert is_informative(trajectories, config) is expected

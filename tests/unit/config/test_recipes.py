@@ -1,0 +1,125 @@
+"""Recipes of published models: without findings, small enough for their hardware; and dry runs of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.algorithms import needs_reference
+from engine.algorithms.advantages import TrajectoryOutcome, outcome_members
+from engine.algorithms.lint import lint
+from engine.algorithms.terms import needs_entropy
+from engine.config.dry_run import dry_run_settings
+from engine.config.recipes import resolve
+from engine.config.run import TrainRun
+from engine.errors import ConfigError
+from engine.models.memory.estimate import estimate_memory
+from engine.models.precision import weight_type
+from engine.models.published.shapes import SHAPES
+from engine.orchestrator.training.memory import warn_of_memory
+from engine.types import TerminationReason
+from tests.integration.toy_yard import events, open_context
+
+HARDWARE = {"qwen3-0.6b-one-gpu": 24, "qwen3-4b-lora-24gb": 24, "qwen3-coder-30b-8gpu": 141}
+"""Memory of one GPU by recipe, GB."""
+PARAMETERS = {"qwen3-0.6b-one-gpu": 0.596, "qwen3-4b-lora-24gb": 4.02, "qwen3-coder-30b-8gpu": 30.5}
+"""Billions of parameters, as the models' cards say."""
+
+
+def training(recipe: str) -> TrainRun:
+    run = resolve(recipe)
+    assert isinstance(run, TrainRun)
+    return run
+
+
+@pytest.mark.parametrize("recipe", HARDWARE)
+def test_no_setting_of_a_recipe_contradicts_another_or_is_without_effect(recipe: str) -> None:
+    run = training(recipe)
+    assert lint(run) == []
+    assert run.policy.checkpoint in SHAPES
+
+
+@pytest.mark.parametrize("recipe", HARDWARE)
+def test_a_rollout_that_a_limit_ended_counts_as_nothing_against_one_that_submitted(recipe: str) -> None:
+    outcomes = [
+        TrajectoryOutcome(index=0, reward=1.0, termination=TerminationReason.SUBMITTED),
+        TrajectoryOutcome(index=1, reward=1.0, termination=TerminationReason.MAX_STEPS),
+    ]
+    submitted, limited = outcome_members([outcomes], training(recipe).algorithm, max_context=100)[0]
+    assert (submitted.advantage, submitted.loss_mask) == (1.0, True)
+    assert not limited.loss_mask
+
+
+@pytest.mark.parametrize("recipe", HARDWARE)
+def test_update_and_sampler_fit_the_named_hardware(recipe: str, tmp_path: Path) -> None:
+    """The first GPU has its share of the update, the sampler's keys and values and, of several, its copy."""
+    run = training(recipe)
+    shape = SHAPES[run.policy.checkpoint]
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    sizes, plan = estimate_memory(
+        str(tmp_path),
+        run.trainer,
+        home=tmp_path,
+        longest=run.agent.max_context,
+        reference=needs_reference(run.algorithm),
+    )
+    assert sizes.parameters - sizes.trained * (run.trainer.lora_rank > 0) == pytest.approx(
+        PARAMETERS[recipe] * 1e9, rel=0.01
+    )
+    itemsize = weight_type(run.trainer).itemsize
+    per_token = 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"] * itemsize
+    sampler = per_token * run.agent.max_context * run.policy.max_batch
+    if plan.ranks > 1:
+        sampler += itemsize * sizes.parameters
+    device = HARDWARE[recipe] * 10**9
+    assert plan.problem(device - sampler) is None
+    assert plan.problem(device // 2 - sampler) is not None
+
+
+@pytest.mark.parametrize(("limit", "alerts"), [(2**20, 1), (2**40, 0), (None, 0)])
+def test_an_update_too_large_for_the_gpu_is_an_alert_before_anything_is_read(
+    limit: int | None, alerts: int, tmp_path: Path
+) -> None:
+    """``None``: no GPU, here because the configuration wants none."""
+    config = resolve("quickstart", {"trainer.device": "cpu"})
+    assert isinstance(config, TrainRun)
+    with open_context(tmp_path, "run", config) as run:
+        warn_of_memory(config, run, limit=limit)
+    found = [event for event in events(tmp_path / "runs" / "run") if event["type"] == "alert"]
+    assert [event["code"] for event in found] == ["memory"] * alerts
+    assert all("trainer.tokens_per_microbatch" in event["message"] for event in found)
+
+
+def test_a_dry_run_takes_the_recipes_own_dataset_or_the_quickstarts(tmp_path: Path) -> None:
+    run = training("qwen3-4b-lora-24gb")
+    with pytest.raises(ConfigError, match="neither the dataset 'r2e-gym-subset' nor 'quickstart'"):
+        dry_run_settings(run, checkpoint=tmp_path, datasets=tmp_path)
+    (tmp_path / "quickstart").mkdir()
+    settings = dry_run_settings(run, checkpoint=tmp_path, datasets=tmp_path)
+    assert (settings["dataset.name"], settings["sandbox.backend"]) == ("quickstart", "local")
+    (tmp_path / "r2e-gym-subset").mkdir()
+    assert "dataset.name" not in dry_run_settings(run, checkpoint=tmp_path, datasets=tmp_path)
+
+
+@pytest.mark.parametrize("recipe", HARDWARE)
+def test_a_dry_run_is_one_small_iteration_that_computes_a_gradient(recipe: str, tmp_path: Path) -> None:
+    (tmp_path / "quickstart").mkdir()
+    settings = dry_run_settings(training(recipe), checkpoint=tmp_path, datasets=tmp_path)
+    run = resolve(recipe, settings)
+    assert isinstance(run, TrainRun)
+    assert run.trainer.data_parallel * run.trainer.context_parallel <= 2
+    assert (run.trainer.iterations, run.trainer.tasks_per_iteration, run.rollout.group_size) == (1, 2, 2)
+    assert (run.trainer.device, run.trainer.precision) == ("cpu", training(recipe).trainer.precision)
+    assert needs_entropy(run.algorithm)
+    assert not run.algorithm.filtered_reasons
+    assert not [finding for finding in lint(run) if "filtered" in str(finding)]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "why"), [("quickstart-sft", "this is of kind 'sft'"), ("quickstart", "is tiny as it is")]
+)
+def test_what_cannot_be_tried_is_refused(recipe: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=why):
+        dry_run_settings(resolve(recipe), checkpoint=tmp_path, datasets=tmp_path)

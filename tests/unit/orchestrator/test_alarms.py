@@ -1,0 +1,219 @@
+"""Alarms: each condition just inside and outside its threshold, the groups it names, what a restart keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.events.control import Control
+from engine.events.types import EVENT_ADAPTER, Alert
+from engine.orchestrator.context import RunContext
+from engine.orchestrator.watch.alarms import Alarms
+from engine.tokens import TokenRecord
+from engine.types import Group, TerminationReason
+from tests.unit.trainer.rl_builders import make_group, make_trajectory
+
+QUIET = {
+    "infra/rate": 0.0, "update/nonfinite": 0.0, "entropy/mean": 0.6, "tokens/response_mean": 100.0,
+    "clip/high": 0.01, "clip/low": 0.01, "mismatch/mean": 1e-6, "reward/mean": 0.3,
+    "termination/submitted": 0.9,
+}  # fmt: skip
+MIXED, SAME = [1.0, 0.0], [0.0, 0.0]
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.alerts: list[dict[str, Any]] = []
+
+    def emit(self, event_type: type[Any], /, **fields: Any) -> int:
+        assert event_type is Alert
+        self.alerts.append(fields)
+        return len(self.alerts)
+
+
+def make_alarms() -> tuple[Alarms, Sink]:
+    sink = Sink()
+    run = RunContext(
+        run_id="r", epoch=1, run_dir=Path("unused"), home=Path("unused"), sink=sink, control=Control()
+    )
+    return Alarms(run), sink
+
+
+def group(
+    name: str,
+    rewards: Sequence[float | None] = MIXED,
+    *,
+    tokens: int = 4,
+    logprob: float = -0.5,
+    termination: TerminationReason = TerminationReason.SUBMITTED,
+) -> Group:
+    record = TokenRecord(ids=[1] * tokens, mask=[1] * tokens, logprobs=[logprob] * tokens)
+    trajectories = [
+        make_trajectory(reward, termination, index=i, task_id=name, tokens=record)
+        for i, reward in enumerate(rewards)
+    ]
+    return make_group(trajectories, name)
+
+
+def watch(
+    alarms: Alarms,
+    changes: Sequence[Mapping[str, float]],
+    groups: Sequence[Group] = (group("t"),),
+    first: int = 0,
+) -> None:
+    for number, change in enumerate(changes, start=first):
+        alarms.after_iteration(number, groups, QUIET | dict(change))
+
+
+def raised(
+    changes: Sequence[Mapping[str, float]], groups: Sequence[Group] = (group("t"),)
+) -> list[tuple[str, int]]:
+    alarms, sink = make_alarms()
+    watch(alarms, changes, groups)
+    return [(alert["code"], alert["iteration"]) for alert in sink.alerts]
+
+
+def test_a_quiet_run_raises_nothing() -> None:
+    assert raised([{}] * 30) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([{"infra/rate": 0.02}], []),
+        ([{"infra/rate": 0.021}] * 2, [("infrastructure_rate", 0), ("infrastructure_rate", 1)]),
+        ([{"update/nonfinite": 1.0}], [("gradient_not_finite", 0)]),
+        # Start 0.6 nats: low below 0.06, high above 1.8.
+        ([{}] * 3 + [{"entropy/mean": 0.061}], []),
+        ([{}] * 3 + [{"entropy/mean": 0.059}] * 3, [("entropy_low", 3)]),
+        ([{"entropy/mean": 0.004}], [("entropy_low", 0)]),
+        ([{}] * 3 + [{"entropy/mean": 1.79}], []),
+        ([{}] * 3 + [{"entropy/mean": 1.81}], [("entropy_high", 3)]),
+        ([{"entropy/mean": 0.1}] * 3 + [{"entropy/mean": 0.45}], []),
+        ([{"clip/high": 0.2, "clip/low": 0.2}], []),
+        ([{"clip/high": 0.2, "clip/low": 0.2}] * 2, [("clip_fraction", 1)]),
+        ([{"clip/high": 0.2, "clip/low": 0.09}] * 5, []),
+        ([{"mismatch/mean": 0.049}], []),
+        ([{"mismatch/mean": 0.051}], [("mismatch", 0)]),
+        ([{"sampling/batch_invariant": 1.0}], []),
+        ([{"sampling/batch_invariant": 0.0}], [("not_batch_invariant", 0)]),
+        ([{}] * 3 + [{"tokens/response_mean": 199.0}] * 4, []),
+        ([{}] * 3 + [{"tokens/response_mean": 201.0}] * 4, [("response_length", 4)]),
+    ],
+)
+def test_thresholds(changes: list[dict[str, float]], expected: list[tuple[str, int]]) -> None:
+    assert raised(changes) == expected
+
+
+def test_lost_rollouts_are_told_by_what_failed() -> None:
+    died = [replace(t, failure="died") for t in group("t", [None] * 3).trajectories]
+    ungraded = make_trajectory(None, TerminationReason.SUBMITTED, index=3, task_id="t")
+    stuck = make_trajectory(None, TerminationReason.MODEL_ERROR, index=4, task_id="t")
+    alarms, sink = make_alarms()
+    died = [replace(t, termination=TerminationReason.ENV_ERROR) for t in died]
+    watch(alarms, [{"infra/rate": 0.5}], [make_group([*died, ungraded, stuck], "t")])
+    (alert,) = sink.alerts
+    assert "50.0% of the rollouts (3 × ended while in use, 1 × grading, 1 × model error)" in alert["message"]
+
+
+def test_an_alert_is_raised_again_only_after_its_condition_ceased() -> None:
+    bad = {"mismatch/mean": 1.0}
+    assert raised([bad, bad, bad, {}, bad]) == [("mismatch", 0), ("mismatch", 4)]
+
+
+def test_uniform_groups_three_times_in_a_row() -> None:
+    uniform = [group(f"u{i}", SAME) for i in range(9)]
+    assert raised([{}] * 2, [*uniform, group("m")]) == []
+    assert raised([{}] * 9, [*uniform, group("m")]) == [("uniform_groups", 2)]
+    assert raised([{}] * 9, [*uniform[:8], group("m"), group("n")]) == []
+    assert raised([{}] * 9, [group("m")]) == []
+
+
+def trend(reward: float, submitted: float) -> list[dict[str, float]]:
+    return [{}] * 5 + [{"reward/mean": 0.3 + reward, "termination/submitted": 0.9 - submitted}] * 5
+
+
+def test_reward_that_rises_while_submissions_fall() -> None:
+    assert raised(trend(0.06, 0.06)) == [("reward_without_submission", 9)]
+    assert raised(trend(0.04, 0.06)) == []
+    assert raised(trend(0.06, 0.04)) == []
+    assert raised(trend(-0.1, 0.1)) == []
+    assert raised(trend(0.06, 0.06)[1:]) == []
+
+
+def named(change: dict[str, float], groups: Sequence[Group], *, quiet: int = 0, times: int = 1) -> list[str]:
+    alarms, sink = make_alarms()
+    watch(alarms, [{}] * quiet + [change] * times, groups)
+    (alert,) = sink.alerts
+    assert all(f"task-{task_id}" in alert["message"] for task_id in alert["task_ids"])
+    return list(alert["task_ids"])
+
+
+def test_every_alert_names_the_groups_to_look_at() -> None:
+    short, long = group("short", tokens=3), group("long", tokens=30)
+    sure, unsure = group("sure", logprob=-0.01), group("unsure", logprob=-3.0)
+    assert named({"infra/rate": 0.5}, [group("ok"), group("lost", [1.0, None])]) == ["lost"]
+    assert named({"update/nonfinite": 1.0}, [short, long]) == ["long", "short"]
+    assert named({}, [group("a", SAME), group("b", SAME)], times=3) == ["a", "b"]
+    assert named({"entropy/mean": 0.001}, [unsure, sure])[0] == "sure"
+    assert named({"entropy/mean": 5.0}, [sure, unsure], quiet=3)[0] == "unsure"
+    assert named({"clip/high": 0.5}, [short, long], times=2)[0] == "long"
+    assert named({"mismatch/mean": 1.0}, [short, long])[0] == "long"
+    assert named({"tokens/response_mean": 900.0}, [short, long], quiet=3, times=2)[0] == "long"
+    cheat = group("cheat", termination=TerminationReason.MAX_STEPS)
+    honest = group("honest")
+    change = {"reward/mean": 0.9, "termination/submitted": 0.1}
+    assert named(change, [honest, cheat], quiet=5, times=5) == ["cheat"]
+
+
+def test_at_most_five_groups_are_named() -> None:
+    groups = [group(f"g{i}", tokens=i + 1) for i in range(9)]
+    assert named({"mismatch/mean": 1.0}, groups) == ["g8", "g7", "g6", "g5", "g4"]
+
+
+def test_a_restart_neither_repeats_nor_forgets() -> None:
+    quiet: list[dict[str, float]] = [{}] * 4
+    changes = quiet + [{"mismatch/mean": 1.0, "entropy/mean": 0.01}] * 4 + trend(0.2, 0.2)
+    whole, sink = make_alarms()
+    watch(whole, changes)
+    assert {alert["code"] for alert in sink.alerts} == {
+        "mismatch",
+        "entropy_low",
+        "reward_without_submission",
+    }
+    for cut in range(1, len(changes)):
+        first, before = make_alarms()
+        watch(first, changes[:cut])
+        second, after = make_alarms()
+        second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        watch(second, changes[cut:], first=cut)
+        assert before.alerts + after.alerts == sink.alerts
+
+
+def test_an_update_without_measurements_raises_nothing() -> None:
+    """A skipped update has no entropy, no clip shares and no mismatch."""
+    alarms, sink = make_alarms()
+    bare = {"infra/rate": 0.0, "update/nonfinite": 0.0, "reward/mean": 0.0, "termination/submitted": 1.0}
+    for number in range(3):
+        alarms.after_iteration(number, [], bare)
+    assert sink.alerts == []
+
+
+def test_alerts_written_before_they_named_groups_still_parse() -> None:
+    old = {
+        "type": "alert",
+        "seq": 1,
+        "epoch": 1,
+        "time": 0.0,
+        "severity": "warning",
+        "code": "x",
+        "message": "m",
+    }
+    event = EVENT_ADAPTER.validate_python(old)
+    assert isinstance(event, Alert)
+    assert event.task_ids == []

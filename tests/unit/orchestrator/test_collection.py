@@ -1,0 +1,500 @@
+"""Collections: what is finished is not repeated, what was lost is, and the numbers are those of one go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.recipes import resolve
+from engine.config.rollout import CollectionConfig, DatasetConfig, RolloutConfig
+from engine.config.run import EvaluateRun, RolloutRun, TrainRun
+from engine.config.sandbox import SandboxConfig
+from engine.config.training import EvaluationConfig
+from engine.errors import ConfigError, ModelError, RolloutsLostError
+from engine.evaluation.metrics import summarise
+from engine.events.control import Control
+from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
+from engine.events.types import RunProgress, RunStarted, TrajectoryFinished
+from engine.inference.base import GenerationContext
+from engine.inference.scripted.policies import OraclePolicy
+from engine.orchestrator.collection import collector as collecting
+from engine.orchestrator.collection import plan
+from engine.orchestrator.collection.collector import Collector
+from engine.orchestrator.collection.ledger import Ledger
+from engine.orchestrator.context import RunContext, RunStopped
+from engine.orchestrator.setup import build_scheduler
+from engine.orchestrator.watch.event_observer import EventObserver, trajectory_fields
+from engine.orchestrator.watch.metrics import RolloutMetrics
+from engine.rollout import GroupRequest
+from engine.rollout.environments import FrozenLakeEnvironments
+from engine.rollout.summary import RolloutSummary
+from engine.types import Grade, RolloutKey, Step, TaskRow, TerminationReason, Trajectory, Verdict
+from tests.builders.rollout_builders import SOURCE, SUBMIT, TextPolicy, make_row, respond, swe_scheduler
+from tests.fakes.memory_sandbox import MemoryBackend, start_fault
+
+FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
+LOOK = respond("file_editor", command="view", path="pkg/m.py")
+FIX = respond("file_editor", command="str_replace", path="pkg/m.py", old_str="a - 1", new_str="a + 1")
+
+
+def solver(context: GenerationContext) -> str:
+    """Solve every rollout but each third; turns and thus numbers differ from one to the next."""
+    number = context.key.index + int(context.key.task_id[:2], 16)
+    turns = [LOOK] * (number % 4) + ([FIX] if number % 3 else []) + [SUBMIT]
+    return turns[len(context.steps)]
+
+
+def groups(tasks: int = 5, size: int = 8) -> list[GroupRequest]:
+    rows = [make_row(f"{n:02x}" * 8) for n in range(tasks)]
+    return [GroupRequest(row=row, iteration=0, phase="train", size=size) for row in rows]
+
+
+class Attempt:
+    """One attempt of a run in a folder, over sandboxes in memory."""
+
+    def __init__(self, folder: Path, epoch: int, stack: AsyncExitStack) -> None:
+        self.sink = stack.enter_context(closing(SpoolSink(folder, epoch=epoch)))
+        self.control = Control()
+        self.run = RunContext(
+            run_id="r", epoch=epoch, run_dir=folder, home=folder, sink=self.sink, control=self.control
+        )
+        self.ledger = Ledger.read(folder / SPOOL_NAME)
+        self.sink.emit(RunStarted, host="h", pid=1, rollouts_kept=self.ledger.count)
+        self.observer = EventObserver(self.sink)
+        stack.callback(self.observer.close)
+
+    def collector(
+        self,
+        backend: MemoryBackend,
+        policy: TextPolicy | None = None,
+        *,
+        requests: Sequence[GroupRequest] = (),
+        retries: int = 0,
+        max_concurrent: int = 4,
+    ) -> Collector:
+        rollout = RolloutConfig(max_concurrent=max_concurrent)
+        scheduler = swe_scheduler(
+            backend, policy or TextPolicy(solver), rollout=rollout, observer=self.observer,
+            sandbox=SandboxConfig(start_retries=0),
+        )  # fmt: skip
+        return Collector(
+            self.run, scheduler, requests or groups(), self.ledger, infra_retries=retries,
+            max_concurrent=rollout.max_concurrent,
+        )  # fmt: skip
+
+
+def events(folder: Path, type_: str) -> list[dict[str, Any]]:
+    found = [json.loads(line.data) for line in read_lines(folder / SPOOL_NAME)]
+    return [event for event in found if event["type"] == type_]
+
+
+def finished_keys(folder: Path) -> Counter[tuple[str, int]]:
+    return Counter(
+        (event["ref"]["task_id"], event["ref"]["index"])
+        for event in events(folder, "trajectory_finished")
+        if event["termination"] != "cancelled"
+    )
+
+
+def untimed(metrics: RolloutMetrics) -> dict[str, float]:
+    found = metrics.metrics()
+    return {name: value for name, value in found.items() if not name.startswith(("time/", "sandbox/"))}
+
+
+def make(
+    key: RolloutKey, reward: float | None = 1.0, steps: Sequence[Step] = (), **changes: Any
+) -> Trajectory:
+    verdict = Verdict.INFRA_ERROR if reward is None else Verdict.PASSED if reward else Verdict.FAILED
+    defaults = {"termination": TerminationReason.SUBMITTED, "grade": Grade(verdict=verdict, reward=reward)}
+    return Trajectory(key=key, steps=tuple(steps), **{**defaults, **changes})
+
+
+def key(index: int = 0, task_id: str = "t") -> RolloutKey:
+    return RolloutKey(iteration=0, phase="train", task_id=task_id, index=index)
+
+
+def test_a_summary_reads_the_same_from_a_trajectory_and_from_its_event() -> None:
+    call: dict[str, Any] = {"thought": "", "response": "", "call": None, "observation": ""}
+    usage: dict[str, Any] = {"prompt_tokens": 10, "generated_tokens": 4, "thinking_tokens": 1, "cost": 0.1}
+    steps = [Step(index=index, cached_tokens=9 * index, **usage, **call) for index in range(2)]
+    for trajectory in (
+        make(key(), steps=steps, failure="died", attempts=3),
+        make(key(), None),
+        make(key(), grade=None, termination=TerminationReason.ENV_ERROR),
+    ):
+        event = TrajectoryFinished(seq=1, epoch=1, time=0.0, **trajectory_fields(trajectory))
+        assert RolloutSummary.from_event(event.model_dump_json().encode()) == RolloutSummary.of(trajectory)
+    assert RolloutSummary.of(make(key(), steps=steps)).cost == pytest.approx(0.2)
+
+
+def test_the_order_of_rollouts_changes_no_bit_of_their_metrics() -> None:
+    rng = random.Random(1)
+    found = [
+        RolloutSummary.of(make(key(n % 4, f"t{n % 7}"), rng.choice([rng.random(), 1.0, 0.0, None])))
+        for n in range(400)
+    ]
+    expected, shuffled = RolloutMetrics(), RolloutMetrics()
+    for rollout in found:
+        expected.add(rollout)
+    for rollout in rng.sample(found, len(found)):
+        shuffled.add(rollout)
+    assert shuffled.metrics() == expected.metrics()
+    assert shuffled.tally.summary() == expected.tally.summary()
+    assert expected.tally.summary().num_infrastructure == sum(rollout.is_lost for rollout in found)
+
+
+async def test_cut_off_anywhere_it_ends_with_the_numbers_of_one_go(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    for folder in (whole, cut):
+        folder.mkdir()
+    async with AsyncExitStack() as stack:
+        expected = await Attempt(whole, 1, stack).collector(MemoryBackend(FILES)).collect()
+    rng, size, epoch = random.Random(4), 0, 0
+    spool = cut / SPOOL_NAME
+    while not spool.exists() or sum(finished_keys(cut).values()) < 40:
+        epoch += 1
+        async with AsyncExitStack() as stack:
+            found = await Attempt(cut, epoch, stack).collector(MemoryBackend(FILES)).collect()
+        if epoch <= 6:  # as if the process had been killed at any byte of what it wrote
+            end = rng.randrange(size, max(size + 1, spool.stat().st_size * epoch // 8))
+            with spool.open("rb+") as file:
+                file.truncate(max(end, size))
+            size = spool.stat().st_size
+    assert epoch >= 4
+    assert set(finished_keys(cut).values()) == {1}
+    assert finished_keys(cut) == finished_keys(whole)
+    assert untimed(found) == untimed(expected)
+    assert found.tally.summary() == expected.tally.summary()
+    assert events(cut, "run_started")[-1]["rollouts_kept"] > 0
+
+
+async def test_a_run_that_started_over_keeps_nothing_of_what_was_before(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        attempt = Attempt(tmp_path, 1, stack)
+        await attempt.collector(MemoryBackend(FILES)).collect()
+        attempt.sink.emit(RunStarted, host="h", pid=1)  # as earlier versions did
+        assert Ledger.read(tmp_path / SPOOL_NAME).count == 0
+
+
+async def test_a_stopped_collection_goes_on_and_repeats_what_was_in_flight(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        attempt = Attempt(tmp_path, 1, stack)
+
+        def stopping(context: GenerationContext) -> str:
+            if attempt.ledger.count >= 10:
+                attempt.control.stop("a person stopped it")
+            return solver(context)
+
+        class Slow(TextPolicy):
+            async def generate(self, request: Any) -> Any:
+                found = await super().generate(request)
+                while attempt.control.stop_reason:
+                    await asyncio.sleep(0.01)
+                return found
+
+        with pytest.raises(RunStopped):
+            await attempt.collector(MemoryBackend(FILES), Slow(stopping)).collect()
+    cancelled = [e for e in events(tmp_path, "trajectory_finished") if e["termination"] == "cancelled"]
+    assert cancelled
+    async with AsyncExitStack() as stack:
+        metrics = await Attempt(tmp_path, 2, stack).collector(MemoryBackend(FILES)).collect()
+    assert (metrics.count, metrics.lost) == (40, 0)
+    assert set(finished_keys(tmp_path).values()) == {1}
+
+
+async def test_a_pause_waits_for_what_is_in_flight_and_then_goes_on(tmp_path: Path) -> None:
+    told: list[str] = []
+    async with AsyncExitStack() as stack:
+        attempt = Attempt(tmp_path, 1, stack)
+
+        def pausing(context: GenerationContext) -> str:
+            if attempt.ledger.count >= 10 and not told:
+                told.append("pause")
+                attempt.control.set_desired("pause")
+            return solver(context)
+
+        work = asyncio.create_task(attempt.collector(MemoryBackend(FILES), TextPolicy(pausing)).collect())
+        while not events(tmp_path, "run_paused"):
+            assert not work.done()
+            await asyncio.sleep(0.01)
+        started, ended = events(tmp_path, "trajectory_started"), events(tmp_path, "trajectory_finished")
+        assert len(started) == len(ended) < 40
+        attempt.control.set_desired("run")
+        assert (await work).count == 40
+    assert set(finished_keys(tmp_path).values()) == {1}
+
+
+async def test_what_infrastructure_lost_is_repeated_after_all_others(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        attempt = Attempt(tmp_path, 1, stack)
+        backend = MemoryBackend(FILES, faults=[start_fault(f"fault {n}") for n in range(5)])
+        metrics = await attempt.collector(backend, retries=1).collect()
+    assert (metrics.count, metrics.lost, attempt.ledger.lost) == (40, 0, {})
+    order = [(e["ref"]["task_id"], e["ref"]["index"]) for e in events(tmp_path, "trajectory_finished")]
+    lost = [pair for pair, count in finished_keys(tmp_path).items() if count == 2]
+    assert len(lost) == 5
+    assert set(order[-5:]) == set(lost)
+
+
+async def test_what_stays_lost_is_counted_named_and_repeated_by_the_next_attempt(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        attempt = Attempt(tmp_path, 1, stack)
+        backend = MemoryBackend(FILES, faults=[start_fault("no room") for _ in range(5)])
+        metrics = await attempt.collector(backend).collect()
+    assert (metrics.count, metrics.lost) == (40, 5)
+    assert metrics.metrics()["infra/rate"] == 5 / 40
+    (alert,) = events(tmp_path, "alert")
+    assert "lost 12.5% of the rollouts" in alert["message"]
+    assert alert["task_ids"]
+    last = events(tmp_path, "run_progress")[-1]
+    assert (last["done"], last["total"]) == (40, 40)
+    assert last["collection"]["lost"] == 5
+    async with AsyncExitStack() as stack:
+        again = Attempt(tmp_path, 2, stack)
+        assert again.ledger.count == 35
+        assert (await again.collector(MemoryBackend(FILES)).collect()).lost == 0
+
+
+async def test_a_collection_ends_when_everything_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(_context: GenerationContext) -> str:
+        raise ModelError("no engine")
+
+    monkeypatch.setattr(collecting, "MIN_LOST_IN_A_ROW", 6)
+    for retries, tasks, most in ((0, 1, 4), (2, 1, 12), (0, 5, 24)):
+        folder = tmp_path / f"{retries}-{tasks}"
+        folder.mkdir()
+        async with AsyncExitStack() as stack:
+            collector = Attempt(folder, 1, stack).collector(
+                MemoryBackend(FILES),
+                TextPolicy(refusing),
+                requests=groups(tasks, 4 if tasks == 1 else 8),
+                retries=retries,
+                max_concurrent=2,
+            )
+            with pytest.raises(RolloutsLostError, match="no engine"):
+                await collector.collect()
+        assert len(events(folder, "trajectory_finished")) <= most
+
+
+async def test_one_broken_task_does_not_end_a_collection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting, "MIN_LOST_IN_A_ROW", 6)
+    requests = groups(4, 12)
+    broken = requests[0].row.task.id
+
+    def refusing(context: GenerationContext) -> str:
+        if context.key.task_id == broken:
+            raise ModelError("refused")
+        return solver(context)
+
+    async with AsyncExitStack() as stack:
+        attempt = Attempt(tmp_path, 1, stack)
+        collector = attempt.collector(
+            MemoryBackend(FILES), TextPolicy(refusing), requests=requests, max_concurrent=2
+        )
+        metrics = await collector.collect()
+    assert (metrics.count, metrics.lost) == (48, 12)
+    assert {key.task_id for key in attempt.ledger.lost} == {broken}
+
+
+async def test_progress_has_rate_time_left_and_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "REPORT_EVERY_S", 0.0)
+    async with AsyncExitStack() as stack:
+        await Attempt(tmp_path, 1, stack).collector(MemoryBackend(FILES)).collect()
+    reports = [RunProgress.model_validate(event) for event in events(tmp_path, "run_progress")]
+    states = [report.collection for report in reports if report.collection is not None]
+    assert states[0].per_hour is None
+    assert states[0].seconds_left is None
+    middle, last = states[20], states[-1]
+    assert middle.per_hour is not None
+    assert middle.seconds_left == pytest.approx(3600 * (40 - reports[20].done) / middle.per_hour)
+    assert (last.graded, last.running, last.seconds_left, last.cost) == (40, 0, 0.0, None)
+    assert last.solved == sum((task + index) % 3 > 0 for task in range(5) for index in range(8))
+    assert [report.done for report in reports] == sorted(report.done for report in reports)
+
+
+def collection(**changes: Any) -> RolloutRun:
+    settings = {"limit": changes.pop("limit", None)}
+    return RolloutRun(
+        name="c", dataset=DatasetConfig(name="d", **settings), rollout=RolloutConfig(group_size=4), seed=3,
+        collection=CollectionConfig(**changes),
+    )  # fmt: skip
+
+
+def requested(config: RolloutRun, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[GroupRequest]:
+    rows: list[TaskRow] = [make_row(f"{n:02x}" * 8) for n in range(6)]
+    monkeypatch.setattr(plan, "selected_rows", lambda _config, _run: rows)
+    folder.mkdir(exist_ok=True, parents=True)
+    run: Any = type("Run", (), {"run_dir": folder, "home": folder.parents[1]})
+    return plan.planned_groups(config, run, "train")
+
+
+def planned(config: RolloutRun, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    found = requested(config, folder, monkeypatch)
+    return [(int(group.row.task.id[:2], 16), group.size) for group in found]
+
+
+def record(folder: Path, *events: RunStarted | Trajectory, seed: int = 3) -> None:
+    """Write the folder of an earlier run."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"kind": "rollout", "seed": seed}))
+    with closing(SpoolSink(folder, epoch=1)) as sink:
+        for event in events:
+            if isinstance(event, Trajectory):
+                sink.emit(TrajectoryFinished, **trajectory_fields(event))
+            else:
+                sink.emit(RunStarted, **event.model_dump(exclude={"seq", "epoch", "time", "type"}))
+
+
+def started(**changes: Any) -> RunStarted:
+    return RunStarted(seq=1, epoch=1, time=0.0, host="h", pid=1, **changes)
+
+
+def test_tasks_are_shuffled_then_sliced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tasks(**changes: Any) -> list[int]:
+        return [task for task, _ in planned(collection(**changes), tmp_path / "runs" / "r", monkeypatch)]
+
+    assert tasks() == [0, 1, 2, 3, 4, 5]
+    assert tasks(start_index=2, limit=3) == [2, 3, 4]
+    shuffled = tasks(shuffle=True)
+    assert sorted(shuffled) == [0, 1, 2, 3, 4, 5] != shuffled
+    assert tasks(shuffle=True, start_index=2, limit=3) == shuffled[2:5]
+    with pytest.raises(ConfigError, match="6 is beyond the last of 6 tasks"):
+        tasks(start_index=6)
+
+
+def test_results_of_earlier_runs_count_or_leave_out_what_is_solved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewards: dict[int, list[float | None]] = {0: [1.0, 0.0], 1: [0.0] * 4, 2: [None, 0.0]}
+    for name, tasks in (("one", [0, 1]), ("two", [2])):
+        found = [
+            make(key(index, f"{task:02x}" * 8), reward)
+            for task in tasks
+            for index, reward in enumerate(rewards[task])
+        ]
+        record(tmp_path / "runs" / name, *found)
+    earlier = ("one", "two")
+    finished = collection(skip="finished", skip_runs=earlier)
+    assert planned(finished, tmp_path / "runs" / "a", monkeypatch) == [(0, 2), (2, 3), (3, 4), (4, 4), (5, 4)]
+    solved = collection(skip="solved", skip_runs=earlier)
+    assert planned(solved, tmp_path / "runs" / "b", monkeypatch) == [(n, 4) for n in range(1, 6)]
+    (tmp_path / "runs" / "one" / SPOOL_NAME).unlink()
+    assert len(planned(solved, tmp_path / "runs" / "b", monkeypatch)) == 5, "decided by the first attempt"
+    with pytest.raises(ConfigError, match="there is no run 'one' with events"):
+        planned(solved, tmp_path / "runs" / "c", monkeypatch)
+
+
+def sampled(requests: Sequence[GroupRequest]) -> dict[int, list[int]]:
+    """Return the indices that are requested of each task."""
+    return {
+        int(group.row.task.id[:2], 16): [rollout.key.index for rollout in group.rollouts()]
+        for group in requests
+    }
+
+
+@pytest.mark.parametrize("skip", ["finished", "solved"])
+def test_rollouts_that_complete_a_task_have_other_seeds_than_those_that_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skip: str
+) -> None:
+    half = [make(key(index, f"{task:02x}" * 8), 0.0) for task, index in ((0, 0), (0, 1), (1, 2))]
+    record(tmp_path / "runs" / "same", *half)
+    record(tmp_path / "runs" / "other", make(key(3, "02" * 8), 0.0), seed=4)
+    config = collection(skip=skip, skip_runs=("same", "other"))
+    found = sampled(requested(config, tmp_path / "runs" / "a", monkeypatch))
+    wanted = {0: 2, 1: 3, 2: 3, 3: 4, 4: 4, 5: 4} if skip == "finished" else dict.fromkeys(range(6), 4)
+    assert {task: len(indices) for task, indices in found.items()} == wanted
+    assert not set(found[0]) & {0, 1}
+    assert 2 not in found[1]
+    assert found[2][0] == found[3][0] == 0, "another seed repeats nothing"
+    again = sampled(requested(config, tmp_path / "runs" / "a", monkeypatch))
+    assert again == found, "decided by the first attempt"
+
+
+def test_a_sample_counts_once_and_each_iteration_of_a_training_run_has_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed training run made the iteration after its checkpoint again."""
+    task = "00" * 8
+    at = [replace(key(0, task), iteration=iteration) for iteration in range(3)]
+    evaluated = replace(key(0, task), phase="eval:train", iteration=2)
+    trained = [make(one, 0.0) for one in (*at, evaluated)]
+    record(tmp_path / "runs" / "trained", started(), *trained, started(resumed_from=2), trained[3], seed=9)
+    record(tmp_path / "runs" / "one", make(key(0, "01" * 8), 0.0), make(key(1, "01" * 8), 1.0))
+    record(tmp_path / "runs" / "same", make(key(1, "01" * 8), 1.0), make(key(2, "01" * 8), 1.0))
+    config = collection(skip="finished", skip_runs=("trained", "one", "same"))
+    found = sampled(requested(config, tmp_path / "runs" / "a", monkeypatch))
+    assert found[0] == [0], "iterations 0 and 1, and the evaluation after two"
+    assert found[1] == [3], "three that differ"
+
+
+def test_an_earlier_run_needs_its_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path / "runs" / "one", make(key(0, "01" * 8), 0.0))
+    (tmp_path / "runs" / "one" / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"no run 'one' with readable config\.json"):
+        requested(collection(skip="solved", skip_runs=("one",)), tmp_path / "runs" / "a", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"skip": "solved"}, {"skip_runs": ("1",)}, {"skip": "solved", "skip_runs": ("../1",)}]
+)
+def test_impossible_settings_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="skip"):
+        CollectionConfig(**changes)
+
+
+def test_an_evaluation_leaves_out_nothing() -> None:
+    skipping = CollectionConfig(skip="solved", skip_runs=("1",))
+    with pytest.raises(ValueError, match="must be 'none'"):
+        EvaluateRun(name="e", dataset=DatasetConfig(name="d"), collection=skipping)
+
+
+def test_the_agent_of_evaluations_has_its_own_limits_where_they_are_set() -> None:
+    agent = collection().agent
+    assert EvaluationConfig().agent(agent) == agent
+    limits: dict[str, Any] = {"max_steps": 100, "max_context": 131_072, "rollout_timeout_s": 60.0}
+    own = EvaluationConfig(prompt="deepswe_r2e_v1", **limits)
+    found = own.agent(agent)
+    assert (found.max_steps, found.max_context, found.rollout_timeout_s) == (100, 131_072, 60.0)
+    assert (found.prompt, found.max_response) == ("deepswe_r2e_v1", agent.max_response)
+
+
+def test_a_summary_of_trajectories_equals_that_of_their_tally() -> None:
+    found = [make(key(n % 4, f"t{n % 5}"), [1.0, 0.0, None][n % 3]) for n in range(40)]
+    metrics = RolloutMetrics()
+    for trajectory in found:
+        metrics.add(RolloutSummary.of(trajectory))
+    assert metrics.tally.summary() == summarise(found)
+
+
+def test_evaluations_within_training_have_their_own_agent_and_temperature(tmp_path: Path) -> None:
+    own = {"evaluation.max_steps": 9, "evaluation.rollout_timeout_s": 60.0, "evaluation.temperature": 0.25}
+    config = resolve("frozenlake", own)
+    assert isinstance(config, TrainRun)
+    run: Any = type("Run", (), {"sink": None, "closing": AsyncExitStack()})
+    lakes = FrozenLakeEnvironments(agent=config.agent)
+    training = build_scheduler(config, run, lakes, OraclePolicy())._parts
+    evaluating = build_scheduler(config, run, lakes, OraclePolicy(), evaluation=config.evaluation)._parts
+    assert training.agent == config.agent
+    assert (evaluating.agent.max_steps, evaluating.agent.rollout_timeout_s) == (9, 60.0)
+    assert evaluating.environments.agent == evaluating.agent  # type: ignore[attr-defined]
+    assert (training.sampling.temperature, evaluating.sampling.temperature) == (1.0, 0.25)
+    assert replace(evaluating.sampling, temperature=1.0) == training.sampling
+
+
+def test_an_evaluation_needs_room_for_a_response() -> None:
+    with pytest.raises(ConfigError, match=r"evaluation\.max_context: 192 must exceed agent\.max_response"):
+        resolve("quickstart", {"evaluation.max_context": 192})
+    resolve("quickstart", {"evaluation.max_context": 193})

@@ -1,0 +1,406 @@
+"""The small parts of the orchestrator: task order, spread, metrics, events, pausing and stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import ConfigError, FencedError, SandboxError
+from engine.events.control import Control
+from engine.events.token_block import decode
+from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
+from engine.orchestrator.context import RunContext, RunStopped
+from engine.orchestrator.evaluations import spread
+from engine.orchestrator.training.curriculum import TaskCursor
+from engine.orchestrator.training.prefetch import Prefetch
+from engine.orchestrator.watch.event_observer import EventObserver, step_fields, trajectory_fields
+from engine.orchestrator.watch.metrics import iteration_metrics
+from engine.tokens import TokenRecord
+from engine.types import (
+    CounterfactualOutcome,
+    Grade,
+    Group,
+    RolloutKey,
+    Step,
+    Task,
+    TaskAnswer,
+    TaskRow,
+    TerminationReason,
+    ToolCall,
+    Trajectory,
+    Verdict,
+)
+
+
+def row(name: str) -> TaskRow:
+    task = Task(
+        id=name, instance_id=name, repo="toy", base_commit="", problem_statement="", image="local:toy"
+    )
+    return TaskRow(task=task, answer=TaskAnswer(gold_patch=""), split="train")
+
+
+def trajectory(
+    *,
+    task_id: str = "t",
+    reward: float | None = 1.0,
+    termination: TerminationReason = TerminationReason.SUBMITTED,
+    phase: str = "train",
+    steps: Sequence[Step] = (),
+    index: int = 0,
+) -> Trajectory:
+    verdict = {1.0: Verdict.PASSED, 0.0: Verdict.FAILED}.get(reward if reward is not None else -1.0)
+    return Trajectory(
+        key=RolloutKey(iteration=0, phase=phase, task_id=task_id, index=index),
+        steps=tuple(steps),
+        termination=termination,
+        grade=Grade(verdict=verdict or Verdict.INFRA_ERROR, reward=reward),
+        prompt="deepswe_v1",
+        prompt_hash="0" * 16,
+        tokens=TokenRecord(ids=(1, 2), mask=(0, 1), logprobs=(0.0, -1.5), versions=(-1, 3), steps=(-1, 0)),
+    )
+
+
+def step(**fields: Any) -> Step:
+    defaults: dict[str, Any] = {
+        "index": 0,
+        "thought": "",
+        "response": "",
+        "call": ToolCall(name="finish", arguments={"command": "submit"}),
+        "observation": "",
+    }
+    return Step(**{**defaults, **fields})
+
+
+class MemorySink:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def emit(self, event_type: type[Any], /, **fields: Any) -> int:
+        self.events.append((event_type.__name__, fields))
+        return len(self.events)
+
+
+def context(sink: MemorySink, control: Control) -> RunContext:
+    return RunContext(
+        run_id="r", epoch=1, run_dir=Path("unused"), home=Path("unused"), sink=sink, control=control
+    )
+
+
+def names(rows: Sequence[TaskRow]) -> list[str]:
+    return [r.task.id for r in rows]
+
+
+def test_every_pass_uses_every_task_once_and_no_iteration_repeats_one() -> None:
+    rows = [row(f"t{i}") for i in range(7)]
+    cursor = TaskCursor(rows, per_iteration=3, seed=5)
+    drawn = [names(cursor.take()) for _ in range(70)]
+    assert all(len(set(iteration)) == 3 for iteration in drawn)
+    counts = {name: sum(name in iteration for iteration in drawn) for name in names(rows)}
+    assert set(counts.values()) == {30}
+    assert drawn[0] + drawn[1] != names(rows)[:6]
+
+
+def test_peeking_shows_the_next_tasks_and_takes_none() -> None:
+    cursor = TaskCursor([row(name) for name in "abcdefg"], per_iteration=3, seed=5)
+    for _ in range(20):
+        shown = names(cursor.peek())
+        assert names(cursor.peek()) == shown
+        assert names(cursor.take()) == shown
+
+
+async def test_the_next_images_are_fetched_beside_the_update_and_no_failure_of_it_counts() -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.asked: list[list[str]] = []
+            self.go = asyncio.Event()
+
+        async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
+            self.asked.append(names(rows) * group_size)
+            await self.go.wait()
+            raise SandboxError("the registry is away")
+
+    slow = Slow()
+    prefetch = Prefetch(slow, group_size=2)  # type: ignore[arg-type]
+    prefetch.start([row("a"), row("b")])
+    await asyncio.sleep(0)
+    prefetch.start([row("c")])
+    await asyncio.sleep(0)
+    assert slow.asked == [["a", "b", "a", "b"]], "one request at a time"
+    slow.go.set()
+    while len(slow.asked) == 1:
+        prefetch.start([row("c")])
+        await asyncio.sleep(0)
+    assert slow.asked[1:] == [["c", "c"]]
+    await prefetch.close()
+
+
+def test_a_saved_cursor_goes_on_with_the_same_tasks() -> None:
+    rows = [row(f"t{i}") for i in range(5)]
+    first = TaskCursor(rows, per_iteration=2, seed=1)
+    for _ in range(4):
+        first.take()
+    state = json.loads(json.dumps(first.state_dict()))
+    second = TaskCursor(rows, per_iteration=2, seed=1)
+    second.load_state_dict(state)
+    assert [names(second.take()) for _ in range(9)] == [names(first.take()) for _ in range(9)]
+    with pytest.raises(ConfigError, match="no longer"):
+        TaskCursor([row("other")], per_iteration=1, seed=1).load_state_dict(
+            {"passes": 1, "remaining": ["t0"]}
+        )
+
+
+def test_more_tasks_per_iteration_than_tasks_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="only 2"):
+        TaskCursor([row("a"), row("b")], per_iteration=3, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        (5, [("t0", 2), ("t1", 2), ("t2", 1)]),
+        (3, [("t0", 1), ("t1", 1), ("t2", 1)]),
+        (2, [("t0", 1), ("t1", 1)]),
+        (1, [("t0", 1)]),
+    ],
+)
+def test_evaluation_samples_are_spread_evenly(samples: int, expected: list[tuple[str, int]]) -> None:
+    requests = spread([row(f"t{i}") for i in range(3)], samples, iteration=4, phase="eval:heldout")
+    assert [(request.row.task.id, request.size) for request in requests] == expected
+    assert {(request.iteration, request.phase) for request in requests} == {(4, "eval:heldout")}
+
+
+def test_metrics_keep_infrastructure_apart() -> None:
+    def group(name: str, *rewards: float | None) -> Group:
+        members = tuple(trajectory(task_id=name, reward=r, index=i) for i, r in enumerate(rewards))
+        return Group(iteration=0, phase="train", task=row(name).task, trajectories=members)
+
+    metrics = iteration_metrics([group("a", 1.0, 0.0), group("b", 1.0, None), group("c", 0.0, 0.0)])
+    assert metrics["reward/mean"] == pytest.approx(2 / 5)
+    assert metrics["solve/rate"] == pytest.approx(2 / 5)
+    assert metrics["infra/rate"] == pytest.approx(1 / 6)
+    assert [metrics[f"solve/{share}"] for share in ("none", "partial", "all")] == [pytest.approx(1 / 3)] * 3
+    assert metrics["verdict/infra_error"] == pytest.approx(1 / 6)
+    assert metrics["termination/submitted"] == 1.0
+
+
+def test_the_share_of_grading_time_that_extra_runs_took_is_of_all_gradings() -> None:
+    grades = [
+        Grade(verdict=Verdict.PASSED, reward=1.0, seconds=4.0, extra_seconds=3.0),
+        Grade(verdict=Verdict.FAILED, reward=0.0, seconds=2.0),
+        Grade(verdict=Verdict.PASSED, reward=1.0, seconds=0.0, reused=True),
+    ]
+    members = tuple(replace(trajectory(index=i), grade=grade) for i, grade in enumerate(grades))
+    group = Group(iteration=0, phase="train", task=row("t").task, trajectories=members)
+    assert iteration_metrics([group])["grading/extra_share"] == 0.5
+    assert iteration_metrics([])["grading/extra_share"] == 0.0
+
+
+def test_the_event_of_a_trajectory_says_how_its_verdict_was_checked() -> None:
+    grade = Grade(
+        verdict=Verdict.PASSED, reward=1.0, counterfactual=CounterfactualOutcome.CONFIRMED, extra_runs=3,
+        seconds=4.0, extra_seconds=2.5,
+    )  # fmt: skip
+    fields = trajectory_fields(replace(trajectory(), grade=grade))
+    event = TrajectoryFinished(epoch=1, seq=1, time=0.0, **fields)
+    assert (event.counterfactual, event.extra_runs) == (CounterfactualOutcome.CONFIRMED, 3)
+    assert (event.graded_seconds, event.extra_grading_seconds) == (4.0, 2.5)
+
+
+def test_metrics_of_lengths_are_means_over_steps_and_trajectories() -> None:
+    steps = [
+        step(prompt_tokens=10, generated_tokens=4, thinking_tokens=2),
+        step(index=1, prompt_tokens=30, generated_tokens=8, thinking_tokens=4, call=None),
+    ]
+    members = (trajectory(steps=steps), trajectory(steps=steps[:1], index=1))
+    metrics = iteration_metrics([Group(iteration=0, phase="train", task=row("t").task, trajectories=members)])
+    assert metrics["steps/mean"] == 1.5
+    assert metrics["tokens/response_mean"] == 8
+    assert metrics["tokens/thinking_per_step"] == pytest.approx(8 / 3)
+    assert metrics["tokens/prompt_mean"] == 10
+    assert metrics["steps/unparsed"] == pytest.approx(1 / 3)
+    assert metrics["conversation/forks"] == 0
+
+
+def test_trajectories_of_unknown_thinking_are_left_out_of_its_mean() -> None:
+    known, unknown = [step(thinking_tokens=4)], [step(thinking_tokens=8), step(index=1, thinking_tokens=None)]
+    members = (trajectory(steps=known), trajectory(steps=unknown, index=1))
+    group = Group(iteration=0, phase="train", task=row("t").task, trajectories=members)
+    assert iteration_metrics([group])["tokens/thinking_per_step"] == 4
+    group = replace(group, trajectories=(trajectory(steps=unknown),))
+    assert "tokens/thinking_per_step" not in iteration_metrics([group]), "unknown, not 0"
+
+
+def test_forks_are_counted_per_trajectory() -> None:
+    forked = TokenRecord(ids=range(6), mask=[0, 1, 0, 0, 1, 0], steps=[-1, 0, -1, -1, 1, -1])
+    members = [
+        replace(trajectory(index=i, steps=[step()]), tokens=tokens)
+        for i, tokens in enumerate((forked, TokenRecord(ids=(1, 2), mask=(0, 1))))
+    ]
+    group = Group(iteration=0, phase="train", task=row("t").task, trajectories=tuple(members))
+    assert iteration_metrics([group])["conversation/forks"] == 1.0
+
+
+def test_a_hostile_step_becomes_a_valid_event() -> None:
+    hostile = step(
+        thought="\ud800 lone",
+        observation="nul \0 and \x1b[2J",
+        call=ToolCall(name="execute_bash", arguments={"cmd": "\udfff", "n": [1, "\ud801"]}),
+    )
+    reference = {"iteration": 0, "phase": "train", "task_id": "t", "index": 0}
+    event = StepFinished(seq=1, epoch=1, time=0.0, ref=reference, **step_fields(hostile))
+    again = EVENT_ADAPTER.validate_json(event.model_dump_json())
+    assert isinstance(again, StepFinished)
+    assert again.thought == "? lone"
+    assert again.observation == "nul \0 and \x1b[2J"
+    assert again.arguments == {"cmd": "?", "n": [1, "?"]}
+
+
+@pytest.mark.parametrize(("phase", "travels"), [("train", True), ("eval:heldout", False)])
+def test_tokens_travel_with_training_trajectories_only(phase: str, travels: bool) -> None:
+    finished = trajectory(phase=phase, steps=[step(generated_tokens=3, policy_version=4)])
+    event = TrajectoryFinished(seq=1, epoch=1, time=0.0, **trajectory_fields(finished))
+    assert (event.tokens is not None) == travels
+    if event.tokens is not None:
+        assert decode(event.tokens.data) == finished.tokens
+    assert event.generated_tokens == 3
+    assert (event.policy_version_min, event.policy_version_max) == (4, 4)
+    assert event.reward == 1.0
+    assert (event.prompt, event.prompt_hash) == ("deepswe_v1", "0" * 16)
+
+
+@pytest.mark.parametrize(
+    ("thinking", "costs", "wanted"),
+    [
+        ((2, 3), (0.25, 0.5), (5, 0.75)),
+        ((2, None), (None, 0.5), (None, 0.5)),
+        ((0, 0), (None, None), (0, None)),
+    ],
+)
+def test_events_tell_what_a_chat_policys_endpoint_reported(
+    thinking: tuple[int | None, ...], costs: tuple[float | None, ...], wanted: tuple[int | None, float | None]
+) -> None:
+    steps = [
+        step(index=index, cached_tokens=10, thinking_tokens=count, cost=cost)
+        for index, (count, cost) in enumerate(zip(thinking, costs, strict=True))
+    ]
+    reference = {"iteration": 0, "phase": "train", "task_id": "t", "index": 0}
+    for one in steps:
+        event = StepFinished(seq=1, epoch=1, time=0.0, ref=reference, **step_fields(one))
+        again = EVENT_ADAPTER.validate_json(event.model_dump_json())
+        assert isinstance(again, StepFinished)
+        assert (again.cached_tokens, again.thinking_tokens, again.cost) == (
+            10, one.thinking_tokens, one.cost,
+        )  # fmt: skip
+    fields = trajectory_fields(replace(trajectory(steps=steps), tokens=TokenRecord()))
+    finished = EVENT_ADAPTER.validate_json(
+        TrajectoryFinished(seq=1, epoch=1, time=0.0, **fields).model_dump_json()
+    )
+    assert isinstance(finished, TrajectoryFinished)
+    assert finished.tokens is None
+    assert (finished.cached_tokens, finished.thinking_tokens, finished.cost) == (20, *wanted)
+
+
+class GatedSink(MemorySink):
+    """Takes an event only after the gate was opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.gate = threading.Event(), threading.Event()
+
+    def emit(self, event_type: type[Any], /, **fields: Any) -> int:
+        self.entered.set()
+        assert self.gate.wait(240)
+        return super().emit(event_type, **fields)
+
+
+async def test_a_finished_trajectory_is_recorded_beside_the_event_loop() -> None:
+    sink = GatedSink()
+    recording = asyncio.create_task(EventObserver(sink).trajectory_finished(trajectory()))
+    while not sink.entered.is_set():  # only this coroutine can notice
+        await asyncio.sleep(0.001)
+    assert not recording.done()
+    sink.gate.set()
+    await recording
+    assert [name for name, _ in sink.events] == ["TrajectoryFinished"]
+
+
+async def test_a_stop_does_not_lose_the_record_of_a_finished_trajectory() -> None:
+    sink = GatedSink()
+    recording = asyncio.create_task(EventObserver(sink).trajectory_finished(trajectory()))
+    await asyncio.sleep(0)
+    recording.cancel()
+    while not sink.entered.is_set():
+        await asyncio.sleep(0.001)
+    sink.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await recording
+    assert [name for name, _ in sink.events] == ["TrajectoryFinished"]
+
+
+async def test_a_pause_is_acknowledged_and_ends() -> None:
+    sink, control = MemorySink(), Control()
+    run = context(sink, control)
+    await run.safe_point()
+    assert sink.events == []
+    control.set_desired("pause")
+    waiting = asyncio.create_task(run.safe_point())
+    while not sink.events:
+        await asyncio.sleep(0.01)
+    assert not waiting.done()
+    control.set_desired("run")
+    await waiting
+    assert [name for name, _ in sink.events] == ["RunPaused", "RunResumed"]
+
+
+async def test_a_paused_run_can_be_stopped() -> None:
+    sink, control = MemorySink(), Control()
+    control.set_desired("pause")
+    waiting = asyncio.create_task(context(sink, control).safe_point())
+    while not sink.events:
+        await asyncio.sleep(0.01)
+    control.set_desired("stop")
+    with pytest.raises(RunStopped):
+        await waiting
+    assert [name for name, _ in sink.events] == ["RunPaused"]
+
+
+@pytest.mark.parametrize("how", ["stop", "fence"])
+async def test_work_in_flight_is_cancelled_and_cleans_up(how: str) -> None:
+    control = Control()
+    cleaned = asyncio.Event()
+    started = asyncio.Event()
+
+    async def work() -> None:
+        started.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0.05)
+            cleaned.set()
+
+    running = asyncio.create_task(context(MemorySink(), control).interruptible(work()))
+    await started.wait()
+    control.stop("a person stopped it") if how == "stop" else control.fence("attempt 2 exists")
+    with pytest.raises(RunStopped if how == "stop" else FencedError):
+        await running
+    assert cleaned.is_set()
+
+
+async def test_a_result_or_an_error_of_the_work_comes_through() -> None:
+    run = context(MemorySink(), Control())
+
+    async def answer(fail: bool) -> int:
+        if fail:
+            raise ValueError("no")
+        return 42
+
+    assert await run.interruptible(answer(False)) == 42
+    with pytest.raises(ValueError, match="no"):
+        await run.interruptible(answer(True))

@@ -1,0 +1,318 @@
+"""Checkpoints: complete or absent, verified, and a resumed run is the uninterrupted run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from structlog.testing import capture_logs
+
+from engine.errors import CheckpointError
+from engine.models.opening import open_model
+from engine.processes import process_start
+from engine.trainer.checkpoints.checkpoint import (
+    Checkpoint,
+    load_latest,
+    prune,
+    read_checkpoint,
+    restore_training,
+    write_snapshot,
+)
+from engine.trainer.checkpoints.writer import CheckpointWriter
+from tests.unit.trainer.checkpoint_builders import snapshot_of, stored_state
+from tests.unit.trainer.rl_model import make_groups, make_model
+from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer, make_trainer, run
+
+torch.set_num_threads(1)
+MODEL = make_model(vocab=TOKENIZER_SIZE)
+TOKENIZER = make_tokenizer()
+
+
+def save(run_dir: Path, iteration: int, score: float | None = None, **cursor: Any) -> Checkpoint:
+    trainer = make_trainer(MODEL)
+    provenance = {"made_by": "test"}
+    try:
+        return write_snapshot(
+            snapshot_of(
+                run_dir,
+                iteration,
+                trainer,
+                model=MODEL,
+                tokenizer=TOKENIZER,
+                cursor=cursor,
+                provenance=provenance,
+                score=score,
+            )
+        )
+    finally:
+        trainer.close()
+
+
+def names(run_dir: Path) -> list[str]:
+    return sorted(path.name for path in (run_dir / "checkpoints").iterdir())
+
+
+def final_state(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any], Any]:
+    """Weights and optimizer as stored, the rest of the training state, and every iteration's metrics."""
+    checkpoint = load_latest(run_dir)
+    assert checkpoint is not None
+    state = torch.load(checkpoint.path / "training.pt", weights_only=True)
+    stored = stored_state(checkpoint.path)
+    assert {"model.model.norm.weight", "optimizer.model.norm.weight.exp_avg_sq"} <= set(stored)
+    return stored, state, checkpoint.cursor["history"]
+
+
+def assert_same_end(a: Path, b: Path) -> None:
+    (weights, state, history), (other_weights, other_state, other_history) = final_state(a), final_state(b)
+    torch.testing.assert_close(weights, other_weights, rtol=0, atol=0)
+    assert history == other_history
+    torch.testing.assert_close(state, other_state, rtol=0, atol=0)
+
+
+def test_three_updates_and_three_resumed_ones_are_six(tmp_path: Path) -> None:
+    run(tmp_path / "whole", 6)
+    run(tmp_path / "parts", 3)
+    torch.manual_seed(999)
+    random.seed(999)  # whatever it is: training never draws from it
+    run(tmp_path / "parts", 6)
+    assert_same_end(tmp_path / "whole", tmp_path / "parts")
+    history = final_state(tmp_path / "whole")[2]
+    assert len({metrics["loss/value"] for metrics in history}) == 6
+
+
+def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
+    """SIGKILL at an arbitrary moment, maybe while saving; the attempt after it is another process."""
+    killed = tmp_path / "killed"
+    process = _start(killed)
+    _wait(lambda: _newest(killed) >= 3, process)
+    time.sleep(random.SystemRandom().uniform(0.0, 0.05))
+    process.kill()
+    process.wait()
+    length = _newest(killed) + 2
+    run(killed, length)
+    run(tmp_path / "whole", length)
+    assert_same_end(tmp_path / "whole", killed)
+    assert names(killed) == [f"{length - 1:05d}", f"{length:05d}"]
+
+
+def test_a_killed_run_of_two_ranks_leaves_none_and_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
+    killed = tmp_path / "killed"
+    process = _start(killed, ranks=2)
+    _wait(lambda: _newest(killed) >= 2, process)
+    children = [int(pid) for pid in _children(process.pid)]
+    assert len(children) == 2
+    starts = {pid: process_start(pid) for pid in children}
+    process.kill()
+    process.wait()
+    length = _newest(killed) + 2
+    while any(process_start(pid) == start for pid, start in starts.items() if start is not None):
+        time.sleep(0.05)  # a rank without its controller ends
+    run(killed, length, 2)
+    run(tmp_path / "whole", length, 2)
+    assert_same_end(tmp_path / "whole", killed)
+
+
+def _children(pid: int) -> list[str]:
+    return [
+        child
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+
+
+def _start(run_dir: Path, *, ranks: int = 1) -> subprocess.Popen[bytes]:
+    script = [sys.executable, "-m", "tests.unit.trainer.rl_training_script"]
+    return subprocess.Popen([*script, str(run_dir), "20", str(ranks)])
+
+
+def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    while not condition():
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.002)
+
+
+def _newest(run_dir: Path) -> int:
+    return max((int(p.name) for p in (run_dir / "checkpoints").glob("[0-9]*")), default=0)
+
+
+def test_a_checkpoint_is_a_policy_folder_with_exact_weights(tmp_path: Path) -> None:
+    checkpoint = save(tmp_path, 7, epoch=2)
+    assert checkpoint.path == tmp_path / "checkpoints" / "00007"
+    assert names(tmp_path) == ["00007"]
+    model, tokenizer = open_model(str(checkpoint.path), home=tmp_path).builtin()
+    for name, tensor in MODEL.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor)
+    assert tokenizer.encode("a = 1") == TOKENIZER.encode("a = 1")
+    assert load_latest(tmp_path) == checkpoint
+    assert checkpoint.cursor == {"epoch": 2}
+    assert json.loads((checkpoint.path / "provenance.json").read_text()) == {"made_by": "test"}
+
+
+def truncate(folder: Path) -> None:
+    path = folder / "training.pt"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip_a_bit(folder: Path) -> None:
+    path = folder / "shards" / "__0_0.distcp"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def edit_cursor(folder: Path) -> None:
+    (folder / "cursor.json").write_text('{"n": 99}\n')
+
+
+def edit_manifest(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"iteration": 2', '"iteration": 3'))
+
+
+def future_format(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
+
+
+def spoil_manifest(folder: Path) -> None:
+    (folder / "manifest.json").write_text("[]")
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "torn": (truncate, "training.pt is not the file"),
+    "bit rot": (flip_a_bit, "__0_0.distcp is not the file"),
+    "edited cursor": (edit_cursor, "cursor.json is not the file"),
+    "edited manifest": (edit_manifest, "its own checksum"),
+    "missing file": (
+        lambda folder: (folder / "tokenizer.json").unlink(),
+        "missing or extra files: tokenizer.json",
+    ),
+    "extra file": (lambda folder: (folder / "more").write_text("x"), "missing or extra files: more"),
+    "no manifest": (lambda folder: (folder / "manifest.json").unlink(), "no readable manifest.json"),
+    "another manifest": (spoil_manifest, "no readable manifest.json"),
+    "another format": (future_format, "format 3"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(kind: str, tmp_path: Path) -> None:
+    damage, message = DAMAGE[kind]
+    first, second = save(tmp_path, 1, n=1), save(tmp_path, 2, n=2)
+    damage(second.path)
+    with pytest.raises(CheckpointError, match=message):
+        read_checkpoint(second.path)
+    with capture_logs() as logs:
+        assert load_latest(tmp_path) == first
+    assert [(entry["event"], entry["path"]) for entry in logs] == [("checkpoint.damaged", str(second.path))]
+
+
+def test_a_checkpoint_of_an_earlier_version_is_a_policy_and_no_more(tmp_path: Path) -> None:
+    written = save(tmp_path, 1)
+    manifest = json.loads((written.path / "manifest.json").read_text())
+    del manifest["checksum"]
+    manifest["format"] = 1
+    checksum = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (written.path / "manifest.json").write_text(json.dumps({**manifest, "checksum": checksum}))
+    checkpoint = load_latest(tmp_path)
+    assert checkpoint is not None
+    with pytest.raises(CheckpointError, match="earlier version"):
+        restore_training(checkpoint, make_trainer(MODEL))
+
+
+def test_a_run_never_silently_starts_over(tmp_path: Path) -> None:
+    assert load_latest(tmp_path) is None
+    truncate(save(tmp_path, 1).path)
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+        load_latest(tmp_path)
+
+
+def test_leftovers_are_ignored_and_removed_and_a_checkpoint_can_be_replaced(tmp_path: Path) -> None:
+    save(tmp_path, 1, attempt=1)
+    leftover = tmp_path / "checkpoints" / ".saving-00002"
+    leftover.mkdir()
+    (leftover / "model.safetensors").write_text("torn")
+    latest = load_latest(tmp_path)
+    assert latest is not None
+    assert latest.iteration == 1
+    save(tmp_path, 1, attempt=2)
+    assert names(tmp_path) == ["00001"]
+    latest = load_latest(tmp_path)
+    assert latest is not None
+    assert latest.cursor == {"attempt": 2}
+
+
+def test_pruning_keeps_the_last_complete_ones(tmp_path: Path) -> None:
+    for iteration in (8, 9, 10, 11):
+        save(tmp_path, iteration)
+    (tmp_path / "checkpoints" / "00011" / "manifest.json").unlink()
+    assert [path.name for path in prune(tmp_path, keep=2)] == ["00008"]
+    assert names(tmp_path) == ["00009", "00010", "00011"]
+    assert prune(tmp_path, keep=2) == []
+    assert prune(tmp_path / "nothing", keep=1) == []
+
+
+def test_the_state_of_another_model_is_refused(tmp_path: Path) -> None:
+    other = make_model()
+    trainer = make_trainer(other)
+    trainer.update(make_groups(other, [[1.0, 0.0]]), temperature=1.0)
+    checkpoint = write_snapshot(snapshot_of(tmp_path, 1, trainer, model=other, tokenizer=TOKENIZER))
+    with pytest.raises(CheckpointError, match="does not belong to this model"):
+        restore_training(checkpoint, make_trainer(MODEL))
+
+
+def test_a_cursor_that_is_not_json_leaves_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ValueError):
+        save(tmp_path, 1, reward=float("nan"))
+    assert load_latest(tmp_path) is None
+    save(tmp_path, 1)
+    assert names(tmp_path) == ["00001"]
+
+
+def test_the_best_are_kept_besides_the_last(tmp_path: Path) -> None:
+    for iteration, score in enumerate((0.2, 0.9, None, 0.9, 0.4, 0.3), start=1):
+        save(tmp_path, iteration, score)
+    removed = prune(tmp_path, keep=2, keep_best=1)
+    assert [path.name for path in removed] == ["00001", "00002", "00003"]
+    assert names(tmp_path) == ["00004", "00005", "00006"]
+    latest = load_latest(tmp_path)
+    assert latest is not None
+    assert latest.score == 0.3
+
+
+def test_a_checkpoint_holds_the_moment_it_was_taken_at(tmp_path: Path) -> None:
+    model = make_model(vocab=TOKENIZER_SIZE)
+    trainer = make_trainer(model)
+    writer = CheckpointWriter(tmp_path, keep=1)
+    taken = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    snapshot = snapshot_of(tmp_path, 1, trainer, model=model, tokenizer=TOKENIZER)
+    trainer.update(make_groups(model, [[1.0, 0.0]]), temperature=1.0)
+    writer.save(snapshot)
+    written = writer.wait()
+    writer.close()
+    assert written is not None
+    found, _ = open_model(str(written.path), home=tmp_path).builtin()
+    assert all(torch.equal(found.state_dict()[name], tensor) for name, tensor in taken.items())
+    assert torch.load(written.path / "training.pt", weights_only=True)["trainer"]["updates"] == 0
+
+
+def test_what_goes_wrong_in_writing_surfaces_at_the_next_chance(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, keep=1)
+    snapshot = snapshot_of(tmp_path, 1, make_trainer(MODEL), model=MODEL, tokenizer=TOKENIZER)
+    snapshot.shards.result()
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "checkpoints").write_text("in the way")
+    writer.save(snapshot)
+    with pytest.raises(OSError):
+        writer.wait()
+    writer.close()
+    assert writer.finished() is None

@@ -1,0 +1,138 @@
+"""Submission of an evaluation to SWE-bench/experiments: its description, its files and what they lack."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from django.urls import reverse
+from django.utils import timezone
+
+from engine.errors import ConfigError, MissingScoreError
+from engine.evaluation.submission import SubmissionInfo, submission_files
+from engine.evaluation.submission_checks import check_submission
+from engine.verifiers.selection.rules import ORACLE, RULES
+from webapp.contexts.frame import Crumb, phase_label, run_crumbs
+from webapp.contexts.numbers import MOST_ID, whole
+from webapp.models import Run
+from webapp.selectors.rollout.attempts import Point, Verifier, verifiers
+from webapp.selectors.rollout.predictions import split_instances
+from webapp.selectors.rollout.submissions import submitted_instances
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A submission as a person describes it."""
+
+    point: Point
+    info: SubmissionInfo
+    index: int = 0
+    """Number of the attempt that is submitted, without a rule."""
+    verifier: int | None = None
+    """Verifier's run whose P(YES) the rule compares."""
+    tests: int | None = None
+    """Verifier's run whose passes of tests the rule compares."""
+
+    @property
+    def folder(self) -> str:
+        """Return the name of its folder, which begins with today's date."""
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", self.info.name).strip("-.")
+        return f"{timezone.now():%Y%m%d}_{name or 'submission'}"
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """Yield path and content of every file. Raises ConfigError, MissingScoreError."""
+        chosen = submitted_instances(
+            self.point, index=self.index, rule=self.info.rule, verifier=self.verifier, tests=self.tests
+        )
+        return submission_files(self.info, chosen)
+
+    def findings(self) -> list[str]:
+        """Return what it lacks. Raises ConfigError, MissingScoreError."""
+        point = self.point
+        known = split_instances(point.run, phase=point.phase, iteration=point.iteration)
+        return check_submission(self.folder, self.files(), known or None)
+
+    def archive(self) -> bytes:
+        """Return a ZIP archive of the folder. Raises ConfigError, MissingScoreError."""
+        buffer, folder = io.BytesIO(), self.folder
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path, content in self.files():
+                archive.writestr(f"{folder}/{path}", content)
+        return buffer.getvalue()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmissionContext:
+    """The page."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    run: Run
+    title: str
+    submission: Submission
+    rules: tuple[str, ...]
+    verifiers: tuple[Verifier, ...]
+    """Verifiers' runs that judged these rollouts."""
+    testers: tuple[Verifier, ...]
+    """Verifiers' runs that ran tests on their patches."""
+    findings: tuple[str, ...]
+    error: str
+    """Reason why there are no files; empty without one."""
+    zip_url: str
+
+
+def submission_of(point: Point, params: Mapping[str, str]) -> Submission:
+    """Return the submission that a query string describes; models are those of the run without a choice."""
+    policy = point.run.config.get("policy", {})
+    model = str(policy.get("model") or policy.get("checkpoint") or "")
+    return Submission(
+        point=point,
+        info=SubmissionInfo(
+            name=params.get("name", "").strip() or f"trainyard-run-{point.run.pk}",
+            authors=_listed(params.get("authors", "")),
+            site=params.get("site", "").strip(),
+            report=params.get("report", "").strip(),
+            models=_listed(params.get("models", model)),
+            organizations=_listed(params.get("organizations", "")),
+            open_model=params.get("open_model") == "on",
+            open_system=params.get("open_system") == "on",
+            rule=params.get("rule", ""),
+            confirmed=params.get("confirmed") == "on",
+        ),
+        index=whole(params.get("index", "")) or 0,
+        verifier=whole(params.get("verifier", ""), most=MOST_ID),
+        tests=whole(params.get("tests", ""), most=MOST_ID),
+    )
+
+
+def build_submission(point: Point, params: Mapping[str, str]) -> SubmissionContext:
+    """Return the page."""
+    submission, error = submission_of(point, params), ""
+    findings: list[str] = []
+    try:
+        findings = submission.findings()
+    except (ConfigError, MissingScoreError) as problem:
+        error = str(problem)
+    known = verifiers(point)
+    address = [point.run.pk, point.phase, point.iteration]
+    report = Crumb(phase_label(point.phase, point.iteration), reverse("evaluation-report", args=address))
+    return SubmissionContext(
+        section="runs",
+        crumbs=run_crumbs(point.run, report, Crumb("submission")),
+        run=point.run,
+        title=phase_label(point.phase, point.iteration),
+        submission=submission,
+        rules=tuple(name for name in RULES if name != ORACLE.name),
+        verifiers=tuple(one for one in known if not one.by_tests),
+        testers=tuple(one for one in known if one.by_tests),
+        findings=tuple(findings),
+        error=error,
+        zip_url=reverse("evaluation-submission-zip", args=address),
+    )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

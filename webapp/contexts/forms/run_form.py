@@ -1,0 +1,302 @@
+"""The form of a new run: every setting of a recipe (or of a run to clone), grouped by section.
+
+Fields come from the configuration's own classes, so a new setting appears here by itself with its
+docstring as help. ``parse_overrides`` is the inverse: only settings that differ become overrides.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from engine.algorithms.lint import lint_data
+from engine.config.base import Section
+from engine.config.contradictions import LintFinding
+from engine.config.places import Granted
+from engine.config.recipes import RECIPES
+from engine.config.run import POLICY_TYPE_KEY, PRESET_KEY, parse_run_config, policy_type, with_overrides
+from engine.errors import ConfigError, Problem
+from webapp.contexts.forms.chosen import ChosenView
+from webapp.contexts.forms.form_bases import UNSET, as_text, policy_types
+from webapp.contexts.frame import Crumb
+from webapp.services.access import places
+
+HIDDEN = ("kind", "data", "method", "recipe")
+_REPLACING = frozenset({PRESET_KEY, POLICY_TYPE_KEY, "dataset.name", "policy.endpoint", "collection.skip"})
+"""Settings whose value decides which fields there are, or what they offer."""
+_CLOSED = frozenset({POLICY_TYPE_KEY, "policy.endpoint"})
+"""Settings that take no other value than those on offer."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One setting as an input; values are texts as the form posts them."""
+
+    key: str
+    name: str
+    widget: str
+    """``text``, ``number``, ``choice``, ``check``, ``list`` (one item a line) or ``mapping`` (JSON)."""
+    value: str
+    base: str
+    """The recipe's value."""
+    choices: tuple[str, ...]
+    help: str
+    optional: bool
+    error: str
+
+    @property
+    def changed(self) -> bool:
+        """Return whether the value differs from the recipe's."""
+        return self.value != self.base
+
+    @property
+    def replaces(self) -> bool:
+        """Return whether other fields depend on the value, so that the form is rendered anew."""
+        return self.key in _REPLACING
+
+
+@dataclass(frozen=True, slots=True)
+class FormSection:
+    """The settings of one section."""
+
+    name: str
+    help: str
+    fields: tuple[FormField, ...]
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeChoice:
+    """A recipe to start from."""
+
+    name: str
+    kind: str
+    help: str
+    current: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFormContext:
+    """The page: choose a recipe, then its settings."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    recipes: tuple[RecipeChoice, ...]
+    recipe: str
+    """Name of the chosen recipe; empty before the choice."""
+    clone_of: int | None
+    sections: tuple[FormSection, ...]
+    others: tuple[FormSection, ...]
+    """Sections behind the main ones, in the form of a recipe that has main settings."""
+    short: str
+    """Title of the form of a recipe with main settings; empty for other recipes."""
+    preset: str
+    """The objective's preset whose settings the form holds; empty for kinds without an objective."""
+    policy: str
+    """The type of policy whose settings the form holds; empty for kinds without a policy."""
+    derived: str
+    """Settings that were entered because they follow from others, as JSON."""
+    findings: tuple[LintFinding, ...]
+    """Errors first."""
+    chosen: ChosenView | None
+    """Trajectories that a fine-tuning run would train on; None for other kinds."""
+    refused: tuple[Problem, ...]
+    """Reasons for a refused run."""
+    num_changed: int
+    experiments: tuple[tuple[int, str], ...]
+    experiment: int | None
+
+
+def _kind(annotation: object) -> tuple[str, tuple[str, ...], bool]:
+    """Return the widget, the choices and whether the value is optional, from a field's type."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin in (types.UnionType, typing.Union):
+        inner = [arg for arg in args if arg is not type(None)]
+        widget, choices, _ = _kind(inner[0])
+        return widget, choices, len(inner) < len(args)
+    if origin is typing.Annotated:
+        return _kind(args[0])
+    if origin is Literal:
+        return "choice", tuple(str(arg) for arg in args), False
+    if annotation is bool:
+        return "check", (), False
+    if annotation in (int, float):
+        return "number", (), False
+    if origin in (tuple, list):
+        item = args[0] if args else str
+        known = tuple(str(m) for m in item) if isinstance(item, type) and issubclass(item, StrEnum) else ()
+        return "list", known, False
+    return ("mapping" if origin in (dict, Mapping) else "text"), (), False
+
+
+def _fields(
+    prefix: str,
+    model: BaseModel,
+    base: Mapping[str, Any],
+    posted: Mapping[str, str],
+    problems: Sequence[Problem],
+    offers: Mapping[str, tuple[str, ...]],
+    originals: Mapping[str, str],
+) -> tuple[FormField, ...]:
+    result = []
+    for name, info in type(model).model_fields.items():
+        value = base.get(name)
+        if isinstance(getattr(model, name), Section) or (not prefix and name in HIDDEN):
+            continue
+        key = f"{prefix}{name}"
+        widget, choices, optional = _widget(key, info, offers)
+        text = "" if value == UNSET else as_text(value)
+        compared = originals.get(key, text)
+        if value == UNSET and key in _CLOSED and choices:
+            text = choices[0]
+        result.append(
+            FormField(
+                key, name.replace("_", " "), widget, _posted(posted, key, text), compared, choices,
+                _help(info) or _summary(model), optional, _error(key, problems),
+            )
+        )  # fmt: skip
+    return tuple(result)
+
+
+def _help(info: FieldInfo) -> str:
+    """Return a setting's docstring; where an administrator has to grant values, it ends with that."""
+    granted = " Other values than the default are granted by the administrator." * _is_granted(info)
+    return f"{info.description or ''}{granted}"
+
+
+def _summary(section: BaseModel) -> str:
+    """Return the first line of a section's docstring, which describes the type that its ``type`` names."""
+    return (type(section).__doc__ or "").strip().split("\n")[0]
+
+
+def _is_granted(info: FieldInfo) -> bool:
+    return any(isinstance(one, Granted) for one in info.metadata)
+
+
+def _error(key: str, problems: Sequence[Problem]) -> str:
+    """Return the message of the problem with a setting, or with one item of its list."""
+    return next((one.message for one in problems if f"{one.setting}.".startswith(f"{key}.")), "")
+
+
+def _widget(
+    key: str, info: FieldInfo, offers: Mapping[str, tuple[str, ...]]
+) -> tuple[str, tuple[str, ...], bool]:
+    widget, choices, optional = _kind(info.annotation)
+    if not offers.get(key):
+        return widget, choices, optional
+    if widget in ("list", "mapping"):
+        return widget, offers[key], optional
+    choices = tuple(text for text in offers[key] if text or not optional)
+    return "choice" if key in _CLOSED or _is_granted(info) else "suggest", choices, optional
+
+
+def _posted(posted: Mapping[str, str], key: str, fallback: str) -> str:
+    return posted[key].replace("\r\n", "\n") if key in posted else fallback
+
+
+def form_sections(
+    base: Mapping[str, Any],
+    *,
+    posted: Mapping[str, str],
+    problems: Sequence[Problem],
+    offers: Mapping[str, tuple[str, ...]],
+    original: Mapping[str, Any] | None = None,
+) -> tuple[FormSection, ...]:
+    """Return sections of a configuration with what was posted filled in.
+
+    Args:
+        base: what the fields are compared with.
+        posted: texts by dotted setting.
+        problems: what is wrong with what was posted, shown beside the fields.
+        offers: texts to choose from, by dotted setting.
+        original: the configuration from which ``rebase`` made ``base``, where they differ.
+
+    Raises ConfigError when ``base`` itself is not valid in this version.
+    """
+    model = parse_run_config(base)
+    original = original or base
+    originals = {
+        PRESET_KEY: original.get("algorithm", {}).get("preset", ""),
+        POLICY_TYPE_KEY: policy_type(original),
+    }
+    offers = {**offers, POLICY_TYPE_KEY: policy_types(base)}
+    general = _fields("", model, base, posted, problems, offers, originals)
+    nested = _nested("", model, base, posted, problems, offers, originals)
+    return (FormSection("run", "", general, True), *nested)
+
+
+def _nested(
+    prefix: str,
+    model: BaseModel,
+    base: Mapping[str, Any],
+    posted: Mapping[str, str],
+    problems: Sequence[Problem],
+    offers: Mapping[str, tuple[str, ...]],
+    originals: Mapping[str, str],
+) -> Iterator[FormSection]:
+    """Yield the sections of a section, each followed by its own, under their dotted names."""
+    for name in type(model).model_fields:
+        part = getattr(model, name)
+        if not isinstance(part, Section):
+            continue
+        key = f"{prefix}{name}"
+        fields = _fields(f"{key}.", part, base[name], posted, problems, offers, originals)
+        help_text = _summary(part)
+        opened = key in ("dataset", "trajectories", "trainer", "importing") or any(
+            f.changed or f.error for f in fields
+        )
+        yield FormSection(key, help_text, fields, opened)
+        yield from _nested(f"{key}.", part, base[name], posted, problems, offers, originals)
+
+
+def parse_overrides(sections: tuple[FormSection, ...]) -> dict[str, Any]:
+    """Return dotted overrides of every setting whose text differs from the base."""
+    overrides: dict[str, Any] = {}
+    for field in (field for section in sections for field in section.fields):
+        if not field.changed:
+            continue
+        if field.widget == "list":
+            overrides[field.key] = [line.strip() for line in field.value.split("\n") if line.strip()]
+        elif field.widget == "mapping":
+            overrides[field.key] = _json_or_text(field.value)
+        elif field.optional and not field.value.strip():
+            overrides[field.key] = None
+        else:
+            overrides[field.key] = field.value.strip()
+    return overrides
+
+
+def _json_or_text(value: str) -> Any:
+    """Parse a text as JSON; return other text unchanged, for the configuration to refuse."""
+    try:
+        return json.loads(value or "{}")
+    except ValueError:
+        return value
+
+
+def check(base: Mapping[str, Any], sections: tuple[FormSection, ...]) -> list[LintFinding]:
+    """Return the problems of a form's configuration: contradictions, idle settings, forbidden values."""
+    try:
+        config = with_overrides(base, parse_overrides(sections))
+        places.checked(config)
+        return lint_data(config)
+    except ConfigError as error:
+        return [
+            LintFinding(severity="error", setting=one.setting, message=one.message) for one in error.problems
+        ]
+
+
+def recipe_choices(current: str) -> tuple[RecipeChoice, ...]:
+    """Return every recipe with the first line of its docstring."""
+    return tuple(
+        RecipeChoice(name, make().kind, (make.__doc__ or "").strip().split("\n")[0], name == current)
+        for name, make in RECIPES.items()
+    )

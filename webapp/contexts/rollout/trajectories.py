@@ -1,0 +1,234 @@
+"""One trajectory with its steps and result, and the search over all trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from django.urls import reverse
+
+from engine.types import FindingKind, TerminationReason, Verdict
+from webapp.contexts.frame import (
+    Crumb,
+    LiveCursor,
+    choices_of,
+    group_url,
+    iteration_url,
+    phase_label,
+    run_crumbs,
+    trajectory_url,
+)
+from webapp.contexts.numbers import MOST_ID, whole
+from webapp.contexts.rollout.advantage import formula
+from webapp.contexts.rollout.diffs import Diff, patch_diff
+from webapp.contexts.rollout.steps import StepView, step_views
+from webapp.contexts.rollout.tokens import tokenless_reason
+from webapp.models import Run, TestResult, Trajectory
+from webapp.selectors.rollout import trajectories as reads
+from webapp.selectors.rollout.trajectories import Match, TrajectoryFilters
+
+
+@dataclass(frozen=True, slots=True)
+class SiblingLink:
+    """Another rollout of the group."""
+
+    index: int
+    url: str
+    current: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryContext:
+    """The page of a trajectory."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    live: LiveCursor
+    run: Run
+    trajectory: Trajectory
+    title: str
+    task_url: str
+    group_url: str
+    siblings: tuple[SiblingLink, ...]
+    steps: tuple[StepView, ...]
+    formula: str
+    tests: tuple[TestResult, ...]
+    whole_log_chars: int
+    """Length of the whole test log where the page shows a part of it; else 0."""
+    samples: int
+    """Number of training samples: more than 1 where the conversation was rendered anew."""
+    tokenless: str
+    """Reason why the trajectory has no token ids; empty where it has them, or may still get them."""
+    time_parts: tuple[tuple[str, str, float], ...]
+    patch: Diff | None
+    gold: Diff | None
+    findings: tuple[dict[str, Any], ...]
+    shows_answer: bool
+    """True if this person may see the gold patch and the output of the hidden tests."""
+    has_repository: bool
+    """True if rollouts of the environment end in a patch that is tested."""
+
+
+def _sandbox_rest(trajectory: Trajectory) -> float:
+    """Return the sandbox's time other than image pull and start, seconds."""
+    return trajectory.sandbox_seconds - trajectory.pull_seconds - trajectory.start_seconds
+
+
+def time_parts(trajectory: Trajectory) -> tuple[tuple[str, str, float], ...]:
+    """Return the parts of the wall time that are not zero as (label, CSS class, seconds)."""
+    parts = [
+        ("queued", "t-queue", trajectory.queue_seconds),
+        ("image pull", "t-pull", trajectory.pull_seconds),
+        ("sandbox start", "t-sandbox", trajectory.start_seconds),
+        ("patch and closing", "t-sandbox-rest", _sandbox_rest(trajectory)),
+        ("model", "t-model", trajectory.model_seconds), ("tools", "t-tools", trajectory.tool_seconds),
+        ("grading", "t-grading", trajectory.grading_seconds),
+    ]  # fmt: skip
+    return tuple((label, css, seconds) for label, css, seconds in parts if seconds > 0)
+
+
+def build_trajectory(
+    run: Run, *, phase: str, iteration: int, task_key: str, index: int, shows_answer: bool
+) -> TrajectoryContext | None:
+    """Return the page of a trajectory; None if the trajectory does not exist."""
+    trajectory = reads.get_trajectory(
+        run.pk, phase=phase, iteration=iteration, task_key=task_key, index=index
+    )
+    if trajectory is None:
+        return None
+    rows, samples = reads.steps(trajectory.pk), reads.num_samples(trajectory.pk)
+    task = trajectory.task
+    title = task.instance_id if task else task_key
+    parent = group_url(run.pk, phase, iteration, task_key)
+    return TrajectoryContext(
+        section="runs",
+        crumbs=run_crumbs(
+            run,
+            Crumb(phase_label(phase, iteration), iteration_url(run.pk, phase, iteration)),
+            Crumb(title, parent),
+            Crumb(f"rollout {index}"),
+        ),
+        live=LiveCursor(
+            run.pk,
+            run.last_seq,
+            "trajectory",
+            f"{trajectory.pk}-{trajectory.epoch}-{trajectory.started_at.timestamp()}",
+            (phase, str(iteration), task_key, str(index)),
+        ),
+        run=run,
+        trajectory=trajectory,
+        title=title,
+        task_url=task_address(trajectory),
+        group_url=parent,
+        siblings=_siblings(trajectory, partial(trajectory_url, run.pk, phase, iteration, task_key)),
+        steps=step_views(
+            rows,
+            most_thinking=max((step.thinking_tokens or 0 for step in rows), default=0),
+            most_seconds=max((step.model_seconds + step.tool_seconds for step in rows), default=0.0),
+        ),
+        formula=formula(trajectory),
+        tests=tuple(reads.tests(trajectory.pk)),
+        whole_log_chars=reads.whole_log_chars(trajectory.pk),
+        samples=samples,
+        tokenless="" if samples else tokenless_reason(run, trajectory),
+        time_parts=time_parts(trajectory),
+        patch=patch_diff(trajectory.patch),
+        gold=patch_diff(reads.gold_patch(trajectory.task_id)) if shows_answer else None,
+        findings=tuple(reads.findings(trajectory, with_answers=shows_answer)),
+        shows_answer=shows_answer,
+        has_repository=run.config.get("environment", {}).get("type", "swe") == "swe",
+    )
+
+
+def _siblings(trajectory: Trajectory, address: Callable[[int], str]) -> tuple[SiblingLink, ...]:
+    """Return links to all rollouts of a trajectory's group."""
+    return tuple(
+        SiblingLink(index, address(index), index == trajectory.index)
+        for index in reads.sibling_indexes(trajectory.group_id)
+    )
+
+
+def task_address(trajectory: Trajectory) -> str:
+    """Return the task's page; empty while its dataset is not synchronised."""
+    task = trajectory.task
+    return reverse("task-detail", args=[task.dataset.name, task.key]) if task else ""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRow:
+    """A trajectory that was found, with the steps whose text matched."""
+
+    trajectory: Trajectory
+    matches: tuple[Match, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchContext:
+    """The search page."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    filters: TrajectoryFilters
+    filtered: bool
+    rows: tuple[SearchRow, ...]
+    total: int
+    capped: bool
+    next_before: int | None
+    first_page: bool
+    phases: tuple[tuple[str, str], ...]
+    verdicts: tuple[tuple[str, str], ...]
+    findings: tuple[tuple[str, str], ...]
+    """Kinds of signs of tampering."""
+    terminations: tuple[tuple[str, str], ...]
+    """Choices (value, label) of the filters."""
+    params: Mapping[str, str]
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < 1e12 else None
+
+
+def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
+    """Return filters from a query string; values that make no sense are ignored."""
+    run, least = params.get("run", ""), params.get("steps", "")
+    return TrajectoryFilters(
+        q=params.get("q", "").strip()[:200],
+        run=whole(run, most=MOST_ID),
+        task=params.get("task", "").strip(),
+        verdict=params.get("verdict", ""),
+        termination=params.get("termination", ""),
+        phase=params.get("phase", ""),
+        finding=params.get("finding", ""),
+        reward_min=_number(params.get("reward_min", "")),
+        reward_max=_number(params.get("reward_max", "")),
+        steps_min=whole(least),
+    )
+
+
+def build_search(params: Mapping[str, str], *, shows_answer: bool) -> SearchContext:
+    """Return one page of found trajectories, newest first."""
+    filters = parse_filters(params)
+    before = whole(params.get("before", ""), most=MOST_ID)
+    result = reads.search(filters, before=before, with_answers=shows_answer)
+    return SearchContext(
+        section="trajectories",
+        crumbs=(Crumb("Trajectories"),),
+        filters=filters,
+        filtered=filters != TrajectoryFilters(),
+        rows=tuple(SearchRow(row, tuple(result.matches.get(row.pk, ()))) for row in result.rows),
+        total=result.total,
+        capped=result.capped,
+        next_before=result.next_before,
+        first_page=before is None,
+        phases=(("train", "training"), ("eval", "evaluation")),
+        verdicts=choices_of(Verdict),
+        findings=(("any", "any sign"), *choices_of(FindingKind)),
+        terminations=choices_of(("running", *TerminationReason)),
+        params=dict(params),
+    )

@@ -1,0 +1,106 @@
+"""Experiments: the list, and one with its runs compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from django.urls import reverse
+
+from webapp.contexts.charts.charts import comparison_chart
+from webapp.contexts.frame import Crumb
+from webapp.contexts.run.overview import RunRow, run_rows
+from webapp.contexts.run.policy_label import policy_label
+from webapp.contexts.run.runs import page_number
+from webapp.models import Evaluation, Experiment, Run
+from webapp.selectors.paging import Page
+from webapp.selectors.run import experiments as reads
+from webapp.selectors.run import iterations as iteration_reads
+from webapp.selectors.run import runs as run_reads
+from webapp.selectors.run.runs import RunFilters
+
+MAX_COMPARED = 8
+"""Lines in the comparison chart: more cannot be told apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentListContext:
+    """Every experiment."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    experiments: tuple[Experiment, ...]
+
+
+def build_experiment_list() -> ExperimentListContext:
+    """Return the list."""
+    return ExperimentListContext(
+        section="experiments", crumbs=(Crumb("Experiments"),), experiments=tuple(reads.list_experiments())
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldoutRow:
+    """Held-out tasks of one run, before and after."""
+
+    run: Run
+    start: str
+    """Model that it started from."""
+    first: Evaluation
+    last: Evaluation
+
+    @property
+    def change(self) -> float:
+        """Return the change of the solve rate, as a difference of shares."""
+        return self.last.solve_rate - self.first.solve_rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentContext:
+    """One experiment."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    experiment: Experiment
+    page: Page[Run]
+    rows: tuple[RunRow, ...]
+    heldout: tuple[HeldoutRow, ...]
+    charts: Mapping[str, object]
+    num_compared: int
+    params: Mapping[str, str]
+    can_operate: bool
+
+
+def build_experiment(
+    experiment: Experiment, params: Mapping[str, str], *, can_operate: bool
+) -> ExperimentContext:
+    """Return the page; the chart compares the first runs of the page shown."""
+    filters = RunFilters(experiment=experiment.pk, sort=params.get("sort", "-id"))
+    page = run_reads.list_runs(filters, number=page_number(params))
+    rewards = run_reads.reward_series([run.pk for run in page.rows], last=5000)
+    compared = {run.pk: rewards[run.pk] for run in page.rows if rewards[run.pk]}
+    compared = dict(list(compared.items())[:MAX_COMPARED])
+    chart = comparison_chart(compared, {run.pk: run.name for run in page.rows})
+    return ExperimentContext(
+        section="experiments",
+        crumbs=(Crumb("Experiments", reverse("experiment-list")), Crumb(experiment.name)),
+        experiment=experiment,
+        page=page,
+        rows=run_rows(list(page.rows), {key: values[-60:] for key, values in rewards.items()}),
+        heldout=_heldout(page.rows),
+        charts=chart.as_json(),
+        num_compared=len(compared),
+        params=dict(params),
+        can_operate=can_operate,
+    )
+
+
+def _heldout(runs: Sequence[Run]) -> tuple[HeldoutRow, ...]:
+    """Return the runs with an evaluation of held-out tasks, best first."""
+    found = iteration_reads.first_and_last_evaluations([run.pk for run in runs], "heldout")
+    rows = [
+        HeldoutRow(run=run, start=policy_label(getattr(run, "policy", None)), first=ends[0], last=ends[1])
+        for run in runs
+        if (ends := found.get(run.pk)) is not None
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.last.solve_rate))

@@ -1,0 +1,95 @@
+"""One iteration (or one evaluation): its numbers and every group with its siblings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.types import RunKind
+from webapp.contexts.frame import Crumb, LiveCursor, iteration_url, phase_label, run_crumbs
+from webapp.contexts.numbers import whole
+from webapp.contexts.rollout.advantage import Sibling, siblings
+from webapp.contexts.run.runs import funnel_parts
+from webapp.models import Group, Iteration, Run
+from webapp.selectors.paging import Page, map_page
+from webapp.selectors.rollout import groups as group_reads
+from webapp.selectors.run import iterations as iteration_reads
+from webapp.selectors.run.iterations import Funnel
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group with its siblings explained."""
+
+    group: Group
+    siblings: tuple[Sibling, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationContext:
+    """The page."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    live: LiveCursor
+    run: Run
+    phase: str
+    index: int
+    title: str
+    iteration: Iteration | None
+    """None for evaluations."""
+    seconds: float | None
+    metrics: tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
+    """Area → (name, value)."""
+    funnel: Funnel | None
+    funnel_parts: tuple[tuple[str, str, float], ...]
+    page: Page[GroupRow]
+    previous_url: str
+    next_url: str
+    params: Mapping[str, str]
+
+
+def by_area(metrics: Mapping[str, float]) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:
+    """``area/name`` metrics grouped by area, both in alphabetical order."""
+    areas: dict[str, list[tuple[str, float]]] = {}
+    for key, value in sorted(metrics.items()):
+        area, _, name = key.partition("/")
+        areas.setdefault(area, []).append((name or area, value))
+    return tuple((area, tuple(values)) for area, values in areas.items())
+
+
+def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str]) -> IterationContext | None:
+    """Return the page; None when the run has no such iteration or evaluation."""
+    page = group_reads.iteration_groups(
+        run.pk, phase=phase, iteration=index, number=whole(params.get("page", "")) or 1
+    )
+    iteration = iteration_reads.get_iteration(run.pk, index) if phase == "train" else None
+    evaluation = None if phase == "train" else iteration_reads.get_evaluation(run.pk, phase, index)
+    measured = iteration or evaluation
+    if measured is None and not page.total:
+        return None
+    seconds = None
+    if iteration is not None and iteration.finished_at is not None:
+        seconds = (iteration.finished_at - iteration.started_at).total_seconds()
+    train = phase == "train"
+    trains = train and run.kind != RunKind.IMPROVE
+    funnel = iteration_reads.funnel(run.pk, index) if trains else None
+    has_next = train and run.current_iteration is not None and index < run.current_iteration
+    return IterationContext(
+        section="runs",
+        crumbs=run_crumbs(run, Crumb(phase_label(phase, index))),
+        live=LiveCursor(run.pk, run.last_seq, "iteration", str(run.epoch), (phase, str(index))),
+        run=run,
+        phase=phase,
+        index=index,
+        title=phase_label(phase, index),
+        iteration=iteration,
+        seconds=seconds,
+        metrics=by_area(measured.metrics) if measured is not None else (),
+        funnel=funnel,
+        funnel_parts=funnel_parts(funnel),
+        page=map_page(page, lambda group: GroupRow(group, siblings(list(group.trajectories.all())))),
+        previous_url=iteration_url(run.pk, phase, index - 1) if train and index > 0 else "",
+        next_url=iteration_url(run.pk, phase, index + 1) if has_next else "",
+        params=dict(params),
+    )

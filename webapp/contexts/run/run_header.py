@@ -1,0 +1,220 @@
+"""The header strip of a run: state, progress, time, solve rate, controls with their acknowledged state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import urlencode
+
+from django.urls import reverse
+from django.utils import timezone
+
+from engine.types import RunKind, RunState
+from webapp.contexts.run.collection import ENDED, CollectionView, build_collection
+from webapp.contexts.run.engines import EngineSummary, engine_summary
+from webapp.contexts.run.policy_label import policy_label
+from webapp.models import Dataset, Pool, Run
+from webapp.selectors.run import iterations as iteration_reads
+from webapp.selectors.run import runs as run_reads
+from webapp.selectors.run import sandboxes as sandbox_reads
+from webapp.selectors.run.iterations import LiveCounts, Point, SolveRate
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A button: what it asks for and how it is worded."""
+
+    action: str
+    label: str
+    confirm: str = ""
+    css: str = ""
+
+    @property
+    def url_name(self) -> str:
+        """Name of the address it posts to."""
+        return f"run-{self.action}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeader:
+    """Everything in the strip; regular in what it shows while a run has not started or has no iterations."""
+
+    run: Run
+    policy: str
+    """Model or script that acts; empty for kinds without one."""
+    stale: bool
+    waiting: str
+    """Pending request, not yet acknowledged; empty when nothing is pending."""
+    controls: tuple[Control, ...]
+    iterations_done: int
+    progress_done: int
+    progress_total: int
+    elapsed_seconds: float | None
+    """None before it ran; for a live run the page counts on from ``running_at``."""
+    seconds_left: float | None
+    solve: SolveRate | None
+    solve_change: float | None
+    """Against the first finished iteration, as a difference of shares."""
+    rewards: tuple[float | None, ...]
+    counts: LiveCounts
+    pool: Pool | None
+    """Its sandboxes as last reported; None when it has none."""
+    engines: EngineSummary | None
+    """Its inference engines as last reported; None when it has none."""
+    collection: CollectionView | None
+    """Its progress if it samples a policy once; None for other kinds."""
+    has_rollouts: bool
+    """False for a run in which no agent acts."""
+    has_charts: bool
+    """Whether its iterations are drawn: those of training and of fine-tuning."""
+    phase: str
+    """Progress of the work within an iteration, in runs that report it; empty in others."""
+    made: Dataset | None
+    """The dataset it made, once that is there."""
+    counts_made: tuple[tuple[str, int], ...]
+    """Counts of a run without rollouts: (name, number)."""
+
+    @property
+    def verify_urls(self) -> tuple[tuple[str, str], ...]:
+        """Return label and address of the forms that score its trajectories; empty while it has none."""
+        if not self.has_rollouts or not self.counts.total:
+            return ()
+        environment = self.run.config.get("environment", {}).get("type")
+        if environment == "reproduction":
+            return (("Verify with these tests", self._form("verify-by-tests", "verifier.tests")),)
+        by_tests = ("Verify by tests", self._form("verify-by-tests", "verifier.runs"))
+        return (
+            ("Verify", self._form("verify", "verifier.runs")),
+            *([by_tests] if environment == "swe" else []),
+            ("Train a judge", self._form("train-judge", "judgements.on_policy")),
+        )
+
+    def _form(self, recipe: str, setting: str) -> str:
+        return f"{reverse('run-new')}?{urlencode({'recipe': recipe, setting: self.run.pk})}"
+
+
+RESUME_CHECKPOINT = "Resume from the last checkpoint"
+RESUME_COLLECTION = "Resume where it stopped"
+
+
+def controls_of(state: str, desired: str, *, resume: str = RESUME_CHECKPOINT) -> tuple[Control, ...]:
+    """Return the buttons that make sense in a state.
+
+    Args:
+        state: the run's.
+        desired: the requested state.
+        resume: label of the button that resumes an ended run; empty where there is none.
+    """
+    stop = Control("stop", "Stop", "Stop this run? It ends after the work in flight was closed.", "danger")
+    match state:
+        case RunState.DRAFT:
+            return (Control("start", "Start", css="primary"),)
+        case RunState.QUEUED | RunState.STARTING:
+            return (stop,)
+        case RunState.RUNNING:
+            pause = Control("resume", "Do not pause") if desired == "pause" else Control("pause", "Pause")
+            return (stop,) if desired == "stop" else (pause, stop)
+        case RunState.PAUSED:
+            return (stop,) if desired == "stop" else (Control("resume", "Resume", css="primary"), stop)
+        case RunState.FAILED | RunState.STOPPED:
+            return (Control("resume", resume),) if resume else ()
+        case _:
+            return ()
+
+
+def waiting_for(state: str, desired: str) -> str:
+    """Return what people asked for that the engine has not acknowledged."""
+    if state in ENDED or state in (RunState.DRAFT, RunState.QUEUED):
+        return ""
+    if state == RunState.STOPPING or desired == "stop":
+        return "stop asked for, waiting for the engine to acknowledge"
+    if desired == "pause" and state != RunState.PAUSED:
+        return "pause asked for, takes effect when the work in flight is done"
+    if desired == "run" and state == RunState.PAUSED:
+        return "resume asked for, waiting for the engine to acknowledge"
+    return ""
+
+
+def elapsed(run: Run, now: datetime) -> float | None:
+    """Return seconds since the run first ran, up to its end."""
+    if run.running_at is None:
+        return None
+    return (
+        (run.finished_at if run.state in ENDED and run.finished_at else now) - run.running_at
+    ).total_seconds()
+
+
+def seconds_left(run: Run, points: list[Point], elapsed_seconds: float | None) -> float | None:
+    """Estimate the seconds left from the last ten iterations or the progress; None without either."""
+    if run.state != RunState.RUNNING:
+        return None
+    paces = [point.seconds for point in points[-10:] if point.seconds is not None]
+    if paces and run.total_iterations:
+        return sum(paces) / len(paces) * max(0, run.total_iterations - len(points))
+    if run.progress_done and run.progress_total and elapsed_seconds:
+        return elapsed_seconds / run.progress_done * (run.progress_total - run.progress_done)
+    return None
+
+
+def build_header(run: Run, points: list[Point]) -> RunHeader:
+    """Return the strip for a run whose finished iterations are ``points``."""
+    rates: list[SolveRate] = []
+    if points:
+        rates = iteration_reads.solve_rates(run.pk, iterations=[points[0].index, points[-1].index])
+    last = rates[-1] if rates else None
+    change = None
+    if len(rates) > 1 and rates[0].rate is not None and rates[-1].rate is not None:
+        change = rates[-1].rate - rates[0].rate
+    spent = elapsed(run, timezone.now())
+    by_iteration = run.total_iterations > 0
+    has_rollouts = RunKind(run.kind).has_rollouts
+    counts = iteration_reads.live_counts(run)
+    collection = build_collection(run, counts)
+    return RunHeader(
+        run=run,
+        policy=policy_label(run.config.get("policy")),
+        stale=run_reads.is_stale(run),
+        waiting=waiting_for(run.state, run.desired),
+        controls=controls_of(run.state, run.desired, resume=_resume_label(collection)),
+        iterations_done=len(points),
+        progress_done=len(points) if by_iteration else run.progress_done,
+        progress_total=run.total_iterations if by_iteration else run.progress_total,
+        elapsed_seconds=spent,
+        seconds_left=seconds_left(run, points, spent),
+        solve=last,
+        solve_change=change,
+        rewards=tuple(point.metrics.get("reward/mean") for point in points[-60:]),
+        counts=counts,
+        pool=next(iter(sandbox_reads.pools(run.pk)), None),
+        engines=engine_summary(run),
+        collection=collection,
+        has_rollouts=has_rollouts,
+        has_charts=run.kind == RunKind.SFT or (has_rollouts and collection is None),
+        phase=_phase(run),
+        made=None if has_rollouts else run.datasets_made.first(),
+        counts_made=() if has_rollouts else _counted(run),
+    )
+
+
+def _phase(run: Run) -> str:
+    if run.total_iterations == 0:
+        return run.progress_message
+    if run.kind != RunKind.IMPROVE or run.state != RunState.RUNNING or not run.progress_total:
+        return ""
+    return f"{run.progress_message} {run.progress_done}/{run.progress_total}"
+
+
+def _resume_label(collection: CollectionView | None) -> str:
+    """Return the label of the button that resumes an ended run; empty where it would end again at once."""
+    if collection is None:
+        return RESUME_CHECKPOINT
+    return "" if collection.spent else RESUME_COLLECTION
+
+
+def _counted(run: Run) -> tuple[tuple[str, int], ...]:
+    """Return the whole numbers of a summary; those that are 0 say nothing but that there was nothing."""
+    return tuple(
+        (name.replace("_", " "), value)
+        for name, value in run.summary.items()
+        if isinstance(value, int) and not isinstance(value, bool) and value
+    )

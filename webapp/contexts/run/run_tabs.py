@@ -1,0 +1,289 @@
+"""The tabs of a run's page: one dataclass and one builder each.
+
+To add a tab: its name in ``TABS``, a dataclass, a branch in ``build_panel``, a template
+``runs/tabs/_<name>.html``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.events.types import EVENT_ADAPTER
+from engine.types import RunKind
+from webapp.contexts.charts.solve_map import CELL_WIDTH, MapRow, map_rows
+from webapp.contexts.evaluation.evaluations import EvaluationPlot, run_evaluations
+from webapp.contexts.evaluation.scores import ScoresPanel, build_scores
+from webapp.contexts.evaluation.test_scores import TestScoresPanel, build_test_scores
+from webapp.contexts.frame import choices_of, trajectory_url
+from webapp.contexts.numbers import MOST_ID, whole
+from webapp.contexts.run.config_view import Objective, SettingSection, describe, objective
+from webapp.contexts.run.engines import EnginesView, build_engines
+from webapp.contexts.sandboxes import PoolView, pool_view
+from webapp.models import Checkpoint, Event, Group, Run, RunAttempt, Trajectory
+from webapp.selectors.paging import Page
+from webapp.selectors.rollout import groups as group_reads
+from webapp.selectors.rollout import trajectories as trajectory_reads
+from webapp.selectors.run import iterations as iteration_reads
+from webapp.selectors.run import runs as run_reads
+
+TABS = (
+    "groups", "trajectories", "tasks", "evaluation", "engines", "sandboxes", "checkpoints", "events",
+    "configuration",
+)  # fmt: skip
+WITHOUT_ROLLOUTS = ("events", "sandboxes", "configuration")
+"""Tabs of runs that make or look at a dataset: they have no rollouts to show."""
+OF_VERIFIERS = ("scores", "events", "configuration")
+"""Tabs of runs that score the trajectories of others."""
+OF_FINE_TUNING = ("checkpoints", "events", "configuration")
+"""Tabs of runs that imitate examples."""
+_POOL = ("wanted", "waiting", "starting", "live", "idle")
+LABELS = {"tasks": "Solve map"}
+EVENT_KINDS = choices_of(sorted(EVENT_ADAPTER.json_schema()["discriminator"]["mapping"]))
+OUTCOMES = choices_of(("none", "partial", "all"))
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """One tab of the bar."""
+
+    name: str
+    label: str
+    url: str
+    current: bool
+
+
+def tab_names(kind: str) -> tuple[str, ...]:
+    """Return the tabs of a kind of run."""
+    if kind == RunKind.VERIFIER:
+        return OF_VERIFIERS
+    if kind == RunKind.SFT:
+        return OF_FINE_TUNING
+    return TABS if RunKind(kind).has_rollouts else WITHOUT_ROLLOUTS
+
+
+def tabs_of(names: Sequence[str], current: str, url: str) -> tuple[Tab, ...]:
+    """Return the bar with the current tab marked."""
+    return tuple(
+        Tab(name, LABELS.get(name, name.capitalize()), f"{url}?tab={name}", name == current) for name in names
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsPanel:
+    """Groups, newest iteration first."""
+
+    page: Page[Group]
+    phase: str
+    phases: tuple[tuple[str, str], ...]
+    outcome: str
+    outcomes: tuple[tuple[str, str], ...]
+    """Choices (value, label) of the filters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoriesPanel:
+    """The newest trajectories; the search page has all of them."""
+
+    rows: tuple[Trajectory, ...]
+    total: int
+    findings: tuple[tuple[str, int], ...]
+    """Signs of tampering: kind, and how many trajectories show it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksPanel:
+    """The task × iteration solve map."""
+
+    rows: tuple[MapRow, ...]
+    width: int
+    """Of the map, px."""
+    iterations: tuple[int, ...]
+    num_iterations: int
+    num_tasks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationPanel:
+    """Evaluations with intervals, before and after."""
+
+    plots: tuple[EvaluationPlot, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxesPanel:
+    """The run's sandbox pool."""
+
+    view: PoolView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginesPanel:
+    """The run's inference engines."""
+
+    view: EnginesView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsPanel:
+    """Checkpoints, newest first."""
+
+    rows: tuple[Checkpoint, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """An event in words."""
+
+    event: Event
+    text: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsPanel:
+    """The event log, newest first, and the attempts."""
+
+    rows: tuple[EventRow, ...]
+    total: int
+    kind: str
+    kinds: tuple[tuple[str, str], ...]
+    next_before: int | None
+    first_page: bool
+    attempts: tuple[RunAttempt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigurationPanel:
+    """Every setting with the recipe's value beside it."""
+
+    sections: tuple[SettingSection, ...]
+    recipe: str
+    num_changed: int
+    objective: Objective
+
+
+Panel = (
+    GroupsPanel
+    | ScoresPanel
+    | TestScoresPanel
+    | TrajectoriesPanel
+    | TasksPanel
+    | EvaluationPanel
+    | EnginesPanel
+    | SandboxesPanel
+    | CheckpointsPanel
+    | EventsPanel
+    | ConfigurationPanel
+)
+
+
+def build_panel(run: Run, tab: str, params: Mapping[str, str]) -> Panel:
+    """Return the current tab's content."""
+    match tab:
+        case "trajectories":
+            return _trajectories(run)
+        case "tasks":
+            found = iteration_reads.solve_map(run.pk)
+            return TasksPanel(
+                rows=map_rows(run.pk, found),
+                width=CELL_WIDTH * len(found.iterations),
+                iterations=found.iterations,
+                num_iterations=found.num_iterations,
+                num_tasks=found.num_tasks,
+            )
+        case "scores":
+            by_tests = run.config.get("method") == "tests"
+            return build_test_scores(run, params) if by_tests else build_scores(run, params)
+        case "evaluation":
+            return EvaluationPanel(plots=run_evaluations(run))
+        case "engines":
+            return EnginesPanel(view=build_engines(run))
+        case "sandboxes":
+            return SandboxesPanel(view=pool_view(run.pk))
+        case "checkpoints":
+            rows, total = run_reads.checkpoints(run)
+            return CheckpointsPanel(rows=tuple(rows), total=total)
+        case "events":
+            return _events(run, params)
+        case "configuration":
+            return _configuration(run)
+        case _:
+            return _groups(run, params)
+
+
+def _groups(run: Run, params: Mapping[str, str]) -> GroupsPanel:
+    phase, outcome = params.get("phase", ""), params.get("outcome", "")
+    page = group_reads.list_groups(
+        run.pk, phase=phase, outcome=outcome, number=whole(params.get("page", "")) or 1
+    )
+    phases = tuple((name, name) for name in group_reads.phases(run.pk))
+    return GroupsPanel(page=page, phase=phase, phases=phases, outcome=outcome, outcomes=OUTCOMES)
+
+
+def _configuration(run: Run) -> ConfigurationPanel:
+    sections = describe(run.config, run.recipe)
+    return ConfigurationPanel(
+        sections=sections,
+        recipe=run.recipe,
+        num_changed=sum(section.num_changed for section in sections),
+        objective=objective(run.config),
+    )
+
+
+def _trajectories(run: Run) -> TrajectoriesPanel:
+    rows, total = trajectory_reads.newest(run.pk)
+    return TrajectoriesPanel(
+        rows=tuple(rows), total=total, findings=tuple(trajectory_reads.finding_counts(run.pk))
+    )
+
+
+def _events(run: Run, params: Mapping[str, str]) -> EventsPanel:
+    kind, cursor = params.get("type", ""), whole(params.get("before", ""), most=MOST_ID)
+    rows = run_reads.run_events(run, kind=kind, before=cursor)
+    return EventsPanel(
+        rows=tuple(EventRow(event, *_words(run.pk, event)) for event in rows),
+        total=run_reads.count_events(run, kind=kind),
+        kind=kind,
+        kinds=EVENT_KINDS,
+        next_before=rows[-1].seq if len(rows) == 100 else None,
+        first_page=cursor is None,
+        attempts=tuple(run.attempts.order_by("-epoch")),
+    )
+
+
+def _words(run_id: int, event: Event) -> tuple[str, str]:
+    """Return an event as one sentence, and the page it is about."""
+    payload = event.payload
+    ref = payload.get("ref")
+    url = ""
+    parts: list[str] = []
+    if isinstance(ref, dict):
+        source = whole(str(payload.get("source", run_id)), most=MOST_ID)
+        if source is not None:
+            url = trajectory_url(source, ref["phase"], ref["iteration"], ref["task_id"], ref["index"])
+        parts.append(f"{ref['phase']} {ref['iteration']} · {ref['task_id']} #{ref['index']}")
+    for key in ("message", "state", "reason", "name", "path", "tool", "termination", "verdict"):
+        if payload.get(key):
+            parts.append(str(payload[key])[:200])
+    for key in (
+        "iteration",
+        "policy_version",
+        "reward",
+        "solve_rate",
+        "done",
+        "total",
+        "resumed_from",
+        *_POOL,
+    ):
+        if isinstance(payload.get(key), int | float):
+            parts.append(f"{key.replace('_', ' ')} {payload[key]:g}")
+    if score := payload.get("score"):
+        parts += [str(score["error"])[:200]] if score.get("error") else []
+    if found := payload.get("record"):
+        parts += [str(found[key])[:200] for key in ("task_id", "status", "reason") if found.get(key)]
+    states = Counter(record["state"] for record in payload.get("records", ()))
+    parts += [f"{count} {state}" for state, count in states.items()]
+    return " · ".join(parts), url

@@ -1,0 +1,148 @@
+"""The list of runs, and one run's page with its tabs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.urls import reverse
+
+from engine.types import RunKind, RunState
+from webapp.contexts.charts.charts import ChartSet, run_charts
+from webapp.contexts.evaluation.evaluations import EvaluationPlot, run_evaluations
+from webapp.contexts.frame import Crumb, LiveCursor, run_crumbs
+from webapp.contexts.numbers import MOST_ID, whole
+from webapp.contexts.run.overview import RunRow, run_rows
+from webapp.contexts.run.run_header import RunHeader, build_header
+from webapp.contexts.run.run_tabs import TABS, Panel, Tab, build_panel, tab_names, tabs_of
+from webapp.models import Alert, Run
+from webapp.permissions import Role, shows_rollouts
+from webapp.selectors.paging import Page
+from webapp.selectors.run import alerts as alert_reads
+from webapp.selectors.run import iterations as iteration_reads
+from webapp.selectors.run import runs as run_reads
+from webapp.selectors.run.iterations import Funnel
+from webapp.selectors.run.runs import RunFilters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunListContext:
+    """The list."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    page: Page[Run]
+    rows: tuple[RunRow, ...]
+    filters: RunFilters
+    states: tuple[str, ...]
+    kinds: tuple[str, ...]
+    experiments: tuple[tuple[int, str], ...]
+    datasets: tuple[str, ...]
+    params: Mapping[str, str]
+    filtered: bool
+    can_operate: bool
+
+
+def parse_run_filters(params: Mapping[str, str]) -> RunFilters:
+    """Return filters from a query string; values that make no sense are ignored."""
+    experiment = params.get("experiment", "")
+    return RunFilters(
+        state=params.get("state", ""),
+        kind=params.get("kind", ""),
+        experiment=whole(experiment, most=MOST_ID),
+        dataset=params.get("dataset", ""),
+        q=params.get("q", "").strip(),
+        sort=params.get("sort", "-id"),
+    )
+
+
+def page_number(params: Mapping[str, str]) -> int:
+    """``page`` of a query string; 1 when it is missing or nonsense."""
+    return whole(params.get("page", "")) or 1
+
+
+def build_run_list(params: Mapping[str, str], *, can_operate: bool) -> RunListContext:
+    """Return the list narrowed and sorted as the address says."""
+    filters = parse_run_filters(params)
+    page = run_reads.list_runs(filters, number=page_number(params))
+    rewards = run_reads.reward_series([run.pk for run in page.rows])
+    return RunListContext(
+        section="runs",
+        crumbs=(Crumb("Runs"),),
+        page=page,
+        rows=run_rows(list(page.rows), rewards),
+        filters=filters,
+        states=("active", *(str(state) for state in RunState)),
+        kinds=tuple(str(kind) for kind in RunKind),
+        experiments=tuple(run_reads.experiment_choices()),
+        datasets=tuple(run_reads.dataset_choices()),
+        params=dict(params),
+        filtered=any((filters.state, filters.kind, filters.experiment, filters.dataset, filters.q)),
+        can_operate=can_operate,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDetailContext:
+    """One run's page."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    live: LiveCursor
+    run: Run
+    header: RunHeader
+    alerts: tuple[Alert, ...]
+    num_alerts: int
+    charts: Mapping[str, object]
+    funnel: Funnel | None
+    funnel_parts: tuple[tuple[str, str, float], ...]
+    evaluations: tuple[EvaluationPlot, ...]
+    tabs: tuple[Tab, ...]
+    tab: str
+    panel: Panel
+    params: Mapping[str, str]
+    can_operate: bool
+    shows_rollouts: bool
+
+
+def funnel_parts(funnel: Funnel | None) -> tuple[tuple[str, str, float], ...]:
+    """(label, css class, amount) of the funnel's bar, from trained to lost."""
+    if funnel is None:
+        return ()
+    parts: list[tuple[str, str, float]] = [("trained", "trained", funnel.trained)]
+    parts.append(("zero advantage: all siblings alike", "zero", funnel.zero_advantage))
+    parts += [(f"masked: {reason.replace('_', ' ')}", "masked", n) for reason, n in funnel.masked]
+    parts.append(("infrastructure failed", "infra", funnel.infrastructure))
+    parts.append(("not finished yet", "open", funnel.unfinished))
+    return tuple(part for part in parts if part[2])
+
+
+def build_run_detail(run: Run, params: Mapping[str, str], *, role: Role) -> RunDetailContext:
+    """Return the page as of ``run.last_seq`` (rows may be newer: live fragments replace whole regions)."""
+    points = iteration_reads.points_after(run.pk, -1)
+    header = build_header(run, points)
+    charts: ChartSet = run_charts(points)
+    tab, tabs = params.get("tab", ""), tab_names(run.kind)
+    tab = tab if tab in {*TABS, *tabs} else tabs[0]
+    alerts, num_alerts = alert_reads.open_alerts(run_id=run.pk, limit=5)
+    trains = points and header.collection is None and run.kind != RunKind.IMPROVE
+    latest = iteration_reads.funnel(run.pk, points[-1].index) if trains else None
+    return RunDetailContext(
+        section="runs",
+        crumbs=run_crumbs(run),
+        live=LiveCursor(run.pk, run.last_seq, "run", str(run.epoch)),
+        run=run,
+        header=header,
+        alerts=tuple(alerts),
+        num_alerts=num_alerts,
+        charts=charts.as_json(),
+        funnel=latest,
+        funnel_parts=funnel_parts(latest),
+        evaluations=run_evaluations(run),
+        tabs=tabs_of(tabs, tab, reverse("run-detail", args=[run.pk])),
+        tab=tab,
+        panel=build_panel(run, tab, params),
+        params={**params, "tab": tab},
+        can_operate=role.includes(Role.OPERATOR),
+        shows_rollouts=shows_rollouts(run, role),
+    )

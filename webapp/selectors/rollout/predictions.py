@@ -1,0 +1,88 @@
+"""A run's patches as predictions for the official harness, and its verdicts as the harness's run report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import QuerySet
+
+from engine.events.harness import OUTCOMES, Prediction, run_report
+from engine.types import Verdict
+from webapp.models import Run, Task, Trajectory
+from webapp.selectors.rollout.attempts import newest_point
+
+_NOT_ENDED = frozenset({Verdict.TEST_TIMEOUT, Verdict.INFRA_ERROR})
+"""Verdicts that the harness lists as errors: no per-instance report exists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Selection of rollouts: one for each task of one iteration of one phase."""
+
+    phase: str
+    iteration: int
+    index: int = 0
+    """Index among a task's siblings."""
+
+
+def choose(run: Run, *, phase: str = "", iteration: int | None = None, index: int = 0) -> Choice | None:
+    """Complete a choice: the newest evaluation where there is one, else the newest iteration.
+
+    None when the run has no such rollouts.
+    """
+    newest = newest_point(run, phase=phase, iteration=iteration, index=index)
+    return None if newest is None else Choice(phase=newest.phase, iteration=newest.iteration, index=index)
+
+
+def _rows(run: Run, choice: Choice) -> QuerySet[Trajectory]:
+    return (
+        Trajectory.objects.filter(run=run, phase=choice.phase, iteration=choice.iteration, index=choice.index)
+        .exclude(verdict="")
+        .order_by("task_key")
+    )
+
+
+def predictions(run: Run, choice: Choice) -> list[Prediction]:
+    """Return one for every graded rollout; tasks that infrastructure failed are left out."""
+    rows = _rows(run, choice).values_list("task__instance_id", "task_key", "patch")
+    name = f"trainyard-run-{run.pk}"
+    return [
+        Prediction(instance_id=instance_id or key, model_name_or_path=name, model_patch=patch)
+        for instance_id, key, patch in rows
+    ]
+
+
+def report(run: Run, choice: Choice) -> dict[str, Any]:
+    """Return the run report, ``schema_version`` 2, over the dataset's splits that the rollouts come from."""
+    ids: dict[str, set[str]] = {name: set() for name in OUTCOMES}
+    reasons: dict[str, str] = {}
+    for instance_id, key, verdict, patch in _rows(run, choice).values_list(
+        "task__instance_id", "task_key", "verdict", "patch"
+    ):
+        name = instance_id or key
+        ids["submitted"].add(name)
+        if not patch:
+            ids["empty_patch"].add(name)
+        elif verdict in _NOT_ENDED:
+            ids["error"].add(name)
+            reasons[name] = verdict
+            ids["infra_failure" if verdict == Verdict.INFRA_ERROR else "ambiguous_failure"].add(name)
+        else:
+            ids["completed"].add(name)
+            ids["resolved" if verdict == Verdict.PASSED else "unresolved"].add(name)
+    known = split_instances(run, phase=choice.phase, iteration=choice.iteration)
+    ids["incomplete"] = known - ids["submitted"]
+    return run_report(total=len(known | ids["submitted"]), ids=ids, reasons=reasons)
+
+
+def split_instances(run: Run, *, phase: str, iteration: int) -> set[str]:
+    """Return instances of the splits that rollouts come from."""
+    splits = (
+        Trajectory.objects.filter(run=run, phase=phase, iteration=iteration)
+        .exclude(task=None)
+        .values_list("task__split", flat=True)
+        .distinct()
+    )
+    found = Task.objects.filter(dataset=run.dataset_id, split__in=list(splits))
+    return set(found.values_list("instance_id", flat=True))

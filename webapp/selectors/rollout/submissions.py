@@ -1,0 +1,81 @@
+"""Rollouts of an evaluation as instances of a submission to SWE-bench/experiments."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from engine.errors import ConfigError, Problem
+from engine.evaluation.submission import SubmittedInstance
+from engine.events.harness import instance_report
+from engine.types import TestKind, TestOutcome, Verdict
+from engine.types import TestResult as Outcome
+from engine.verifiers.selection.candidates import Candidate, by_task
+from engine.verifiers.selection.rules import ORACLE, named_rules, pick
+from webapp.models import TestLog, TestResult, Trajectory
+from webapp.selectors.rollout import learning
+from webapp.selectors.rollout.attempts import Point, StoredAttempt, stored_point
+
+_BATCH = 50
+_WITHOUT_REPORT = frozenset({"", Verdict.PATCH_FAILED, Verdict.TEST_TIMEOUT, Verdict.INFRA_ERROR})
+"""Verdicts of which the harness writes no per-instance report."""
+
+
+def submitted_instances(
+    point: Point, *, index: int = 0, rule: str = "", verifier: int | None = None, tests: int | None = None
+) -> Iterator[SubmittedInstance]:
+    """Yield one rollout of each task; tasks that infrastructure failed are left out.
+
+    Args:
+        point: the evaluation.
+        index: number of the attempt that is submitted, without a rule.
+        rule: rule that selects one attempt of each task; empty submits the one with the number ``index``.
+        verifier: run of the verifier whose P(YES) the rule compares.
+        tests: run of the verifier whose passes of tests the rule compares.
+
+    Raises:
+        ConfigError: there is no such rule, or it uses the tests that evaluations hide, or no such verifier.
+        MissingScoreError: a rollout lacks a score that the rule needs.
+    """
+    stored = (stored_point(point, verifier=verifier, tests=tests) if rule else stored_point(point)).attempts
+    graded = [one for one in stored if one.attempt.solved is not None]
+    if not rule:
+        chosen = [one for one in graded if one.attempt.index == index]
+    else:
+        selected = _selected([one.candidate for one in graded], rule)
+        chosen = [one for one in graded if one.candidate.trajectory_id in selected]
+    for start in range(0, len(chosen), _BATCH):
+        yield from _instances(chosen[start : start + _BATCH])
+
+
+def _selected(candidates: Sequence[Candidate], name: str) -> set[str]:
+    if name == ORACLE.name:
+        message = f"the rule '{name}' reads the evaluation's own result; submissions must not"
+        raise ConfigError(Problem(message, "rule"))
+    (rule,) = named_rules([name])
+    return {pick(rule, members).trajectory_id for members in by_task(candidates).values()}
+
+
+def _instances(chosen: Sequence[StoredAttempt]) -> Iterator[SubmittedInstance]:
+    pks = [int(one.candidate.trajectory_id) for one in chosen]
+    rows = Trajectory.objects.only("verdict", "patch", "test_log").in_bulk(pks)
+    logs = TestLog.objects.in_bulk(pks)
+    tests: dict[int, list[Outcome]] = defaultdict(list)
+    for test in TestResult.objects.filter(trajectory_id__in=pks).order_by("trajectory_id", "position"):
+        kind, outcome = TestKind(test.kind), TestOutcome(test.outcome)
+        tests[test.trajectory_id].append(Outcome(test_id=test.test_id, kind=kind, outcome=outcome))
+    traces = {trace.id: trace for trace in learning.stored(pks)}
+    for one, pk in zip(chosen, pks, strict=True):
+        if pk not in traces:  # removed meanwhile
+            continue
+        row, resolved = rows[pk], one.attempt.solved is True
+        no_report = row.verdict in _WITHOUT_REPORT
+        yield SubmittedInstance(
+            instance_id=one.task.instance_id,
+            repo=one.task.repo,
+            patch=row.patch if row.patch.strip() else "",
+            resolved=resolved,
+            report=None if no_report else instance_report(tests[pk], resolved=resolved),
+            test_output=logs[pk].text if pk in logs else row.test_log,
+            trajectory=traces[pk].model_dump_json(exclude={"tokens", "metadata"}, indent=1),
+        )

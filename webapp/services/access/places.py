@@ -1,0 +1,69 @@
+"""Folders, hosts and settings that configurations may use, as granted by the administrator.
+
+The grants are environment variables, listed in this application's README, and the endpoints that
+administrators entered. The engine receives them with every
+launch and checks again (``engine.config.places``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from engine.config.places import Allowed
+from engine.config.run import AnyRun, check_places, parse_run_config
+from webapp.models import Endpoint
+from webapp.services.access import endpoints
+
+
+def allowed() -> Allowed:
+    """Return the paths, hosts, models, endpoints and values that configurations may use.
+
+    Raises:
+        ImproperlyConfigured: an environment variable is invalid.
+    """
+    home = Path(settings.TRAINYARD_HOME)
+    hosts = os.environ.get("TRAINYARD_REPOSITORY_HOSTS", "").split(",")
+    models = os.environ.get("TRAINYARD_HUB_MODELS", "").split(",")
+    return Allowed(
+        imports=(home / "imports", *_folders("TRAINYARD_IMPORT_FOLDERS")),
+        policies=(home / "policies", home / "runs", *_folders("TRAINYARD_POLICY_FOLDERS")),
+        repository_hosts=tuple(host.strip().lower() for host in hosts if host.strip()),
+        hub_models=tuple(model.strip() for model in models if model.strip()),
+        endpoints=tuple(Endpoint.objects.values_list("name", flat=True)),
+        attachable=tuple(Endpoint.objects.filter(attachable=True).values_list("name", flat=True)),
+        granted=_granted(),
+    )
+
+
+def checked(config: dict[str, Any]) -> AnyRun:
+    """Return a stored configuration with its paths resolved.
+
+    Raises:
+        ConfigError: it is not valid in this version, or uses something that is not allowed.
+    """
+    resolved = check_places(parse_run_config(config), allowed())
+    endpoints.check_models(resolved)
+    return resolved
+
+
+def _folders(name: str) -> tuple[Path, ...]:
+    return tuple(Path(folder) for folder in os.environ.get(name, "").split(":") if folder)
+
+
+def _granted() -> dict[str, tuple[Any, ...]]:
+    text = os.environ.get("TRAINYARD_GRANTED", "") or "{}"
+    try:
+        granted = json.loads(text)
+    except ValueError as error:
+        raise ImproperlyConfigured(f"TRAINYARD_GRANTED is not JSON: {error}") from None
+    if not isinstance(granted, dict) or not all(isinstance(values, list) for values in granted.values()):
+        raise ImproperlyConfigured(
+            'TRAINYARD_GRANTED must be an object of lists, like {"sandbox.docker.host": ["tcp://HOST:PORT"]}'
+        )
+    return {setting: tuple(values) for setting, values in granted.items()}
