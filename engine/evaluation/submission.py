@@ -79,16 +79,25 @@ class SubmittedInstance:
 
 
 def submission_files(
-    info: SubmissionInfo, instances: Iterable[SubmittedInstance]
+    info: SubmissionInfo, instances: Iterable[SubmittedInstance], split: Mapping[str, str] | None = None
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the path within the folder and the content of every file, one instance at a time."""
+    """Yield the path within the folder and the content of every file, one instance at a time.
+
+    Args:
+        info: description of the submission.
+        instances: submitted rollouts.
+        split: repository of every instance of the benchmark's split. Those without a rollout are submitted
+            with an empty patch, since the leaderboard divides by all; None knows of no others.
+    """
     lines: list[str] = []
     outcomes: dict[str, list[str]] = {"no_generation": [], "no_logs": [], "resolved": []}
     totals: Counter[str] = Counter()
     resolved: Counter[str] = Counter()
+    missing = dict(split or {})
     for one in instances:
         name = one.instance_id
-        lines.append(_prediction(info, one).line())
+        missing.pop(name, None)
+        lines.append(_prediction(info, name, one.patch).line())
         totals[one.repo] += 1
         resolved[one.repo] += one.resolved
         if not one.patch:
@@ -99,6 +108,10 @@ def submission_files(
             outcomes["resolved"].append(name)
         yield f"trajs/{file_name(name)}.json", one.trajectory.encode("utf-8", "replace")
         yield from _logs(one)
+    for name, repo in sorted(missing.items()):
+        lines.append(_prediction(info, name, "").line())
+        totals[repo] += 1
+        outcomes["no_generation"].append(name)
     by_repo = {repo: {"resolved": resolved[repo], "total": totals[repo]} for repo in sorted(totals)}
     yield PREDICTIONS, "".join(lines).encode()
     yield METADATA, _metadata(info).encode()
@@ -112,8 +125,8 @@ def file_name(instance_id: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+=@-]", "_", instance_id).lstrip(".") or "_"
 
 
-def _prediction(info: SubmissionInfo, one: SubmittedInstance) -> Prediction:
-    return Prediction(instance_id=one.instance_id, model_name_or_path=info.name, model_patch=one.patch)
+def _prediction(info: SubmissionInfo, instance: str, patch: str) -> Prediction:
+    return Prediction(instance_id=instance, model_name_or_path=info.name, model_patch=patch)
 
 
 def _logs(one: SubmittedInstance) -> Iterator[tuple[str, bytes]]:

@@ -8,12 +8,13 @@ Prints one finding a line. Exit codes: 0 without a finding, 1 with some, 2 where
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
@@ -66,12 +67,24 @@ def check_submission(
     findings += _coverage(predictions, instances)
     for instance, patch in sorted(predictions.items()):
         findings += _instance_findings(instance, patch, paths, reports)
+    traces = {name for path in paths if path.startswith("trajs/") for name in _names(path)}
+    untraced = [one for one in predictions if file_name(one) not in traces]
+    if untraced:
+        findings.append(
+            f"{len(untraced)} instances have no reasoning trace in trajs/, such as {min(untraced)}"
+        )
     without = [one for one, patch in predictions.items() if patch.strip() and _report_path(one) not in paths]
     if without:
         findings.append(
             f"{len(without)} patches have no report.json and count as unresolved, such as {min(without)}'s"
         )
     return findings
+
+
+def _names(path: str) -> Iterator[str]:
+    """Yield the names in a path, those of files also without their suffix."""
+    yield from PurePosixPath(path).parts
+    yield PurePosixPath(path).stem
 
 
 def _report_path(instance: str) -> str:
@@ -83,28 +96,37 @@ def _predictions(content: bytes) -> tuple[dict[str, str], list[str]]:
     found: dict[str, str] = {}
     problems: list[str] = []
     models: Counter[str] = Counter()
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
+    for number, line in enumerate(io.BytesIO(content), start=1):  # ends lines at \n alone
         try:
-            row = json.loads(line)
-            instance, model, patch = row["instance_id"], row["model_name_or_path"], row["model_patch"] or ""
-        except (ValueError, TypeError, KeyError) as error:
+            instance, model, patch = _prediction(line)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             problems.append(
                 f"{PREDICTIONS}, line {number}: not a prediction ({type(error).__name__}: {error})"
             )
             continue
         if instance in found:
             problems.append(f"{PREDICTIONS} predicts {instance} more than once; submit one patch an instance")
-        found[str(instance)] = str(patch)
-        models[str(model)] += 1
+        found[instance] = patch
+        models[model] += 1
     if len(models) > 1:
         problems.append(f"{PREDICTIONS} names {len(models)} models: {', '.join(sorted(models))}; name one")
     return found, problems
 
 
+def _prediction(line: bytes) -> tuple[str, str, str]:
+    """Return instance, model and patch. Raises ValueError, TypeError, KeyError, RecursionError."""
+    row = json.loads(line.decode("utf-8", "replace"))
+    instance, model, patch = row["instance_id"], row["model_name_or_path"], row["model_patch"]
+    patch = "" if patch is None else patch
+    if not (isinstance(instance, str) and isinstance(model, str) and isinstance(patch, str)):
+        raise TypeError("instance_id, model_name_or_path and model_patch must be strings")
+    return instance, model, patch
+
+
 def _metadata_findings(content: bytes) -> Iterator[str]:
     try:
         data = yaml.safe_load(content)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         yield f"{METADATA} is not YAML: {str(error).splitlines()[0]}"
         return
     for field, kind in {**_TEXTS, **_TAGS}.items():
@@ -144,18 +166,16 @@ def _coverage(predictions: Mapping[str, str], instances: Iterable[str] | None) -
 def _instance_findings(
     instance: str, patch: str, paths: set[str], reports: Mapping[str, bytes]
 ) -> Iterator[str]:
-    name = file_name(instance)
-    if not any(path.startswith("trajs/") and name in path for path in paths):
-        yield f"{instance} has no reasoning trace in trajs/"
     if not patch.strip():
         return
+    name = file_name(instance)
     missing = [log for log in LOG_FILES if f"logs/{name}/{log}" not in paths]
     if missing:
         yield f"{instance} has no {' and no '.join(missing)} in logs/"
     if _report_path(instance) in paths:
         try:
             outcome = json.loads(reports[_report_path(instance)])[instance]["resolved"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             outcome = None
         if not isinstance(outcome, bool):
             yield f"{instance}'s report.json does not say whether it is resolved"

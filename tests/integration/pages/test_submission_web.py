@@ -14,9 +14,11 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 
 from engine.evaluation.submission_checks import check_submission
-from tests.builders.evaluation_builders import FIRST, evaluated, scored
+from tests.builders.evaluation_builders import FIRST, end_evaluation, evaluate, evaluated, scored
+from tests.builders.event_builders import Stream, ref
 from tests.builders.page_builders import make_dataset
-from tests.builders.web_builders import make_user
+from tests.builders.web_builders import launched, make_user, post
+from webapp.models import Run
 from webapp.permissions import Role
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -66,6 +68,36 @@ def test_the_archive_passes_the_checks_that_the_page_shows() -> None:
     }
 
 
+def test_lost_tasks_count_and_an_open_evaluation_is_a_finding() -> None:
+    dataset, tasks = make_dataset()
+    run, claim = launched()
+    Run.objects.filter(pk=run.pk).update(dataset=dataset)
+    stream = Stream(epoch=claim.epoch)
+    stream.started()
+    evaluate(stream, tasks[:2], (((None,), "a"), ((True,), "a")))
+    cancelled = ref(0, tasks[2].key, 0, phase="eval:heldout")
+    stream.add("trajectory_started", ref=cancelled, sandbox_id="s-1")
+    post(claim, stream)
+    reader, address = client(Role.OPERATOR), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/submission"
+    findings = reader.get(f"{address}/findings").json()["findings"]
+    assert "the evaluation has not ended, 1 tasks are left out" in findings
+    end_evaluation(stream)
+    post(claim, stream)
+    findings = reader.get(f"{address}/findings").json()["findings"]
+    assert not any("not ended" in finding for finding in findings)
+    assert "3 instances have no reasoning trace in trajs/, such as boltons__iterutils-0" in findings
+    assert not any("no prediction" in finding for finding in findings)
+    _, files = unpacked(reader.get(address).content)
+    assert b"Resolved 1 of 4 instances (25.00%)" in files["README.md"]
+    assert json.loads(files["results/resolved_by_repo.json"]) == {
+        "mahmoud/boltons": {"resolved": 1, "total": 4}
+    }
+    predictions = [json.loads(line) for line in files["all_preds.jsonl"].splitlines()]
+    assert {row["instance_id"]: row["model_patch"] for row in predictions} == {
+        task.instance_id: "a" if task == tasks[1] else "" for task in tasks
+    }
+
+
 def test_a_rule_selects_the_attempt_and_an_oracle_may_not() -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks[:1], FIRST)
@@ -76,7 +108,7 @@ def test_a_rule_selects_the_attempt_and_an_oracle_may_not() -> None:
         address, {**DESCRIBED, "confirmed": "true", "rule": "ef", "verifier": str(verifier.pk)}
     )
     _, files = unpacked(answer.content)
-    assert json.loads(files["all_preds.jsonl"])["model_patch"] == "b"
+    assert json.loads(files["all_preds.jsonl"].splitlines()[0])["model_patch"] == "b"
     assert yaml.safe_load(files["metadata.yaml"])["tags"]["system"]["attempts"] == "2+"
     wrong: tuple[tuple[dict[str, str], str], ...] = (
         ({"rule": "oracle"}, "reads the evaluation's own result"),

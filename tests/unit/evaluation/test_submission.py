@@ -99,14 +99,19 @@ def changed(path: str, old: bytes, new: bytes) -> Callable[[Files], Files]:
     return lambda files: {**files, path: files[path].replace(old, new)}
 
 
+def renamed(old: str, new: str) -> Callable[[Files], Files]:
+    return lambda files: {new if path == old else path: content for path, content in files.items()}
+
+
 @pytest.mark.parametrize(
     ("change", "finding"),
     [
         (without("README.md"), "README.md is missing or empty"),
         (without("metadata.yaml"), "metadata.yaml is missing or empty"),
         (without("all_preds.jsonl"), "there is no prediction"),
-        (without("trajs/flask-3.json"), "flask-3 has no reasoning trace in trajs/"),
-        (changed("trajs/flask-3.json", b'{"steps": []}', b" "), "flask-3 has no reasoning trace in trajs/"),
+        (without("trajs/flask-3.json"), "1 instances have no reasoning trace in trajs/, such as flask-3"),
+        (changed("trajs/flask-3.json", b'{"steps": []}', b" "), "1 instances have no reasoning trace"),
+        (renamed("trajs/flask-3.json", "trajs/flask-32.json"), "1 instances have no reasoning trace"),
         (without("logs/django__django-1/patch.diff"), "django__django-1 has no patch.diff in logs/"),
         (without("logs/django__django-1/report.json"), "1 patches have no report.json"),
         (changed("logs/django__django-1/report.json", b"resolved", b"solved"), "does not say whether"),
@@ -118,6 +123,13 @@ def changed(path: str, old: bytes, new: bytes) -> Callable[[Files], Files]:
             changed("all_preds.jsonl", b'"instance_id": "flask-3"', b'"id": "flask-3"'),
             "line 3: not a prediction",
         ),
+        (changed("all_preds.jsonl", b'"flask-3"', b'["flask-3"]'), "line 3: not a prediction"),
+        (
+            changed("all_preds.jsonl", b'"model_patch": ""', b'"model_patch": ["+ x"]'),
+            "line 3: not a prediction",
+        ),
+        (changed("all_preds.jsonl", b'"flask-3"', b"[" * 100_000), "line 3: not a prediction"),
+        (changed("logs/django__django-1/report.json", b"{", b"[" * 100_000), "does not say whether"),
         (changed("metadata.yaml", b"Toys", b""), "tags.org"),
         (changed("metadata.yaml", b"https://example.org/report", b"soon"), "info.report is 'soon'"),
         (changed("metadata.yaml", b"info:", b"info: ["), "metadata.yaml is not YAML"),
@@ -137,6 +149,34 @@ def test_instances_of_the_split_are_covered() -> None:
         "1 instances of the split have no prediction, such as sympy-9",
         "1 predictions are of no instance of the split, such as flask-3",
     ]
+
+
+def test_lost_instances_count_as_unresolved() -> None:
+    split = {one.instance_id: one.repo for one in INSTANCES} | {"django__django-9": "django__django"}
+    files = dict(submission_files(INFO, INSTANCES, split))
+    assert b"Resolved 1 of 4 instances (25.00%)" in files["README.md"]
+    assert b"| django__django | 1 | 3 |" in files["README.md"]
+    assert json.loads(files["results/resolved_by_repo.json"]) == {
+        "django__django": {"resolved": 1, "total": 3},
+        "flask": {"resolved": 0, "total": 1},
+    }
+    assert json.loads(files["results/results.json"])["no_generation"] == ["flask-3", "django__django-9"]
+    assert json.loads(files["all_preds.jsonl"].splitlines()[-1]) == {
+        "instance_id": "django__django-9",
+        "model_name_or_path": "Toy agent: 1",
+        "model_patch": "",
+    }
+    assert check_submission(FOLDER, files.items(), split) == [
+        "1 instances have no reasoning trace in trajs/, such as django__django-9"
+    ]
+
+
+def test_line_separators_inside_a_patch_do_not_end_a_line() -> None:
+    line = {"instance_id": "flask-3", "model_name_or_path": "toy", "model_patch": "+ \u2028\x85x\n"}
+    content = json.dumps(line, ensure_ascii=False).encode()
+    findings = check_submission(FOLDER, [("all_preds.jsonl", content), ("trajs/flask-3.json", b"{}")])
+    assert not any("not a prediction" in one or "more than once" in one for one in findings), findings
+    assert "flask-3 has no patch.diff and no test_output.txt in logs/" in findings
 
 
 def test_names_of_instances_stay_inside_the_folder() -> None:

@@ -18,7 +18,7 @@ from engine.verifiers.selection.rules import ORACLE, RULES
 from webapp.contexts.frame import Crumb, phase_label, run_crumbs
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.models import Run
-from webapp.selectors.rollout.attempts import Point, Verifier, verifiers
+from webapp.selectors.rollout.attempts import Point, Verifier, open_tasks, verifiers
 from webapp.selectors.rollout.predictions import split_instances
 from webapp.selectors.rollout.submissions import submitted_instances
 
@@ -43,17 +43,26 @@ class Submission:
         return f"{timezone.now():%Y%m%d}_{name or 'submission'}"
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Yield path and content of every file. Raises ConfigError, MissingScoreError."""
+        """Yield path and content of every file; lost instances of the split have an empty patch.
+
+        Raises:
+            ConfigError: the rule or verifier does not exist or must not be used.
+            MissingScoreError: a rollout lacks a score that the rule needs.
+        """
         chosen = submitted_instances(
             self.point, index=self.index, rule=self.info.rule, verifier=self.verifier, tests=self.tests
         )
-        return submission_files(self.info, chosen)
+        return submission_files(self.info, chosen, self._split())
 
     def findings(self) -> list[str]:
         """Return what it lacks. Raises ConfigError, MissingScoreError."""
+        ended, left_out = open_tasks(self.point)
+        open_ = [] if ended else [f"the evaluation has not ended, {len(left_out)} tasks are left out"]
+        return open_ + check_submission(self.folder, self.files(), self._split() or None)
+
+    def _split(self) -> dict[str, str]:
         point = self.point
-        known = split_instances(point.run, phase=point.phase, iteration=point.iteration)
-        return check_submission(self.folder, self.files(), known or None)
+        return split_instances(point.run, phase=point.phase, iteration=point.iteration)
 
     def archive(self) -> bytes:
         """Return a ZIP archive of the folder. Raises ConfigError, MissingScoreError."""

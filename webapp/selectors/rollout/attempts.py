@@ -16,6 +16,7 @@ from engine.verifiers.selection.candidates import Candidate
 from webapp.models import Evaluation, Group, Iteration, Run, Score, Task, Trajectory
 from webapp.selectors.rollout.scores import MISSING, verifying_by_tests
 
+UNKNOWN_REPO = "unknown"
 _NO_PASSES = (None, None)
 
 
@@ -129,7 +130,7 @@ def stored_point(point: Point, *, verifier: int | None = None, tests: int | None
     Raises:
         ConfigError: one of these runs has no scores of these rollouts.
     """
-    ended, left_out = _open_tasks(point)
+    ended, left_out = open_tasks(point)
     scores = _scores_of(point, verifier=verifier, tests=tests)
     rows = [row for row in _rows(point, *_COLUMNS) if row[1] not in left_out]
     labels = _labels({row[0] for row in rows})
@@ -186,7 +187,7 @@ def recent_evaluations(limit: int = 200) -> Sequence[Evaluation]:
     return list(Evaluation.objects.select_related("run").order_by("-run_id", "-iteration", "name")[:limit])
 
 
-def _open_tasks(point: Point) -> tuple[bool, frozenset[str]]:
+def open_tasks(point: Point) -> tuple[bool, frozenset[str]]:
     """Return whether the point has ended, and before that the tasks some of whose attempts have not ended.
 
     An attempt that a stop cancelled has not. Runs that train spread an evaluation's attempts over its tasks,
@@ -261,7 +262,7 @@ def _labels(tasks: set[int | None]) -> dict[int | None, TaskLabels]:
     known = [task for task in tasks if task is not None]
     found = Task.objects.filter(pk__in=known).values_list("pk", "instance_id", "repo", "difficulty")
     return {
-        pk: TaskLabels(instance_id=name, repo=repo or "unknown", difficulty=difficulty)
+        pk: TaskLabels(instance_id=name, repo=repo or UNKNOWN_REPO, difficulty=difficulty)
         for pk, name, repo, difficulty in found
     }
 
@@ -302,5 +303,5 @@ def _stored(
             tokens=generated_tokens,
             patch_hash=patch_hash,
         ),
-        task=labels.get(task) or TaskLabels(instance_id=task_key, repo="unknown", difficulty={}),
+        task=labels.get(task) or TaskLabels(instance_id=task_key, repo=UNKNOWN_REPO, difficulty={}),
     )

@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 from engine.events.harness import OUTCOMES, Prediction, run_report
 from engine.types import Verdict
 from webapp.models import Run, Task, Trajectory
-from webapp.selectors.rollout.attempts import newest_point
+from webapp.selectors.rollout.attempts import UNKNOWN_REPO, newest_point
 
 _NOT_ENDED = frozenset({Verdict.TEST_TIMEOUT, Verdict.INFRA_ERROR})
 """Verdicts that the harness lists as errors: no per-instance report exists."""
@@ -72,12 +72,12 @@ def report(run: Run, choice: Choice) -> dict[str, Any]:
             ids["completed"].add(name)
             ids["resolved" if verdict == Verdict.PASSED else "unresolved"].add(name)
     known = split_instances(run, phase=choice.phase, iteration=choice.iteration)
-    ids["incomplete"] = known - ids["submitted"]
-    return run_report(total=len(known | ids["submitted"]), ids=ids, reasons=reasons)
+    ids["incomplete"] = known.keys() - ids["submitted"]
+    return run_report(total=len(known.keys() | ids["submitted"]), ids=ids, reasons=reasons)
 
 
-def split_instances(run: Run, *, phase: str, iteration: int) -> set[str]:
-    """Return instances of the splits that rollouts come from."""
+def split_instances(run: Run, *, phase: str, iteration: int) -> dict[str, str]:
+    """Return instances of the splits that rollouts come from, and their repositories."""
     splits = (
         Trajectory.objects.filter(run=run, phase=phase, iteration=iteration)
         .exclude(task=None)
@@ -85,4 +85,4 @@ def split_instances(run: Run, *, phase: str, iteration: int) -> set[str]:
         .distinct()
     )
     found = Task.objects.filter(dataset=run.dataset_id, split__in=list(splits))
-    return set(found.values_list("instance_id", flat=True))
+    return {name: repo or UNKNOWN_REPO for name, repo in found.values_list("instance_id", "repo")}

@@ -24,7 +24,7 @@ _WITHOUT_REPORT = frozenset({"", Verdict.PATCH_FAILED, Verdict.TEST_TIMEOUT, Ver
 def submitted_instances(
     point: Point, *, index: int = 0, rule: str = "", verifier: int | None = None, tests: int | None = None
 ) -> Iterator[SubmittedInstance]:
-    """Yield one rollout of each task; tasks that infrastructure failed are left out.
+    """Yield one rollout of each task; lost tasks, and before the end unfinished ones, are left out.
 
     Args:
         point: the evaluation.
