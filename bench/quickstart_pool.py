@@ -14,7 +14,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from bench.runs import configured, events_of, finish_run, run_name
 from engine.config.base import parse_settings
 from engine.config.recipes import quickstart_pool
 from engine.datasets.store import dataset_path
+from engine.errors import DatasetError
 from engine.evaluation.attempts import Attempt, graded_by_task, solve_share
 from engine.evaluation.comparison import Comparison, compare
 from engine.evaluation.metrics import solve_interval
@@ -115,17 +116,22 @@ def _attempt(event: Mapping[str, Any]) -> Attempt:
     )
 
 
-def compared(curves: Sequence[Curve]) -> Comparison:
-    """Compare the first evaluation with the last, attempts of all seeds together."""
-    return compare(
-        [attempt for curve in curves for attempt in curve.first],
-        [attempt for curve in curves for attempt in curve.last],
-    )
+def compared(curves: Sequence[Curve]) -> Comparison | None:
+    """Compare the first evaluation with the last, all seeds together; None without a common task."""
+    try:
+        return compare(
+            [attempt for curve in curves for attempt in curve.first],
+            [attempt for curve in curves for attempt in curve.last],
+        )
+    except DatasetError:
+        return None
 
 
-def deliberate(attempts: Sequence[Attempt]) -> float:
-    """Return the share of attempts that were solved and submitted."""
+def deliberate(attempts: Sequence[Attempt]) -> float | None:
+    """Return the share of attempts that were solved and submitted; None where infrastructure lost all."""
     graded = [attempt for attempt in attempts if attempt.solved is not None]
+    if not graded:
+        return None
     return sum(bool(attempt.solved) and attempt.submitted for attempt in graded) / len(graded)
 
 
@@ -156,20 +162,31 @@ def _mean(curves: Sequence[Curve], name: str, *, first: bool = False) -> float:
 
 def _row(arm: str, seed: str, curves: Sequence[Curve]) -> str:
     found = compared(curves)
-    before = statistics.fmean(deliberate(curve.first) for curve in curves)
-    after = statistics.fmean(deliberate(curve.last) for curve in curves)
-    cells = [
-        arm,
-        seed,
-        "/".join(str(max(curve.attempts)) for curve in curves),
-        str(found.num_shared),
-        f"{found.rate_first:.3f}",
-        f"{found.rate_second:.3f}",
-        f"{found.difference:+.3f} [{found.interval_low:+.3f}, {found.interval_high:+.3f}]",
-        f"{len(found.gained)}, {len(found.lost)}",
-        f"{before:.3f} → {after:.3f}",
-    ]
+    cells = [arm, seed, "/".join(str(max(curve.attempts)) for curve in curves)]
+    if found is None:
+        cells += ["0", *["–"] * 4]
+    else:
+        low, high = _text(found.interval_low, "+.3f"), _text(found.interval_high, "+.3f")
+        cells += [
+            str(found.num_shared),
+            f"{found.rate_first:.3f}",
+            f"{found.rate_second:.3f}",
+            f"{found.difference:+.3f} [{low}, {high}]",
+            f"{len(found.gained)}, {len(found.lost)}",
+        ]
+    before = _mean_known(deliberate(curve.first) for curve in curves)
+    after = _mean_known(deliberate(curve.last) for curve in curves)
+    cells.append(f"{_text(before, '.3f')} → {_text(after, '.3f')}")
     return f"| {' | '.join(cells)} |"
+
+
+def _mean_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _text(value: float | None, spec: str) -> str:
+    return "–" if value is None else format(value, spec)
 
 
 def summary(curves: Sequence[Curve]) -> dict[str, Any]:
@@ -179,8 +196,8 @@ def summary(curves: Sequence[Curve]) -> dict[str, Any]:
         own = [curve for curve in curves if curve.arm == arm]
         pooled = compared(own)
         found[arm] = {
-            "difference": [pooled.difference, pooled.interval_low, pooled.interval_high],
-            "heldout_tasks": pooled.num_shared,
+            "difference": pooled and [pooled.difference, pooled.interval_low, pooled.interval_high],
+            "heldout_tasks": pooled.num_shared if pooled else 0,
             "seeds": {
                 str(curve.seed): {
                     "heldout": {str(number): rates(curve.attempts[number]) for number in curve.attempts},
@@ -194,15 +211,15 @@ def summary(curves: Sequence[Curve]) -> dict[str, Any]:
     return found
 
 
-def rates(attempts: Sequence[Attempt]) -> dict[str, float]:
-    """Return the rates of one evaluation."""
+def rates(attempts: Sequence[Attempt]) -> dict[str, float | None]:
+    """Return the rates of one evaluation; they are None where infrastructure lost all of its attempts."""
     graded = [attempt for attempt in attempts if attempt.solved is not None]
     return {
         "samples": len(attempts),
-        "pass@1": solve_share(graded),
+        "pass@1": solve_share(graded) if graded else None,
         "solved and submitted": deliberate(attempts),
-        "steps": statistics.fmean(attempt.steps for attempt in graded),
-        "tokens": statistics.fmean(attempt.generated_tokens for attempt in graded),
+        "steps": _mean_known(attempt.steps for attempt in graded),
+        "tokens": _mean_known(attempt.generated_tokens for attempt in graded),
     }
 
 
@@ -222,15 +239,16 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(6, 3.6))
     colours = {arm: f"C{number}" for number, arm in enumerate(dict.fromkeys(curve.arm for curve in curves))}
     for curve in curves:
-        heights = [rates(attempts)["pass@1"] for attempts in curve.attempts.values()]
-        bounds = [interval(attempts) for attempts in curve.attempts.values()]
+        graded = {number: attempts for number, attempts in curve.attempts.items() if graded_by_task(attempts)}
+        heights = [solve_share(one for one in own if one.solved is not None) for own in graded.values()]
+        bounds = [interval(attempts) for attempts in graded.values()]
         reach = [
             [height - low for height, (low, _) in zip(heights, bounds, strict=True)],
             [high - height for height, (_, high) in zip(heights, bounds, strict=True)],
         ]
         label = f"{curve.arm}, seed {curve.seed}"
         axes.errorbar(
-            list(curve.attempts), heights, reach, marker="o", capsize=3, color=colours[curve.arm], label=label
+            list(graded), heights, reach, marker="o", capsize=3, color=colours[curve.arm], label=label
         )
     axes.set(xlabel="iterations", ylabel="pass@1 on held-out tasks", ylim=(0, 1))
     axes.grid(alpha=0.3)

@@ -23,6 +23,7 @@ from tests.builders.evaluation_builders import FIRST, SECOND, evaluated, scored
 from tests.builders.event_builders import Stream, ref
 from tests.builders.page_builders import make_dataset, make_yard
 from tests.builders.web_builders import launched, make_user, post
+from webapp.models import Trajectory
 from webapp.permissions import Role
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -68,6 +69,29 @@ def test_api_and_command_give_the_same_report() -> None:
     report = printed("evaluation_report", run.pk)
     assert {name: report[name] for name in body} == body
     assert (report["phase"], report["iteration"]) == ("eval:heldout", 0)
+
+
+def test_rollouts_of_unknown_length_count_in_no_budget_of_tokens() -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks, FIRST)
+    rows = Trajectory.objects.filter(run=run)
+    rows.filter(task_key=tasks[0].key).update(context_tokens=0)
+    rows.update(generated_tokens=0)
+    client = viewer()
+    context, generated, turns = client.get(f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report").json()[
+        "budgets"
+    ]
+    assert (context["num_unknown"], generated["num_unknown"], turns["num_unknown"]) == (4, 15, 0)
+    assert (context["points"][-1]["ended"], context["points"][-1]["rate"]) == (
+        1.0, pytest.approx((0.25 + 0 + 1) / 3),
+    )  # fmt: skip
+    assert context["points"][0]["ended"] == pytest.approx((0.75 + 2 / 3 + 0.75) / 3)
+    assert generated["points"] == []
+    assert len(turns["points"]) == 1
+    page = client.get(f"/evaluations/{run.pk}/eval:heldout/0/").content.decode()
+    assert "4 rollouts of unknown size are left out" in page
+    assert "Generated tokens are unknown" in page
+    assert ">Generated tokens</th>" not in page
 
 
 def test_the_page_recomputes_selection_for_other_choices() -> None:

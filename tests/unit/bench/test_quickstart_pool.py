@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ def test_held_out_attempts_are_read_once_and_training_is_not_among_them(curve: C
 
 def test_the_difference_is_that_of_tasks_graded_before_and_after(curve: Curve) -> None:
     found = compared([curve, curve])
+    assert found is not None
     assert (found.num_shared, found.rate_first, found.rate_second) == (2, 0.0, 0.75)
     assert deliberate(curve.last) == 0.5
     assert rates(curve.last)["pass@1"] == 0.75
@@ -106,6 +108,28 @@ def test_the_tables_name_every_run_and_what_training_rollouts_did(curve: Curve) 
     stored = summary([curve])["keep_zero"]
     assert stored["seeds"]["3"]["heldout"]["2"]["solved and submitted"] == 0.5
     assert json.dumps(stored)
+
+
+def test_one_common_task_has_no_interval(curve: Curve, tmp_path: Path) -> None:
+    one = {number: [own for own in curve.attempts[number] if own.task_id == "a"] for number in curve.attempts}
+    single = replace(curve, attempts=one)
+    row = table([single]).split("\n")[2]
+    assert row.startswith("| keep_zero | 3 | 2 | 1 | 0.000 | 1.000 | +1.000 [–, –] |")
+    assert summary([single])["keep_zero"]["difference"] == [1.0, None, None]
+    draw([single], tmp_path / "one.png")
+
+
+def test_an_evaluation_whose_attempts_were_all_lost_has_no_rates(curve: Curve, tmp_path: Path) -> None:
+    lost = [replace(attempt, solved=None) for attempt in curve.last]
+    unknown = replace(curve, attempts={**curve.attempts, 2: lost})
+    lines = table([unknown, curve]).split("\n")
+    assert lines[2] == "| keep_zero | 3 | 2 | 0 | – | – | – | – | 0.000 → – |"
+    assert lines[4].endswith("| 2, 0 | 0.000 → 0.500 |")
+    stored = summary([unknown])["keep_zero"]
+    assert (stored["difference"], stored["heldout_tasks"]) == (None, 0)
+    assert stored["seeds"]["3"]["heldout"]["2"]["pass@1"] is None
+    draw([unknown], tmp_path / "lost.png")
+    assert (tmp_path / "lost.png").stat().st_size
 
 
 def test_the_pool_is_large_and_its_training_run_sees_each_task_once() -> None:

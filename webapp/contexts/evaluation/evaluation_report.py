@@ -52,7 +52,9 @@ class BudgetTable:
 
     name: str
     points: tuple[BudgetPoint, ...]
-    """Up to the first budget within which every attempt had ended."""
+    """Up to the first budget within which every attempt had ended; empty where no size is known."""
+    num_unknown: int
+    """Graded attempts that are left out: they have steps and no token counts, as some imports have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,10 +244,17 @@ def _curves(chosen: Sequence[StoredAttempt], question: Question) -> tuple[tuple[
 
 
 def _budgets(name: str, attempts: Sequence[Attempt], field: str, budgets: Sequence[int]) -> BudgetTable:
-    longest = max(map(attrgetter(field), attempts), default=0)
+    size = attrgetter(field)
+    graded = [one for one in attempts if one.solved is not None]
+    known = [one for one in graded if size(one) or not one.steps]
+    num_unknown = len(graded) - len(known)
+    if num_unknown and not known:
+        return BudgetTable(name=name, points=(), num_unknown=num_unknown)
+    longest = max(map(size, known), default=0)
     enough = next((budget for budget in budgets if budget >= longest), longest)
     chosen = [budget for budget in budgets if budget < enough] + [enough]
-    return BudgetTable(name=name, points=tuple(budget_curve(attempts, attrgetter(field), chosen)))
+    points = tuple(budget_curve(known, size, chosen))
+    return BudgetTable(name=name, points=points, num_unknown=num_unknown)
 
 
 def _selection_rows(found: Sequence[Curve]) -> tuple[SelectionRow, ...]:
