@@ -30,6 +30,12 @@ def fill(apps, schema_editor):
         last = pks[-1]
 
 
+def shorten(apps, schema_editor):
+    """Cut hashes to the length that the column of earlier versions has; filling computes them anew."""
+    with schema_editor.connection.cursor() as cursor:
+        cursor.execute('UPDATE webapp_trajectory SET patch_hash = left(patch_hash, %s)', [OLD_HASH])
+
+
 class Migration(migrations.Migration):
 
     atomic = False
@@ -39,5 +45,5 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.RunPython(fill, migrations.RunPython.noop),
+        migrations.RunPython(fill, shorten),
     ]
