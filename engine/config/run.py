@@ -198,6 +198,16 @@ class ImproveRun(_ActingRun):
         _check_unpublished(self.policy)
         return self
 
+    @model_validator(mode="after")
+    def _samples_differ(self) -> Self:
+        if self.policy.temperature == 0 and self.rollout.group_size > 1:
+            message = (
+                f"0 makes the {self.rollout.group_size} rollouts of a task identical: raise it, or set "
+                "rollout.group_size to 1"
+            )
+            raise ImpossibleSettingsError([Problem(message, "policy.temperature")])
+        return self
+
 
 class RolloutRun(_CollectingRun):
     """Collection of graded trajectories, without learning."""

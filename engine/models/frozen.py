@@ -2,9 +2,9 @@
 
 ``freeze_policy`` links the files of a policy into the run's folder, and those of the policy under its
 adapters. A link costs no space and survives that the original is removed (``run:<id>`` names a run's *last*
-checkpoint, and earlier ones are pruned). Across file systems small files are copied and large ones stay where
-they are. Hashes of these files are recorded: a resumed attempt gets the same bits, or an error that names the
-changed file.
+checkpoint, and earlier ones are pruned). Where links fail, small files are copied and large ones stay where
+they are, unless their folder is about to be removed. Hashes of these files are recorded: a resumed attempt
+gets the same bits, or an error that names the changed file.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ _COPIED_BYTES = 64 * 2**20
 """Size up to which files of another file system are copied."""
 
 
-def freeze_policy(ref: str, folder: Path, *, home: Path) -> Path:
+def freeze_policy(ref: str, folder: Path, *, home: Path, temporary: Path | None = None) -> Path:
     """Return a folder that holds a policy as it was when the run first needed it.
 
     Args:
         ref: reference of the policy; not looked at once the folder exists.
         folder: in the run's folder; created.
         home: the data folder, for ``run:<id>``.
+        temporary: folder to be removed later, from which large files are copied, too, where links fail.
 
     Raises:
         CheckpointError: there is no such policy, or a file of a frozen one has changed.
@@ -43,17 +44,22 @@ def freeze_policy(ref: str, folder: Path, *, home: Path) -> Path:
     if not folder.exists():
         draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
         shutil.rmtree(draft, ignore_errors=True)
-        _fill(draft, ref, home)
+        _fill(draft, ref, home, temporary)
         names = [path.relative_to(draft).as_posix() for path in sorted(draft.rglob("*")) if path.is_file()]
         record = {"from": ref, "files": _hashes(draft, names)}
         (draft / _RECORD).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
         draft.rename(folder)
         return folder
-    _verify(folder)
+    verify_frozen(folder)
     return folder
 
 
-def _fill(draft: Path, ref: str, home: Path) -> None:
+def is_frozen(folder: Path) -> bool:
+    """Return whether ``freeze_policy`` made a folder."""
+    return (folder / _RECORD).is_file()
+
+
+def _fill(draft: Path, ref: str, home: Path, temporary: Path | None) -> None:
     draft.parent.mkdir(parents=True, exist_ok=True)
     found = find_model(ref, home=home)
     if found.folder is None:
@@ -66,30 +72,36 @@ def _fill(draft: Path, ref: str, home: Path) -> None:
         )
     if not found.folder.is_dir():
         raise CheckpointError(f"there is no policy folder {found.folder}")
-    _link_policy(found.folder, draft)
+    _link_policy(found.folder, draft, temporary)
 
 
-def _link_policy(source: Path, out: Path) -> None:
+def _link_policy(source: Path, out: Path, temporary: Path | None) -> None:
     """Link a policy's files, and below ``base`` those of the policy under its adapters."""
     for path in policy_files(source):
         place = out / path.relative_to(source)
         place.parent.mkdir(parents=True, exist_ok=True)
-        _link(path.resolve(), place)
+        _link(path.resolve(), place, temporary)
     if (source / ADAPTERS).is_file():
-        _link_policy(base_folder(source)[0], out / BASE)
+        _link_policy(base_folder(source)[0], out / BASE, temporary)
 
 
-def _link(source: Path, place: Path) -> None:
+def _link(source: Path, place: Path, temporary: Path | None) -> None:
     try:
         place.hardlink_to(source)
     except OSError:  # another file system, or one without links
-        if source.stat().st_size <= _COPIED_BYTES:
+        is_temporary = temporary is not None and source.is_relative_to(temporary.resolve())
+        if is_temporary or source.stat().st_size <= _COPIED_BYTES:
             shutil.copyfile(source, place)
         else:
             place.symlink_to(source)
 
 
-def _verify(folder: Path) -> None:
+def verify_frozen(folder: Path) -> None:
+    """Compare the files of a frozen policy with their recorded hashes.
+
+    Raises:
+        CheckpointError: a file is missing or has changed.
+    """
     try:
         record = json.loads((folder / _RECORD).read_text())
     except FileNotFoundError:

@@ -64,14 +64,15 @@ def find_model(ref: str, *, home: Path) -> Reference:
     if scheme == "builtin":
         return Reference(folder=BUILTIN / name)
     if scheme == "run":
-        return Reference(folder=_last_checkpoint(home, name))
+        return Reference(folder=last_checkpoint(home / "runs" / name))
     if not Path(ref).exists() and HUB_MODEL.fullmatch(ref):
         return Reference(folder=fetch_model(ref))
     return Reference(folder=Path(ref))
 
 
-def _last_checkpoint(home: Path, run: str) -> Path:
-    found = sorted((home / "runs" / run / "checkpoints").glob("[0-9]*"))
+def last_checkpoint(run_dir: Path) -> Path:
+    """Return the folder of a run's last checkpoint. Raises CheckpointError."""
+    found = sorted((run_dir / "checkpoints").glob("[0-9]*"))
     if not found:
-        raise CheckpointError(f"run {run} has no checkpoint yet")
+        raise CheckpointError(f"run {run_dir.name} has no checkpoint yet")
     return found[-1]

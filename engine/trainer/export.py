@@ -7,9 +7,11 @@ from pathlib import Path
 
 import torch
 
-from engine.config.run import TrainRun, load_run_config
-from engine.errors import CheckpointError, ConfigError
-from engine.models.weights.adapted import BASE
+from engine.config.trainer import TrainerConfig
+from engine.errors import CheckpointError
+from engine.models.frozen import is_frozen, verify_frozen
+from engine.models.references import last_checkpoint
+from engine.models.weights.adapted import base_folder
 from engine.models.weights.opening import SHARDS
 from engine.models.weights.policy_files import ADAPTERS, draft_folder, read_provenance, write_json
 from engine.trainer.checkpoints.checkpoint import load_latest, read_checkpoint
@@ -40,7 +42,7 @@ def export_policy(source: Path, out: Path, *, dtype: str = "float32") -> Path:
 
 
 def export_adapters(run_dir: Path, out: Path) -> Path:
-    """Write a run's adapters in peft's format, over the base policy in the run's folder.
+    """Write a run's adapters in peft's format, over the base policy in the folder of the run or checkpoint.
 
     Args:
         run_dir: the run's folder; its last checkpoint is taken.
@@ -52,24 +54,20 @@ def export_adapters(run_dir: Path, out: Path) -> Path:
     Raises:
         CheckpointError: the run has no checkpoint or no adapters, or ``out`` holds something else.
     """
-    checkpoint = load_latest(run_dir)
-    if checkpoint is None:
-        raise CheckpointError(f"{run_dir} has no checkpoint")
-    try:
-        config = load_run_config(run_dir / "config.json")
-    except ConfigError as error:
-        raise CheckpointError(f"{run_dir} is not a run: {error}") from error
-    adapters = read_part(checkpoint.path / SHARDS, "adapters")
-    if not adapters or not isinstance(config, TrainRun):
-        raise CheckpointError(f"{checkpoint.path} has no adapters: trainer.lora_rank was 0")
+    folder = _last_policy(run_dir)
+    if not (folder / ADAPTERS).is_file():
+        raise CheckpointError(f"{folder} has no adapters: trainer.lora_rank was 0")
+    base, _ = base_folder(folder)
+    adapters = read_part(folder / SHARDS, "adapters")
     from engine.models.adapters import save_adapters  # peft takes seconds to import
 
-    settings = json.loads((checkpoint.path / ADAPTERS).read_text())
+    settings = json.loads((folder / ADAPTERS).read_text())
+    trained = TrainerConfig(lora_rank=settings["r"], lora_alpha=settings["lora_alpha"])
     with draft_folder(out) as draft:
-        save_adapters(draft, adapters, config.trainer, settings["target_modules"], str(run_dir / BASE))
-        provenance = read_provenance(checkpoint.path) or {}
-        write_json(draft / "provenance.json", {**provenance, "exported_from": str(checkpoint.path)})
-    return checkpoint.path
+        save_adapters(draft, adapters, trained, settings["target_modules"], str(base))
+        provenance = read_provenance(folder) or {}
+        write_json(draft / "provenance.json", {**provenance, "exported_from": str(folder)})
+    return folder
 
 
 def _policy_folder(source: Path) -> Path:
@@ -77,7 +75,16 @@ def _policy_folder(source: Path) -> Path:
         if (source / "manifest.json").exists():
             return read_checkpoint(source).path
         return source
-    checkpoint = load_latest(source)
+    return _last_policy(source)
+
+
+def _last_policy(run_dir: Path) -> Path:
+    """Return a run's last checkpoint, which is intact; without a manifest it is a frozen policy."""
+    last = last_checkpoint(run_dir)
+    if is_frozen(last):
+        verify_frozen(last)
+        return last
+    checkpoint = load_latest(run_dir)
     if checkpoint is None:
-        raise CheckpointError(f"{source} has no checkpoint yet")
+        raise CheckpointError(f"{run_dir} has no checkpoint yet")
     return checkpoint.path

@@ -6,20 +6,23 @@ A first pass finds what may be kept; after the selection a second one puts the t
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config.improvement import ImprovementConfig
 from engine.events.selection import Selected, select
-from engine.events.spool import read_lines
+from engine.events.spool import SpoolLine, read_lines
 from engine.events.stored_trajectories import StoredStep, StoredTrajectory
 from engine.events.types import StepFinished, TrajectoryFinished
 from engine.orchestrator.collection.ledger import type_of
 from engine.orchestrator.watch.event_observer import TRAIN_PHASE
-from engine.patches.sections import patch_hash
+from engine.patches.sections import submission_hash
 from engine.rollout.summary import RolloutSummary
 from engine.types import RolloutKey, TaskRow, Verdict
+
+_CHECK_EVERY = 200
+"""Lines of the spool between two checks of whether the attempt must end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,9 @@ class Passed:
         return self.key.task_id
 
 
-def choose_kept(spool: Path, config: ImprovementConfig, *, number: int, seed: int) -> Selected[Passed]:
+def choose_kept(
+    spool: Path, config: ImprovementConfig, *, number: int, seed: int, check: Callable[[], None]
+) -> Selected[Passed]:
     """Return the rollouts that a round keeps.
 
     Args:
@@ -52,14 +57,23 @@ def choose_kept(spool: Path, config: ImprovementConfig, *, number: int, seed: in
         config: the rule.
         number: the round, from 0; its rollouts are finished.
         seed: the run's seed.
+        check: called again and again meanwhile; what it raises ends the pass.
     """
     first = number if config.learn_from == "last" else 0
-    return select(_passed(spool, range(first, number + 1), config.terminations), config, seed=seed)
+    lines = _checked(read_lines(spool), check)
+    return select(_passed(lines, range(first, number + 1), config.terminations), config, seed=seed)
 
 
-def _passed(spool: Path, rounds: range, terminations: Collection[str]) -> Iterator[Passed]:
+def _checked(lines: Iterable[SpoolLine], check: Callable[[], None]) -> Iterator[SpoolLine]:
+    for number, line in enumerate(lines):
+        if number % _CHECK_EVERY == 0:
+            check()
+        yield line
+
+
+def _passed(lines: Iterable[SpoolLine], rounds: range, terminations: Collection[str]) -> Iterator[Passed]:
     seen: set[RolloutKey] = set()
-    for line in read_lines(spool):
+    for line in lines:
         if type_of(line.data) != "trajectory_finished":
             continue
         rollout = RolloutSummary.from_event(line.data)
@@ -73,14 +87,20 @@ def _passed(spool: Path, rounds: range, terminations: Collection[str]) -> Iterat
         yield Passed(
             key=key,
             end=line.end,
-            patch_hash=patch_hash(patch) if patch else "",
+            patch_hash=submission_hash(patch),
             generated_tokens=rollout.generated_tokens,
             num_steps=rollout.num_steps,
         )
 
 
 def read_kept(
-    spool: Path, kept: Iterable[Passed], rows: Mapping[str, TaskRow], *, run_id: str, model: str
+    spool: Path,
+    kept: Iterable[Passed],
+    rows: Mapping[str, TaskRow],
+    *,
+    run_id: str,
+    model: str,
+    check: Callable[[], None],
 ) -> Iterator[StoredTrajectory]:
     """Yield the kept rollouts in full, in the order in which they finished.
 
@@ -90,22 +110,25 @@ def read_kept(
         rows: the run's tasks by id.
         run_id: the run.
         model: first policy of the run.
+        check: called again and again meanwhile; what it raises ends the pass.
     """
     wanted = {one.end: one.key for one in kept}
     keys = set(wanted.values())
     steps: dict[RolloutKey, list[StoredStep]] = {}
-    for line in read_lines(spool):
+    for line in _checked(read_lines(spool), check):
         match type_of(line.data):
             case "trajectory_started":
-                steps.pop(RolloutKey(**json.loads(line.data)["ref"]), None)
-            case "step_finished":
-                step = StepFinished.model_validate_json(line.data)
-                if (key := RolloutKey(**step.ref.model_dump())) in keys:
-                    steps.setdefault(key, []).append(_stored_step(step))
+                steps.pop(_key_of(line.data), None)
+            case "step_finished" if (key := _key_of(line.data)) in keys:
+                steps.setdefault(key, []).append(_stored_step(StepFinished.model_validate_json(line.data)))
             case "trajectory_finished" if line.end in wanted:
                 key = wanted[line.end]
                 event = TrajectoryFinished.model_validate_json(line.data)
                 yield _stored(event, steps.pop(key, []), rows[key.task_id], line.end, run_id, model)
+
+
+def _key_of(line: bytes) -> RolloutKey:
+    return RolloutKey(**json.loads(line)["ref"])
 
 
 def _stored_step(step: StepFinished) -> StoredStep:

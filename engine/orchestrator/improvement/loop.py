@@ -11,7 +11,8 @@
     run_finished
 
 An attempt that follows a killed one goes on wherever it was: the spool tells which rollouts, evaluations and
-rounds are finished, and a round's folder holds what was kept and the last checkpoint of its fine-tuning.
+rounds are finished, and a round's folder holds what was kept, its metrics, and the last checkpoint of its
+fine-tuning. What was kept once is what is trained on, also where rollouts of the round were lost.
 """
 
 from __future__ import annotations
@@ -37,7 +38,16 @@ from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.evaluations import report_evaluation, spread
 from engine.orchestrator.improvement.kept import choose_kept, read_kept
-from engine.orchestrator.improvement.rounds import Record, clean, policy_folder, publish, round_folder, tune
+from engine.orchestrator.improvement.rounds import (
+    Record,
+    clean,
+    policy_folder,
+    publish,
+    record_sampled,
+    round_folder,
+    sampled_metrics,
+    tune,
+)
 from engine.orchestrator.policies.policies import open_run_policy
 from engine.orchestrator.policies.warm_start import with_start_policy
 from engine.orchestrator.setup import announce, build_scheduler, open_environments, peak_memory_mb
@@ -101,6 +111,8 @@ class ImprovementLoop:
         self._heldout = await asyncio.to_thread(evaluation_rows, config, run)
         start = policy_folder(run.run_dir, 0)
         await asyncio.to_thread(freeze_policy, config.policy.checkpoint, start, home=run.home)
+        for number in self._record.metrics:  # a killed attempt may have left them
+            await asyncio.to_thread(clean, run.run_dir, number)
         rounds = config.improvement.rounds
         for number in range(len(self._record.metrics), rounds):
             await self._improve(number)
@@ -114,9 +126,13 @@ class ImprovementLoop:
     async def _improve(self, number: int) -> None:
         """Perform a round: sample, keep, fine-tune, report."""
         run, started = self._run, time.monotonic()
-        metrics = await self._sample(number)
+        recorded = await asyncio.to_thread(sampled_metrics, run.run_dir, number)
+        if recorded is None:
+            metrics = await self._sample_and_keep(number)
+        else:
+            self._announce_round(number)
+            metrics = dict(recorded)
         sampled = time.monotonic()
-        metrics |= await asyncio.to_thread(self._keep, number)
         with run.probe.phase("update"):
             tuned = await tune(self._config, run, number)
         metrics |= _losses(tuned)
@@ -131,6 +147,13 @@ class ImprovementLoop:
         self._record.metrics[number] = metrics
         await asyncio.to_thread(clean, run.run_dir, number)
 
+    async def _sample_and_keep(self, number: int) -> dict[str, float]:
+        """Write what a round is trained on; return metrics of the rollouts and counts of those kept."""
+        metrics = await self._sample(number)
+        metrics |= await self._run.interruptible(asyncio.to_thread(self._keep, number))
+        await asyncio.to_thread(record_sampled, self._run.run_dir, number, metrics)
+        return metrics
+
     async def _sample(self, number: int) -> dict[str, float]:
         """Evaluate the policy of a round and roll it out; return metrics of the rollouts and the policy."""
         size, started = self._config.rollout.group_size, time.monotonic()
@@ -141,17 +164,16 @@ class ImprovementLoop:
             groups = [
                 GroupRequest(row=row, iteration=number, phase=TRAIN_PHASE, size=size) for row in self._rows
             ]
-            self._run.sink.emit(
-                IterationStarted,
-                iteration=number,
-                policy_version=number,
-                task_ids=[row.task.id for row in self._rows],
-            )
+            self._announce_round(number)
             ledger = await self._collect(policy, groups)
             metrics = ledger.metrics.metrics() | await policy.take_metrics()
             return metrics | {"time/rollout": time.monotonic() - started}
         finally:
             await policy.close()
+
+    def _announce_round(self, number: int) -> None:
+        tasks = [row.task.id for row in self._rows]
+        self._run.sink.emit(IterationStarted, iteration=number, policy_version=number, task_ids=tasks)
 
     async def _evaluate(self, policy: Policy, number: int) -> None:
         settings = self._config.evaluation
@@ -200,9 +222,9 @@ class ImprovementLoop:
         return await open_run_policy(policy, self._config.agent, self._run, version=rounds)
 
     def _keep(self, number: int) -> dict[str, float]:
-        """Write what a round is trained on, once; return counts."""
+        """Write what a round is trained on; return counts."""
         config, run = self._config.improvement, self._run
-        selected = choose_kept(self._spool, config, number=number, seed=self._config.seed)
+        selected = choose_kept(self._spool, config, number=number, seed=self._config.seed, check=run.check)
         kept = selected.chosen
         if not kept:
             raise DatasetError(
@@ -211,11 +233,12 @@ class ImprovementLoop:
                 "policy.temperature, or start from a better policy"
             )
         path: Path = round_folder(run.run_dir, number) / TRAJECTORIES_FILE
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            rows = {row.task.id: row for row in self._rows}
-            model = self._config.policy.checkpoint
-            write_trajectories(path, read_kept(self._spool, kept, rows, run_id=run.run_id, model=model))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = {row.task.id: row for row in self._rows}
+        model = self._config.policy.checkpoint
+        write_trajectories(
+            path, read_kept(self._spool, kept, rows, run_id=run.run_id, model=model, check=run.check)
+        )
         return {
             "kept/trajectories": float(len(kept)),
             "kept/tasks": float(len({one.task_key for one in kept})),

@@ -23,6 +23,7 @@ from engine.events.types import (
     RunProgress,
     RunStarted,
 )
+from engine.files import atomic_write
 from engine.models.frozen import freeze_policy
 from engine.orchestrator.collection.ledger import type_of
 from engine.orchestrator.context import RunContext, RunStopped
@@ -31,6 +32,8 @@ from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest
 
 ROUNDS = "rounds"
 """Folder in the run's folder: of each round what was trained on and, while it lasts, its checkpoints."""
+_SAMPLED = "sampled.json"
+"""File of a round with the metrics of its rollouts and the counts of those that are kept."""
 
 
 @dataclass(slots=True)
@@ -105,6 +108,21 @@ def _conversation(config: ImproveRun) -> ConversationConfig:
     )
 
 
+def sampled_metrics(run_dir: Path, number: int) -> Mapping[str, float] | None:
+    """Return the metrics of a round's rollouts; None until all that it is trained on is written."""
+    try:
+        found: Mapping[str, float] = json.loads((round_folder(run_dir, number) / _SAMPLED).read_text())
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def record_sampled(run_dir: Path, number: int, metrics: Mapping[str, float]) -> None:
+    """Record that all that a round is trained on is written: later attempts sample and choose nothing."""
+    text = json.dumps(dict(metrics), indent=2, sort_keys=True) + "\n"
+    atomic_write(round_folder(run_dir, number) / _SAMPLED, text, durable=True)
+
+
 def round_folder(run_dir: Path, number: int) -> Path:
     """Return the folder of a round, from 0."""
     return run_dir / ROUNDS / f"{number + 1:02d}"
@@ -116,10 +134,12 @@ def publish(run_dir: Path, number: int, *, home: Path) -> Checkpoint:
     Raises:
         CheckpointError: there is none, or it is damaged.
     """
-    found = load_latest(round_folder(run_dir, number))
+    inside = round_folder(run_dir, number)
+    found = load_latest(inside)
     if found is None:
         raise CheckpointError(f"round {number + 1} has no checkpoint: resume the run to train it again")
-    folder = freeze_policy(str(found.path), policy_folder(run_dir, number + 1), home=home)
+    place = policy_folder(run_dir, number + 1)
+    folder = freeze_policy(str(found.path), place, home=home, temporary=inside)
     return dataclasses.replace(found, path=folder, iteration=number + 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections import Counter
 from pathlib import Path
@@ -20,9 +21,12 @@ from engine.events.selection import select
 from engine.events.spool import SpoolSink
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, StoredTrajectory, read_trajectories
 from engine.events.token_block import decode
+from engine.models import frozen
 from engine.models.opening import open_model
 from engine.orchestrator import execute
-from engine.orchestrator.context import RunContext
+from engine.orchestrator.context import RunContext, RunStopped
+from engine.orchestrator.improvement.kept import choose_kept, read_kept
+from engine.trainer.__main__ import main
 from engine.trainer.checkpoints.checkpoint import load_latest
 from tests.unit.environments.lake_builders import LAKE, of_type
 
@@ -268,6 +272,105 @@ def test_adapters_are_trained_in_every_round(home: Path) -> None:
     first = parameters(home, str(home / "runs/lora/checkpoints/00001"))
     assert not same(base, first)
     assert not same(first, parameters(home, "run:lora"))
+    out, source = home / "lora-merged", str(home / "runs/lora")
+    assert main(["export", source, str(out)]) == 0
+    merged, trained = parameters(home, str(out)), parameters(home, "run:lora")
+    assert all(torch.allclose(merged[name], trained[name]) for name in trained)
+    assert main(["export", source, str(home / "lora-adapters"), "--adapters"]) == 0
+    settings = json.loads((home / "lora-adapters/adapter_config.json").read_text())
+    assert (settings["r"], settings["lora_alpha"]) == (2, 16)
+    assert settings["base_model_name_or_path"] == str(home / "runs/lora/checkpoints/00002/base")
+
+
+def test_the_last_policy_is_exported(
+    home: Path, whole: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, run_dir = home / "exported", home / "runs/whole"
+    assert main(["export", str(run_dir), str(out)]) == 0
+    found, expected = parameters(home, str(out)), parameters(home, "run:whole")
+    assert all(torch.allclose(found[name], expected[name]) for name in expected)
+    assert main(["export", str(run_dir), str(home / "none"), "--adapters"]) == 2
+    assert "has no adapters: trainer.lora_rank was 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_policies_stay_whole_where_files_cannot_be_linked(
+    home: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    def refuse(path: Path, target: Path) -> None:
+        raise OSError(errno.EXDEV, "cross-device link", str(path))
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    monkeypatch.setattr(frozen, "_COPIED_BYTES", 0)
+    trainer = {**configured().trainer.model_dump(), "lora_rank": rank}
+    name = f"unlinked-{rank}"
+    perform(home, name, configured(trainer=trainer, improvement={"start_from": "previous"}))
+    for number in (1, 2):
+        assert parameters(home, str(home / f"runs/{name}/checkpoints/{number:05d}"))
+
+
+def test_what_was_kept_once_is_trained_on_and_counted(home: Path, whole: list[dict[str, Any]]) -> None:
+    """The next attempt repeats no lost rollout of the round and counts what it trains on."""
+    name = "kept-once"
+    spool = home / "runs" / name / "events.jsonl"
+
+    class StopsInFineTuning(Control):
+        def desired(self) -> Any:
+            if spool.exists() and '"message":"fine-tuning"' in spool.read_text():
+                self.stop("enough")
+            return super().desired()
+
+    stopped = perform(home, name, configured(), control=StopsInFineTuning())
+    assert stopped[-1]["state"] == "stopped"
+    assert not of_type(stopped, "iteration_finished")
+    lost = next(e for e in of_type(stopped, "trajectory_finished") if e["ref"]["phase"] == "train")
+    lines = spool.read_text().splitlines()
+    lines[stopped.index(lost)] = json.dumps(
+        {**lost, "termination": "env_error", "verdict": None, "reward": None}, separators=(",", ":")
+    )
+    spool.write_text("\n".join(lines) + "\n")
+    log = perform(home, name, configured(), epoch=2)
+    again = [event for event in log if event["epoch"] == 2]
+    assert not [e for e in of_type(again, "trajectory_finished") if e["ref"]["iteration"] == 0]
+    first, expected = (of_type(events, "iteration_finished")[0]["metrics"] for events in (log, whole))
+    assert {key: first[key] for key in expected if key.startswith(("kept/", "solve/"))} == {
+        key: expected[key] for key in expected if key.startswith(("kept/", "solve/"))
+    }
+    assert first["kept/trajectories"] == len(kept(home, name, 1))
+
+
+def test_a_finished_round_leaves_no_optimizer_state_after_a_kill(home: Path) -> None:
+    name = "killed"
+    control = _StopsAt(home / "runs" / name / "events.jsonl", "iteration_finished", 1)
+    perform(home, name, configured(), control=control)
+    left = home / "runs" / name / "rounds/01/checkpoints"
+    left.mkdir()
+    perform(home, name, configured(), epoch=2)
+    assert not left.exists()
+
+
+def test_reading_what_is_kept_ends_when_the_run_is_stopped(home: Path, whole: list[dict[str, Any]]) -> None:
+    def stop() -> None:
+        raise RunStopped("enough")
+
+    spool, rule = home / "runs/whole/events.jsonl", configured().improvement
+    with pytest.raises(RunStopped):
+        choose_kept(spool, rule, number=0, seed=0, check=stop)
+    chosen = choose_kept(spool, rule, number=0, seed=0, check=lambda: None).chosen
+    with pytest.raises(RunStopped):
+        next(read_kept(spool, chosen, {}, run_id="1", model="warm", check=stop))
+
+
+def test_blank_patches_are_not_duplicates(tmp_path: Path, whole: list[dict[str, Any]]) -> None:
+    """As in the selection of stored trajectories, which have no hash without changes."""
+    spool = tmp_path / "events.jsonl"
+    passed = [e for e in of_type(whole, "trajectory_finished") if e["verdict"] == "passed"]
+    first = next(e for e in passed if e["ref"]["phase"] == "train" and e["termination"] == "submitted")
+    lines = [{**first, "ref": {**first["ref"], "index": index}, "patch": "\n"} for index in range(2)]
+    spool.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    rule = configured().improvement
+    found = choose_kept(spool, rule, number=first["ref"]["iteration"], seed=0, check=lambda: None)
+    assert (len(found.chosen), found.duplicates) == (2, 0)
 
 
 def test_a_round_in_which_nothing_passes_ends_the_run_with_the_reason(home: Path) -> None:
@@ -284,6 +387,15 @@ def test_settings_without_effect_are_refused() -> None:
     data["policy"]["vllm"]["in_flight"] = "keep"
     with pytest.raises(ConfigError, match=r"policy.vllm.in_flight: has no effect"):
         parse_run_config(data)
+
+
+def test_several_greedy_rollouts_of_a_task_are_refused() -> None:
+    data = configured().model_dump(mode="json")
+    data["policy"]["temperature"] = 0
+    with pytest.raises(ConfigError, match=r"policy.temperature: 0 makes the 4 rollouts of a task identical"):
+        parse_run_config(data)
+    data["rollout"]["group_size"] = 1
+    assert parse_run_config(data).kind == "improve"
 
 
 class _One(NamedTuple):
