@@ -16,6 +16,7 @@ from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
 from engine.models.opening import open_model
 from engine.tokens import TokenRecord
+from engine.trainer.__main__ import main
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.batch import IMITATION
 from engine.trainer.checkpoints.checkpoint import load_latest
@@ -173,6 +174,9 @@ def test_a_resumed_run_ends_with_the_same_bits(chat: Chat, tmp_path: Path, adapt
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert any(not torch.equal(first[name], start[name]) for name in first)
+    out, source = tmp_path / "adapters", str(tmp_path / "runs" / "whole")
+    assert main(["export", source, str(out), "--adapters"]) == (0 if adapters else 2)
+    assert (out / "adapter_model.safetensors").exists() == bool(adapters)
 
 
 async def test_ranks_make_the_same_steps(records: list[TokenRecord], tmp_path: Path) -> None:

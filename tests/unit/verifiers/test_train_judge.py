@@ -19,6 +19,7 @@ from engine.events.control import Control
 from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
+from engine.trainer.__main__ import main
 from tests.builders.rollout_builders import make_row
 from tests.builders.verifier_builders import Source, by_model, roll_out
 
@@ -101,6 +102,15 @@ def test_what_a_judge_cannot_be_trained_on_is_said(
     ended = trained(home, settings)
     assert ended["state"] == "failed"
     assert message in ended["reason"]
+
+
+def test_a_judges_adapters_are_exported(home: Path) -> None:
+    adapters = {"trainer.epochs": 1, "trainer.lora_rank": 2, "trainer.lora_targets": ["q_proj"]}
+    assert trained(home, adapters)["state"] == "succeeded"
+    out = home / "adapters"
+    assert main(["export", str(home / "runs" / "9"), str(out), "--adapters"]) == 0
+    settings = json.loads((out / "adapter_config.json").read_text())
+    assert (settings["r"], settings["target_modules"]) == (2, ["q_proj"])
 
 
 def test_a_setting_without_effect_is_refused() -> None:
