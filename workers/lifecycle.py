@@ -28,7 +28,7 @@ def launch(*, run_id: int) -> bool:
 def start(claim: attempts.Claim, launcher: str = "local") -> None:
     """Start the process of a claimed attempt; if that is impossible, fail the run with the reason.
 
-    Nothing happens to an attempt that was replaced while it was prepared.
+    Nothing happens to an attempt that was replaced while it was prepared; a run that was stopped then ends.
     """
     try:
         folder = rundir.prepare(claim)
@@ -36,6 +36,7 @@ def start(claim: attempts.Claim, launcher: str = "local") -> None:
         handle = LAUNCHERS[launcher].launch(folder, used)
     except attempts.SupersededError as error:
         log.warning("%s", error)
+        attempts.end_unstarted(run_id=claim.run_id, epoch=claim.epoch)
         return
     except (OSError, ConfigError) as error:
         attempts.give_up(

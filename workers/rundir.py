@@ -30,7 +30,7 @@ def prepare(claim: Claim) -> Path:
     Other files are kept.
 
     Raises:
-        SupersededError: it took so long that the attempt was replaced.
+        SupersededError: it took so long that the attempt was replaced or stopped.
     """
     folder = run_dir(claim.run_id)
     folder.mkdir(parents=True, exist_ok=True)

@@ -411,6 +411,8 @@ class TestExamined(RunEvent):
     type: Literal["test_examined"] = "test_examined"
     source: str = Field(min_length=1, max_length=200)
     """Run of the testing agent, as its folder is called."""
+    source_epoch: int | None = None
+    """Attempt of that run that wrote the test. None in events of earlier versions."""
     ref: TrajectoryRef
     """Its trajectory."""
     test: ExaminedTestRecord

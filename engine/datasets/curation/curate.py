@@ -235,6 +235,11 @@ async def _noticed(run: _Curation, candidate: Candidate) -> Noticed | None:
             # A mutant may exhaust its sandbox; it makes a poor task, not a failed curation.
             run.progress(f"dropped a candidate in {candidate.path}: {error}", 0, run.wanted)
             return None
+        if trial is None:
+            run.progress(
+                f"dropped a candidate in {candidate.path}: a run of its tests gave no report", 0, run.wanted
+            )
+            return None
         kept.keep_trial(candidate, trial)
     if not trial.failing:
         return None
@@ -246,8 +251,16 @@ async def _noticed(run: _Curation, candidate: Candidate) -> Noticed | None:
     )
 
 
-async def _try(run: _Curation, candidate: Candidate) -> Trial:
-    """Break and fix the code in one fresh sandbox. Raises SandboxError."""
+async def _try(run: _Curation, candidate: Candidate) -> Trial | None:
+    """Break and fix the code in one fresh sandbox.
+
+    Returns:
+        The result; None where tests ran into their deadline or gave no report, which may be the machine's
+        fault and is tried again by the next curation.
+
+    Raises:
+        SandboxError: the sandbox failed.
+    """
     baseline = candidate.baseline
     command = driver_command(candidate.tests, baseline.source.roots)
     timeout = 10.0 + 20 * sum(baseline.seconds[test] for test in candidate.tests)
@@ -262,18 +275,24 @@ async def _try(run: _Curation, candidate: Candidate) -> Trial:
     async with run.backend.open(spec) as box:
         await box.write_file(path, candidate.mutated.encode())
         first = await run_tests(box, command, timeout_s=timeout)
+        if first.problem:
+            return None
         outcomes = first.outcomes(candidate.tests)
         failing = tuple(test for test, outcome in outcomes.items() if outcome is not TestOutcome.PASSED)
         reported = {TestOutcome.PASSED, TestOutcome.FAILED, TestOutcome.ERROR}
-        if first.problem or not failing or not reported.issuperset(outcomes.values()):
+        if not failing or not reported.issuperset(outcomes.values()):
             return Trial()
         for _ in range(run.config.stability_runs - 1):
             again = await run_tests(box, command, timeout_s=timeout)
+            if again.problem:
+                return None
             if again.outcomes(candidate.tests) != outcomes:
                 return Trial()
         await box.write_file(path, candidate.source.encode())
         mended = await run_tests(box, command, timeout_s=timeout)
-        if mended.forged or set(mended.outcomes(candidate.tests).values()) != {TestOutcome.PASSED}:
+        if mended.problem:
+            return None
+        if set(mended.outcomes(candidate.tests).values()) != {TestOutcome.PASSED}:
             return Trial()
     return Trial(failing, first.case(failing[0]).exception)
 

@@ -11,6 +11,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pydantic import BaseModel, NonNegativeInt
+
 from engine.datasets.curation.baseline import Baseline
 from engine.datasets.curation.candidates import Candidate
 from engine.datasets.sources.fetch import Source
@@ -26,6 +28,12 @@ class Trial:
     failing: tuple[str, ...] = ()
     exception: str = ""
     """Class of the exception raised in the first failing test."""
+
+
+class _KeptBaseline(BaseModel):
+    seconds: dict[str, float]
+    executed_by: dict[str, dict[int, tuple[NonNegativeInt, ...]]]
+    """File → line → positions in ``seconds`` of the tests that execute it."""
 
 
 class Measurements:
@@ -48,19 +56,19 @@ class Measurements:
     def baseline(self, source: Source, toolchain: Path) -> Baseline | None:
         """Return the kept baseline of the source; None if there is none."""
         try:
-            kept = json.loads(self._baseline.read_text())
-            tests = tuple(kept["seconds"])
+            kept = _KeptBaseline.model_validate_json(self._baseline.read_bytes())
+            tests = tuple(kept.seconds)
             return Baseline(
                 source=source,
                 image=self._image,
                 toolchain=toolchain,
-                seconds=kept["seconds"],
+                seconds=kept.seconds,
                 executed_by={
-                    path: {int(line): tuple(tests[n] for n in numbers) for line, numbers in lines.items()}
-                    for path, lines in kept["executed_by"].items()
+                    path: {line: tuple(tests[n] for n in numbers) for line, numbers in lines.items()}
+                    for path, lines in kept.executed_by.items()
                 },
             )
-        except (OSError, ValueError, KeyError, IndexError):
+        except (OSError, ValueError, IndexError):
             return None
 
     def keep_baseline(self, baseline: Baseline) -> None:

@@ -64,7 +64,10 @@ async def verify_by_tests(config: TestVerifierRun, run: RunContext) -> RunResult
     started = time.monotonic()
     announce(run)
     verification = TestVerification(config, run)
-    await asyncio.to_thread(verification.read)
+    try:
+        await run.interruptible(asyncio.to_thread(verification.read))
+    except RunStopped as stop:
+        return RunResult.of_stop(stop)
     limits = config.verifier
     runs = TestRuns(
         backend=await open_backend(config.sandbox, run),
@@ -101,11 +104,16 @@ class TestVerification:
         self._resolved: dict[str, bool] = {}
         self._found: dict[TrajectoryId, ScoreRecord] = {}
         """Newest record of each trajectory, over all attempts."""
-        self._tests: dict[str, ExaminedTestRecord] = {}
+        self._tests: dict[TrajectoryId, ExaminedTestRecord] = {}
         """Newest record of each written test by its author, over all attempts."""
 
     def read(self) -> None:
-        """Read the patches, the written tests, and what earlier attempts scored. Raises ConfigError."""
+        """Read the patches, the written tests, and what earlier attempts scored.
+
+        Raises:
+            ConfigError: no run is named, or a named one is not there or wrote no test for these tasks.
+            RunStopped, FencedError, DeliveryError: the attempt must end.
+        """
         if not self._config.runs:
             raise ConfigError(Problem("no run is named: name finished runs to score", "verifier.runs"))
         sources = open_sources(
@@ -130,11 +138,12 @@ class TestVerification:
         ]
         known = set(self._ids.values())
         self._found = {key: record for key, record in scores_of(self._run.run_dir) if key in known}
-        self._tests = dict(_examined(self._run.run_dir))
+        self._tests = {key: test for key, test in _examined(self._run.run_dir) if key in known}
 
     def _patches(self, source: StoredTrajectories) -> Iterator[tuple[str, str, str]]:
         """Yield task, name and patch of each trajectory, and remember who it is."""
         for stored in source.read(source.ids):
+            self._run.check()
             name = str(stored.id)
             self._ids[name] = stored.id
             self._resolved[name] = stored.resolved
@@ -196,11 +205,12 @@ class TestVerification:
 
     def _record_task(self, scores: TaskScores) -> None:
         for test in scores.tests:
-            author = test.examination.test.author
             record = _test_record(test)
-            key = self._ids[author]
-            self._run.sink.emit(TestExamined, source=key.run, ref=_ref(key), test=record)
-            self._tests[author] = record
+            key = self._ids[test.examination.test.author]
+            self._run.sink.emit(
+                TestExamined, source=key.run, source_epoch=key.epoch, ref=_ref(key), test=record
+            )
+            self._tests[key] = record
         for name, counts in scores.counts.items():
             self._record(self._ids[name], counts)
 
@@ -244,7 +254,7 @@ class TestVerification:
     def result(self, started: float) -> RunResult:
         """Return the result; a run without a single score has failed."""
         summary = self.summary(started)
-        toxic = [self._ids[author].key.task_id for author, test in self._tests.items() if test.is_toxic]
+        toxic = [author.key.task_id for author, test in self._tests.items() if test.is_toxic]
         if toxic:
             self._run.alert(
                 "warning",
@@ -287,10 +297,10 @@ def _test_record(test: JudgedTest) -> ExaminedTestRecord:
     )
 
 
-def _examined(run_dir: Path) -> Iterator[tuple[str, ExaminedTestRecord]]:
+def _examined(run_dir: Path) -> Iterator[tuple[TrajectoryId, ExaminedTestRecord]]:
     """Yield author and record of every test that the run's attempts examined, oldest first."""
     for line in read_lines(run_dir / SPOOL_NAME):
         if type_of(line.data) == "test_examined":
             event = TestExamined.model_validate_json(line.data)
             key = RolloutKey(**event.ref.model_dump())
-            yield str(TrajectoryId(run=event.source, epoch=None, key=key)), event.test
+            yield TrajectoryId(run=event.source, epoch=event.source_epoch, key=key), event.test

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 from django.core.management import call_command
@@ -17,6 +18,7 @@ from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import launched, make_user, post
 from webapp.models import Alert, Evaluation, Iteration, Run, Trajectory
 from webapp.permissions import Role
+from webapp.selectors.run.iterations import first_and_last_evaluations
 from webapp.services.run import attempts, runs
 
 pytestmark = pytest.mark.django_db
@@ -142,6 +144,32 @@ def test_one_recipe_from_several_starts_is_one_experiment_with_one_comparison(op
     text = " ".join(re.sub(r"<[^>]+>", " ", table).split())
     assert "quickstart (builtin:quickstart) builtin:quickstart 100" in text
     assert "quickstart (run:7) run:7 100" in text
+    assert "tasks or samples differ" not in text
+    Evaluation.objects.filter(run=made[1]).update(num_samples=3)
+    page = operator.get(f"/experiments/{experiment.pk}/").content.decode()
+    assert "tasks or samples differ" in page
+
+
+def test_of_many_evaluations_the_first_and_the_last_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_dataset()
+    run, claim = launched(runs.create(recipe="quickstart-improve"))
+    stream = Stream()
+    stream.started(total=9)
+    for number in range(9):
+        stream.evaluation(number)
+    post(claim, stream)
+    read: list[int] = []
+    from_db = Evaluation.from_db
+
+    def counted(*given: Any, **named: Any) -> Evaluation:
+        made = from_db(*given, **named)
+        read.append(made.iteration)
+        return made
+
+    monkeypatch.setattr(Evaluation, "from_db", counted)
+    first, last = first_and_last_evaluations([run.pk], "heldout")[run.pk]
+    assert (first.iteration, last.iteration) == (0, 8)
+    assert sorted(read) == [0, 8]
 
 
 @pytest.mark.parametrize("values", ["[]", "run:3", "3"])

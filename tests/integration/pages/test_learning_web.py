@@ -286,6 +286,54 @@ def test_a_launch_that_writes_for_long_counts_as_alive_and_ends_once_it_is_repla
     assert not (path.parent / "engine.pid").exists()
 
 
+def test_a_launch_that_chooses_for_long_counts_as_alive(
+    run: Run, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.TRAINYARD_HOME = str(tmp_path)
+    monkeypatch.setattr(learning, "_PAGE", 2)
+    tuned = runs.create(recipe="quickstart-fine-tune", overrides={"trajectories.runs": [run.pk]})
+    _, claim = launched(tuned)
+    reported: list[str] = []
+    chosen, stored, preparing = learning.choose, learning.stored, attempts.preparing
+
+    def noted(what: str, function: Any) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
+            reported.append(what)
+            return function(*given, **named)
+
+        return call
+
+    monkeypatch.setattr(learning, "choose", noted("choose", chosen))
+    monkeypatch.setattr(learning, "stored", noted("read", stored))
+    monkeypatch.setattr(attempts, "preparing", noted("alive", preparing))
+    folder = rundir.prepare(claim)
+    assert reported == ["choose", "alive", "alive", "alive", "read", "alive"]
+    assert len(list(read_trajectories(folder / TRAJECTORIES_FILE))) == 5
+
+
+def test_a_run_that_is_stopped_while_its_launch_is_prepared_ends_without_a_file(
+    run: Run, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.TRAINYARD_HOME = str(tmp_path)
+    monkeypatch.setattr("webapp.services.run.learning._REPORT_EVERY_S", 0.0)
+    tuned = runs.create(recipe="quickstart-fine-tune", overrides={"trajectories.runs": [run.pk]})
+    _, claim = launched(tuned)
+    stored, written = learning.stored, []
+
+    def stopped(ids: Any) -> Any:
+        runs.stop(run=tuned)
+        for one in stored(ids):
+            written.append(one)
+            yield one
+
+    monkeypatch.setattr(learning, "stored", stopped)
+    lifecycle.start(claim)
+    tuned.refresh_from_db()
+    assert (tuned.state, tuned.reason) == (RunState.STOPPED, "stopped")
+    assert len(written) == 1
+    assert not list((tmp_path / "runs" / str(tuned.pk)).iterdir())
+
+
 def test_two_writers_of_one_file_do_not_mix(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     whole = list(learning.stored(learning.choose(TrajectoryQuery(), seed=0).ids))

@@ -18,6 +18,7 @@ from engine.datasets.curation.handwritten import build_task
 from engine.datasets.curation.measurements import Trial
 from engine.datasets.sources.fetch import fetch_source
 from engine.datasets.store import Dataset, load_dataset
+from engine.datasets.testing.testrun import TestRun
 from engine.errors import DatasetError, PreflightError
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
@@ -141,7 +142,7 @@ async def test_an_interrupted_curation_goes_on_after_the_trials_that_it_made(
     tried: list[str] = []
     try_fault = curate_module._try
 
-    async def stopped(*arguments: Any) -> Trial:
+    async def stopped(*arguments: Any) -> Trial | None:
         if len(tried) == 2:
             raise InterruptedError
         tried.append(arguments[1].mutated)
@@ -155,6 +156,24 @@ async def test_an_interrupted_curation_goes_on_after_the_trials_that_it_made(
     made, _ = await run(home, settings)
     assert len(made.rows) == 3
     assert not set(first) & set(tried[3:])
+
+
+async def test_a_trial_whose_tests_gave_no_report_is_tried_again(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loaded machine is no property of the fault."""
+    tree = write_toy(tmp_path / "loaded")
+    settings = config(home, sources=(str(tree),), output="loaded", train_tasks=1, heldout_tasks=0)
+
+    async def late(*_arguments: object, **_options: object) -> TestRun:
+        return TestRun(timed_out=True, problem="the tests hit their deadline")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(curate_module, "run_tests", late)
+        with pytest.raises(DatasetError, match="no injected fault was noticed"):
+            await run(home, settings)
+    made, _ = await run(home, settings)
+    assert len(made.rows) == 1
 
 
 async def test_one_test_file_that_cannot_be_imported_does_not_cost_the_others(

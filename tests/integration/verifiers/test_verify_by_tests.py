@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -11,15 +12,15 @@ from typing import Any
 import pytest
 
 from engine.config.recipes import resolve
-from engine.config.run import AnyRun, parse_run_config
+from engine.config.run import AnyRun, TestVerifierRun, parse_run_config
 from engine.datasets.store import save_dataset
 from engine.errors import ConfigError
 from engine.events.control import Control
 from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
 from engine.events.types import RunStarted
 from engine.orchestrator import execute
-from engine.orchestrator.context import RunContext
-from engine.orchestrator.verification.verify_by_tests import REPORTS_NAME
+from engine.orchestrator.context import RunContext, RunStopped
+from engine.orchestrator.verification.verify_by_tests import REPORTS_NAME, TestVerification
 from engine.types import TaskRow
 from engine.verifiers.execution_based.runs import TestRuns
 from tests.builders.dataset_builders import (
@@ -178,7 +179,7 @@ def test_patches_are_scored_by_the_repositorys_tests_and_by_written_ones(
     assert [score["resolved"] for score in found.values()] == [True, False, False]
     assert all(score["p_yes"] is None and not score["error"] for score in found.values())
     examined = events(home, "v", "test_examined")
-    assert {event["source"] for event in examined} == {tests_run}
+    assert {(event["source"], event["source_epoch"]) for event in examined} == {(tests_run, 1)}
     by_rejection = sorted((event["test"]["rejection"], event["test"]["good_passed"]) for event in examined)
     assert by_rejection == [("", 0), ("", 1), ("passes", 0)]
     summary = ended["summary"]
@@ -216,6 +217,36 @@ def test_a_later_attempt_scores_what_is_left_without_running_tests_again(
     assert perform(home, "w", config, epoch=3)["state"] == "succeeded"
     assert scores(home, "w") == first
     assert ran == []
+
+
+def test_tests_of_a_testing_run_that_was_started_over_do_not_count(
+    home: Path, row: TaskRow, tests_run: str
+) -> None:
+    shutil.copytree(home / "runs" / tests_run, home / "runs" / "rewritten")
+    finished(home, "21", row.task.id, {GOOD: True, BREAKING: False})
+    config = by_tests(["21"], **{"verifier.tests": ["rewritten"]})
+    assert perform(home, "rewritten-scores", config)["summary"]["tests_toxic"] == 1
+    spool = home / "runs" / "rewritten" / SPOOL_NAME
+    toxic = TOXIC.splitlines()[-1].strip().encode()
+    lines = [
+        line
+        for line in spool.read_bytes().splitlines(keepends=True)
+        if not (b'"trajectory_finished"' in line and toxic in line)
+    ]
+    spool.write_bytes(b"".join(lines))
+    ended = perform(home, "rewritten-scores", config, epoch=2)
+    assert ended["state"] == "succeeded", ended
+    assert (ended["summary"]["tests"], ended["summary"]["tests_toxic"]) == (2, 0)
+
+
+def test_reading_ends_when_the_run_is_stopped(home: Path, row: TaskRow) -> None:
+    finished(home, "22", row.task.id, {GOOD: True})
+    config = by_tests(["22"])
+    assert isinstance(config, TestVerifierRun)
+    with running(home, "unread") as run:
+        run.control.stop("enough")
+        with pytest.raises(RunStopped):
+            TestVerification(config, run).read()
 
 
 def test_tests_that_hang_or_print_megabytes_are_said_clearly(home: Path, row: TaskRow) -> None:

@@ -59,7 +59,20 @@ def test_a_baseline_is_read_back(tmp_path: Path, baseline: Baseline) -> None:
     assert other.baseline(baseline.source, baseline.toolchain) is None
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"seconds": {}, "executed_by": {"a.py": {"1": [0]}}}', "{"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "{}",
+        "[]",
+        "null",
+        '{"seconds": {}, "executed_by": {"a.py": {"1": [0]}}}',
+        '{"seconds": {"t": 1}, "executed_by": {"a.py": {"1": [-1]}}}',
+        '{"seconds": {"t": 1}, "executed_by": {"a.py": [1]}}',
+        '{"seconds": ["t"], "executed_by": {}}',
+    ],
+)
 def test_a_damaged_baseline_is_none(content: str, tmp_path: Path, baseline: Baseline) -> None:
     kept = opened(tmp_path)
     kept.keep_baseline(baseline)

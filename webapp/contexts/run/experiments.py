@@ -54,6 +54,17 @@ class HeldoutRow:
         """Return the change of the solve rate, as a difference of shares."""
         return self.last.solve_rate - self.first.solve_rate
 
+    @property
+    def tasks(self) -> tuple[tuple[object, ...], ...]:
+        """Return dataset, split and numbers of tasks and samples of both evaluations."""
+        config = self.run.config
+        settings = config.get("evaluation") or {}
+        dataset = settings.get("dataset") or (config.get("dataset") or {}).get("name")
+        return tuple(
+            (dataset, settings.get("split"), one.num_tasks, one.num_samples)
+            for one in (self.first, self.last)
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentContext:
@@ -65,6 +76,8 @@ class ExperimentContext:
     page: Page[Run]
     rows: tuple[RunRow, ...]
     heldout: tuple[HeldoutRow, ...]
+    heldout_is_comparable: bool
+    """Whether all evaluations of ``heldout`` have the same numbers of tasks and samples, of one split."""
     charts: Mapping[str, object]
     num_compared: int
     params: Mapping[str, str]
@@ -80,6 +93,7 @@ def build_experiment(
     rewards = run_reads.reward_series([run.pk for run in page.rows], last=5000)
     compared = {run.pk: rewards[run.pk] for run in page.rows if rewards[run.pk]}
     compared = dict(list(compared.items())[:MAX_COMPARED])
+    heldout = _heldout(page.rows)
     chart = comparison_chart(compared, {run.pk: run.name for run in page.rows})
     return ExperimentContext(
         section="experiments",
@@ -87,7 +101,8 @@ def build_experiment(
         experiment=experiment,
         page=page,
         rows=run_rows(list(page.rows), {key: values[-60:] for key, values in rewards.items()}),
-        heldout=_heldout(page.rows),
+        heldout=heldout,
+        heldout_is_comparable=len({tasks for row in heldout for tasks in row.tasks}) <= 1,
         charts=chart.as_json(),
         num_compared=len(compared),
         params=dict(params),

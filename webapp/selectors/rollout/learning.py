@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +17,8 @@ from engine.types import TerminationReason, Verdict
 from webapp.models import Run, Step, Task, TokenBlob, Trajectory
 
 _BATCH = 50
+_PAGE = 20_000
+"""Trajectories that one statement lists."""
 
 
 class _Row(NamedTuple):
@@ -54,16 +56,15 @@ class Chosen:
     """Run and number of its chosen trajectories, by run."""
 
 
-def choose(query: TrajectoryQuery, *, seed: int) -> Chosen:
-    """Return what a query chooses now; the same rows and seed give the same choice."""
-    rows = [
-        _Row(*row)
-        for row in _matching(query)
-        .order_by("pk")
-        .values_list(
-            "pk", "task_key", "run_id", "patch_hash", "generated_tokens", "num_steps", "token_blob__samples"
-        )
-    ]
+def choose(query: TrajectoryQuery, *, seed: int, working: Callable[[], None] | None = None) -> Chosen:
+    """Return what a query chooses now; the same rows and seed give the same choice.
+
+    Args:
+        query: filters and selection.
+        seed: decides the draw.
+        working: called before every page of trajectories that is read; what it raises ends the reading.
+    """
+    rows = list(_listed(query, working))
     found = select(rows, query, seed=seed)
     chosen = found.chosen
     return Chosen(
@@ -77,6 +78,29 @@ def choose(query: TrajectoryQuery, *, seed: int) -> Chosen:
         with_token_ids=sum(row.samples is not None for row in chosen),
         runs=tuple(sorted(Counter(row.run_id for row in chosen).items())),
     )
+
+
+def _listed(query: TrajectoryQuery, working: Callable[[], None] | None) -> Iterator[_Row]:
+    """Yield the trajectories that pass every filter, in ascending order, a page at a time."""
+    matching = _matching(query).order_by("pk")
+    columns = (
+        "pk",
+        "task_key",
+        "run_id",
+        "patch_hash",
+        "generated_tokens",
+        "num_steps",
+        "token_blob__samples",
+    )
+    after = 0
+    while True:
+        if working is not None:
+            working()
+        page = [_Row(*row) for row in matching.filter(pk__gt=after).values_list(*columns)[:_PAGE]]
+        yield from page
+        if len(page) < _PAGE:
+            return
+        after = page[-1].id
 
 
 def _matching(query: TrajectoryQuery) -> QuerySet[Trajectory]:

@@ -180,10 +180,12 @@ def first_and_last_evaluations(
     run_ids: Collection[int], name: str
 ) -> dict[int, tuple[Evaluation, Evaluation]]:
     """Return the first and the newest evaluation of that name of each run that has one."""
-    found: dict[int, tuple[Evaluation, Evaluation]] = {}
-    for row in Evaluation.objects.filter(run_id__in=run_ids, name=name).order_by("iteration"):
-        found[row.run_id] = (found.get(row.run_id, (row, row))[0], row)
-    return found
+    rows = Evaluation.objects.filter(run_id__in=run_ids, name=name)
+    first, last = (
+        {row.run_id: row for row in rows.order_by("run_id", order).distinct("run_id")}
+        for order in ("iteration", "-iteration")
+    )
+    return {run_id: (first[run_id], last[run_id]) for run_id in first.keys() & last.keys()}
 
 
 def get_evaluation(run_id: int, phase: str, iteration: int) -> Evaluation | None:

@@ -29,7 +29,7 @@ ATTEMPTS_WITHIN = timedelta(minutes=10)
 
 
 class SupersededError(Exception):
-    """A newer attempt took the place of one whose process was not started yet."""
+    """An attempt whose process was not started yet was replaced by a newer one, or stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +93,22 @@ def preparing(*, run_id: int, epoch: int) -> None:
     """Record that a worker still prepares the start of an attempt.
 
     Raises:
-        SupersededError: a newer attempt took its place.
+        SupersededError: a newer attempt took its place, or the run is no longer to be started.
     """
-    if not Run.objects.filter(pk=run_id, epoch=epoch).update(heartbeat_at=timezone.now()):
-        raise SupersededError(f"attempt {epoch} of run {run_id} was replaced while it was prepared")
+    starting = Run.objects.filter(pk=run_id, epoch=epoch, state=RunState.STARTING)
+    if not starting.update(heartbeat_at=timezone.now()):
+        raise SupersededError(
+            f"attempt {epoch} of run {run_id} was replaced or stopped while it was prepared"
+        )
+
+
+@transaction.atomic
+def end_unstarted(*, run_id: int, epoch: int) -> bool:
+    """End a run that was asked to stop before this attempt's process was started; return whether it was."""
+    run = Run.objects.select_for_update().get(pk=run_id)
+    if (run.epoch, run.state) != (epoch, RunState.STOPPING):
+        return False
+    return give_up(run_id=run_id, to=RunState.STOPPED, reason="stopped")
 
 
 @transaction.atomic

@@ -89,8 +89,7 @@ def provide(config: Mapping[str, Any], folder: Path, *, working: Callable[[], No
     found = query_of(config)
     if found is None or path.exists():
         return
-    working()
-    chosen = learning.choose(found[0], seed=found[1])
+    chosen = learning.choose(found[0], seed=found[1], working=working)
     write_trajectories(path, _reporting(learning.stored(chosen.ids), working))
 
 
