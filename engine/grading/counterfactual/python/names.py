@@ -12,7 +12,14 @@ EQUALITIES = frozenset({
     "assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual",
     "assertSequenceEqual", "assertMultiLineEqual", "failUnlessEqual",
 })  # fmt: skip
-"""Methods that compare their first two arguments by ``==``."""
+"""Methods that pass where their first two arguments are equal."""
+PLAIN_EQUALITIES = frozenset({
+    "assertEqual", "assertEquals", "failUnlessEqual", "assertListEqual", "assertTupleEqual",
+})  # fmt: skip
+"""Those of ``EQUALITIES`` that compare by ``==`` alone.
+
+``assertSequenceEqual`` takes a tuple for a list, ``assertSetEqual`` asks for differences, others use ``!=``.
+"""
 ALMOST_EQUALITIES = frozenset({"assertAlmostEqual", "assertAlmostEquals", "failUnlessAlmostEqual"})
 """Methods that compare numbers within a tolerance."""
 ARRAY_EQUALITIES = frozenset({

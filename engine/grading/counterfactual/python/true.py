@@ -21,11 +21,16 @@ from engine.grading.counterfactual.python.functions import TestFunction, dotted
 from engine.grading.counterfactual.python.literals import Edit, Shown, literal_edits
 from engine.grading.counterfactual.python.operands import EXACT, Operand
 from engine.grading.counterfactual.python.source import PythonSource
+from engine.grading.counterfactual.python.test_cases import has_plain_equality
 
 _MAX_MUTANTS = 12
 _MAX_OPERANDS = 100
 _MAX_NEIGHBOURS = 6
 _MAX_BYTES = 400
+_ATOMS = (
+    ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set,
+)  # fmt: skip
+"""Expressions that need no parentheses beside an operator."""
 
 
 def true_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
@@ -43,8 +48,11 @@ def _mutants(source: PythonSource, function: TestFunction, kind: MutantKind) -> 
     """Yield a mutant for each equality with a constant in a function."""
     seen: set[int] = set()
     found = 0
+    has_methods = has_plain_equality(source, function.name)
     for operand, expectation in islice(Expectations(source, function), _MAX_OPERANDS):
         if id(operand.within) in seen or found == _MAX_MUTANTS:
+            continue
+        if isinstance(operand.within, ast.Expr) and not has_methods:
             continue
         edits = _edits(source, operand, expectation, kind)
         mutant = source.mutant(function.name, operand.within, edits, kind) if edits else None
@@ -64,7 +72,7 @@ def _edits(source: PythonSource, operand: Operand, found: Expectation, kind: Mut
         case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]) as test):
             edit = source.start(test), source.end(test)
         case ast.Expr(value=ast.Call(func=ast.Attribute() as method, args=[left, right, *_]) as call):
-            if not dotted(call).startswith("self.") or method.attr not in names.EQUALITIES:
+            if not dotted(call).startswith("self.") or method.attr not in names.PLAIN_EQUALITIES:
                 return ()
             edit, called = (source.start(left), source.end(right)), method
         case _:
@@ -72,7 +80,7 @@ def _edits(source: PythonSource, operand: Operand, found: Expectation, kind: Mut
     result = right if operand.node is left else left
     if not neighbours or _is_constant(source, result):
         return ()
-    shown, listed = source.text(result), ", ".join(neighbours)
+    shown, listed = _as_operand(source, result), ", ".join(neighbours)
     if kind is MutantKind.NEAR:
         name, sides = "assertIn", (shown, " in ", f"[{listed}]")
     else:
@@ -80,8 +88,16 @@ def _edits(source: PythonSource, operand: Operand, found: Expectation, kind: Mut
         name, sides = "assertEqual", (place, " == ", str(len(neighbours)))
     if called is None:
         return [(*edit, "".join(sides))]
+    if source.defines(name):
+        return ()
     end = source.end(called)
     return [(end - len(called.attr), end, name), (*edit, f"{sides[0]}, {sides[2]}")]
+
+
+def _as_operand(source: PythonSource, node: ast.expr) -> str:
+    """Return the source text of an expression as an operand of any operator."""
+    text = source.text(node)
+    return text if isinstance(node, _ATOMS) else f"({text})"
 
 
 def _neighbours(source: PythonSource, cell: ast.expr, operand: Operand) -> list[str]:

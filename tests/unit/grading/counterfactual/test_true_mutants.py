@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unittest
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from tests.unit.grading.counterfactual.catalogue import (
     true_mutants_of,
 )
 
-_METHOD = "class TestIt(unittest.TestCase):\n    def test_it(self):\n        "
+_CLASS = "class TestIt({}):\n    def test_it(self):\n        "
+_METHOD = f"import unittest\n{_CLASS.format('unittest.TestCase')}"
+_HERE = f"from {__name__} import CaselessCase\n"
 
 
 class _Near(int):
@@ -28,6 +31,18 @@ class _Near(int):
         return not self == other
 
     __hash__ = int.__hash__
+
+
+class CaselessCase(unittest.TestCase):
+    """Base class of tests with a meaning of equality of its own."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(method)
+        self.addTypeEqualityFunc(str, self._compare)
+
+    def _compare(self, first: str, second: str, msg: object = None) -> None:
+        if first.lower() != second.lower():
+            self.fail(str(msg))
 
 
 @pytest.mark.parametrize("solution", SOLUTIONS)
@@ -50,6 +65,9 @@ def test_what_passes_a_test_passes_it_with_all_of_its_true_mutants(case: str, so
         "def test_it():\n    for _ in range(2):\n        assert [solve(3), 2] == [9, 2]\n",
         f"{_METHOD}self.assertEqual(solve(2), 4)\n",
         f"{_METHOD}self.assertEqual(4, solve(2), 'no')\n",
+        f"{_METHOD}self.assertListEqual([solve(3), 2], [9, 2])\n",
+        f"from unittest import TestCase as T\nclass Base(T): pass\n{_CLASS.format('Base')}"
+        "self.assertEqual(solve(2), 4)\n",
     ],
 )
 def test_a_number_that_is_equal_to_its_neighbours_passes_the_true_test_alone(test: str, error: int) -> None:
@@ -94,3 +112,36 @@ def test_parameters_and_tables_stay() -> None:
     table = "@pytest.mark.parametrize('a, b', [(1, 2)])\ndef test_it(a, b):\n    assert f(a) == b\n"
     loop = "def test_it():\n    for a, b in [(1, 2), (3, 4)]:\n        assert f(a) == b\n"
     assert [one.before for source in (table, loop) for one in true_mutants_of(source)] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("test", "solution"),
+    [
+        (f"{_METHOD}self.assertSequenceEqual(solve(2), [2, 4])\n", lambda value: (value, value * 2)),
+        (f"{_HERE}{_CLASS.format('CaselessCase')}self.assertEqual(solve(2), 'four')\n", lambda _: "Four"),
+        (
+            f"{_HERE}class Base(CaselessCase): pass\n{_CLASS.format('Base')}"
+            "self.assertEqual(solve(2), 'four')\n",
+            lambda _: "FOUR",
+        ),
+    ],
+)
+def test_a_solution_that_an_assertion_method_accepts_passes_its_true_test(test: str, solution: Any) -> None:
+    source = test.encode()
+    assert failures(source, solution) == {}
+    assert failures(apply_mutants(source, true_mutants_of(test)), solution) == {}
+    wanted = [one for one in mutants_of(test) if one.kind is MutantKind.NEAR]
+    assert [one for one in wanted if not failures(apply_mutants(source, [one]), solution)] == []
+
+
+@pytest.mark.parametrize(
+    "result", ["(solve(2) or 4)", "(solve(2) if solve(1) else 0)", "(solve(2)\n        + 0)", "(lambda: 4)()"]
+)
+def test_a_solution_fails_what_is_wanted_beside_a_compound_result(result: str) -> None:
+    for test in (f"def test_it():\n    assert {result} == 4\n", f"{_METHOD}self.assertEqual({result}, 4)\n"):
+        source = test.encode()
+        assert failures(source, lambda value: value * value) == {}
+        assert failures(apply_mutants(source, true_mutants_of(test)), lambda value: value * value) == {}
+        wanted = [one for one in mutants_of(test) if one.kind is MutantKind.NEAR]
+        passed = [one.after for one in wanted if not failures(apply_mutants(source, [one]), lambda x: x * x)]
+        assert passed == []
