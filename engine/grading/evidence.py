@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,9 @@ from engine.types import TaskAnswer, TaskRow, TestKind, TestOutcome, TestResult
 
 NO_RECORD = "pytest left no record of tests"
 _PASSING = frozenset({"PASSED", "XFAIL", "XPASS"})
+_FAILING = frozenset({"FAILED", "ERROR"})
+_ADDRESS = re.compile(r"\b0x[0-9a-f]+")
+"""Addresses of objects in the names of tests, which differ from run to run."""
 _SUMMARY = "=== short test summary info ==="
 SEVERITY = tuple(outcome.upper() for outcome in testrun.SEVERITY)
 """Outcomes in a record, in order of increasing severity."""
@@ -71,6 +75,9 @@ class Judgement:
     signs: tuple[str, ...] = ()
     """Contradictions of the sources of evidence in the patch's favour: signs of tampering as those of
     ``Evidence``, whatever ``passed`` is."""
+    overlooked: tuple[str, ...] = ()
+    """Failed tests beside the script's success (see ``overlooked``). They fail the run, unless they are known
+    from runs of the gold patch."""
     reward: float | None = None
     """Reward of a rule that grades beyond passed or failed."""
 
@@ -147,9 +154,19 @@ def unconfirmed_success(evidence: Evidence) -> tuple[str, ...]:
     outcomes = evidence.record.outcomes.values()
     if not any(outcome in _PASSING for outcome in outcomes):
         return ("the script succeeded, but no test passed",)
-    if any(outcome in ("FAILED", "ERROR") for outcome in outcomes):
-        return ("the script succeeded, but tests failed",)
     return ()
+
+
+def overlooked(evidence: Evidence) -> tuple[str, ...]:
+    """Return a phrase for each test that failed although the script succeeded; none without a record.
+
+    Scripts may ignore the exit code of pytest, and code under test may change it.
+    """
+    if not evidence.record_wanted or evidence.record is None:
+        return ()
+    outcomes = evidence.record.outcomes.items()
+    failed = (_ADDRESS.sub("0x", test) for test, outcome in outcomes if outcome in _FAILING)
+    return tuple(dict.fromkeys(f"{test} failed" for test in failed))
 
 
 def recorded_tests(evidence: Evidence) -> tuple[TestResult, ...]:

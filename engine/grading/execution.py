@@ -55,12 +55,12 @@ class RunResult:
 
     @property
     def signs(self) -> tuple[str, ...]:
-        """Return the signs of tampering that an honest project's own tests may give as well."""
-        return (*self.evidence.signs, *self.judgement.signs)
+        """Return the signs that honest projects' own tests may give: of tampering, and ignored failures."""
+        return (*self.evidence.signs, *self.judgement.signs, *self.judgement.overlooked)
 
     def cleared(self, known: Collection[str]) -> RunResult:
         """Return the run judged without signs that are known from runs of the gold patch."""
-        if self.verdict is not Verdict.TAMPERED:
+        if not self.signs:
             return self
         verdict, detail = _verdict(self.evidence, self.judgement, known)
         return replace(self, verdict=verdict, detail=detail)
@@ -70,8 +70,9 @@ class RunResult:
         """Return the reward of the run: 1 when it passed, else that of a rule with partial rewards."""
         if self.verdict is Verdict.PASSED:
             return 1.0
-        partial = self.judgement.reward if self.verdict is Verdict.FAILED else None
-        return partial if partial is not None else 0.0
+        if self.verdict is not Verdict.FAILED or self.judgement.passed:
+            return 0.0
+        return self.judgement.reward or 0.0
 
 
 class RunExecutor:
@@ -265,6 +266,8 @@ def _verdict(
     signs = [sign for sign in (*evidence.signs, *judgement.signs) if sign not in known_signs]
     if signs:
         return Verdict.TAMPERED, f"signs of tampering: {named(signs)}"
+    if failed := [one for one in judgement.overlooked if one not in known_signs]:
+        return Verdict.FAILED, f"the script succeeded, but {named(failed)}"
     if judgement.passed and not evidence.problem:
         return Verdict.PASSED, ""
     return Verdict.FAILED, ": ".join(part for part in (evidence.problem, judgement.detail) if part)

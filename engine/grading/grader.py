@@ -75,8 +75,7 @@ class _Passed:
     @property
     def needs_reference(self) -> bool:
         """Return whether the reference of the row decides anything."""
-        doubtful = self.first.verdict is Verdict.TAMPERED
-        return self.checked or doubtful or bool(excused(self.grade.tests))
+        return self.checked or bool(self.first.signs) or bool(excused(self.grade.tests))
 
     async def cleared(self, signs: Collection[str]) -> _Passed:
         """Return the submission judged without signs of tampering that the gold patch gives, too."""
@@ -243,7 +242,7 @@ class Grader:
     async def _concluded(self, passed: _Passed, reference: Reference | None) -> Grade:
         """Return the grade of a patch whose first run passed, or may have."""
         began = time.monotonic()
-        if passed.first.verdict is Verdict.TAMPERED:
+        if passed.first.signs:
             passed = await passed.cleared(reference.signs if reference is not None else (VERIFIER_FAILED,))
         if passed.first.score <= 0:
             return passed.grade

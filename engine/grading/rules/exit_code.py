@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.config.rollout import GradingConfig
-from engine.grading.evidence import Evidence, Judgement, recorded_tests, unconfirmed_success
+from engine.grading.evidence import Evidence, Judgement, overlooked, recorded_tests, unconfirmed_success
 from engine.types import TaskRow
 
 
@@ -14,4 +14,6 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
         return Judgement(
             passed=False, tests=tests, detail=f"the tests ended with exit code {evidence.exit_code}"
         )
-    return Judgement(passed=True, tests=tests, signs=unconfirmed_success(evidence))
+    return Judgement(
+        passed=True, tests=tests, signs=unconfirmed_success(evidence), overlooked=overlooked(evidence)
+    )

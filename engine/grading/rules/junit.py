@@ -9,7 +9,15 @@ from collections.abc import Mapping
 
 from engine.config.rollout import GradingConfig
 from engine.datasets.testing.testrun import TestCase, junit_address
-from engine.grading.evidence import Evidence, Judgement, describe, required, unconfirmed, unconfirmed_success
+from engine.grading.evidence import (
+    Evidence,
+    Judgement,
+    describe,
+    overlooked,
+    required,
+    unconfirmed,
+    unconfirmed_success,
+)
 from engine.types import TaskAnswer, TaskRow, TestKind, TestOutcome, TestResult
 
 _GOOD = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
@@ -66,7 +74,7 @@ def _signs(answer: TaskAnswer, evidence: Evidence) -> tuple[str, ...]:
         return ()
     wanted = [test for test, _ in required(answer) if "::" in test]
     if not wanted or evidence.record is None:
-        return unconfirmed_success(evidence)
+        return (*unconfirmed_success(evidence), *overlooked(evidence))
     outcomes = {junit_address(test): outcome for test, outcome in evidence.record.outcomes.items()}
     unseen = (test for test in wanted if outcomes.get(junit_address(test)) not in _CONFIRMED)
     return tuple(unconfirmed(test) for test in unseen)

@@ -1,10 +1,10 @@
 """Rule: a number written by the verifier script, as in Harbor: ``reward.txt``, or ``reward.json`` with names.
 
 Of several numbers ``reward`` counts where it is there, else their mean. It passed at 1; what is below is the
-reward, within 0 and 1. Where the script ran pytest, a full reward over failed tests, or any over none, is not
-believed; nor is the reward of a verifier that somebody stopped. A full reward of a verifier that ends with
-another exit code than 0, as when it could not write a lower one, is a sign of tampering where the solution's
-runs can show that the verifier always ends so.
+reward, within 0 and 1. Where the script ran pytest, no reward over no tests is believed, and no full one over
+failed tests that do not fail under the gold patch as well; nor is the reward of a verifier that somebody
+stopped. A full reward of a verifier that ends with another exit code than 0, as when it could not write a
+lower one, is a sign of tampering where the solution's runs can show that the verifier always ends so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from engine.config.rollout import GradingConfig
 from engine.datasets.curation.solution import has_solution
-from engine.grading.evidence import Evidence, Judgement, recorded_tests, unconfirmed_success
+from engine.grading.evidence import Evidence, Judgement, overlooked, recorded_tests, unconfirmed_success
 from engine.types import TaskAnswer, TaskRow
 
 VERIFIER_FAILED = "the verifier gave a full reward, but ended with an error"
@@ -44,7 +44,14 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
     signs = unconfirmed_success(evidence) if reward > 0 and not partial else ()
     if reward >= 1 and evidence.exit_code != 0 and has_solution(row) and not row.answer.own_box:
         signs = (*signs, VERIFIER_FAILED)
-    return Judgement(passed=reward >= 1, tests=tests, detail=detail, reward=reward, signs=signs)
+    return Judgement(
+        passed=reward >= 1,
+        tests=tests,
+        detail=detail,
+        reward=reward,
+        signs=signs,
+        overlooked=overlooked(evidence) if reward >= 1 else (),
+    )
 
 
 def reward_files(answer: TaskAnswer) -> list[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.integration.adversary.frame import EVERY, Layer, Submission, code
 from tests.integration.adversary.output import FORGED
+from tests.integration.adversary.several import with_ignored_test
 
 EXIT_0 = "import os\nos._exit(0)\n"
 _ATEXIT = f"""
@@ -24,4 +27,8 @@ FAMILY = (
     _ends("pytest.exit", "import pytest\npytest.exit('done', returncode=0)\n"),
     _ends("pytest.skip", "import pytest\npytest.skip(allow_module_level=True)\n"),
     _ends("atexit", _ATEXIT),
+    replace(
+        _ends("atexit where the script ignores a test", _ATEXIT, ("exit code", "reward")),
+        task=with_ignored_test("def test_passes():\n    pass\n\n\ndef test_fails():\n    raise ValueError\n"),
+    ),
 )

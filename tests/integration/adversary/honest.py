@@ -12,7 +12,7 @@ from dataclasses import replace
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, new_file, patched
 from tests.integration.adversary.frame import PASSED, STILL_BROKEN, TAMPERED, Layer, Submission, code
-from tests.integration.adversary.several import with_several_tests
+from tests.integration.adversary.several import with_ignored_test, with_several_tests
 from tests.integration.adversary.unittests import with_unittest
 
 FAILED = frozenset({Verdict.FAILED})
@@ -98,6 +98,17 @@ def test_closes_what_is_open():
         except OSError:
             pass
 """
+_NEVER_PASSED = "def test_passes():\n    pass\n\n\ndef test_fails():\n    raise ValueError\n"
+_WITHOUT_EXTRA = """from toy import numbers
+
+
+def check():
+    assert not hasattr(numbers, "EXTRA")
+
+
+test_it_is_small = lambda: check()
+"""
+"""A test that cannot be made false, so that no false run of the gold patch tells that it is ignored."""
 _PROJECTS: Mapping[str, Mapping[str, str]] = {
     "hooks by exec": {"tests/conftest.py": _BY_EXEC},
     "a tracer and a profiler of its own": {"toy/tracing.py": _TRACING, "tests/conftest.py": _TRACED},
@@ -158,6 +169,17 @@ FAMILY = (
         for one, layer in (
             (_right("solved"), Layer.COUNTERFACTUAL),
             (_wrong("not solved", STILL_BROKEN + "# tried\n"), Layer.EVIDENCE),
+        )
+    ),
+    *(
+        replace(one, rules=("exit code", "reward"), task=with_ignored_test(content))
+        for one, content in (
+            (_right("a test is ignored that no solution passes"), _NEVER_PASSED),
+            (
+                replace(_right("fails a test that is ignored", after="EXTRA = 1\n"), ends=FAILED),
+                _WITHOUT_EXTRA,
+            ),
+            (_wrong("solves nothing where a test is ignored", STILL_BROKEN + "# tried\n"), _NEVER_PASSED),
         )
     ),
     *(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from engine.types import GradeRule, TaskRow
@@ -19,6 +20,35 @@ _OTHERS = {
 CONTENT = "from toy.numbers import clamp, mean, positives\n" + "".join(
     f"\n\ndef {name}():\n    {body}\n" for name, body in {**_OTHERS, **FIXED}.items()
 )
+
+
+OPTIONAL = "tests/test_optional.py"
+
+
+def with_ignored_test(content: str) -> Callable[[TaskRow], TaskRow]:
+    """Return the function that adds tests to a task in script, whose outcomes its script ignores."""
+
+    def task(row: TaskRow) -> TaskRow:
+        scripts = {
+            path: _ignoring(text) for path, text in row.answer.test_files.items() if path.endswith(".sh")
+        }
+        command = row.answer.test_command
+        answer = replace(
+            row.answer,
+            test_files={**row.answer.test_files, **scripts, OPTIONAL: content},
+            test_command=command if scripts else _ignoring(command),
+        )
+        return replace(row, answer=answer)
+
+    return task
+
+
+def _ignoring(script: str) -> str:
+    """Return a script in which a second call of pytest, after the first, decides nothing."""
+    lines = script.split("\n")
+    at = next(number for number, line in enumerate(lines) if "-m pytest" in line)
+    ignored = f"{lines[at].replace(FILE, OPTIONAL)} || true"
+    return "\n".join([*lines[:at], ignored, *lines[at:]])
 
 
 def with_several_tests(row: TaskRow) -> TaskRow:

@@ -95,7 +95,7 @@ def test_exit_code_0_must_be_confirmed(outcomes: dict[str, str] | None, passed: 
     seen = None if outcomes is None else record(outcomes)
     found = judge(GradeRule.EXIT_CODE, Evidence(exit_code=0, record_wanted=True, record=seen))
     assert found.passed
-    assert bool(found.signs) is not passed
+    assert bool(found.signs or found.overlooked) is not passed
     assert judge(GradeRule.EXIT_CODE, Evidence(exit_code=0)).passed
     assert not judge(GradeRule.EXIT_CODE, Evidence(exit_code=None)).passed
 
@@ -212,12 +212,24 @@ def test_a_full_reward_over_failed_tests_is_not_believed() -> None:
     failed = Evidence(
         rewards={"reward": 1.0}, record_wanted=True, record=record({"a": "PASSED", "b": "FAILED"})
     )
-    assert judge(GradeRule.REWARD_FILE, failed).signs
+    assert judge(GradeRule.REWARD_FILE, failed).overlooked == ("b failed",)
     partial = Evidence(
         rewards={"reward": 0.5}, record_wanted=True, record=record({"a": "PASSED", "b": "FAILED"})
     )
     found = judge(GradeRule.REWARD_FILE, partial)
     assert (found.passed, found.signs, found.reward) == (False, (), 0.5)
+
+
+def test_failed_tests_beside_a_success_are_told_apart_by_name() -> None:
+    at_first, later = (
+        judge(
+            GradeRule.EXIT_CODE,
+            Evidence(exit_code=0, record_wanted=True, record=record({"a": "PASSED", test: "FAILED"})),
+        )
+        for test in ("t[<X at 0x7f12>]", "t[<X at 0x7f34>]")
+    )
+    assert at_first.overlooked == later.overlooked == ("t[<X at 0x>] failed",)
+    assert at_first.signs == ()
 
 
 NONCES = Nonces(start="trainyard-s", end="trainyard-e", folder="/tmp/f", key="k", token="t")
