@@ -26,7 +26,6 @@ else:
     sys.path[:1] = [] if _IS_ISOLATED else [os.getcwd()]
 
 __unittest = True  # frames of this file are left out of tracebacks
-RECORDER = begin(UNITTEST)
 
 
 class Result(unittest.TextTestResult):
@@ -94,6 +93,9 @@ class Program(unittest.TestProgram):
                 RECORDER.finish(int(end.code or 0))
             raise
 
+
+# It watches its own classes as well, so they come first.
+RECORDER = begin((*UNITTEST, "__main__", "trainyard_recorder", "trainyard_guard"))
 
 if __name__ == "__main__":
     sys.argv[0] = "%s -m unittest" % sys.executable.rpartition("/")[2]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.types import GradeRule, TaskRow
-from tests.integration.adversary.frame import Layer, Submission, code, in_call
+from engine.types import GradeRule, TaskRow, Verdict
+from tests.integration.adversary.frame import STOPPED, TAMPERED, Layer, Submission, code, in_call
 from tests.integration.adversary.several import FILE
 
 _CONTENT = """import unittest
@@ -64,9 +64,14 @@ def with_unittest(row: TaskRow) -> TaskRow:
     return replace(row, answer=answer)
 
 
-def _of(name: str, patch: str, layer: Layer) -> Submission:
+def _of(name: str, patch: str, layer: Layer, ends: frozenset[Verdict] = STOPPED) -> Submission:
     return Submission(
-        name=f"unittest, {name}", patch=patch, layer=layer, rules=("exit code",), task=with_unittest
+        name=f"unittest, {name}",
+        patch=patch,
+        layer=layer,
+        rules=("exit code",),
+        ends=ends,
+        task=with_unittest,
     )
 
 
@@ -91,6 +96,22 @@ FAMILY = (
         "a result without failures",
         code("import unittest\nunittest.TextTestResult.wasSuccessful = lambda self: True\n"),
         Layer.EVIDENCE,
+    ),
+    _of(
+        "failures that the recorder takes for passes",
+        code("import __main__\n__main__.Result.addFailure = lambda self, test, _: self.addSuccess(test)\n"),
+        Layer.WATCH,
+        TAMPERED,
+    ),
+    _of(
+        "a recorder that notes passes alone",
+        code(
+            "import atexit, os, trainyard_recorder\n"
+            "trainyard_recorder.Recorder.note = lambda self, test, _: self._send(b'PASSED', test)\n"
+            "atexit.register(os._exit, 0)\n"
+        ),
+        Layer.WATCH,
+        TAMPERED,
     ),
     _of(
         "outcomes that it reports itself",
