@@ -10,7 +10,8 @@ from engine.grading.running.placement import commands
 from engine.types import GradeRule, TaskAnswer
 
 _UNITTEST = re.compile(
-    r"(\bpython(?!2)[\w.]*[\"']?(?:[ \t]+-(?!m)\S+(?:[ \t]+[\w:]+)?)*?)[ \t]+-m[ \t]+unittest(?![\w.])"
+    r"(\bpython(?!2|3\.[0-5](?!\d))[\w.]*"
+    r"[\"']?(?:[ \t]+-(?!m)\S+(?:[ \t]+[\w:]+)?)*?)[ \t]+-m[ \t]+unittest(?![\w.])"
 )
 _WITHOUT_NAMES = frozenset({GradeRule.EXIT_CODE, GradeRule.REWARD_FILE})
 """Rules that take the names of tests from records alone; others read those that ``unittest`` prints."""
