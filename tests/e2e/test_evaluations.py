@@ -72,10 +72,13 @@ def test_a_submission_is_checked_and_downloaded(page: Page, screenshots: Path) -
     page.goto(f"/evaluations/{run.pk}/eval:heldout/0/")
     page.click("text=Submission…")
     checks = page.locator("section[aria-labelledby=findings-title]")
+    expect(checks).to_contain_text("Not checked yet")
+    page.get_by_role("button", name="Check").click()
     expect(checks).to_contain_text("info.report is empty")
     page.get_by_label("Technical report").fill("https://example.org/report")
     page.get_by_label("Name", exact=True).fill("Toy agent")
     page.get_by_role("button", name="Check").click()
+    expect(checks).to_contain_text("finding")
     expect(checks).not_to_contain_text("info.report is empty")
     page.screenshot(path=screenshots / "evaluation-submission.png", full_page=True)
     with page.expect_download() as download:

@@ -45,14 +45,15 @@ def test_the_archive_passes_the_checks_that_the_page_shows() -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks, FIRST)
     reader, address = client(Role.OPERATOR), f"/evaluations/{run.pk}/eval:heldout/0/submission/"
-    blank = unescape(reader.get(address).content.decode())
+    assert "Not checked yet" in reader.get(address).content.decode()
+    blank = unescape(reader.get(address, {"check": "on"}).content.decode())
     assert "info.report is empty" in blank
     assert "statements of the checklist that nobody confirmed" in blank
     assert (
         f"/evaluations/{run.pk}/eval:heldout/0/submission/"
         in reader.get(f"/evaluations/{run.pk}/eval:heldout/0/").content.decode()
     )
-    page = reader.get(address, DESCRIBED)
+    page = reader.get(address, {**DESCRIBED, "check": "on"})
     assert "test_output.txt" in page.content.decode(), "these rollouts have no log"
     answer = reader.get(page.context["zip_url"], DESCRIBED)
     folder, files = unpacked(answer.content)
@@ -121,7 +122,7 @@ def test_a_rule_selects_the_attempt_and_an_oracle_may_not() -> None:
         refused = reader.get(address, choice)
         assert refused.status_code == 422
         assert message in refused.json()["detail"]
-        page = reader.get(f"/evaluations/{run.pk}/eval:heldout/0/submission/", choice)
+        page = reader.get(f"/evaluations/{run.pk}/eval:heldout/0/submission/", {**choice, "check": "on"})
         assert message in unescape(page.content.decode())
         zipped = reader.get(f"/evaluations/{run.pk}/eval:heldout/0/submission.zip", choice)
         assert zipped.status_code == 404

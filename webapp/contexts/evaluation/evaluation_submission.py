@@ -87,6 +87,8 @@ class SubmissionContext:
     """Verifiers' runs that judged these rollouts."""
     testers: tuple[Verifier, ...]
     """Verifiers' runs that ran tests on their patches."""
+    checked: bool
+    """Whether a check was asked for: it reads every step of every submitted rollout."""
     findings: tuple[str, ...]
     error: str
     """Reason why there are no files; empty without one."""
@@ -120,9 +122,9 @@ def submission_of(point: Point, params: Mapping[str, str]) -> Submission:
 def build_submission(point: Point, params: Mapping[str, str]) -> SubmissionContext:
     """Return the page."""
     submission, error = submission_of(point, params), ""
-    findings: list[str] = []
+    checked, findings = "check" in params, list[str]()
     try:
-        findings = submission.findings()
+        findings = submission.findings() if checked else []
     except (ConfigError, MissingScoreError) as problem:
         error = str(problem)
     known = verifiers(point)
@@ -137,6 +139,7 @@ def build_submission(point: Point, params: Mapping[str, str]) -> SubmissionConte
         rules=tuple(name for name in RULES if name != ORACLE.name),
         verifiers=tuple(one for one in known if not one.by_tests),
         testers=tuple(one for one in known if one.by_tests),
+        checked=checked,
         findings=tuple(findings),
         error=error,
         zip_url=reverse("evaluation-submission-zip", args=address),
