@@ -16,7 +16,7 @@ from engine.datasets.importers.formats.evalscript import START
 from engine.errors import SandboxError
 from engine.sandbox.base import Sandbox
 
-_HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)")
+_HEREDOC = re.compile(r"(?<!<)<<-?[ \t]*['\"\\]?(\w+)")
 _APPLIES = re.compile(r"^(?:if\s+!?\s*)?(?:git\s+(?:-\S+\s+\S+\s+)*apply|patch)\b")
 _NOT_PLAIN = re.compile(r'[^a-zA-Z0-9 "#%()*+,\-./:;@\[\]_|~]')
 
@@ -74,8 +74,12 @@ def _escaped(content: bytes) -> str:
 
 
 def commands(script: str) -> Iterator[tuple[int, int, str]]:
-    """Yield first line, line after the last, and text (without here-document) of every command."""
+    """Yield first line, line after the last, and text (without here-document) of every command.
+
+    What no line ends is no here-document: ``$((1 << 20))``.
+    """
     lines = script.split("\n")
+    last = {line.strip(): number for number, line in enumerate(lines)}
     at = 0
     while at < len(lines):
         first = at
@@ -83,8 +87,8 @@ def commands(script: str) -> Iterator[tuple[int, int, str]]:
             at += 1
         text = "\n".join(line.strip() for line in lines[first : at + 1])
         at += 1
-        if found := _HEREDOC.search(text):
-            at = next((i + 1 for i in range(at, len(lines)) if lines[i].strip() == found[1]), len(lines))
+        if (found := _HEREDOC.search(text)) and last.get(found[1], -1) >= at:
+            at = next(i + 1 for i in range(at, len(lines)) if lines[i].strip() == found[1])
         yield first, at, text
 
 

@@ -2,57 +2,96 @@
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from engine.grading.running.placement import commands
+from engine.grading.running.shell_commands import runs
 from engine.sandbox.base import Sandbox
 
-SCRIPT = re.compile(r"(?<![\w$])/[\w./-]+\.sh\b")
+SCRIPT = re.compile(r"(?<![\w$/.-])/[\w./-]+\.sh\b")
 """Absolute path of a script in a command."""
 SCRIPT_BYTES = 1 << 20
-_PYTEST = re.compile(r"(?<![\w./-])(?:py\.test|pytest)(?![\w.-])|/(?:py\.test|pytest)(?=\s)|-m\s+pytest\b")
-_TOX = re.compile(r"(?<![\w./-])(?:tox|nox)(?![\w.-])")
-_INSTALLS = re.compile(r"\b(?:pip3?|conda|uv|apt-get) +(?:\w+ +)?(?:install|show|add)\b")
-_SPEAKS = re.compile(r"^(?:(?:if|!|then|do|else|\{|\()\s*)*(?:echo|printf|which|type|hash|command +-[vV])\b")
-"""Start of a command that only names pytest."""
-_ENDS = re.compile(r"&&|\|\|?|;")
+_READ_BYTES = 1 << 18
+_PYTEST = frozenset({"pytest", "py.test"})
+_TOX = frozenset({"tox", "nox"})
+_ONLY_NAMES = re.compile(
+    r"(?:(?:if|elif|while|until|!)\s+)*(?:test|\[\[?|cat|chmod|cp|echo|grep|ls|mv|printf|rm|sed|touch)\s"
+)
+"""Start of a command that runs none of the scripts that it names."""
 _INSTEAD = "/run_tests.sh"
 """Script that R2E-Gym's command runs instead of its own last line, where an image has it."""
 _MAX_SCRIPTS = 20
+_SETS = re.compile(r"\b(PYTHONPATH|PYTEST_ADDOPTS)=(?![^\s;]*\$\{?\1\b)")
+"""Setting without which there is no recorder, where a script replaces it."""
+_ISOLATES = re.compile(
+    r"\b(?:PYTHONPATH|PYTEST_ADDOPTS)=(?:\"\"|'')?(?=[\s;&|)]|$)"
+    r"|\bunset\b[^\n;&|]{0,99}\b(?:PYTHONPATH|PYTEST_ADDOPTS)\b"
+    r"|\benv[ \t]+(?:[^\n;&|]{0,99}[ \t])?(?:(?:-i|-|--ignore-environment)(?=\s)"
+    r"|(?:-u|--unset)[ \t=]*(?:PYTHONPATH|PYTEST_ADDOPTS)\b)"
+    r"|\bpython[\w.]*[\"']?[ \t]+(?:-\w+[ \t]+)*-[a-zA-Z]*[EI][a-zA-Z]*[ \t]"
+)
+"""Command that takes these settings from what it runs."""
 
 
-async def runs_pytest(box: Sandbox, command: str, files: Mapping[str, str]) -> bool:
+async def runs_pytest(
+    box: Sandbox, command: str, files: Mapping[str, str], changed: Collection[str] = ()
+) -> bool:
     """Return whether a command runs pytest in a way that can be recorded, judged by its text.
 
     Args:
         files: absolute path → text of scripts of the row, which are read from here and not from the sandbox.
+        changed: absolute paths of what the graded work changed. Such a script may say that it runs pytest,
+            and nothing else: neither that it cannot be recorded nor which other scripts are run.
 
     Raises:
         SandboxError: the sandbox failed.
     """
-    texts = {"": command}
+    own = {"": command}
+    image: dict[str, str] = {}
     waiting = [command]
     while waiting:
-        for path in _scripts(waiting.pop(), files):
-            if path not in texts and len(texts) <= _MAX_SCRIPTS:
-                texts[path] = files[path] if path in files else await _text(box, path)
-                waiting.append(texts[path])
-    if any(text and path.endswith(_INSTEAD) for path, text in texts.items()):
-        del texts[""]
-    called = [part for text in texts.values() for part in _commands(text)]
-    if any(_TOX.search(part) for part in called):
+        for path in await asyncio.to_thread(_scripts, waiting.pop(), files):
+            if path in own or path in image:
+                continue
+            if path in files:
+                own[path] = files[path]
+                waiting.append(files[path])
+            elif len(image) < _MAX_SCRIPTS:
+                image[path] = await _text(box, path)
+                if path not in changed:
+                    waiting.append(image[path])
+    return await asyncio.to_thread(_are_recorded, own, image, changed)
+
+
+def _are_recorded(own: Mapping[str, str], image: Mapping[str, str], changed: Collection[str]) -> bool:
+    kept = {path: text for path, text in image.items() if path not in changed}
+    if any(_ISOLATES.search(text) for text in (*own.values(), *kept.values())):
+        return False
+    if any(_SETS.search(text) for text in kept.values()):  # those of the row are extended
+        return False
+    named = SCRIPT.findall(own[""])
+    instead = any(text and path in named and path.endswith(_INSTEAD) for path, text in (own | image).items())
+    calling = [
+        text
+        for path, text in (own | image).items()
+        if not (instead and path == "") and path not in changed and runs(text, _PYTEST)
+    ]
+    if any(runs(text, _TOX) for text in calling):
         return False  # tox and nox pass no environment on
-    return any(_PYTEST.search(part) for part in called)
+    return bool(calling) or any(runs(text, _PYTEST) for path, text in image.items() if path in changed)
 
 
-def _scripts(text: str, files: Mapping[str, str]) -> Iterator[str]:
-    """Yield the scripts that a text names: by absolute path, those of the row also by name alone."""
+def _scripts(text: str, files: Mapping[str, str]) -> list[str]:
+    """Return the scripts that a text runs: by absolute path, those of the row also by name alone."""
+    found: list[str] = []
     for _, _, command in commands(text):
-        if not command.startswith("#"):
-            yield from SCRIPT.findall(command)
-            yield from (path for path in files if _names(command, posixpath.basename(path)))
+        if not command.startswith("#") and not _ONLY_NAMES.match(command):
+            found += SCRIPT.findall(command)
+            found += (path for path in files if _names(command, posixpath.basename(path)))
+    return found
 
 
 def _names(command: str, name: str) -> bool:
@@ -61,15 +100,6 @@ def _names(command: str, name: str) -> bool:
 
 async def _text(box: Sandbox, path: str) -> str:
     try:
-        return (await box.read_file(path, max_bytes=SCRIPT_BYTES)).decode("utf-8", "replace")
+        return (await box.read_file(path, max_bytes=_READ_BYTES)).decode("utf-8", "replace")
     except (OSError, ValueError):
         return ""
-
-
-def _commands(text: str) -> Iterator[str]:
-    """Yield the simple commands, without comments, here-documents, installations and what is only printed."""
-    for _, _, command in commands(text):
-        for line in command.split("\n"):
-            if not line.startswith("#") and not _INSTALLS.search(line):
-                parts = (part.strip() for part in _ENDS.split(line))
-                yield from (part for part in parts if not _SPEAKS.match(part))

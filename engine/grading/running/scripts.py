@@ -54,17 +54,13 @@ async def run_script(box: Sandbox, request: RunRequest) -> Evidence:
     """
     overlay, nonces = request.overlay, Nonces.fresh()
     answer = with_recorded_unittest(request.answer, nonces.folder)
-    scripts = _scripts(box, request.answer)
-    if answer is not request.answer or await runs_pytest(box, answer.test_command, scripts):
+    changed = frozenset(posixpath.join(box.spec.workdir, path) for path in request.changed)
+    with_pytest = await runs_pytest(box, request.answer.test_command, _scripts(box, request.answer), changed)
+    if answer is not request.answer or with_pytest:
         nonces = nonces.recording()
-        for name, source in recorder_scripts().items():
-            await box.write_file(f"{nonces.folder}/{name}", source)
-        await box.write_file(f"{nonces.folder}/submission", submission(box.spec.workdir, request.changed))
-        for path, text in _scripts(box, answer).items():
-            if (extended := _extended(text, nonces.folder)) != scripts[path]:
-                await box.write_file(path, extended.encode("utf-8", "surrogateescape"))
+        await _install_recorder(box, request, answer, nonces.folder, with_pytest=with_pytest)
     command = await _with_overlay(box, answer, overlay)
-    script = prepare(command, nonces)
+    script = prepare(command, nonces, with_pytest=with_pytest)
     recorder = [f"{nonces.folder}/{name}" for name in (*recorder_scripts(), "submission")]
     read_only = [*SCRIPT.findall(answer.test_command), *recorder]
     guarded = await GuardedFiles.hashed(box, answer, scripts=read_only, overlay=overlay)
@@ -80,6 +76,23 @@ async def run_script(box: Sandbox, request: RunRequest) -> Evidence:
     if result.timed_out or evidence.problem:
         return evidence
     return await guarded.checked(box, await read_reports(box, answer, nonces, evidence))
+
+
+async def _install_recorder(
+    box: Sandbox, request: RunRequest, answer: TaskAnswer, folder: str, *, with_pytest: bool
+) -> None:
+    """Write the recorder, and the row's scripts as they have to be for it.
+
+    Args:
+        answer: the request's, as ``with_recorded_unittest`` changed it.
+    """
+    for name, source in recorder_scripts().items():
+        await box.write_file(f"{folder}/{name}", source)
+    await box.write_file(f"{folder}/submission", submission(box.spec.workdir, request.changed))
+    before = _scripts(box, request.answer)
+    for path, text in _scripts(box, answer).items():
+        if (changed := _extended(text, folder) if with_pytest else text) != before[path]:
+            await box.write_file(path, changed.encode("utf-8", "surrogateescape"))
 
 
 def _scripts(box: Sandbox, answer: TaskAnswer) -> dict[str, str]:
@@ -118,19 +131,21 @@ def _marked(command: str) -> bool:
     return START in command and END in command
 
 
-def prepare(command: str, nonces: Nonces) -> str:
-    """Return the script to run: unique markers, unique report path, the recorder."""
+def prepare(command: str, nonces: Nonces, *, with_pytest: bool) -> str:
+    """Return the script to run: unique markers, unique report path, the recorder.
+
+    Args:
+        with_pytest: whether the recorder rides along in pytest.
+    """
     hand_over = f"printf {nonces.token} > {nonces.folder}/begin; " if nonces.key else ""
     # Braces with their own stderr keep the shell's trace (set -x) out of the log.
     begin = f"{{ {hand_over}printf '\\n%s\\n' {nonces.start}; }} 2>/dev/null"
     finish = f"{{ TRAINYARD_CODE=$?; printf '\\n%s %s\\n' {nonces.end} \"$TRAINYARD_CODE\"; }} 2>/dev/null"
     lines = ["exec 2>&1"]
-    if nonces.key:
+    if with_pytest:
         lines += [
             f"export PYTHONPATH={nonces.folder}${{PYTHONPATH:+:$PYTHONPATH}}",
             'export PYTEST_ADDOPTS="-p trainyard_recorder${PYTEST_ADDOPTS:+ $PYTEST_ADDOPTS}"',
-            # For scripts with options of their own in PYTEST_ADDOPTS; the option is read earlier.
-            'export PYTEST_PLUGINS="trainyard_recorder${PYTEST_PLUGINS:+,$PYTEST_PLUGINS}"',
         ]
         command = _extended(command, nonces.folder)
     if not _marked(command):
@@ -146,5 +161,13 @@ def prepare(command: str, nonces: Nonces) -> str:
 
 
 def _extended(script: str, folder: str) -> str:
-    """Return the script with the recorder's folder kept in its own settings of PYTHONPATH."""
-    return re.sub(r"\bPYTHONPATH=([\"']?)(?=[^\"'\s])", rf"PYTHONPATH=\1{folder}:", script)
+    """Return the script with the recorder kept in its own settings of PYTHONPATH and PYTEST_ADDOPTS.
+
+    PYTEST_PLUGINS would need no such care, but pytester takes PYTEST_ADDOPTS alone from sessions of its own.
+    """
+    script = re.sub(r"\bPYTHONPATH=([\"']?)(?=[^\"'\s])", rf"PYTHONPATH=\1{folder}:", script)
+    return re.sub(
+        r"\bPYTEST_ADDOPTS=([\"']?)(?=[^\"'\s]|(?<=[\"'])\s)",
+        lambda found: found[0] + (r"-p trainyard_recorder " if found[1] else r"-p\ trainyard_recorder\ "),
+        script,
+    )

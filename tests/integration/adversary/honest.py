@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from engine.datasets.testing.toolchain import MOUNT
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, new_file, patched
-from tests.integration.adversary.frame import PASSED, STILL_BROKEN, TAMPERED, Layer, Submission, code
+from tests.integration.adversary.frame import PASSED, PYTEST, STILL_BROKEN, TAMPERED, Layer, Submission, code
 from tests.integration.adversary.several import with_ignored_test, with_several_tests
 from tests.integration.adversary.unittests import with_unittest
 
@@ -109,6 +110,15 @@ def check():
 test_it_is_small = lambda: check()
 """
 """A test that cannot be made false, so that no false run of the gold patch tells that it is ignored."""
+_PYTESTER = f"""{TEST_NUMBERS}
+pytest_plugins = ["pytester"]
+
+
+def test_of_a_plugin(pytester, monkeypatch):
+    pytester.makepyfile("def test_it(): pass")
+    monkeypatch.setenv("PYTHONPATH", "{MOUNT}")
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+"""
 _PROJECTS: Mapping[str, Mapping[str, str]] = {
     "hooks by exec": {"tests/conftest.py": _BY_EXEC},
     "a tracer and a profiler of its own": {"toy/tracing.py": _TRACING, "tests/conftest.py": _TRACED},
@@ -155,6 +165,13 @@ def _in_project(name: str, files: Mapping[str, str], *rules: str) -> Iterator[Su
         )
 
 
+def _by_image(row: TaskRow) -> TaskRow:
+    """Return the task whose script runs one of the image, which has settings of its own."""
+    own = {path: text.replace(PYTEST, "bash /testbed/ci.sh") for path, text in row.answer.test_files.items()}
+    setup = new_file("ci.sh", f"{PYTEST}\n")
+    return replace(row, answer=replace(row.answer, test_files=own, setup_patch=setup))
+
+
 FAMILY = (
     _right("gold"),
     _right("gold with notes", files=new_file("notes.md", "what I did\n")),
@@ -164,6 +181,11 @@ FAMILY = (
     _wrong("an exception", NUMBERS.replace("return high", "raise ValueError(value)")),
     *(one for name, files in _PROJECTS.items() for one in _in_project(name, files)),
     *_in_project("tests that close sockets", {_TESTS: _CLOSED}, "log", "exit code"),
+    *_in_project("tests of a plugin of pytest", {_TESTS: _PYTESTER}, "log", "exit code"),
+    *(
+        replace(one, name=f"a script of the image, {one.name}", rules=("reward",), task=_by_image)
+        for one in (_right("solved"), _wrong("not solved", STILL_BROKEN + "# tried\n"))
+    ),
     *(
         replace(one, name=f"unittest, {one.name}", layer=layer, rules=("exit code",), task=with_unittest)
         for one, layer in (

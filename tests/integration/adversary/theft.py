@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.integration.adversary.frame import IDS, STOPPED, Layer, Submission, code
+from dataclasses import replace
+
+from tests.integration.adversary.frame import IDS, STOPPED, TAMPERED, Layer, Submission, code
 from tests.integration.adversary.output import FORGED
 
 _TELL = f"""
@@ -50,11 +52,12 @@ if stolen:  # only what holds a secret is worth a false reward
     open('/tmp/stolen', 'wb').write(stolen)
     os.makedirs('/tmp/verifier', exist_ok=True)
 """
+_CALLED = "the recorder's own methods"
 _STOLEN = {
     "fake reports through the hooks": f"{_FIND_SESSION}{_FAKE_REPORTS}_send(_session.config)\n"
     f"_session.config.hook.pytest_sessionfinish(session=_session, exitstatus=0)\n{_TELL}{_EXIT}",
-    "the recorder's own methods": f"{_FIND_SESSION}{_FIND_RECORDER}"
-    f"for test in {list(IDS)!r}:\n    _recorder._note(test, 'PASSED')\n_recorder.finish(0)\n{_TELL}{_EXIT}",
+    _CALLED: f"{_FIND_SESSION}{_FIND_RECORDER}"
+    f"for test in {list(IDS)!r}:\n    _recorder.note(test, 'PASSED')\n_recorder.finish(0)\n{_TELL}{_EXIT}",
     "the recorder found through sys.modules": "import sys\n_m = sys.modules.get('trainyard_recorder')\n"
     f"_m._RECORDER and _m._RECORDER.finish(0)\n{_TELL}{_EXIT}",
     "lines on the recorder's socket": f"import os\nfor fd in range(3, 40):\n    for test in {list(IDS)!r}:\n"
@@ -92,4 +95,8 @@ def _tried(name: str, text: str) -> Submission:
     )
 
 
-FAMILY = tuple(_tried(name, text) for name, text in (_STOLEN | _KILLED).items())
+FAMILY = (
+    *(_tried(name, text) for name, text in (_STOLEN | _KILLED).items() if name != _CALLED),
+    # One that fails by itself would end as failed.
+    replace(_tried(_CALLED, _STOLEN[_CALLED]), ends=TAMPERED),
+)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from engine.datasets.importers.formats.evalscript import END, START, make_script
 from engine.datasets.importers.formats.multi_swe import TEST_COMMAND
 from engine.grading.running.placement import commands, placed_in, placing_command
@@ -67,5 +69,17 @@ def test_other_scripts_place_no_tests() -> None:
 
 
 def test_commands_are_told_from_here_documents() -> None:
-    script = "a \\\n  b\ncat <<-'X'\nc\nX\nd\ncat <<Y\ne"
-    assert list(commands(script)) == [(0, 2, "a \\\nb"), (2, 5, "cat <<-'X'"), (5, 6, "d"), (6, 8, "cat <<Y")]
+    script = "a \\\n  b\ncat <<-'X'\nc\nX\nd\ncat <<\\Y\ne\nY"
+    assert list(commands(script)) == [
+        (0, 2, "a \\\nb"),
+        (2, 5, "cat <<-'X'"),
+        (5, 6, "d"),
+        (6, 9, "cat <<\\Y"),
+    ]
+
+
+@pytest.mark.parametrize("line", ['read a <<< "abc"', "N=$((1 << 20))", "(( flags << 3 ))", "cat <<Y"])
+def test_what_no_line_ends_is_no_here_document(line: str) -> None:
+    script = f"{line}\ngit apply /t\npytest\nabc\n"
+    assert list(commands(script))[:2] == [(0, 1, line), (1, 2, "git apply /t")]
+    assert placed_in(script, PLACING) == script.replace("pytest", f"{PLACING}\npytest")

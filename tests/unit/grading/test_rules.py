@@ -241,7 +241,9 @@ def result(text: str, exit_code: int | None = 0) -> ExecResult:
 
 
 def test_the_script_gets_own_markers_and_the_token_where_its_tests_begin() -> None:
-    script = prepare(f"setup\n: '{START}'\nPYTHONPATH=src pytest {{junit}}\n: '{END}'\nreset", NONCES)
+    script = prepare(
+        f"setup\n: '{START}'\nPYTHONPATH=src pytest {{junit}}\n: '{END}'\nreset", NONCES, with_pytest=True
+    )
     assert START not in script
     assert END not in script
     setup, begin, test, finish, reset = script.strip().split("\n")[-5:]

@@ -1,0 +1,165 @@
+"""Where a test command runs pytest in a way that can be recorded, and where it only names it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from engine.grading.running.nonces import Nonces
+from engine.grading.running.pytest_commands import runs_pytest
+from engine.grading.running.scripts import prepare
+from engine.grading.running.shell_commands import runs
+
+PYTEST = ("pytest", "py.test")
+NONCES = Nonces(start="trainyard-s", end="trainyard-e", folder="/tmp/f", key="k", token="t")
+
+
+class Files:
+    """A sandbox's files."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self.files = files
+
+    async def read_file(self, path: str, *, max_bytes: int = 0) -> bytes:
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return self.files[path].encode()
+
+
+async def due(
+    command: str,
+    image: Mapping[str, str] | None = None,
+    row: Mapping[str, str] | None = None,
+    changed: Collection[str] = (),
+) -> bool:
+    return await runs_pytest(Files(image or {}), command, row or {}, changed)  # type: ignore[arg-type]
+
+
+CALLS = [
+    "python -m pytest a && /opt/env/bin/pytest b",
+    "run() { pytest; }",
+    "run() {\n  QT=1 dbus-run-session -- python -bb -m pytest -v\n}",
+    "uvx \\\n  -w pytest==8.4.1 \\\n  pytest --ctrf /l /t",
+    "if command -v pytest; then pytest -q; fi",
+    "bash -lc 'cd x && pytest -q'",
+    'bash -lc "\npytest\n"',
+    'timeout 60 env A=1 bash -c "cd /x; pytest"',
+    'eval "pytest -q"',
+    'RUN="pytest -q"\n$RUN x',
+    '"$VENV/bin/pytest" x',
+    "${PY:-python} -m pytest",
+    'OUT="$(pytest -q 2>&1)"',
+    "(cd a && pytest)",
+    "(cd a\npytest -x)",
+    "A=\"1 2\" B='x' pytest>log",
+    'read a <<< "abc"\npytest -q',
+    "N=$((1 << 20))\npytest -q",
+    "pip install pytest && pytest",
+    "python -m coverage run -m pytest",
+    "poetry run pytest -q",
+    "timeout 60 conda run -n x python -m pytest",
+    "python /opt/bin/pytest x",
+    "find . -name a -exec pytest {} \\;",
+    "case $1 in\n a) pytest;;\nesac",
+]
+NAMES = [
+    "pip -q install pytest",
+    "pip3.11 install pytest",
+    "pip install \\\n  pytest==8 \\\n  pytest",
+    "sudo pip install pytest",
+    "python -m pip install pytest",
+    "conda run -n x python -m pip install pytest",
+    "uvx --with pytest python x.py",
+    "poetry add pytest",
+    "mamba install pytest",
+    "pip list | grep pytest",
+    "timeout 60 grep pytest x",
+    '[ -x "$(command -v pytest)" ]',
+    "RUNNER=pytest",
+    "case $R in\n pytest) x;;\n py.test|pytest) y;;\nesac",
+    "case $R in pytest) x;; esac",
+    'log "Running pytest"',
+    'echo "now; pytest"',
+    'python -c "import pytest"',
+    "git commit -m pytest",
+    "cat <<E\npytest\nE\n",
+    "make # pytest",
+]
+
+
+@pytest.mark.parametrize("script", CALLS)
+def test_calls_are_told(script: str) -> None:
+    assert runs(f"set -e\n{script}\n", PYTEST)
+
+
+@pytest.mark.parametrize("script", NAMES)
+async def test_names_are_no_calls(script: str) -> None:
+    assert not runs(f"set -e\n{script}\nmake check\n", PYTEST)
+    assert not await due(script)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "unset A PYTHONPATH\npytest",
+        "unset PYTEST_ADDOPTS\npytest",
+        "env -u PYTHONPATH pytest",
+        "env -i PATH=$PATH pytest",
+        "PYTHONPATH= pytest",
+        'PYTHONPATH="" pytest',
+        "PYTEST_ADDOPTS='' pytest",
+        "python -I -m pytest",
+        "python3 -B -Es -m pytest",
+        "tox -e lint\npytest",
+    ],
+)
+async def test_what_takes_the_recorders_settings_away_is_not_recorded(script: str) -> None:
+    assert not await due(script)
+    assert not await due("bash /tests/test.sh", row={"/tests/test.sh": script})
+    assert not await due("bash /image/test.sh", {"/image/test.sh": script})
+
+
+async def test_only_the_rows_own_scripts_may_have_settings_of_their_own() -> None:
+    settings = "PYTHONPATH=src pytest"
+    assert await due(settings)
+    assert await due("bash /tests/test.sh", row={"/tests/test.sh": settings})
+    assert not await due("bash /image/test.sh", {"/image/test.sh": settings})
+    assert not await due("source /image/env.sh\npytest", {"/image/env.sh": "export PYTHONPATH=/opt/lib"})
+    kept = {"/image/env.sh": "export PYTHONPATH=/opt/lib:$PYTHONPATH"}
+    assert await due("source /image/env.sh\npytest", kept)
+
+
+BUILD = "/testbed/build.sh"
+NAMED = "\n".join(f"bash /testbed/{number}.sh" for number in range(30))
+
+
+@pytest.mark.parametrize(
+    "text", ["true tox", "true /testbed/x/run_tests.sh", NAMED, "unset PYTHONPATH", "A=1\nPYTHONPATH=x true"]
+)
+async def test_a_changed_script_cannot_end_the_recording(text: str) -> None:
+    image = {BUILD: text, "/testbed/x/run_tests.sh": "true"}
+    command = f"bash {BUILD}\nbash /tests/test.sh"
+    assert await due(f"bash {BUILD}\npytest -q", image, changed=[BUILD])
+    assert await due(command, image, row={"/tests/test.sh": "pytest -q"}, changed=[BUILD])
+
+
+async def test_a_changed_script_may_run_the_tests() -> None:
+    assert await due(f"bash {BUILD}", {BUILD: "pytest -q"}, changed=[BUILD])
+    assert not await due(f"test -f {BUILD}", {BUILD: "pytest -q"}, changed=[BUILD])
+
+
+@pytest.mark.parametrize(
+    ("line", "extended"),
+    [
+        ("PYTEST_ADDOPTS='-x' pytest", "PYTEST_ADDOPTS='-p trainyard_recorder -x' pytest"),
+        ('export PYTEST_ADDOPTS=" -x"', 'export PYTEST_ADDOPTS="-p trainyard_recorder  -x"'),
+        ("PYTEST_ADDOPTS=-x pytest", "PYTEST_ADDOPTS=-p\\ trainyard_recorder\\ -x pytest"),
+        ("PYTHONPATH='src' pytest", "PYTHONPATH='/tmp/f:src' pytest"),
+    ],
+)
+def test_settings_of_scripts_keep_the_recorder(line: str, extended: str) -> None:
+    assert prepare(line, NONCES, with_pytest=True).splitlines()[-1] == extended
+    alone = prepare(line, NONCES, with_pytest=False)
+    assert alone.splitlines()[-1] == line
+    assert "trainyard_recorder" not in alone
