@@ -72,11 +72,12 @@ def _are_recorded(own: Mapping[str, str], image: Mapping[str, str], changed: Col
         return False
     if any(_SETS.search(text) for text in kept.values()):  # those of the row are extended
         return False
+    texts = {**own, **image}
     named = SCRIPT.findall(own[""])
-    instead = any(text and path in named and path.endswith(_INSTEAD) for path, text in (own | image).items())
+    instead = any(text and path in named and path.endswith(_INSTEAD) for path, text in texts.items())
     calling = [
         text
-        for path, text in (own | image).items()
+        for path, text in texts.items()
         if not (instead and path == "") and path not in changed and runs(text, _PYTEST)
     ]
     if any(runs(text, _TOX) for text in calling):
