@@ -19,6 +19,8 @@ _IDLE = {
 }  # fmt: skip
 """Settings of policies that no judge reads."""
 
+TRAINING_SPLITS = ("train", "imported")
+"""Splits of tasks to learn from."""
 
 RunNames = tuple[Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")], ...]
 
@@ -84,8 +86,11 @@ class JudgementsConfig(Section):
     called."""
     off_policy: RunNames = ()
     """Runs of other policies; their pairs are taken besides (SWE-Gym's mixture)."""
-    phases: tuple[Text, ...] = ()
+    phases: tuple[Text, ...] = ("train",)
     """Phases whose trajectories are used: ``train``, ``eval:heldout``, …; empty uses all."""
+    splits: tuple[Text, ...] = TRAINING_SPLITS
+    """Splits of the tasks whose trajectories are used; empty uses all. A judge that learned the outcomes of
+    held-out tasks must not select among their rollouts."""
     part: Literal["trajectory", "patch"] = "trajectory"
     """Part that the judge reads, as in ``verifier.part``."""
     extra: int = Field(default=0, ge=0)

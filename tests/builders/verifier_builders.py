@@ -38,8 +38,10 @@ class Source:
             yield sink
 
 
-def roll_out(sink: SpoolSink, task_id: str, index: int, *, passed: bool = True, **ended: Any) -> None:
-    ref = TrajectoryRef(iteration=0, phase="train", task_id=task_id, index=index)
+def roll_out(
+    sink: SpoolSink, task_id: str, index: int, *, passed: bool = True, phase: str = "train", **ended: Any
+) -> None:
+    ref = TrajectoryRef(iteration=0, phase=phase, task_id=task_id, index=index)
     sink.emit(TrajectoryStarted, ref=ref)
     said = f"I mend {task_id[0]}{index}."
     sink.emit(

@@ -31,6 +31,8 @@ class ReportOut(Schema):
     """Reason why there are no curves, or not those of every rule."""
     verifier: int | None
     tests: int | None
+    regression_only: bool
+    """Whether ``eb`` and ``hybrid`` compare passes of regression tests alone: no written tests were run."""
     budgets: list[dict[str, Any]]
     """Approximate: from rollouts made with a larger budget."""
     repositories: list[dict[str, Any]]

@@ -48,6 +48,9 @@ class StoredTrajectory:
     """A finished trajectory as a verifier reads it, and its verdict."""
 
     id: TrajectoryId
+    instance_id: str
+    split: str
+    """Split of its task."""
     transcript: Transcript
     resolved: bool
     submitted: bool
@@ -102,9 +105,14 @@ class StoredTrajectories:
             if row is None:
                 continue
             transcript = Transcript(problem=row.task.problem_statement, turns=turns, patch=event["patch"])
-            resolved = event["verdict"] == Verdict.PASSED
-            submitted = event["termination"] == TerminationReason.SUBMITTED
-            yield StoredTrajectory(id=found, transcript=transcript, resolved=resolved, submitted=submitted)
+            yield StoredTrajectory(
+                id=found,
+                instance_id=row.task.instance_id,
+                split=row.split,
+                transcript=transcript,
+                resolved=event["verdict"] == Verdict.PASSED,
+                submitted=event["termination"] == TerminationReason.SUBMITTED,
+            )
 
     @cached_property
     def rows(self) -> Mapping[str, TaskRow]:

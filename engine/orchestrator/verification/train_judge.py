@@ -1,25 +1,50 @@
 """Training of a judge: graded trajectories of finished runs ─▶ pairs ─▶ judgements ─▶ fine-tuning.
 
-The prompts are those that the judge is given later (``engine.verifiers.execution_free``); the answer alone is
+The first attempt writes the pairs that it chose into the run folder; later ones train on the same. The
+prompts are those that the judge is given later (``engine.verifiers.execution_free``); the answer alone is
 learned. The checkpoint is used as any other: ``policy.checkpoint=run:N`` of a verifier's run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
 
 from engine.config.run import JudgeTrainingRun
-from engine.config.verifier import JudgementsConfig
+from engine.config.verifier import TRAINING_SPLITS, JudgementsConfig
 from engine.errors import ConfigError, DatasetError, Problem
+from engine.files import atomic_write
 from engine.models.chat.base import Chat, Message
 from engine.orchestrator.context import RunContext, RunResult
 from engine.orchestrator.fine_tune import imitate
-from engine.orchestrator.verification.stored_trajectories import StoredTrajectories, open_sources
+from engine.orchestrator.verification.stored_trajectories import (
+    StoredTrajectories,
+    TrajectoryId,
+    open_sources,
+)
 from engine.tokens import TokenRecord
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.sft.examples import Example, Examples, heldout_instances
 from engine.verifiers.execution_free.prompts import ANSWER_END, ANSWER_START, ANSWERS
-from engine.verifiers.execution_free.training_set import Labelled, choose, examples
+from engine.verifiers.execution_free.training_set import Labelled, Pair, choose, examples
+from engine.verifiers.execution_free.transcripts import Transcript
+
+PAIRS_NAME = "judgements.json"
+"""File of a run folder with the pairs that the first attempt chose."""
+_NO_TRANSCRIPT = Transcript(problem="", turns=(), patch="")
+
+
+class _Chosen(NamedTuple):
+    origin: str
+    trajectory: str
+    epoch: int | None
+
+
+_ChosenPair = tuple[_Chosen, _Chosen]
+_PAIRS = TypeAdapter(list[_ChosenPair])
 
 
 async def train_judge(config: JudgeTrainingRun, run: RunContext) -> RunResult:
@@ -32,12 +57,28 @@ async def train_judge(config: JudgeTrainingRun, run: RunContext) -> RunResult:
     return await imitate(config, run, lambda trainer: _examples(config, run, trainer))
 
 
-def labelled(source: StoredTrajectories, origin: str) -> Iterator[Labelled]:
-    """Yield the graded trajectories of a run, without those whose task is unknown."""
-    for stored in source.read(source.ids):
+def labelled(
+    source: StoredTrajectories,
+    origin: str,
+    *,
+    splits: Collection[str] = (),
+    wanted: Collection[TrajectoryId] | None = None,
+) -> Iterator[Labelled]:
+    """Yield the graded trajectories of a run, without those whose task is unknown.
+
+    Args:
+        source: the run's trajectories.
+        origin: ``on_policy`` or ``off_policy``.
+        splits: splits of the tasks; empty yields all.
+        wanted: trajectories to yield; None yields all.
+    """
+    for stored in source.read(source.ids if wanted is None else wanted):
+        if splits and stored.split not in splits:
+            continue
         yield Labelled(
             key=str(stored.id),
             task_id=stored.id.key.task_id,
+            instance_id=stored.instance_id,
             origin=origin,
             transcript=stored.transcript,
             resolved=stored.resolved,
@@ -45,21 +86,79 @@ def labelled(source: StoredTrajectories, origin: str) -> Iterator[Labelled]:
         )
 
 
-def _labelled(config: JudgementsConfig, run: RunContext) -> Iterator[Labelled]:
+def _open(config: JudgementsConfig, run: RunContext) -> list[tuple[str, StoredTrajectories]]:
+    """Return the sources with their origins."""
     if not config.on_policy and not config.off_policy:
         message = "no run is named: name finished runs here, in off_policy, or in both"
         raise ConfigError(Problem(message, "judgements.on_policy"))
-    for origin in ("on_policy", "off_policy"):
-        names, setting = getattr(config, origin), f"judgements.{origin}"
-        for source in open_sources(run, names, setting=setting, phases=config.phases):
-            yield from labelled(source, origin)
+    return [
+        (origin, source)
+        for origin in ("on_policy", "off_policy")
+        for source in open_sources(
+            run, getattr(config, origin), setting=f"judgements.{origin}", phases=config.phases
+        )
+    ]
+
+
+def _pairs(config: JudgeTrainingRun, run: RunContext) -> list[Pair]:
+    """Return the pairs that the first attempt chose."""
+    sources = _open(config.judgements, run)
+    path = run.run_dir / PAIRS_NAME
+    try:
+        chosen = _PAIRS.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        chosen = _choose(config, run, sources)
+        atomic_write(path, _PAIRS.dump_json(chosen).decode())
+    wanted = {one for pair in chosen for one in pair}
+    found: dict[_Chosen, Labelled] = {}
+    for origin, source in sources:
+        ids = {name for name in source.ids if _Chosen(origin, str(name), name.epoch) in wanted}
+        epochs = {str(name): name.epoch for name in ids}
+        for one in labelled(source, origin, wanted=ids):
+            run.check()
+            found[_Chosen(origin, one.key, epochs[one.key])] = one
+    if missing := wanted - found.keys():
+        raise DatasetError(
+            f"{len(missing)} of the {len(wanted)} trajectories that the first attempt chose are gone, such "
+            f"as {next(iter(missing)).trajectory}: start a new run, which chooses anew"
+        )
+    return [(found[first], found[second]) for first, second in chosen]
+
+
+def _choose(
+    config: JudgeTrainingRun, run: RunContext, sources: Sequence[tuple[str, StoredTrajectories]]
+) -> list[_ChosenPair]:
+    """Return pairs of the stored trajectories, of which no transcript is held."""
+    settings = config.judgements
+    epochs: dict[str, int | None] = {}
+    others = [name for name in settings.splits if name not in TRAINING_SPLITS]
+    if others or not settings.splits:
+        run.alert(
+            "warning",
+            "judge_of_other_splits",
+            f"the judge learns outcomes of tasks of {', '.join(others) or 'every split'} "
+            "(judgements.splits): Best@K of these tasks is inflated where it selects",
+        )
+
+    def candidates() -> Iterator[Labelled]:
+        for origin, source in sources:
+            epochs.update({str(one): one.epoch for one in source.ids})
+            for one in labelled(source, origin, splits=settings.splits):
+                run.check()
+                yield replace(one, transcript=_NO_TRANSCRIPT)
+
+    def named(one: Labelled) -> _Chosen:
+        return _Chosen(one.origin, one.key, epochs[one.key])
+
+    pairs = choose(candidates(), seed=config.seed, extra=settings.extra)
+    return [(named(first), named(second)) for first, second in pairs]
 
 
 def _examples(config: JudgeTrainingRun, run: RunContext, trainer: AsyncTrainer) -> Examples:
     settings, chat = config.judgements, trainer.chat.without_thinking()
-    chosen = choose(_labelled(settings, run), seed=config.seed, extra=settings.extra)
-    tasks = sorted({one.task_id for pair in chosen for one in pair})
-    heldout = heldout_instances(tasks, config.trainer.heldout_share, config.seed)
+    chosen = _pairs(config, run)
+    instances = (one.instance_id for pair in chosen for one in pair)
+    heldout = heldout_instances(instances, config.trainer.heldout_share, config.seed)
     replies = {answer: chat.reply_ids(f"{ANSWER_START}{answer}{ANSWER_END}") for answer in ANSWERS}
     too_long: list[str] = []
     judgements = examples(
@@ -75,7 +174,7 @@ def _examples(config: JudgeTrainingRun, run: RunContext, trainer: AsyncTrainer) 
         run.check()
         record = _record(chat, one.messages[:-1], replies[ANSWERS[0] if one.resolved else ANSWERS[1]])
         example = Example(trajectory=number, task_id=one.task_id, records=(record,))
-        (found.heldout if one.task_id in heldout else found.train).append(example)
+        (found.heldout if one.instance_id in heldout else found.train).append(example)
         found.rendered += 1
         found.cut += one.shortened > 0
     for _ in too_long:
@@ -84,7 +183,7 @@ def _examples(config: JudgeTrainingRun, run: RunContext, trainer: AsyncTrainer) 
         raise DatasetError(
             f"no pair of a right and a wrong trajectory is left to train on ({len(chosen)} found, "
             f"{len(too_long)} trajectories too long): name runs whose tasks have both outcomes, or set "
-            "judgements.extra or trainer.max_tokens higher"
+            "judgements.extra or trainer.max_tokens higher; only tasks of judgements.splits are used"
         )
     return found
 

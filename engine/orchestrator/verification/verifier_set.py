@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from engine.config.verifier import TRAINING_SPLITS
 from engine.errors import TrainyardError
 from engine.models.opening import open_model
 from engine.orchestrator.verification.stored_trajectories import StoredTrajectories
@@ -75,7 +76,7 @@ def _all_labelled(options: argparse.Namespace, origin: str, unknown: list[str]) 
     for run in getattr(options, origin):
         source = StoredTrajectories(options.home / "runs" / run, home=options.home, phases=options.phases)
         unknown += map(str, source.without_task())
-        yield from labelled(source, origin)
+        yield from labelled(source, origin, splits=options.splits)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -87,7 +88,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", required=True, help="the model to train: its tokens are counted")
     parser.add_argument("--on-policy", nargs="*", default=[], metavar="RUN", help="runs of the policy itself")
     parser.add_argument("--off-policy", nargs="*", default=[], metavar="RUN", help="runs of other policies")
-    parser.add_argument("--phases", nargs="*", default=[], help="phases to read; all by default")
+    parser.add_argument("--phases", nargs="*", default=["train"], help="phases to read; without any, all")
+    parser.add_argument(
+        "--splits", nargs="*", default=TRAINING_SPLITS, help="splits of the tasks; without any, all"
+    )
     parser.add_argument("--part", choices=("trajectory", "patch"), default="trajectory")
     parser.add_argument("--max-context", type=int, default=32_768, help="tokens of a prompt and its answer")
     parser.add_argument(

@@ -14,7 +14,6 @@ from math import ceil
 
 from engine.errors import ContextLengthError, ScoreError
 from engine.inference.endpoint.answers import TokenLogprobs
-from engine.inference.endpoint.messages import estimate_tokens
 from engine.inference.endpoint.policy import EndpointPolicy
 from engine.models.chat.base import Message
 from engine.types import RolloutKey
@@ -38,6 +37,9 @@ _SHOWN = 200
 _SMALLER = 0.75
 """Share of a prompt that the endpoint refused for its length to which it is shortened."""
 _MAX_REFUSALS = 3
+_ASCII_PER_TOKEN = 4
+_OTHER_BYTES_PER_TOKEN = 3
+"""Bytes per token of characters beyond ASCII: one Chinese character."""
 
 
 class EndpointJudge:
@@ -45,8 +47,8 @@ class EndpointJudge:
 
     Args:
         policy: the endpoint; it must give ``top_logprobs``, or with ``forced`` be a vLLM server.
-        max_context: maximum length of a prompt and its response, tokens; estimated from characters, by the
-            densest text among the prompts that the endpoint has counted.
+        max_context: maximum length of a prompt and its response, tokens; estimated from characters. A prompt
+            that the endpoint refuses for its length is shortened further.
         max_response: maximum length of a response, tokens, thinking included.
         part: what the judge reads.
         forced: score both answers as continuations of the prompt, in two requests.
@@ -66,8 +68,6 @@ class EndpointJudge:
         self._max_response = max_response
         self._part: JudgedPart = part
         self._forced = forced
-        self._density = 1.0
-        """Tokens of a prompt for each that is estimated; the most that a prompt had, at least 1."""
 
     async def score(self, transcript: Transcript, *, attempt: int = 0) -> Score:
         """Score one transcript. Raises ScoreError, ModelError, RunEndingError."""
@@ -76,8 +76,8 @@ class EndpointJudge:
             shortened = shorten(
                 transcript,
                 limit=limit,
-                prompt_tokens=lambda shown: self._estimate(judge_messages(shown, self._part)),
-                text_tokens=lambda text: self._estimate([{"content": text}]),
+                prompt_tokens=lambda shown: _estimate(judge_messages(shown, self._part)),
+                text_tokens=lambda text: _estimate([{"content": text}]),
             )
             messages = judge_messages(shortened.transcript, self._part)
             try:
@@ -86,13 +86,9 @@ class EndpointJudge:
                 if refused == _MAX_REFUSALS:
                     raise ScoreError(f"{error}; lower the judge's context", retry=False) from error
                 refused += 1
-                limit = int(_SMALLER * min(limit, self._estimate(messages)))
+                limit = int(_SMALLER * min(limit, _estimate(messages)))
             else:
-                self._density = max(self._density, score.prompt_tokens / estimate_tokens(messages))
                 return replace(score, shortened=shortened.pieces)
-
-    def _estimate(self, messages: Sequence[Message]) -> int:
-        return ceil(self._density * estimate_tokens(messages))
 
     async def _ask(self, messages: Sequence[Message], attempt: int) -> Score:
         """Read the probabilities where the response says YES or NO."""
@@ -131,6 +127,14 @@ class EndpointJudge:
         score = compare_continuations(*scored)
         cost = sum(one or 0.0 for one in costs) if None not in costs else None
         return replace(score, prompt_tokens=max(lengths), cost=cost)
+
+
+def _estimate(messages: Sequence[Message]) -> int:
+    """Return a rough number of tokens, a function of the text alone: no score depends on another."""
+    text = "".join(message.get("content") or "" for message in messages)
+    others = sum(not character.isascii() for character in text)
+    other_bytes = len(text.encode("utf-8", "replace")) - (len(text) - others)
+    return ceil((len(text) - others) / _ASCII_PER_TOKEN + other_bytes / _OTHER_BYTES_PER_TOKEN) + 1
 
 
 def compare_continuations(yes: Sequence[tuple[str, float]], no: Sequence[tuple[str, float]]) -> Score:

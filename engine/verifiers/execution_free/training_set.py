@@ -37,6 +37,8 @@ class Labelled:
     key: str
     """Identifies the trajectory."""
     task_id: str
+    instance_id: str
+    """Name that versions of a task share."""
     origin: str
     """Source of the trajectory: ``on_policy``, ``off_policy``, or the name of a model."""
     transcript: Transcript
@@ -51,6 +53,7 @@ class Example:
 
     key: str
     task_id: str
+    instance_id: str
     origin: str
     resolved: bool
     messages: tuple[Message, ...]
@@ -130,6 +133,7 @@ def examples(
         return Example(
             key=one.key,
             task_id=one.task_id,
+            instance_id=one.instance_id,
             origin=one.origin,
             resolved=one.resolved,
             messages=(*judge_messages(shortened.transcript, part), reply),

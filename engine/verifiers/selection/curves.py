@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from engine.errors import ConfigError, DatasetError, MissingScoreError
 from engine.verifiers.selection.candidates import Candidate, by_task, require_scores
-from engine.verifiers.selection.rules import RULES, Rule
+from engine.verifiers.selection.rules import RULES, Rule, adapted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,7 @@ def curves(
     _check_ks(tasks, ks, allow_short)
     if rules is None:
         rules = available_rules(candidates)
+    rules = adapted(rules, candidates)
     for rule in rules:
         require_scores(candidates, rule.needs, rule.name)
     return [_curve(rule, tasks, ks) for rule in rules]
@@ -101,7 +102,7 @@ def possible_curves(
 def available_rules(candidates: Sequence[Candidate]) -> list[Rule]:
     """Return the rules of which every score occurs in the table, if only for some of its rollouts."""
     known = {field for rule in RULES.values() for field in rule.needs if _occurs(candidates, field)}
-    return [rule for rule in RULES.values() if known.issuperset(rule.needs)]
+    return [rule for rule in adapted(RULES.values(), candidates) if known.issuperset(rule.needs)]
 
 
 def _occurs(candidates: Sequence[Candidate], field: str) -> bool:

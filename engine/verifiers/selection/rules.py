@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
 
@@ -165,11 +165,11 @@ class Majority:
 
 
 def _by_verifier(one: Candidate) -> tuple[float, ...]:
-    return _known(one.p_yes), _known(one.regression_passes), _known(one.reproduction_passes)
+    return _known(one.p_yes), _known(one.regression_passes), one.reproduction_passes or 0.0
 
 
 def _by_tests(one: Candidate) -> tuple[float, ...]:
-    return _known(one.regression_passes), _known(one.reproduction_passes), _known(one.p_yes)
+    return _known(one.regression_passes), one.reproduction_passes or 0.0, _known(one.p_yes)
 
 
 def _known(score: float | None) -> float:
@@ -198,7 +198,11 @@ def _require_outcomes(candidates: Sequence[Candidate], ks: Sequence[int]) -> Non
 
 
 EF: Rule = Highest("ef", ("p_yes",), lambda one: (_known(one.p_yes),))
-EB: Rule = Highest("eb", ("regression_passes", "reproduction_passes"), lambda one: _by_tests(one)[:2])
+EB: Rule = Highest(
+    "eb",
+    ("regression_passes", "reproduction_passes"),
+    lambda one: (_known(one.regression_passes), one.reproduction_passes or 0.0),
+)
 HYBRID: Rule = Hybrid()
 SHORTEST: Rule = Highest(
     "shortest", ("steps", "patch_hash"), lambda one: (one.patch_hash != "", -_known(one.steps))
@@ -207,6 +211,23 @@ MAJORITY: Rule = Majority()
 ORACLE: Rule = Highest("oracle", ("resolved",), lambda one: (_known(one.resolved),))
 
 RULES: Mapping[str, Rule] = {rule.name: rule for rule in (EF, EB, HYBRID, SHORTEST, MAJORITY, ORACLE)}
+
+
+def adapted(rules: Iterable[Rule], candidates: Iterable[Candidate]) -> list[Rule]:
+    """Return the rules, without reproduction passes where no candidate of any task has them.
+
+    Such candidates were scored by their repositories' tests alone. Where some have reproduction passes, the
+    others lack a score.
+    """
+    if any(one.reproduction_passes is not None for one in candidates):
+        return list(rules)
+    return [_without_reproduction(rule) for rule in rules]
+
+
+def _without_reproduction(rule: Rule) -> Rule:
+    if not isinstance(rule, Highest | Hybrid):
+        return rule
+    return replace(rule, needs=tuple(name for name in rule.needs if name != "reproduction_passes"))
 
 
 def named_rules(names: Iterable[str], *, hybrid: Rule = HYBRID) -> list[Rule]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,42 @@ def test_reports_select_by_tests_and_by_judge_and_tests_together() -> None:
     report = client.get(address, {"tests": worse.pk}).json()
     assert {curve["rule"]: curve["points"][-1]["rate"] for curve in report["curves"]}["eb"] == 0.0
     assert printed("evaluation_report", run.pk, "--tests", tests.pk)["tests"] == tests.pk
+
+
+def test_regression_tests_alone_select_in_reports_and_submissions() -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks[:1], FIRST)
+    judge = scored(run, tasks[0], {0: 0.9, 1: 0.3, 2: 0.8, 3: 0.1})
+    tests = scored_by_tests(run, tasks[0], {0: (3, None), 1: (4, None), 2: (5, None), 3: (4, None)})
+    client, point = viewer(), f"evaluations/{run.pk}/eval:heldout/0"
+    address = f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0"
+    report = client.get(f"{address}/report").json()
+    assert (report["curves_error"], report["regression_only"]) == ("", True)
+    best = {curve["rule"]: curve["points"][-1]["rate"] for curve in report["curves"]}
+    assert (best["eb"], best["hybrid"]) == (0.0, 0.0), "rollout 2 passes most, and is not resolved"
+    assert "regression tests alone" in client.get(f"/{point}/").content.decode()
+    client.force_login(make_user("o", Role.OPERATOR))
+    for rule in ("eb", "hybrid"):
+        params = {"rule": rule, "tests": tests.pk, "verifier": judge.pk}
+        submitted = zipfile.ZipFile(io.BytesIO(client.get(f"{address}/submission", params).content))
+        (name,) = (name for name in submitted.namelist() if name.endswith("all_preds.jsonl"))
+        assert json.loads(submitted.read(name).splitlines()[0])["model_patch"] == "b", "of rollout 2"
+        assert "regression" not in client.get(f"/{point}/submission/", params).context["error"]
+
+
+def test_a_judge_learns_from_runs_that_have_ended_only() -> None:
+    source, claim = launched()
+    folder_of(str(source.pk))
+    settings_of = {"judgements.on_policy": [str(source.pk)], "trainer.start": "fresh:tiny"}
+    learner = runs.create(recipe="train-judge", overrides=settings_of)
+    with pytest.raises(ConfigError, match=f"run {source.pk} has not ended"):
+        runs.start(run=learner)
+    stream = Stream(epoch=claim.epoch)
+    stream.started()
+    stream.add("run_finished", state="succeeded")
+    post(claim, stream)
+    Run.objects.filter(pk=source.pk).update(state="succeeded")
+    runs.start(run=learner)
 
 
 def test_exports_have_the_passes_that_selection_reads(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from engine.verifiers.selection.rules import (
     SHORTEST,
     Hybrid,
     Rule,
+    adapted,
     pick,
 )
 from tests.unit.verifiers.brute_force import best_at_k
@@ -194,6 +195,21 @@ def test_a_missing_score_is_an_error_never_a_zero(rule: Rule, field: str) -> Non
     assert (caught.value.field, caught.value.num_missing) == (field, 1)
     with pytest.raises(MissingScoreError):
         rule.expected(table, [1])
+
+
+@pytest.mark.parametrize("rule", [EB, HYBRID])
+def test_without_any_written_test_regression_passes_decide(rule: Rule) -> None:
+    table = [
+        candidate("a", regression_passes=2, reproduction_passes=None, resolved=True),
+        candidate("b", regression_passes=1, reproduction_passes=None),
+    ]
+    (alone,) = adapted([rule], table)
+    assert pick(alone, table).trajectory_id == "a"
+    assert alone.expected(table, [2]) == [1.0]
+    some = [*table, candidate("c")]
+    (same,) = adapted([rule], some)
+    with pytest.raises(MissingScoreError, match="2 of 3 rollouts have no reproduction_passes"):
+        pick(same, some)
 
 
 def test_a_rollout_that_was_not_graded_can_be_selected_but_not_counted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from engine.datasets.store import save_dataset
 from engine.errors import ConfigError
 from engine.events.control import Control
 from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
+from engine.events.types import RunStarted
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from engine.trainer.__main__ import main
@@ -24,6 +26,7 @@ from tests.builders.rollout_builders import make_row
 from tests.builders.verifier_builders import Source, by_model, roll_out
 
 TASKS = tuple(f"{letter * 16}" for letter in "abcdefgh")
+HELDOUT = "k" * 16
 
 
 def trained(home: Path, settings: Mapping[str, Any] | None = None, *, epoch: int = 1) -> dict[str, Any]:
@@ -85,6 +88,61 @@ def test_a_later_attempt_goes_on_from_the_checkpoint(home: Path) -> None:
     assert trained(home, {"trainer.epochs": 1}, epoch=2)["state"] == "succeeded"
     assert events(home, "9", "run_started")[-1]["resumed_from"] == steps
     assert len(events(home, "9", "iteration_finished")) == steps
+
+
+def grow(home: Path, tasks: tuple[str, ...], *, phase: str = "train", **started: Any) -> None:
+    """Add a right and a wrong trajectory of each task to a source."""
+    with closing(SpoolSink(home / "runs" / "7", epoch=2)) as sink:
+        sink.emit(RunStarted, host="h", pid=1, **started)
+        for task in tasks:
+            for passed in (True, False):
+                roll_out(sink, task, int(passed), passed=passed, phase=phase, patch="+ a patch")
+
+
+def test_heldout_tasks_and_evaluations_are_judged_only_where_they_are_chosen(home: Path) -> None:
+    rows = [make_row(task) for task in TASKS] + [replace(make_row(HELDOUT), split="heldout")]
+    save_dataset(home, "toy", rows, {})
+    grow(home, (HELDOUT,), resumed_from=1)
+    grow(home, (TASKS[0],), phase="eval:heldout", resumed_from=1)
+    short = {"trainer.epochs": 1, "judgements.part": "patch"}
+    found = trained(home, short)["summary"]
+    assert found["train_trajectories"] + found["heldout_trajectories"] == 2 * len(TASKS)
+    assert not events(home, "9", "alert")
+    (home / "runs" / "9").rename(home / "runs" / "before")
+    found = trained(home, {**short, "judgements.splits": ["train", "heldout"]})["summary"]
+    assert found["train_trajectories"] + found["heldout_trajectories"] == 2 * len(TASKS) + 2
+    (alert,) = events(home, "9", "alert")
+    assert alert["code"] == "judge_of_other_splits"
+
+
+def test_a_later_attempt_trains_on_what_the_first_one_chose(home: Path) -> None:
+    first = trained(home, {"trainer.epochs": 1})["summary"]
+    others = tuple(letter * 16 for letter in "mnopq")
+    save_dataset(home, "toy", [make_row(task) for task in TASKS + others], {})
+    grow(home, others, resumed_from=1)
+    again = trained(home, {"trainer.epochs": 1}, epoch=2)
+    assert again["state"] == "succeeded", again
+    for name in ("train_trajectories", "heldout_trajectories"):
+        assert again["summary"][name] == first[name]
+    grow(home, TASKS[:1], resumed_from=0)
+    ended = trained(home, {"trainer.epochs": 1}, epoch=3)
+    assert ended["state"] == "failed"
+    assert "of the 16 trajectories that the first attempt chose are gone" in ended["reason"]
+
+
+def test_versions_of_a_task_are_held_out_together(home: Path) -> None:
+    versions = tuple(task[:4] + "z" * 12 for task in TASKS)  # as rows of the same instances
+    save_dataset(home, "versions", [make_row(task) for task in versions], {})
+    source = home / "runs" / "8"
+    (source / "config.json").write_text(json.dumps({"seed": 0, "dataset": {"name": "versions"}}))
+    with closing(SpoolSink(source, epoch=2)) as sink:
+        for task in versions:
+            for passed in (True, False):
+                roll_out(sink, task, int(passed), passed=passed, patch="+ a patch")
+    assert trained(home, {"trainer.epochs": 1, "judgements.on_policy": ["7", "8"]})["state"] == "succeeded"
+    learned = {task for one in events(home, "9", "iteration_started") for task in one["task_ids"]}
+    assert len(learned) == 2 * 6
+    assert {task[:4] for task in learned & set(TASKS)} == {task[:4] for task in learned & set(versions)}
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def labelled(
     return Labelled(
         key=f"r/{task}/{number}",
         task_id=task,
+        instance_id=task,
         origin=origin,
         transcript=make_transcript(make_turn(number), patch=f"+ {word}\n" * 40),
         resolved=resolved,
@@ -80,11 +81,11 @@ def test_examples_end_with_the_right_judgement_and_fit(tmp_path: Path) -> None:
     chat = opened.chat().without_thinking()
     long = labelled(0, "a", True)
     long = Labelled(
-        key=long.key, task_id="a", origin="on_policy", resolved=True,
+        key=long.key, task_id="a", instance_id="a", origin="on_policy", resolved=True,
         transcript=make_transcript(*(make_turn(n, thought="why " * 300) for n in range(5))),
     )  # fmt: skip
     hopeless = Labelled(
-        key="r/a/2", task_id="a", origin="on_policy", resolved=False,
+        key="r/a/2", task_id="a", instance_id="a", origin="on_policy", resolved=False,
         transcript=make_transcript(patch="+ line\n" * 3000),
     )  # fmt: skip
     dropped: list[str] = []

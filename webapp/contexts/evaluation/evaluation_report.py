@@ -25,6 +25,7 @@ from engine.evaluation.breakdown import (
     submissions,
 )
 from engine.evaluation.repeats import RepeatedRate, repeated_rate
+from engine.verifiers.selection.candidates import Candidate
 from engine.verifiers.selection.curves import Curve, CurvePoint, available_rules, possible_curves
 from engine.verifiers.selection.rules import RULES, Hybrid, named_rules
 from webapp.contexts.charts.line_charts import LineChart, line_chart
@@ -92,6 +93,9 @@ class Report:
     """Run of the verifier whose P(YES) counts; None where none has scored these rollouts."""
     tests: int | None
     """Run of the verifier whose passes of tests count; None where none has scored these rollouts."""
+    regression_only: bool
+    """Whether no rollout has passes of written tests, so that ``eb`` and ``hybrid`` compare regression tests
+    alone."""
     budgets: tuple[BudgetTable, ...]
     repositories: tuple[Part, ...]
     difficulties: tuple[DifficultyTable, ...]
@@ -211,6 +215,7 @@ def _report(stored: StoredPoint, question: Question) -> Report:
         curves_error=error,
         verifier=question.verifier,
         tests=question.tests,
+        regression_only=_has_regression_only([one.candidate for one in chosen]),
         budgets=(
             _budgets("context tokens", attempts, "context_tokens", CONTEXT_BUDGETS),
             _budgets("generated tokens", attempts, "generated_tokens", GENERATED_BUDGETS),
@@ -220,6 +225,12 @@ def _report(stored: StoredPoint, question: Question) -> Report:
         difficulties=difficulty_tables(chosen),
         submissions=submissions(attempts),
         spending=spending(attempts),
+    )
+
+
+def _has_regression_only(candidates: Sequence[Candidate]) -> bool:
+    return any(one.regression_passes is not None for one in candidates) and all(
+        one.reproduction_passes is None for one in candidates
     )
 
 

@@ -169,6 +169,7 @@ _TRAIN_JUDGE = ShortForm(
                 "judgements.on_policy": "runs of the policy",
                 "judgements.off_policy": "runs of others",
                 "judgements.phases": "phases",
+                "judgements.splits": "splits of tasks",
                 "judgements.part": "judged part",
                 "judgements.extra": "extra pairs",
             },

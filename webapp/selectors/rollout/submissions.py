@@ -11,7 +11,7 @@ from engine.events.harness import instance_report
 from engine.types import TestKind, TestOutcome, Verdict
 from engine.types import TestResult as Outcome
 from engine.verifiers.selection.candidates import Candidate, by_task
-from engine.verifiers.selection.rules import ORACLE, named_rules, pick
+from engine.verifiers.selection.rules import ORACLE, adapted, named_rules, pick
 from webapp.models import TestLog, TestResult, Trajectory
 from webapp.selectors.rollout import learning
 from webapp.selectors.rollout.attempts import Point, StoredAttempt, stored_point
@@ -52,7 +52,7 @@ def _selected(candidates: Sequence[Candidate], name: str) -> set[str]:
     if name == ORACLE.name:
         message = f"the rule '{name}' reads the evaluation's own result; submissions must not"
         raise ConfigError(Problem(message, "rule"))
-    (rule,) = named_rules([name])
+    (rule,) = adapted(named_rules([name]), candidates)
     return {pick(rule, members).trajectory_id for members in by_task(candidates).values()}
 
 

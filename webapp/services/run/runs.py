@@ -6,7 +6,7 @@ Every function uses a conditional update, so repeated requests take effect once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -143,8 +143,23 @@ def _check_sources(run: Run) -> None:
             for name in names
             if not (folder / name).is_dir()
         ]
+        if section == "judgements":
+            problems += _live_sources(named)
         if problems:
             raise ConfigError(*problems)
+
+
+def _live_sources(named: Sequence[tuple[str, Sequence[str]]]) -> list[Problem]:
+    """Return the runs that have not ended; a judge would learn from a part of their rollouts."""
+    numbers = {int(name) for _, names in named for name in names if name.isdecimal()}
+    found = Run.objects.filter(pk__in=numbers, state__in=states.LIVE)
+    live = set(map(str, found.values_list("pk", flat=True)))
+    return [
+        Problem(f"run {name} has not ended: wait for it or stop it", setting)
+        for setting, names in named
+        for name in names
+        if name in live
+    ]
 
 
 @transaction.atomic
