@@ -23,6 +23,7 @@ from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import launched, make_user, post, snapshot
 from webapp.models import ExaminedTest, Run, Score, Task
 from webapp.permissions import Role
+from webapp.selectors.dataset import datasets as dataset_reads
 from webapp.selectors.dataset.difficulty import measuring_runs
 from webapp.selectors.rollout import learning
 from webapp.selectors.run import runs as run_reads
@@ -177,7 +178,9 @@ def test_regression_tests_alone_select_in_reports_and_submissions() -> None:
         submitted = zipfile.ZipFile(io.BytesIO(client.get(f"{address}/submission", params).content))
         (name,) = (name for name in submitted.namelist() if name.endswith("all_preds.jsonl"))
         assert json.loads(submitted.read(name).splitlines()[0])["model_patch"] == "b", "of rollout 2"
-        assert "regression" not in client.get(f"/{point}/submission/", params).context["error"]
+        page = client.get(f"/{point}/submission/", {**params, "check": "on"})
+        assert page.context["checked"]
+        assert page.context["error"] == ""
 
 
 def test_a_judge_learns_from_runs_that_have_ended_only() -> None:
@@ -235,6 +238,8 @@ def test_rollouts_of_testing_agents_count_as_no_solution() -> None:
         found[name] = run
     assert measuring_runs(dataset.pk) == [found["collect"].pk]
     assert run_reads.runs_to_verify() == [found["collect"].pk]
+    assert run_reads.runs_with_rollouts(dataset.name) == [found["collect"].pk]
+    assert [one.run_id for one in dataset_reads.runs_on_task(tasks[0])] == [found["collect"].pk]
     assert run_reads.runs_with_written_tests() == [found["write-tests"].pk]
     chosen = learning.choose(TrajectoryQuery(splits=()), seed=0)
     assert [run for run, _ in chosen.runs] == [found["collect"].pk]

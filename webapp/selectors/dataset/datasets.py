@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db.models import Count, IntegerField, Max, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 
-from webapp.models import Dataset, Group, Task, TaskAnswer
+from webapp.models import Dataset, Group, Run, Task, TaskAnswer
 from webapp.selectors.dataset import difficulty
 from webapp.selectors.paging import Page, map_page, paginate
 
@@ -139,9 +139,10 @@ class RunOnTask:
 
 
 def runs_on_task(task: Task, limit: int = 50) -> list[RunOnTask]:
-    """Return runs that attempted a task, newest first, training and evaluations separately."""
+    """Return runs that attempted to solve a task, newest first, training and evaluations separately."""
     rows = (
         Group.objects.filter(task=task)
+        .exclude(run__in=Run.writing_tests())
         .order_by()
         .values("run_id", "run__name", "phase")
         .annotate(n=Count("id"), graded=Sum("num_graded"), solved=Sum("num_solved"), newest=Max("iteration"))

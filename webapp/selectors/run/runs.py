@@ -180,9 +180,9 @@ def runs_with_checkpoints(limit: int = 50) -> list[int]:
 
 
 def runs_with_rollouts(dataset: str, limit: int = 20) -> list[int]:
-    """Return the newest runs that collected rollouts on a dataset, by number."""
+    """Return the newest runs that collected solutions on a dataset, by number."""
     runs = Run.objects.filter(dataset__name=dataset, kind=RunKind.ROLLOUT, running_at__isnull=False)
-    return list(runs.order_by("-id").values_list("id", flat=True)[:limit])
+    return list(runs.exclude(pk__in=Run.writing_tests()).order_by("-id").values_list("id", flat=True)[:limit])
 
 
 def runs_to_verify(limit: int = 50) -> list[int]:
