@@ -1,4 +1,4 @@
-"""What is known of the rounds of a run, and their fine-tuning as part of the run."""
+"""Records of a run's rounds, and their fine-tuning as part of the run."""
 
 from __future__ import annotations
 
