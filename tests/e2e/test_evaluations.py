@@ -52,7 +52,7 @@ def test_gained_tasks_open_side_by_side(page: Page, screenshots: Path) -> None:
     gained = page.locator("section[aria-labelledby=gained-title] tbody tr")
     expect(gained).to_have_count(2)
     page.screenshot(path=screenshots / "evaluation-comparison.png", full_page=True)
-    gained.first.locator("a").click()
+    gained.first.get_by_role("link", name="side by side").click()
     sides = page.locator(".task-sides > section")
     expect(sides).to_have_count(2)
     expect(sides.first.locator("article")).to_have_count(4)
