@@ -56,6 +56,7 @@ def test_gained_tasks_open_side_by_side(page: Page, screenshots: Path) -> None:
     sides = page.locator(".task-sides > section")
     expect(sides).to_have_count(2)
     expect(sides.first.locator("article")).to_have_count(4)
+    page.wait_for_load_state()  # style sheets included
     left, right = sides.first.bounding_box(), sides.last.bounding_box()
     assert left is not None
     assert right is not None
