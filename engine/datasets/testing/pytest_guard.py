@@ -34,7 +34,7 @@ WATCHED = (
     "unittest.case", "unittest.result", "unittest.suite", "unittest.runner",
 )  # fmt: skip
 UNITTEST = tuple(name for name in WATCHED if name.startswith("unittest."))
-"""What is watched where ``unittest`` itself runs the tests."""
+"""Modules that are watched where ``unittest`` itself runs the tests."""
 HOOKS = (
     "pytest_pyfunc_call", "pytest_runtest_protocol", "pytest_runtestloop", "pytest_runtest_call",
     "pytest_runtest_setup", "pytest_runtest_teardown", "pytest_runtest_makereport",
