@@ -59,6 +59,9 @@ class VerifierConfig(Section):
     """Runs whose trajectories are scored, as their folders under the data folder's ``runs/`` are called."""
     phases: tuple[Text, ...] = ()
     """Phases whose trajectories are scored: ``train``, ``eval:heldout``, …; empty scores all."""
+    follow: bool = False
+    """Whether runs that go on are scored as they go on, until each has ended; both runs need a place among
+    those that are performed at once."""
     part: Literal["trajectory", "patch"] = "trajectory"
     """Part that the judge reads: every turn and the patch, or the patch alone."""
     max_context: int = Field(default=32_768, ge=256)

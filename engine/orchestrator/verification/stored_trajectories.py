@@ -71,16 +71,19 @@ class StoredTrajectories:
 
     def __init__(self, run_dir: Path, *, home: Path, phases: Collection[str] = ()) -> None:
         self._spool = run_dir / SPOOL_NAME
-        self._run = run_dir.name
+        self.name = run_dir.name
         self._home = home
         try:
             self._config: Mapping[str, Any] = json.loads((run_dir / "config.json").read_text())
         except (OSError, ValueError) as error:
-            message = f"there is no run '{self._run}' with a readable config.json"
+            message = f"there is no run '{self.name}' with a readable config.json"
             raise ConfigError(Problem(message, "verifier.runs")) from error
+        records, has_ended = _terminal_records(self._spool)
+        self.has_ended = has_ended
+        """Whether the newest attempt has ended, as far as the spool was read."""
         self.ids = {
-            TrajectoryId(run=self._run, epoch=epoch, key=key): offset
-            for key, (offset, epoch) in _terminal_records(self._spool).items()
+            TrajectoryId(run=self.name, epoch=epoch, key=key): offset
+            for key, (offset, epoch) in records.items()
             if not phases or key.phase in phases
         }
         """Trajectory → offset behind its terminal record, in the order of the spool."""
@@ -98,7 +101,7 @@ class StoredTrajectories:
                 steps.setdefault(key, []).append(_step(event))
                 continue
             turns = tuple(turn_of(step) for step in steps.pop(key, ()))
-            found = TrajectoryId(run=self._run, epoch=epoch_of(line.data), key=key)
+            found = TrajectoryId(run=self.name, epoch=epoch_of(line.data), key=key)
             if kind == "trajectory_started" or found not in wanted or self.ids.get(found) != line.end:
                 continue
             row = self.rows.get(key.task_id)
@@ -122,7 +125,7 @@ class StoredTrajectories:
             try:
                 found |= {row.task.id: row for row in load_dataset(self._home, name).rows}
             except DatasetError as error:
-                log.warning("dataset_not_read", run=self._run, dataset=name, error=str(error))
+                log.warning("dataset_not_read", run=self.name, dataset=name, error=str(error))
         return found
 
     @property
@@ -135,16 +138,28 @@ class StoredTrajectories:
         """Return the trajectories whose task is unknown, with the reason."""
         names = " and ".join(f"'{name}'" for name in self._datasets) or "none"
         return {
-            found: f"task {found.key.task_id} is not in the datasets of run {self._run} ({names}); restore it"
+            found: f"task {found.key.task_id} is not in the datasets of run {self.name} ({names}); restore it"
             for found in self.ids
             if found.key.task_id not in self.rows
         }
 
 
 def open_sources(
-    run: RunContext, names: Sequence[str], *, setting: str, phases: Collection[str] = ()
+    run: RunContext,
+    names: Sequence[str],
+    *,
+    setting: str,
+    phases: Collection[str] = (),
+    unfinished: bool = False,
 ) -> list[StoredTrajectories]:
     """Return the trajectories of other runs that a setting names.
+
+    Args:
+        run: the run that reads them.
+        names: folders of the other runs.
+        setting: name of the setting, for errors.
+        phases: phases to read; empty reads all.
+        unfinished: whether a run that goes on may have no trajectories yet.
 
     Raises:
         ConfigError: a run is not there, or has no graded trajectories in these phases.
@@ -155,27 +170,34 @@ def open_sources(
             source = StoredTrajectories(run.run_dir.parent / name, home=run.home, phases=phases)
         except ConfigError as error:
             raise ConfigError(*(Problem(one.message, setting) for one in error.problems)) from error
-        if not source.ids:
+        if not source.ids and (source.has_ended or not unfinished):
             raise ConfigError(Problem(f"run '{name}' has no graded trajectories in these phases", setting))
         found.append(source)
     return found
 
 
-def _terminal_records(spool: Path) -> dict[RolloutKey, tuple[int, int | None]]:
-    """Return the ends and attempts of the terminal records that count, without those of lost rollouts."""
+def _terminal_records(spool: Path) -> tuple[dict[RolloutKey, tuple[int, int | None]], bool]:
+    """Return the ends and attempts of the terminal records that count, and whether the run has ended.
+
+    Rollouts that infrastructure lost are left out.
+    """
     found: dict[RolloutKey, tuple[int, int | None]] = {}
+    has_ended = False
     for line in read_lines(spool):
         match type_of(line.data):
             case "trajectory_finished":
                 rollout = RolloutSummary.from_event(line.data)
                 if not rollout.is_lost:
                     found.setdefault(rollout.key, (line.end, epoch_of(line.data)))
+            case "run_finished":
+                has_ended = True
             case "run_started":
+                has_ended = False
                 event = json.loads(line.data)
                 found = {
                     key: record for key, record in found.items() if is_kept((key.iteration, key.phase), event)
                 }
-    return found
+    return found, has_ended
 
 
 def _step(event: Mapping[str, Any]) -> Step:

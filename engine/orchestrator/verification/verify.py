@@ -1,6 +1,8 @@
 """Verification: a model judges the trajectories of finished runs; every score is an event under its key.
 
     spools of the named runs ─▶ transcripts ─▶ judge ─▶ trajectory_scored, run_progress
+            ▲                                                      │
+            └──────────── follow: until each has ended ────────────┘
 
 What is scored is in the run's own spool: an attempt that follows a killed one scores the rest, and tries
 again what has only an error.
@@ -34,6 +36,10 @@ from engine.verifiers.execution_free import Judge, Judgement, Transcript, judge_
 
 _REPORT_EVERY_S = 0.5
 _ERROR_CHARS = 1000
+_POLL_S = 2.0
+"""Time between looks at runs that go on, seconds."""
+_READING_SHARE = 0.1
+"""Maximum share of the time that goes into reading spools again."""
 
 
 async def verify(config: VerifierRun, run: RunContext) -> RunResult:
@@ -75,15 +81,24 @@ class Verification:
         self._without_task: dict[TrajectoryId, str] = {}
         self._resolved: dict[TrajectoryId, bool] = {}
         """Verdicts of the trajectories in flight."""
+        self._tried: set[TrajectoryId] = set()
+        """Trajectories that this attempt has judged, with or without a score."""
         self._total = 0
         self._reported_at = 0.0
+        self._sizes: list[int] = []
+        """Sizes of the sources' spools when they were last read, bytes."""
 
     def read(self) -> None:
         """Read what there is to score, and what earlier attempts scored. Raises ConfigError."""
         if not self._config.runs:
             raise ConfigError(Problem("no run is named: name finished runs to score", "verifier.runs"))
+        self._sizes = self._spool_sizes()
         self._sources = open_sources(
-            self._run, self._config.runs, setting="verifier.runs", phases=self._config.phases
+            self._run,
+            self._config.runs,
+            setting="verifier.runs",
+            phases=self._config.phases,
+            unfinished=self._config.follow,
         )
         for source in self._sources:
             self._without_task |= source.without_task()
@@ -91,15 +106,38 @@ class Verification:
         self._total = len(wanted)
         self._found = {key: record for key, record in scores_of(self._run.run_dir) if key in wanted}
 
+    def _spool_sizes(self) -> list[int]:
+        spools = [self._run.run_dir.parent / name / SPOOL_NAME for name in self._config.runs]
+        return [spool.stat().st_size if spool.exists() else 0 for spool in spools]
+
     async def work(self, judge: Judge) -> None:
         """Score every trajectory that has no score; pauses between trajectories.
+
+        Following, it goes on with what the sources write until each of them has ended.
 
         Raises:
             RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is dropped.
             RunEndingError: no further trajectory would get a score.
         """
+        while True:
+            await self._score(judge)
+            if not self._config.follow or all(source.has_ended for source in self._sources):
+                return
+            await self._read_news()
+
+    async def _read_news(self) -> None:
+        """Wait until a source has written more, and read them again."""
+        while self._spool_sizes() == self._sizes:
+            await self._run.safe_point()
+            await asyncio.sleep(_POLL_S)
+        began = time.monotonic()
+        await asyncio.to_thread(self.read)
+        await asyncio.sleep((time.monotonic() - began) * (1 / _READING_SHARE - 1))
+
+    async def _score(self, judge: Judge) -> None:
         for key, reason in self._without_task.items():
-            self._record(Judgement(key=key, score=None, error=reason, attempts=1))
+            if key not in self._tried:
+                self._record(Judgement(key=key, score=None, error=reason, attempts=1))
         left = _Feed(self._left(), self._run)
         self._report(force=True)
         while not left.is_exhausted:
@@ -115,7 +153,7 @@ class Verification:
         for source in self._sources:
             wanted = {
                 found
-                for found in source.ids.keys() - self._without_task.keys()
+                for found in source.ids.keys() - self._without_task.keys() - self._tried
                 if (known := self._found.get(found)) is None or known.p_yes is None
             }
             for stored in source.read(wanted):
@@ -134,6 +172,7 @@ class Verification:
         ref = TrajectoryRef(**asdict(key.key))
         self._run.sink.emit(TrajectoryScored, source=key.run, source_epoch=key.epoch, ref=ref, score=record)
         self._found[key] = record
+        self._tried.add(key)
         self._report()
 
     def _report(self, *, force: bool = False) -> None:
@@ -142,6 +181,9 @@ class Verification:
         self._reported_at = time.monotonic()
         failed = sum(record.p_yes is None for record in self._found.values())
         message = f"scored, {failed} without a score" if failed else "scored"
+        going = [source.name for source in self._sources if not source.has_ended]
+        if self._config.follow and going:
+            message += f"; waits for what run {', '.join(going)} still finishes"
         self._run.progress(message, len(self._found), self._total)
 
     def summary(self, started: float) -> dict[str, float | int | str | None]:

@@ -147,6 +147,20 @@ def test_calibration_is_shown_by_length_and_repository() -> None:
     assert "AUC within tasks" in page
 
 
+def test_calibration_is_shown_over_the_iterations_of_training() -> None:
+    run, claim = verifier()
+    stream = Stream()
+    stream.started(total=0)
+    for iteration, p_yes in ((0, 0.9), (0, 0.2), (11, 0.1), (11, 0.8), (12, 0.5)):
+        ref = {"iteration": iteration, "phase": "train", "task_id": "t1", "index": round(p_yes * 10)}
+        graded = {"p_yes": p_yes, "resolved": p_yes in (0.9, 0.1)}
+        stream.add("trajectory_scored", source="7", ref=ref, score=graded)
+    post(claim, stream)
+    (found,) = build_scores(run, {}).breakdowns
+    assert (found.title, [part.name for part in found.parts]) == ("Iteration", ["0–1", "10–11", "12–13"])
+    assert [part.calibration.auc for part in found.parts] == [1.0, 0.0, None]
+
+
 def test_trajectories_in_the_database_are_linked() -> None:
     collected, _ = launched()
     run, claim = verifier(str(collected.pk))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import closing
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from engine.config.run import VerifierRun
 from engine.errors import ConfigError
 from engine.events.control import Control
 from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
+from engine.events.types import RunFinished
 from engine.inference.endpoint.policy import EndpointPolicy
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
@@ -110,6 +114,72 @@ def test_only_the_records_that_count_are_scored(tmp_path: Path) -> None:
     found = scores(tmp_path)
     assert found.keys() == {("7", TASKS[0], 0)}
     assert found["7", TASKS[0], 0]["resolved"] is False
+
+
+@contextmanager
+def in_background(config: VerifierRun, run: RunContext) -> Iterator[None]:
+    """Perform a run in another thread meanwhile; it has to succeed."""
+    with ThreadPoolExecutor(1) as pool:
+        performed = pool.submit(execute, config, run)
+        yield
+        assert performed.result(timeout=60) == 0
+
+
+def wait_for_scores(home: Path, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(scores(home)) < count:
+        assert time.monotonic() < deadline, events(home)[-1]
+        time.sleep(0.05)
+
+
+def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    config = by_model(**{"verifier.follow": True})
+    with source.attempt() as sink, verifying(tmp_path, config) as run:
+        with in_background(config, run):
+            for index in range(3):
+                roll_out(sink, TASKS[0], index, passed=index == 0)
+                wait_for_scores(tmp_path, index + 1)
+            sink.emit(RunFinished, state="failed", reason="killed")
+        waiting = [event["message"] for event in events(tmp_path, "run_progress")]
+    assert "scored; waits for what run 7 still finishes" in waiting
+    assert len(events(tmp_path, "trajectory_scored")) == len(scores(tmp_path)) == 3
+    assert events(tmp_path)[-1]["state"] == "succeeded"
+
+
+def test_what_has_no_score_is_not_asked_for_again_with_everything_new(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    asked: list[str] = []
+
+    def moody(body: dict[str, Any], _number: int) -> Reply:
+        text = body["messages"][-1]["content"]
+        if "ready?" in text:
+            return Reply(content="ready")
+        patch = text.partition("[PATCH]\n+ ")[2][:2]
+        asked.append(patch)
+        return Reply(content="Hm") if patch == "a0" else answer(0.9)
+
+    with openai_server(moody) as server:
+        config = by_endpoint(server.url, **{"verifier.follow": True, "verifier.max_attempts": 1})
+        with source.attempt() as sink, verifying(tmp_path, config) as run, in_background(config, run):
+            for index in range(3):
+                roll_out(sink, TASKS[0], index)
+                wait_for_scores(tmp_path, index + 1)
+            sink.emit(RunFinished, state="succeeded")
+    assert asked == ["a0", "a1", "a2"]
+
+
+def test_following_ends_when_it_is_stopped(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    config = by_model(**{"verifier.follow": True})
+    with source.attempt() as sink, verifying(tmp_path, config) as run, ThreadPoolExecutor(1) as pool:
+        performed = pool.submit(execute, config, run)
+        roll_out(sink, TASKS[0], 0)
+        wait_for_scores(tmp_path, 1)
+        run.control.stop("enough")
+        performed.result(timeout=60)
+    ended = events(tmp_path)[-1]
+    assert (ended["type"], ended["state"], ended["summary"]["scored"]) == ("run_finished", "stopped", 1)
 
 
 def test_a_trajectory_that_was_made_again_is_scored_again_under_its_attempt(tmp_path: Path) -> None:

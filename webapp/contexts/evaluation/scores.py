@@ -20,6 +20,7 @@ SIDE = 200
 """Side of the reliability diagram, px."""
 MAX_REPOSITORIES = 20
 """Maximum number of repositories shown."""
+_MAX_ITERATION_PARTS = 10
 _LENGTHS = (2_000, 4_000, 8_000, 16_000, 32_000, 64_000)
 """Lower ends of the parts by prompt tokens."""
 _LEAST_RADIUS, _MOST_RADIUS = 2.5, 8.0
@@ -97,7 +98,11 @@ def build_scores(run: Run, params: Mapping[str, str]) -> ScoresPanel:
         calibration=calibration,
         marks=_marks(calibration),
         side=SIDE,
-        breakdowns=tuple(found for found in (_by_length(graded), _by_repository(graded)) if found.total > 1),
+        breakdowns=tuple(
+            found
+            for found in (_by_iteration(graded), _by_length(graded), _by_repository(graded))
+            if found.total > 1
+        ),
     )
 
 
@@ -106,6 +111,25 @@ def _calibration(scores: Iterable[GradedScore]) -> Calibration:
     for score in scores:
         by_task[score.task_key].append(score.forecast)
     return calibrate(by_task)
+
+
+def _by_iteration(scores: Sequence[GradedScore]) -> Breakdown:
+    """Return the scores by iterations of training, in parts of equal width."""
+    if not scores:
+        return Breakdown("Iteration", (), 0)
+    width = -(-(max(score.iteration for score in scores) + 1) // _MAX_ITERATION_PARTS)
+    parts: dict[int, list[GradedScore]] = defaultdict(list)
+    for score in scores:
+        parts[score.iteration // width].append(score)
+    found = tuple(
+        Part(_iterations(place * width, width), _calibration(members))
+        for place, members in sorted(parts.items())
+    )
+    return Breakdown("Iteration", found, len(found))
+
+
+def _iterations(first: int, width: int) -> str:
+    return str(first) if width == 1 else f"{first:,}–{first + width - 1:,}"
 
 
 def _by_length(scores: Sequence[GradedScore]) -> Breakdown:

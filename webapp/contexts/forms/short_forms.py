@@ -106,6 +106,7 @@ _VERIFY = ShortForm(
                 "name": "name",
                 "verifier.runs": "runs",
                 "verifier.phases": "phases",
+                "verifier.follow": "go on with them",
                 "verifier.part": "judged part",
             },
         ),

@@ -83,14 +83,15 @@ class RunHeader:
         if environment == "reproduction":
             return (("Verify with these tests", self._form("verify-by-tests", "verifier.tests")),)
         by_tests = ("Verify by tests", self._form("verify-by-tests", "verifier.runs"))
+        follow = {} if self.run.state in ENDED else {"verifier.follow": "true"}
         return (
-            ("Verify", self._form("verify", "verifier.runs")),
+            ("Verify", self._form("verify", "verifier.runs", **follow)),
             *([by_tests] if environment == "swe" else []),
             ("Train a judge", self._form("train-judge", "judgements.on_policy")),
         )
 
-    def _form(self, recipe: str, setting: str) -> str:
-        return f"{reverse('run-new')}?{urlencode({'recipe': recipe, setting: self.run.pk})}"
+    def _form(self, recipe: str, setting: str, **others: str) -> str:
+        return f"{reverse('run-new')}?{urlencode({'recipe': recipe, setting: self.run.pk, **others})}"
 
 
 RESUME_CHECKPOINT = "Resume from the last checkpoint"

@@ -96,15 +96,17 @@ class GradedScore:
     forecast: Forecast
     prompt_tokens: int
     """Length of the judge's prompt; 0 where an endpoint does not report it."""
+    iteration: int
+    """Iteration of the run that made the trajectory."""
 
 
 def graded_scores(run_id: int) -> list[GradedScore]:
     """Return the scores of all graded trajectories."""
     rows = Score.objects.filter(run_id=run_id, p_yes__isnull=False, resolved__isnull=False)
-    values = rows.order_by().values_list("task_key", "p_yes", "resolved", "prompt_tokens")
+    values = rows.order_by().values_list("task_key", "p_yes", "resolved", "prompt_tokens", "iteration")
     return [
-        GradedScore(task_key, Forecast(p_yes or 0.0, bool(resolved)), tokens)
-        for task_key, p_yes, resolved, tokens in values
+        GradedScore(task_key, Forecast(p_yes or 0.0, bool(resolved)), tokens, iteration)
+        for task_key, p_yes, resolved, tokens, iteration in values
     ]
 
 
