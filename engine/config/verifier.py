@@ -60,8 +60,8 @@ class VerifierConfig(Section):
     phases: tuple[Text, ...] = ()
     """Phases whose trajectories are scored: ``train``, ``eval:heldout``, …; empty scores all."""
     follow: bool = False
-    """Whether runs that go on are scored as they go on, until each has ended; both runs need a place among
-    those that are performed at once."""
+    """Whether runs that are performed meanwhile are scored as they go on, until each has ended or nothing
+    performs it any more; they and this one need places among the runs performed at once."""
     part: Literal["trajectory", "patch"] = "trajectory"
     """Part that the judge reads: every turn and the patch, or the patch alone."""
     max_context: int = Field(default=32_768, ge=256)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import threading
@@ -225,6 +226,20 @@ def _last_line(fd: int, size: int) -> tuple[bytes, int]:
     if not newline:
         return b"", 0
     return complete.rpartition(b"\n")[2], size - len(torn)
+
+
+def is_held(run_dir: Path) -> bool:
+    """Return whether a process is performing the run of a folder, on any machine that shares its locks."""
+    try:
+        with (run_dir / LOCK_NAME).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        return True
+    return False
 
 
 def _lock(path: Path, timeout_s: float) -> FileLock:

@@ -24,22 +24,15 @@ from engine.events.types import ScoreRecord, TrajectoryRef, TrajectoryScored
 from engine.orchestrator.collection.ledger import type_of
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.setup import announce
+from engine.orchestrator.verification.following import FollowedRuns
 from engine.orchestrator.verification.judges import open_judge
-from engine.orchestrator.verification.stored_trajectories import (
-    StoredTrajectories,
-    TrajectoryId,
-    open_sources,
-)
+from engine.orchestrator.verification.stored_trajectories import TrajectoryId
 from engine.types import RolloutKey
 from engine.verifiers.calibration import Forecast, calibrate
 from engine.verifiers.execution_free import Judge, Judgement, Transcript, judge_all
 
 _REPORT_EVERY_S = 0.5
 _ERROR_CHARS = 1000
-_POLL_S = 2.0
-"""Time between looks at runs that go on, seconds."""
-_READING_SHARE = 0.1
-"""Maximum share of the time that goes into reading spools again."""
 
 
 async def verify(config: VerifierRun, run: RunContext) -> RunResult:
@@ -75,7 +68,13 @@ class Verification:
     def __init__(self, config: VerifierRun, run: RunContext) -> None:
         self._config = config.verifier
         self._run = run
-        self._sources: list[StoredTrajectories] = []
+        self._runs = FollowedRuns(
+            run,
+            config.verifier.runs,
+            setting="verifier.runs",
+            phases=config.verifier.phases,
+            follow=config.verifier.follow,
+        )
         self._found: dict[TrajectoryId, ScoreRecord] = {}
         """Newest record of each trajectory, over all attempts."""
         self._without_task: dict[TrajectoryId, str] = {}
@@ -85,30 +84,22 @@ class Verification:
         """Trajectories that this attempt has judged, with or without a score."""
         self._total = 0
         self._reported_at = 0.0
-        self._sizes: list[int] = []
-        """Sizes of the sources' spools when they were last read, bytes."""
 
     def read(self) -> None:
         """Read what there is to score, and what earlier attempts scored. Raises ConfigError."""
         if not self._config.runs:
             raise ConfigError(Problem("no run is named: name finished runs to score", "verifier.runs"))
-        self._sizes = self._spool_sizes()
-        self._sources = open_sources(
-            self._run,
-            self._config.runs,
-            setting="verifier.runs",
-            phases=self._config.phases,
-            unfinished=self._config.follow,
-        )
-        for source in self._sources:
-            self._without_task |= source.without_task()
-        wanted = {found for source in self._sources for found in source.ids}
-        self._total = len(wanted)
-        self._found = {key: record for key, record in scores_of(self._run.run_dir) if key in wanted}
+        self._runs.read()
+        self._found = dict(scores_of(self._run.run_dir))
+        self._note()
 
-    def _spool_sizes(self) -> list[int]:
-        spools = [self._run.run_dir.parent / name / SPOOL_NAME for name in self._config.runs]
-        return [spool.stat().st_size if spool.exists() else 0 for spool in spools]
+    def _note(self) -> None:
+        """Note what there is to score, as far as the runs were read."""
+        for source in self._runs.sources:
+            self._without_task |= source.without_task()
+        wanted = {found for source in self._runs.sources for found in source.ids}
+        self._total = len(wanted)
+        self._found = {key: record for key, record in self._found.items() if key in wanted}
 
     async def work(self, judge: Judge) -> None:
         """Score every trajectory that has no score; pauses between trajectories.
@@ -119,20 +110,11 @@ class Verification:
             RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is dropped.
             RunEndingError: no further trajectory would get a score.
         """
-        while True:
+        await self._score(judge)
+        while self._runs.going:
+            await self._runs.news()
+            await asyncio.to_thread(self._note)
             await self._score(judge)
-            if not self._config.follow or all(source.has_ended for source in self._sources):
-                return
-            await self._read_news()
-
-    async def _read_news(self) -> None:
-        """Wait until a source has written more, and read them again."""
-        while self._spool_sizes() == self._sizes:
-            await self._run.safe_point()
-            await asyncio.sleep(_POLL_S)
-        began = time.monotonic()
-        await asyncio.to_thread(self.read)
-        await asyncio.sleep((time.monotonic() - began) * (1 / _READING_SHARE - 1))
 
     async def _score(self, judge: Judge) -> None:
         for key, reason in self._without_task.items():
@@ -150,13 +132,13 @@ class Verification:
         self._report(force=True)
 
     def _left(self) -> Iterator[tuple[TrajectoryId, Transcript]]:
-        for source in self._sources:
+        for source in self._runs.sources:
             wanted = {
                 found
                 for found in source.ids.keys() - self._without_task.keys() - self._tried
                 if (known := self._found.get(found)) is None or known.p_yes is None
             }
-            for stored in source.read(wanted):
+            for stored in source.read(wanted) if wanted else ():
                 self._resolved[stored.id] = stored.resolved
                 yield stored.id, stored.transcript
 
@@ -181,8 +163,7 @@ class Verification:
         self._reported_at = time.monotonic()
         failed = sum(record.p_yes is None for record in self._found.values())
         message = f"scored, {failed} without a score" if failed else "scored"
-        going = [source.name for source in self._sources if not source.has_ended]
-        if self._config.follow and going:
+        if going := self._runs.going:
             message += f"; waits for what run {', '.join(going)} still finishes"
         self._run.progress(message, len(self._found), self._total)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.builders.html_regions import inner_html
 from tests.builders.verifier_builders import TASKS, Source, by_model, roll_out, verifying
 from tests.builders.web_builders import launched, make_user, post, relaunched, snapshot
 from webapp.contexts.evaluation.scores import build_scores
+from webapp.contexts.run.run_header import build_header
 from webapp.models import Dataset, Run, Score, Task
 from webapp.permissions import Role
 from webapp.services.ingestion import ingest
@@ -201,3 +203,16 @@ def test_the_page_needs_the_same_queries_for_any_number_of_scores(
             client.get(f"/runs/{run.pk}/")
         counts.append(len(captured))
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize(("state", "follows"), [("running", True), ("paused", True), ("succeeded", False)])
+def test_verify_follows_a_run_that_is_performed(state: str, follows: bool) -> None:
+    run, claim = launched(runs.create(recipe="frozenlake", overrides={}))
+    stream = Stream()
+    stream.started(total=1)
+    post(claim, stream)
+    Run.objects.filter(pk=run.pk).update(state=state)
+    header = build_header(Run.objects.get(pk=run.pk), [])
+    header = replace(header, has_rollouts=True, counts=replace(header.counts, total=1))
+    (address,) = [url for label, url in header.verify_urls if label == "Verify"]
+    assert ("verifier.follow=true" in address) is follows

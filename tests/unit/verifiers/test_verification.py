@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -167,6 +168,41 @@ def test_what_has_no_score_is_not_asked_for_again_with_everything_new(tmp_path: 
                 wait_for_scores(tmp_path, index + 1)
             sink.emit(RunFinished, state="succeeded")
     assert asked == ["a0", "a1", "a2"]
+
+
+def test_a_followed_run_that_nobody_performs_any_more_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was killed for good writes no end."""
+    monkeypatch.setattr("engine.orchestrator.verification.following.PATIENCE_S", 1.0)
+    source = Source(tmp_path)
+    config = by_model(**{"verifier.follow": True})
+    with source.attempt() as sink, verifying(tmp_path, config) as run, in_background(config, run):
+        roll_out(sink, TASKS[0], 0)
+        wait_for_scores(tmp_path, 1)
+        time.sleep(3.0)
+        assert not events(tmp_path, "alert"), "a process holds the run"
+        sink.close()
+    (alert,) = events(tmp_path, "alert")
+    assert alert["code"] == "verifier_source_lost"
+    assert "no process has performed it" in alert["message"]
+    assert events(tmp_path)[-1]["state"] == "succeeded"
+
+
+def test_a_followed_run_that_is_removed_costs_only_what_it_had_not_finished(tmp_path: Path) -> None:
+    gone, stays = Source(tmp_path), Source(tmp_path, "8")
+    config = by_model(**{"verifier.follow": True, "verifier.runs": ["7", "8"]})
+    with stays.attempt() as sink, verifying(tmp_path, config) as run, in_background(config, run):
+        with gone.attempt() as other:
+            roll_out(other, TASKS[0], 0)
+            wait_for_scores(tmp_path, 1)
+        shutil.rmtree(gone.run_dir)
+        roll_out(sink, TASKS[0], 1)
+        wait_for_scores(tmp_path, 2)
+        sink.emit(RunFinished, state="succeeded")
+    assert [event["code"] for event in events(tmp_path, "alert")] == ["verifier_source_lost"]
+    ended = events(tmp_path)[-1]
+    assert (ended["state"], ended["summary"]["scored"]) == ("succeeded", 2)
 
 
 def test_following_ends_when_it_is_stopped(tmp_path: Path) -> None:

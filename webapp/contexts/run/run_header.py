@@ -83,7 +83,8 @@ class RunHeader:
         if environment == "reproduction":
             return (("Verify with these tests", self._form("verify-by-tests", "verifier.tests")),)
         by_tests = ("Verify by tests", self._form("verify-by-tests", "verifier.runs"))
-        follow = {} if self.run.state in ENDED else {"verifier.follow": "true"}
+        goes_on = self.run.state in (RunState.RUNNING, RunState.PAUSED)
+        follow = {"verifier.follow": "true"} if goes_on else {}
         return (
             ("Verify", self._form("verify", "verifier.runs", **follow)),
             *([by_tests] if environment == "swe" else []),
