@@ -25,22 +25,27 @@ _CONFIGURATION = (
     ".yarnrc*", ".pnp.*", "jest.*", "jest-*.*", "vitest.*", "vite.config.*", "karma.conf.*", ".mocharc*",
     "mocha.opts", ".nycrc*", ".c8rc*", "ava.config.*", ".taprc", "cypress.config.*", "cypress.json",
     "playwright.config.*", "web-test-runner.config.*", "wdio.conf.*", "testem.*", "setuptests.*",
+    "gulpfile.*", "gruntfile.*", "karma.config.*",
     "babel.config.*", ".babelrc*", ".swcrc", "tsconfig*.json", "jsconfig*.json", "bunfig.toml", "deno.json*",
     "nx.json", "turbo.json", "lerna.json",
     # Go, Rust, C and C++
     "go.mod", "go.sum", "go.work", "go.work.sum", "cargo.toml", "cargo.lock", "rust-toolchain*",
-    "nextest.toml", "makefile", "gnumakefile", "makefile.am", "*.mk", "cmakelists.txt", "*.cmake",
-    "meson.build", "build.bazel", "workspace.bazel", "module.bazel", ".bazelrc",
+    "nextest.toml", "makefile", "gnumakefile", "makefile.am", "makefile.in", "*.mk", "cmakelists.txt",
+    "*.cmake", "meson.build", "build.bazel", "workspace", "workspace.bazel", "module.bazel", ".bazelrc",
+    "sconstruct", "sconscript",
     # Java, Kotlin, Scala
-    "pom.xml", "build.gradle*", "settings.gradle*", "gradle.properties", "gradlew*", "mvnw*", "build.sbt",
-    "testng*.xml", "junit-platform.properties",
-    # Ruby, PHP, C#, Elixir, Dart, Lua, Perl
+    "pom.xml", "build.xml", "*.gradle", "*.gradle.kts", "gradle.properties", "gradlew*", "mvnw*",
+    "build.sbt", "testng*.xml", "junit-platform.properties",
+    # Ruby, PHP, C#, Elixir, Dart, Swift, Lua, Perl
     ".rspec", "rakefile", "gemfile*", ".simplecov", "phpunit*.xml*", "composer.json", "composer.lock",
-    "pest.php", "codeception.yml", "directory.build.*", "*.runsettings", "xunit.runner.json", "mix.exs",
-    "dart_test.yaml", ".busted", ".proverc",
+    "pest.php", "codeception.yml", "directory.build.*", "*.[cfv]*proj", "*.runsettings", "xunit.runner.json",
+    "mix.exs",
+    "dart_test.yaml", "package.swift", ".busted", ".proverc",
     # What git writes into the tree, and other runners
     ".gitattributes", "taskfile.y*ml", "justfile", ".justfile",
 )  # fmt: skip
+_CASED_CONFIGURATION = frozenset({"BUILD"})
+"""Bazel's; ``build`` in lower case is a script of many projects."""
 _CONFIGURATION_FOLDERS = frozenset({".cargo", ".mvn"})
 _INSTALLED_FOLDERS = frozenset(
     {
@@ -65,8 +70,10 @@ _TEST_FOLDER = re.compile(
     r"|test[_-]?(?:utils?|data|lib|helpers?|suites?|cases?|fixtures?|support|resources)|[\w.-]+[._-]tests",
     re.IGNORECASE,
 )
-_SHIPPED_FOLDER = re.compile(r"_?testing|test|test[_-]?(?:utils?|lib|helpers?|support)", re.IGNORECASE)
-"""Names of folders with helpers of tests that products ship for their users (``numpy/testing``)."""
+_SHIPPED_FOLDER = re.compile(
+    r"_?testing|test|test[_-]?(?:utils?|lib|helpers?|support)|specs?|e2e", re.IGNORECASE
+)
+"""Names of folders that products ship: helpers of their users' tests (``numpy/testing``), specifications."""
 _SOURCE = (
     r"\.(?:pyi?|pyx|[cm]?[jt]sx?|vue|svelte|coffee|go|rs|rb|java|kts?|scala|groovy|php|c|cc|cpp|cxx|h|hh|hpp"
     r"|cs|fs|vb|swift|mm?|exs?|erl|dart|lua|pl|r|jl|hs|mli?|zig|nim|sh|bash)"
@@ -97,7 +104,7 @@ def is_test_path(path: str) -> bool:
     Importers leave it out of a fix's measures, curation puts no fault into it.
     """
     parts = PurePosixPath(path).parts
-    return bool(parts) and (_IS_PYTEST_CONFIGURATION(parts[-1]) is not None or is_test_code(path))
+    return bool(parts) and (configures_pytest(path) or is_test_code(path))
 
 
 def is_test_code(path: str) -> bool:
@@ -147,8 +154,15 @@ def is_configuration(path: str) -> bool:
     """Return whether a path configures a test runner, or what tests are built and resolved with."""
     parts = PurePosixPath(path.lower()).parts
     return bool(parts) and (
-        _IS_CONFIGURATION(parts[-1]) is not None or not _CONFIGURATION_FOLDERS.isdisjoint(parts[:-1])
+        _IS_CONFIGURATION(parts[-1]) is not None
+        or not _CONFIGURATION_FOLDERS.isdisjoint(parts[:-1])
+        or PurePosixPath(path).name in _CASED_CONFIGURATION
     )
+
+
+def configures_pytest(path: str) -> bool:
+    """Return whether a path configures pytest or Python itself."""
+    return _IS_PYTEST_CONFIGURATION(PurePosixPath(path.lower()).name) is not None
 
 
 def is_installed(path: str) -> bool:

@@ -2,9 +2,10 @@
 
 That is decided by the files that changed when the patch was applied, never by its text. Files that the gold
 patch touches are always admitted, whatever their names (``django/test/x.py`` is code, and its neighbours are,
-too), and changes of build files that concern the product alone. What is left out, and suspicious added lines,
-become findings. Names are listed in ``engine.datasets.paths``; a task's own tests are protected, whatever
-their names, and nothing may be put where they or their folders go.
+too), and changes of build files that concern the product alone. Where the solution is no patch and all tests
+lie outside of the workdir, names say less: tests and build files there are what the task asks for. What is
+left out, and suspicious added lines, become findings. Names are listed in ``engine.datasets.paths``; a task's
+own tests are protected, whatever their names, and nothing may be put where they or their folders go.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from engine.datasets.paths import (
+    configures_pytest,
     innermost_test_folder,
     is_configuration,
     is_installed,
@@ -80,6 +82,9 @@ class PatchFilter:
         self._shipped = {
             folder for folder in map(innermost_test_folder, self._gold) if may_be_shipped(folder)
         } - folders_of_tests
+        self._packages = frozenset(map(_import_place, self._gold))
+        tests = self._tests | self._hidden
+        self._tests_outside = not self._gold and bool(tests) and all(path.startswith("/") for path in tests)
         self._test_folders = {parent for test in self._tests | self._hidden for parent in _parents(test)}
 
     def visible(self, tree: Tree) -> dict[str, FileState]:
@@ -96,7 +101,11 @@ class PatchFilter:
 
     def admit(self, before: Tree, changes: Changes) -> FilteredPatch:
         """Split the changes of a patch into graded and left-out ones."""
-        kinds = {path: self._kind(path, before.get(path), changes.files.get(path)) for path in changes.paths}
+        packages = frozenset(_import_place(path) for path in before if path.endswith(".py"))
+        kinds = {
+            path: self._kind(path, before.get(path), changes.files.get(path), packages)
+            for path in changes.paths
+        }
         admitted = Changes(
             {path: state for path, state in changes.files.items() if kinds[path] is None},
             tuple(path for path in changes.deleted if kinds[path] is None),
@@ -130,8 +139,21 @@ class PatchFilter:
         nothing = Changes({}, ())
         return "".join(kept), FilteredPatch(changes=nothing, left_out=tuple(dropped), findings=findings)
 
-    def _kind(self, path: str, old: FileState | None, new: FileState | None) -> FindingKind | None:
-        """Return the reason why a path may not be changed; None when it may."""
+    def _kind(
+        self,
+        path: str,
+        old: FileState | None,
+        new: FileState | None,
+        packages: frozenset[tuple[str, ...]] = frozenset(),
+    ) -> FindingKind | None:
+        """Return the reason why a path may not be changed; None when it may.
+
+        Args:
+            path: as ``path_below`` returns it for the workdir.
+            old: the file before; None where there is none.
+            new: the file after; None where it is deleted.
+            packages: packages that the tree has, as ``_import_place`` names them.
+        """
         if self._is_hidden(path):
             return FindingKind.TESTS_EDITED
         if path in self._gold:
@@ -139,12 +161,12 @@ class PatchFilter:
         pure = PurePosixPath(path)
         if is_installed(path):
             return FindingKind.INSTALLED_EDITED
-        if is_configuration(path) and not _builds_product(path, old, new):
+        if self._configures(path) and not _builds_product(path, old, new):
             return FindingKind.CONFIGURATION_EDITED
-        if old is None and _shadows(pure):
+        if old is None and _shadows(pure, new) and not self._extends(pure, packages):
             return FindingKind.CONFIGURATION_EDITED
         if (
-            (is_test_code(path) and not self._is_shipped(path))
+            (is_test_code(path) and not self._tests_outside and not self._is_shipped(path))
             or path in self._tests
             or not self._tests.isdisjoint(_parents(path))
         ):
@@ -152,6 +174,14 @@ class PatchFilter:
         if new is not None and (path in self._test_folders or _replaces_tests(pure, new)):
             return FindingKind.TESTS_EDITED
         return None
+
+    def _configures(self, path: str) -> bool:
+        return configures_pytest(path) if self._tests_outside else is_configuration(path)
+
+    def _extends(self, path: PurePosixPath, packages: frozenset[tuple[str, ...]]) -> bool:
+        """Return whether a new file belongs to a package of the product, whatever that is called."""
+        place = _import_place(str(path))
+        return place in self._packages or (place in packages and path.name != "__init__.py")
 
     def _is_shipped(self, path: str) -> bool:
         """Return whether a file is a helper of tests that the product ships, as the gold patch shows."""
@@ -189,12 +219,19 @@ def _replaces_tests(path: PurePosixPath, new: FileState) -> bool:
     return stat.S_ISLNK(new.mode) and is_test_folder(path.name)
 
 
-def _shadows(path: PurePosixPath) -> bool:
-    """Return whether a new file at an import root would shadow the standard library or the test runner."""
-    if path.suffix not in (".py", ".so", ".pyc"):
+def _import_place(path: str) -> tuple[str, ...]:
+    """Return the module or package that a path belongs to, behind its import root where that is a folder."""
+    parts = PurePosixPath(path).parts
+    count = 2 if len(parts) > 1 and parts[0] in _ROOTS else 1
+    return (*parts[: count - 1], *(part.partition(".")[0] for part in parts[count - 1 : count]))
+
+
+def _shadows(path: PurePosixPath, new: FileState | None) -> bool:
+    """Return whether a new file or link at an import root would shadow the standard library or the runner."""
+    is_link = new is not None and stat.S_ISLNK(new.mode)
+    if path.suffix not in (".py", ".so", ".pyc") and not is_link:
         return False
-    parts = path.parts[1:] if len(path.parts) > 1 and path.parts[0] in _ROOTS else path.parts
-    top = parts[0].partition(".")[0]
+    top = _import_place(str(path))[-1]
     return top in sys.stdlib_module_names or top in _RUNNER
 
 

@@ -54,3 +54,40 @@ def test_build_files_are_graded_where_the_product_alone_changes() -> None:
     found = PatchFilter(task()).admit(before, changes)
     assert list(found.changes.files) == ["CMakeLists.txt"]
     assert found.left_out == ("src/CMakeLists.txt", "x/CMakeLists.txt", "y/CMakeLists.txt")
+
+
+def test_solutions_that_are_no_patch_write_build_files_and_tests_where_the_task_has_none() -> None:
+    asked = ["Makefile", "package.json", "CMakeLists.txt", "tests/test_mine.py", "spec/a.rb", "test.sh"]
+    refused = ["conftest.py", "pytest.ini", "sitecustomize.py", "calendar.py", "node_modules/a.js"]
+    outside = {"gold_patch": "", "test_files": {"/tests/test_outputs.py": ""}}
+    assert left_out(asked + refused, **outside) == tuple(sorted(refused))
+    inside = {**outside, "test_files": {"/tests/test_outputs.py": "", "checks/a.py": ""}}
+    assert set(asked) <= set(left_out(asked, **inside))
+
+
+def test_packages_of_the_product_may_be_called_like_others() -> None:
+    gold = new_file("src/packaging/version.py", "") + new_file("types.py", "")
+    assert left_out(["src/packaging/_cmp.py", "src/packaging/sub/a.py"], gold_patch=gold) == ()
+    others = ["lib/packaging/a.py", "packaging/a.py", "src/json/a.py", "tox.py"]
+    assert left_out(others, gold_patch=gold) == tuple(sorted(others))
+
+
+def test_packages_that_the_tree_has_may_grow() -> None:
+    before = {"src/calendar/utils.py": FileState(0o100644, b"")}
+    files = {
+        path: FileState(0o100644, b"x = 1\n")
+        for path in ("src/calendar/utils.py", "src/calendar/more.py", "src/calendar/__init__.py")
+    }
+    assert PatchFilter(task()).admit(before, Changes(files, ())).left_out == ("src/calendar/__init__.py",)
+
+
+def test_links_shadow_the_runner_as_files_do() -> None:
+    files = {name: FileState(0o120000, b"src/mine") for name in ("pytest", "src/json", "mine")}
+    assert PatchFilter(task()).admit({}, Changes(files, ())).left_out == ("pytest", "src/json")
+
+
+def test_specifications_are_code_where_the_gold_patch_says_so() -> None:
+    gold = new_file("src/spec/unit.ts", "")
+    paths = ["src/spec/base.ts", "src/spec/base.spec.ts"]
+    assert left_out(paths, gold_patch=gold) == ("src/spec/base.spec.ts",)
+    assert left_out(["src/spec/base.ts"]) == ("src/spec/base.ts",)
