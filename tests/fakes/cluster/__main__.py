@@ -25,6 +25,7 @@ def _arguments() -> argparse.Namespace:
         "--image", action="append", default=[], metavar="REFERENCE=NAME", help="a reference for a local image"
     )
     parser.add_argument("--pull-s", type=float, default=0.0, help="what pulling one of --image takes")
+    parser.add_argument("--pod-pids-limit", type=int, default=64, help="processes of one container")
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
     parser.add_argument(
         "--own-agents", action="store_true", help="run the commands that pods give for agents"
@@ -44,6 +45,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         port=arguments.port,
         tls=not arguments.no_tls,
         own_agents=arguments.own_agents,
+        pod_pids_limit=arguments.pod_pids_limit,
     )
     for text in arguments.image:
         reference, _, name = text.rpartition("=")
