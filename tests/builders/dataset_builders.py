@@ -122,6 +122,9 @@ def test_slow():
 """
 BROKEN = ("    if value > high:\n", "    if value < high:\n")
 WORKDIR = "/testbed"
+NO_PLUGINS = "-p no:hypothesispytest -p no:benchmark"
+"""Arguments of pytest that leave out plugins of this machine's Python, which local sandboxes share: importing
+Hypothesis alone takes longer than the tests of a toy task."""
 
 
 def write_toy(folder: Path) -> Path:

@@ -27,7 +27,7 @@ from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
 from engine.sandbox.pool.pool import SandboxPool
 from engine.types import Grade, TaskRow, ToolCall
-from tests.builders.dataset_builders import toolchain_or_skip, write_toy
+from tests.builders.dataset_builders import NO_PLUGINS, toolchain_or_skip, write_toy
 from tests.builders.rollout_builders import make_key, quick_agent
 from tests.docker_daemon import docker_host, one_at_a_time
 from tests.unit.datasets.importers import folders
@@ -42,7 +42,7 @@ def test_state():
     assert Path("{ANSWER}").read_text() == "42\\n"
 """
 _SCRIPT = (
-    "python3 -m pytest -rA -p no:cacheprovider /tests/test_state.py\n"
+    f"python3 -m pytest -rA -p no:cacheprovider {NO_PLUGINS} /tests/test_state.py\n"
     "if [ $? -eq 0 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
 )
 _PLACES = {"/logs/verifier": "/tmp/verifier", "/tests/": "/tmp/tests/", '"/tests"': '"/tmp/tests"'}

@@ -36,6 +36,7 @@ from engine.sandbox.base import SandboxBackend
 from engine.types import Grade, GradeRule, TaskRow, Verdict
 from tests.builders.dataset_builders import (
     BROKEN,
+    NO_PLUGINS,
     NUMBERS,
     broken_task,
     patched,
@@ -52,7 +53,7 @@ FAMILIES = (
 STILL_BROKEN = NUMBERS.replace(*BROKEN)
 PYTEST = (
     f"PYTHONPATH={MOUNT} python3 -m pytest -rA -c {MOUNT}/pytest.ini --rootdir=/testbed "
-    "-p no:cacheprovider tests/test_numbers.py"
+    f"-p no:cacheprovider {NO_PLUGINS} tests/test_numbers.py"
 )
 IDS = (
     *(f"tests/test_numbers.py::test_clamp[{case}]" for case in ("-1-0", "5-5", "11-10", "0-0")),

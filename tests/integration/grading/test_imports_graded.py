@@ -26,6 +26,7 @@ from engine.sandbox.local.images import build_image
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import (
     BROKEN,
+    NO_PLUGINS,
     NUMBERS,
     TEST_NUMBERS,
     make_grader,
@@ -44,7 +45,7 @@ TEST_PATCH = diff_texts("tests/test_numbers.py", TEST_NUMBERS, CHANGED_TESTS) + 
 )
 F2P = ["tests/test_numbers.py::test_clamp[99-10]", "tests/test_upper.py::test_upper"]
 P2P = ["tests/test_numbers.py::test_positives"]
-PYTEST = "python3 -m pytest --no-header -rA -p no:cacheprovider -c /dev/null --rootdir=/testbed"
+PYTEST = f"python3 -m pytest --no-header -rA -p no:cacheprovider {NO_PLUGINS} -c /dev/null --rootdir=/testbed"
 PYTEST_ON_PATH = f'#!/bin/sh\nexec {PYTEST} "$@"\n'
 PATCHED = {"patch": GOLD, "test_patch": TEST_PATCH}
 TESTS = {"FAIL_TO_PASS": F2P, "PASS_TO_PASS": P2P}
