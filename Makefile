@@ -19,7 +19,7 @@ demo: $(STAMP) system ## train a small agent on real code and show it (HEADLESS=
 up: $(STAMP) system ## start the services alone
 	@$(BIN)/python manage.py up $(if $(PORT),--port $(PORT))
 
-test: $(STAMP) system-test ## every test
+test: $(STAMP) system-test ## every test, but in Docker some hostile submissions of each family
 	@deploy/setup/docker.sh run $(MAKE) --no-print-directory test-here
 
 .PHONY: test-here
@@ -27,6 +27,13 @@ test-here: # with the Docker daemon that answers, if one does; the first time tw
 	@if host=$$(deploy/setup/docker.sh status); then \
 		DOCKER_HOST=$$host timeout 300 $(BIN)/python deploy/images/build_examples.py .trainyard/examples || true; fi
 	@$(BIN)/python -m pytest -n auto --dist loadgroup
+
+.PHONY: test-adversary test-adversary-here
+test-adversary: $(STAMP) system-test ## the hostile submissions that make test leaves out in Docker
+	@deploy/setup/docker.sh run $(MAKE) --no-print-directory test-adversary-here
+
+test-adversary-here:
+	@$(BIN)/python -m pytest -m adversary tests/integration/adversary
 
 .PHONY: vllm
 vllm: $(VLLM_STAMP) ## vLLM for machines without GPU, in an environment of its own
