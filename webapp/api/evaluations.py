@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
 from ninja.errors import HttpError
 
+from engine.verifiers.selection.curves import Short
 from webapp.api.auth import answer_reader, viewer
 from webapp.api.runs import find as find_run
 from webapp.contexts.evaluation.evaluation_comparison import compare_evaluations
@@ -29,6 +30,8 @@ class ReportOut(Schema):
     curves: list[dict[str, Any]]
     curves_error: str
     """Reason why there are no curves, or not those of every rule."""
+    coverage: dict[str, Any]
+    """Numbers of tasks that lack rollouts or scores."""
     verifier: int | None
     tests: int | None
     regression_only: bool
@@ -67,12 +70,23 @@ def report(
     rule: str = "",
     k: int | None = None,
     keep: int | None = None,
+    short: Short = Short.REFUSE,
+    leave_out_unscored: bool = False,
     repo: str = "",
     verifier: int | None = None,
     tests: int | None = None,
 ) -> dict[str, Any]:
     """Return the report of an evaluation (``eval:NAME``) or of an iteration's rollouts (``train``)."""
-    question = Question(rule=rule, k=k, keep=keep, repo=repo, verifier=verifier, tests=tests)
+    question = Question(
+        rule=rule,
+        k=k,
+        keep=keep,
+        short=short,
+        leave_out_unscored=leave_out_unscored,
+        repo=repo,
+        verifier=verifier,
+        tests=tests,
+    )
     return asdict(evaluation_report(_point(run_id, phase, iteration), question))
 
 

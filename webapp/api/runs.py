@@ -334,7 +334,10 @@ def pause_run(request: HttpRequest, run_id: int) -> Run:
 
 @router.post("/runs/{int:run_id}/resume", auth=operator, response=RunOut)
 def resume_run(request: HttpRequest, run_id: int) -> Run:
-    """Resume a paused run, or continue a failed or stopped one from its last checkpoint."""
+    """Resume a paused run, or continue a failed or stopped one from its last checkpoint.
+
+    A verifier's run that has succeeded without some of its scores tries these again.
+    """
     run = find(run_id)
     run_writes.resume(run=run, actor=caller(request))
     return run

@@ -18,7 +18,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from engine.errors import ConfigError, DatasetError, MissingScoreError, PreflightError
-from engine.verifiers.selection.curves import Curve, available_rules, curves, possible_curves
+from engine.verifiers.selection.curves import (
+    Curve,
+    Short,
+    available_rules,
+    curves,
+    possible_curves,
+    unscored_tasks,
+)
 from engine.verifiers.selection.rules import RULES, Hybrid, named_rules
 from engine.verifiers.selection.tables import read_table
 
@@ -33,10 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         table = read_table(options.table)
         rules = named_rules(options.rule or [rule.name for rule in available_rules(table)], hybrid=hybrid)
         missing: list[str] = []
+        if options.leave_out_unscored:
+            unscored = unscored_tasks(table, rules)
+            missing = [f"{len(unscored)} tasks lack scores"] if unscored else []
+            table = [one for one in table if one.task_id not in unscored]
         if options.rule:
-            found = curves(table, rules, options.k, allow_short=options.allow_short)
+            found = curves(table, rules, options.k, short=Short(options.short))
         else:
-            found, missing = possible_curves(table, rules, options.k, allow_short=options.allow_short)
+            found, reasons = possible_curves(table, rules, options.k, short=Short(options.short))
+            missing += reasons
             if not found:
                 raise DatasetError("; ".join(missing) or "no rollout has the scores of any rule")
     except (ConfigError, DatasetError, MissingScoreError, PreflightError) as error:
@@ -75,7 +87,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--minimum", type=int, default=1, help="fewest that hybrid keeps of half (default: 1)"
     )
     parser.add_argument(
-        "--allow-short", action="store_true", help="count tasks with fewer than K with all they have"
+        "--short",
+        choices=list(Short),
+        default=Short.REFUSE,
+        help="tasks with fewer than K rollouts: an error (refuse, the default), counted with all they have, "
+        "or left out",
+    )
+    parser.add_argument(
+        "--leave-out-unscored",
+        action="store_true",
+        help="leave out the tasks of which a rollout lacks a score of any of the rules",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args(arguments)

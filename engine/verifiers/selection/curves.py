@@ -10,10 +10,22 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from engine.errors import ConfigError, DatasetError, MissingScoreError
 from engine.verifiers.selection.candidates import Candidate, by_task, require_scores
 from engine.verifiers.selection.rules import RULES, Rule, adapted
+
+
+class Short(StrEnum):
+    """Treatment of tasks with fewer than K rollouts."""
+
+    REFUSE = "refuse"
+    """A K above the rollouts of any task is an error."""
+    ALL = "all"
+    """Such a task counts with all rollouts it has."""
+    LEAVE_OUT = "leave_out"
+    """Tasks with fewer rollouts than the largest K are left out at every K."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +55,7 @@ def curves(
     rules: Sequence[Rule] | None = None,
     ks: Sequence[int] | None = None,
     *,
-    allow_short: bool = False,
+    short: Short = Short.REFUSE,
 ) -> list[Curve]:
     """Compute the Best@K curves of rules over the same rollouts.
 
@@ -51,10 +63,11 @@ def curves(
         candidates: graded rollouts of any number of tasks.
         rules: None is every rule for which the table has scores.
         ks: None is 1 … the smallest number of rollouts of any task.
-        allow_short: whether a task with fewer than K rollouts counts with all of its rollouts.
+        short: treatment of tasks with fewer than K rollouts.
 
     Raises:
-        ConfigError: a K is below 1, or above the rollouts of a task without ``allow_short``.
+        ConfigError: a K is below 1, or above the rollouts of a task (``short`` is ``refuse``) or of every
+            task (``leave_out``).
         DatasetError: there are no rollouts, or one occurs twice.
         MissingScoreError: a rollout is not graded, or lacks a score that a rule needs.
     """
@@ -62,14 +75,14 @@ def curves(
     tasks = by_task(candidates)
     if not tasks:
         raise DatasetError("there are no rollouts; a curve needs at least one graded rollout")
-    fewest = min(map(len, tasks.values()))
-    ks = sorted(set(ks)) if ks is not None else range(1, fewest + 1)
-    _check_ks(tasks, ks, allow_short)
+    ks = sorted(set(ks)) if ks is not None else range(1, min(map(len, tasks.values())) + 1)
+    tasks = _with_rollouts(tasks, ks, short)
     if rules is None:
         rules = available_rules(candidates)
     rules = adapted(rules, candidates)
+    counted = [one for members in tasks.values() for one in members]
     for rule in rules:
-        require_scores(candidates, rule.needs, rule.name)
+        require_scores(counted, rule.needs, rule.name)
     return [_curve(rule, tasks, ks) for rule in rules]
 
 
@@ -78,7 +91,7 @@ def possible_curves(
     rules: Sequence[Rule],
     ks: Sequence[int] | None = None,
     *,
-    allow_short: bool = False,
+    short: Short = Short.REFUSE,
 ) -> tuple[list[Curve], list[str]]:
     """Compute the curves of the rules that have all their scores; arguments as for ``curves``.
 
@@ -93,10 +106,21 @@ def possible_curves(
     missing: list[str] = []
     for rule in rules:
         try:
-            found += curves(candidates, [rule], ks, allow_short=allow_short)
+            found += curves(candidates, [rule], ks, short=short)
         except MissingScoreError as error:
             missing.append(str(error))
     return found, missing
+
+
+def unscored_tasks(candidates: Sequence[Candidate], rules: Sequence[Rule]) -> frozenset[str]:
+    """Return the tasks of which a rollout lacks a score that any of the rules needs.
+
+    Without these tasks, the curves of all the rules cover the same tasks.
+    """
+    fields = {field for rule in adapted(rules, candidates) for field in rule.needs}
+    return frozenset(
+        one.task_id for one in candidates if any(getattr(one, field) is None for field in fields)
+    )
 
 
 def available_rules(candidates: Sequence[Candidate]) -> list[Rule]:
@@ -109,15 +133,29 @@ def _occurs(candidates: Sequence[Candidate], field: str) -> bool:
     return any(getattr(one, field) is not None for one in candidates)
 
 
-def _check_ks(tasks: dict[str, list[Candidate]], ks: Sequence[int], allow_short: bool) -> None:
+def _with_rollouts(
+    tasks: dict[str, list[Candidate]], ks: Sequence[int], short: Short
+) -> dict[str, list[Candidate]]:
+    """Return the tasks that count. Raises ConfigError."""
     if not ks or ks[0] < 1:
         raise ConfigError(f"K = {list(ks)}; give at least one K, each of at least 1")
-    short = [task for task, members in tasks.items() if len(members) < ks[-1]]
-    if short and not allow_short:
-        raise ConfigError(
-            f"K = {ks[-1]} is more than the rollouts of {len(short)} of {len(tasks)} tasks, such as "
-            f"{short[0]} with {len(tasks[short[0]])}; lower K, leave these tasks out, or count all they have"
+    enough = {task: members for task, members in tasks.items() if len(members) >= ks[-1]}
+    if short is Short.ALL or len(enough) == len(tasks):
+        return tasks
+    if short is Short.LEAVE_OUT and enough:
+        return enough
+    if not enough:
+        most = max(map(len, tasks.values()))
+        advice = f"lower K to at most {most}" + (
+            "" if short is Short.LEAVE_OUT else ", or count all they have"
         )
+    else:
+        advice = "lower K, leave these tasks out, or count all they have"
+    task = next(task for task in tasks if task not in enough)
+    raise ConfigError(
+        f"K = {ks[-1]} is more than the rollouts of {len(tasks) - len(enough)} of {len(tasks)} tasks, such "
+        f"as {task} with {len(tasks[task])}; {advice}"
+    )
 
 
 def _curve(rule: Rule, tasks: dict[str, list[Candidate]], ks: Sequence[int]) -> Curve:

@@ -12,7 +12,7 @@ from typing import Any
 from engine.datasets.importers.fields import Row, structure
 from engine.errors import DatasetError
 from engine.verifiers.selection.candidates import Candidate
-from engine.verifiers.selection.curves import Curve, curves
+from engine.verifiers.selection.curves import Curve, Short, curves
 from engine.verifiers.selection.rules import EB, EF, ORACLE, Hybrid
 
 COLUMNS = {
@@ -29,7 +29,7 @@ NOTEBOOK_KS = range(1, 27)
 
 def published_curves(candidates: Sequence[Candidate]) -> list[Curve]:
     """Compute the curves of the notebook: pass@K, eb, ef and hybrid (at least 3 stay) for K = 1 … 26."""
-    return curves(candidates, NOTEBOOK_RULES, NOTEBOOK_KS, allow_short=True)
+    return curves(candidates, NOTEBOOK_RULES, NOTEBOOK_KS, short=Short.ALL)
 
 
 def candidates_of(row: Row, number: int) -> Iterator[Candidate]:

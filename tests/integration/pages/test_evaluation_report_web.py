@@ -249,3 +249,65 @@ def test_the_tab_of_evaluations_leads_to_the_first_against_the_newest() -> None:
     # one task each: unsolved at first, solved after the iteration
     assert "+100.0\u202fpp" in page
     assert f'href="/evaluations/{yard.run.pk}/eval:heldout/1/"' in page
+
+
+def test_tasks_with_fewer_rollouts_end_the_curves_count_with_all_or_are_left_out() -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks, FIRST)
+    client, address = viewer(), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report"
+
+    def oracle(**choice: str) -> tuple[list[tuple[int, float, int]], int]:
+        body = client.get(address, {"rule": "oracle", **choice}).json()
+        assert body["coverage"] == {
+            "num_tasks": 4, "most_rollouts": 4, "num_short": 1, "num_unscored": 0,
+        }  # fmt: skip
+        assert body["curves_error"] == ""
+        (curve,) = body["curves"]
+        points = [(point["k"], point["rate"], point["num_short"]) for point in curve["points"]]
+        return points, curve["num_tasks"]
+
+    points, num_tasks = oracle()
+    assert ([k for k, *_ in points], num_tasks) == ([1, 2, 3], 4)
+    points, num_tasks = oracle(short="all")
+    assert (points[-1], num_tasks) == ((4, 0.75, 1), 4)
+    assert points[0] == (1, 0.4375, 0)
+    points, num_tasks = oracle(short="leave_out")
+    assert (points[-1], num_tasks) == ((4, 1.0, 0), 3)
+    assert points[0][1] == pytest.approx((0.5 + 0.25 + 1) / 3)
+    body = client.get(address, {"rule": "oracle", "short": "leave_out"}).json()
+    told = printed("evaluation_report", run.pk, "--rule", "oracle", "--short", "leave_out")
+    assert {name: told[name] for name in body} == body
+    assert client.get(address, {"short": "some"}).status_code == 422
+    page = f"/evaluations/{run.pk}/eval:heldout/0/"
+    asked = unescape(client.get(page, {"rule": "oracle", "k": "4"}).content.decode())
+    assert f"K = 4 is more than the rollouts of 1 of 4 tasks, such as {tasks[2].instance_id} with 3" in asked
+    assert "fewer than 4 graded rollouts (1 of 4)" in asked
+    chosen = client.get(page, {"rule": "oracle", "short": "leave_out"}).content.decode()
+    assert re.search(r'<option value="leave_out"\s+selected>', chosen)
+    assert "Over 3 of 4 tasks" in chosen
+
+
+def test_tasks_without_scores_can_be_left_out() -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks[:2], FIRST)
+    scored(run, tasks[0], {0: 0.9, 1: 0.8, 2: 0.2, 3: 0.1})
+    client, address = viewer(), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report"
+    body = client.get(address).json()
+    assert "ef" not in {curve["rule"] for curve in body["curves"]}
+    assert f"of task {tasks[1].instance_id};" in body["curves_error"]
+    assert body["coverage"]["num_unscored"] == 1
+    chosen = client.get(address, {"leave_out_unscored": "true"}).json()
+    assert chosen["curves_error"] == ""
+    assert {curve["rule"]: curve["num_tasks"] for curve in chosen["curves"]} == {
+        "ef": 1, "shortest": 1, "majority": 1, "oracle": 1,
+    }  # fmt: skip
+    assert chosen["curves"][0]["points"][-1]["rate"] == 1.0
+    told = printed("evaluation_report", run.pk, "--leave-out-unscored")
+    assert {name: told[name] for name in chosen} == chosen
+    page = f"/evaluations/{run.pk}/eval:heldout/0/"
+    assert "Tasks without all scores (1 of 2)" in client.get(page).content.decode()
+    left_out = client.get(page, {"leave_out_unscored": "on"}).content.decode()
+    assert '<th class="n" scope="col">ef</th>' in left_out
+    assert "Over 1 of 2 tasks" in left_out
+    nothing = client.get(page, {"rule": "eb", "leave_out_unscored": "on"}).content.decode()
+    assert "Every task has a rollout without a score of eb." in nothing

@@ -23,7 +23,7 @@ from webapp.models import Dataset, Run, Score, Task
 from webapp.permissions import Role
 from webapp.services.ingestion import ingest
 from webapp.services.run import runs
-from webapp.services.run.attempts import Claim
+from webapp.services.run.attempts import Claim, claim_launch
 
 pytestmark = pytest.mark.django_db
 HOSTILE = "<script>alert(1)</script>"
@@ -122,6 +122,32 @@ def test_a_missing_score_is_shown_with_its_reason_and_never_as_a_number() -> Non
     assert [(item["index"], item["p_yes"]) for item in found["items"]] == [(1, 0.0), (0, None)]
     found = client.get(f"/api/v1/runs/{run.pk}/scores?missing=true").json()
     assert (found["total"], found["items"][0]["error"]) == (1, HOSTILE)
+
+
+def test_missing_scores_of_a_run_that_succeeded_are_tried_again_on_demand() -> None:
+    run, claim = verifier()
+    stream = Stream()
+    stream.started(total=0)
+    score(stream, 0, None, error="no answer")
+    score(stream, 1, 0.5)
+    stream.add("run_finished", state="succeeded", summary={"without_score": 1})
+    post(claim, stream)
+    assert ">Retry missing scores<" not in reader().get(f"/runs/{run.pk}/").content.decode()
+    client = reader(Role.OPERATOR)
+    assert ">Retry missing scores<" in client.get(f"/runs/{run.pk}/").content.decode()
+    assert client.post(f"/api/v1/runs/{run.pk}/resume").json()["state"] == "queued"
+    newer = claim_launch(run_id=run.pk)
+    assert newer is not None
+    assert newer.epoch == claim.epoch + 1
+    again = Stream(epoch=newer.epoch, first_seq=stream.next_seq)
+    again.started(total=0)
+    score(again, 0, 0.75)
+    again.add("run_finished", state="succeeded", summary={"without_score": 0})
+    post(newer, again)
+    assert ">Retry missing scores<" not in client.get(f"/runs/{run.pk}/").content.decode()
+    assert client.post(f"/api/v1/runs/{run.pk}/resume").status_code == 409
+    run.refresh_from_db()
+    assert run.state == "succeeded"
 
 
 def test_calibration_is_shown_by_length_and_repository() -> None:

@@ -79,7 +79,7 @@ def test_the_command_prints_curves(tmp_path: Path) -> None:
 
 def test_short_tasks_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path / "t.jsonl", ROWS[:3])
-    assert main([str(path), "--rule", "oracle", "--k", "1", "--k", "2", "--allow-short"]) == 0
+    assert main([str(path), "--rule", "oracle", "--k", "1", "--k", "2", "--short", "all"]) == 0
     assert capsys.readouterr().out.split() == ["K", "oracle", "1", "75.0", "*2", "100.0"]
 
 

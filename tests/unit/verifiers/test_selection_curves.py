@@ -12,7 +12,7 @@ import pytest
 
 from engine.errors import ConfigError, DatasetError, MissingScoreError
 from engine.verifiers.selection.candidates import Candidate
-from engine.verifiers.selection.curves import curves
+from engine.verifiers.selection.curves import Short, curves, unscored_tasks
 from engine.verifiers.selection.r2e_predictions import COLUMNS, published_curves
 from engine.verifiers.selection.rules import EF, ORACLE, Hybrid
 from engine.verifiers.selection.tables import read_table
@@ -62,8 +62,27 @@ def test_more_than_the_rollouts_of_a_task_is_refused_or_counted_and_shown() -> N
         ConfigError, match="K = 2 is more than the rollouts of 1 of 2 tasks, such as a with 1"
     ):
         curves(table, ks=[1, 2])
-    (curve,) = curves(table, [ORACLE], [1, 2], allow_short=True)
+    (curve,) = curves(table, [ORACLE], [1, 2], short=Short.ALL)
     assert [(point.k, point.rate, point.num_short) for point in curve.points] == [(1, 0.75, 0), (2, 1.0, 1)]
+    (curve,) = curves(table, [ORACLE], [1, 2], short=Short.LEAVE_OUT)
+    assert [(point.k, point.rate, point.num_short) for point in curve.points] == [(1, 0.5, 0), (2, 1.0, 0)]
+    assert curve.num_tasks == 1
+    with pytest.raises(ConfigError, match="of 2 of 2 tasks, such as a with 1; lower K to at most 2$"):
+        curves(table, [ORACLE], [3], short=Short.LEAVE_OUT)
+
+
+def test_a_short_task_that_is_left_out_needs_no_scores() -> None:
+    table = rollouts("b", [(False, 0.9), (True, 0.1)])
+    unscored = Candidate(task_id="a", trajectory_id="x", resolved=True)
+    (curve,) = curves([unscored, *table], [EF], [2], short=Short.LEAVE_OUT)
+    assert [point.rate for point in curve.points] == [0.0]
+
+
+def test_tasks_with_a_rollout_without_a_score_are_named() -> None:
+    table = rollouts("a", [(True, 0.9), (False, 0.1)]) + rollouts("b", [(True, 0.5)])
+    table.append(Candidate(task_id="b", trajectory_id="x", resolved=False))
+    assert unscored_tasks(table, [EF, ORACLE]) == {"b"}
+    assert unscored_tasks(table, [ORACLE]) == frozenset()
 
 
 def test_one_task_has_no_error_over_tasks() -> None:

@@ -25,7 +25,7 @@ EXPECTED = {
     ("paused", "starting"), ("paused", "running"), ("paused", "stopping"),
     ("paused", "succeeded"), ("paused", "failed"), ("paused", "stopped"),
     ("stopping", "succeeded"), ("stopping", "failed"), ("stopping", "stopped"),
-    ("failed", "queued"), ("stopped", "queued"),
+    ("failed", "queued"), ("stopped", "queued"), ("succeeded", "queued"),
 }  # fmt: skip
 
 

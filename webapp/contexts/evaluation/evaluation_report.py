@@ -5,6 +5,7 @@ Everything is computed from stored rollouts when it is asked for; page, API and 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -26,7 +27,14 @@ from engine.evaluation.breakdown import (
 )
 from engine.evaluation.repeats import RepeatedRate, repeated_rate
 from engine.verifiers.selection.candidates import Candidate
-from engine.verifiers.selection.curves import Curve, CurvePoint, available_rules, possible_curves
+from engine.verifiers.selection.curves import (
+    Curve,
+    CurvePoint,
+    Short,
+    available_rules,
+    possible_curves,
+    unscored_tasks,
+)
 from engine.verifiers.selection.rules import RULES, Hybrid, named_rules
 from webapp.contexts.charts.line_charts import LineChart, line_chart
 from webapp.contexts.evaluation.evaluation_difficulty import DifficultyTable, difficulty_tables
@@ -65,7 +73,12 @@ class Question:
     rule: str = ""
     """Every rule that has its scores, where empty."""
     k: int | None = None
-    """Largest K; None is the smallest number of graded rollouts of any task."""
+    """Largest K; None is the smallest number of graded rollouts of any task, or the largest where ``short``
+    is another than ``refuse``."""
+    short: Short = Short.REFUSE
+    """Treatment of tasks with fewer than K graded rollouts."""
+    leave_out_unscored: bool = False
+    """Whether tasks of which a rollout lacks a score of any of the rules are left out."""
     keep: int | None = None
     """Rollouts that ``hybrid`` keeps; None is half of K."""
     repo: str = ""
@@ -74,6 +87,20 @@ class Question:
     """Verifier's run whose P(YES) counts; None is that with the most scores, of equal ones the newest."""
     tests: int | None = None
     """Verifier's run whose passes of tests count; None is as above."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Tasks of an evaluation that selection rules can and cannot select from."""
+
+    num_tasks: int
+    """Tasks with a graded rollout."""
+    most_rollouts: int
+    """Largest number of graded rollouts of any task."""
+    num_short: int
+    """Tasks with fewer graded rollouts than the largest K; without one, than ``most_rollouts``."""
+    num_unscored: int
+    """Tasks of which a graded rollout lacks a score that any of the rules needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +116,7 @@ class Report:
     """Best@K of selection rules."""
     curves_error: str
     """Reason why there are no curves, or not those of every rule; empty without one."""
+    coverage: Coverage
     verifier: int | None
     """Run of the verifier whose P(YES) counts; None where none has scored these rollouts."""
     tests: int | None
@@ -183,6 +211,8 @@ def question_of(params: Mapping[str, str]) -> Question:
         rule=params.get("rule", ""),
         k=whole(params.get("k", "")),
         keep=whole(params.get("keep", "")),
+        short=Short(short) if (short := params.get("short", "")) in set(Short) else Short.REFUSE,
+        leave_out_unscored=bool(params.get("leave_out_unscored")),
         repo=params.get("repo", ""),
         verifier=whole(params.get("verifier", ""), most=MOST_ID),
         tests=whole(params.get("tests", ""), most=MOST_ID),
@@ -206,13 +236,14 @@ def _scores_and_age(verifier: Verifier) -> tuple[int, int]:
 def _report(stored: StoredPoint, question: Question) -> Report:
     chosen = [one for one in stored.attempts if question.repo in ("", one.task.repo)]
     attempts = [one.attempt for one in chosen]
-    found, error = _curves(chosen, question)
+    found, error, coverage = _curves(chosen, question)
     return Report(
         ended=stored.ended,
         num_open_tasks=stored.num_open_tasks,
         rate=repeated_rate(attempts),
         curves=found,
         curves_error=error,
+        coverage=coverage,
         verifier=question.verifier,
         tests=question.tests,
         regression_only=_has_regression_only([one.candidate for one in chosen]),
@@ -234,24 +265,56 @@ def _has_regression_only(candidates: Sequence[Candidate]) -> bool:
     )
 
 
-def _curves(chosen: Sequence[StoredAttempt], question: Question) -> tuple[tuple[Curve, ...], str]:
+def _curves(chosen: Sequence[StoredAttempt], question: Question) -> tuple[tuple[Curve, ...], str, Coverage]:
     """Return the curves at powers of two and the largest K, and the reasons why some rules have none."""
-    candidates = [one.candidate for one in chosen if one.candidate.resolved is not None]
-    if not candidates:
-        return (), "No rollout was graded, so there is nothing to select from."
-    sizes: dict[str, int] = {}
-    for one in candidates:
-        sizes[one.task_id] = sizes.get(one.task_id, 0) + 1
-    largest = question.k if question.k is not None else min(sizes.values())
-    ks = sorted({largest, *(2**power for power in range(largest.bit_length()) if 2**power < largest)})
+    candidates = _named_candidates(chosen)
+    sizes = Counter(one.task_id for one in candidates)
+    most = max(sizes.values(), default=0)
+    unscored: frozenset[str] = frozenset()
+    found: Sequence[Curve] = ()
     try:
+        if not candidates:
+            raise DatasetError("No rollout was graded, so there is nothing to select from.")
         names = [question.rule] if question.rule else [rule.name for rule in available_rules(candidates)]
-        found, missing = possible_curves(
-            candidates, named_rules(names, hybrid=Hybrid(keep=question.keep)), ks
-        )
-    except (ConfigError, DatasetError) as error:
-        return (), str(error)
-    return tuple(found), ". ".join(missing)
+        rules = named_rules(names, hybrid=Hybrid(keep=question.keep))
+        unscored = unscored_tasks(candidates, rules)
+        left_out = unscored if question.leave_out_unscored else frozenset()
+        counted = [one for one in candidates if one.task_id not in left_out]
+        if not counted:
+            raise DatasetError(f"Every task has a rollout without a score of {', '.join(names)}.")
+        ks = _ks(question, [size for task, size in sizes.items() if task not in left_out])
+        found, missing = possible_curves(counted, rules, ks, short=question.short)
+        error = ". ".join(missing)
+    except (ConfigError, DatasetError) as problem:
+        error = str(problem)
+    coverage = Coverage(
+        num_tasks=len(sizes),
+        most_rollouts=most,
+        num_short=sum(size < (most if question.k is None else question.k) for size in sizes.values()),
+        num_unscored=len(unscored),
+    )
+    return tuple(found), error, coverage
+
+
+def _ks(question: Question, sizes: Sequence[int]) -> list[int]:
+    """Return the powers of two below the largest K, and that, for tasks with so many graded rollouts."""
+    largest = question.k
+    if largest is None:
+        largest = min(sizes) if question.short is Short.REFUSE else max(sizes)
+    return sorted({largest, *(2**power for power in range(largest.bit_length()) if 2**power < largest)})
+
+
+def _named_candidates(chosen: Sequence[StoredAttempt]) -> list[Candidate]:
+    """Return the graded candidates, their tasks under readable names where these are unambiguous."""
+    names = {one.candidate.task_id: one.task.instance_id for one in chosen}
+    times = Counter(names.values())
+    return [
+        replace(one.candidate, task_id=one.task.instance_id)
+        if times[one.task.instance_id] == 1
+        else one.candidate
+        for one in chosen
+        if one.candidate.resolved is not None
+    ]
 
 
 def _budgets(name: str, attempts: Sequence[Attempt], field: str, budgets: Sequence[int]) -> BudgetTable:

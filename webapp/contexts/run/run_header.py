@@ -14,6 +14,7 @@ from webapp.contexts.run.collection import ENDED, CollectionView, build_collecti
 from webapp.contexts.run.engines import EngineSummary, engine_summary
 from webapp.contexts.run.policy_label import policy_label
 from webapp.models import Dataset, Pool, Run
+from webapp.selectors.rollout import scores as score_reads
 from webapp.selectors.run import iterations as iteration_reads
 from webapp.selectors.run import runs as run_reads
 from webapp.selectors.run import sandboxes as sandbox_reads
@@ -97,15 +98,19 @@ class RunHeader:
 
 RESUME_CHECKPOINT = "Resume from the last checkpoint"
 RESUME_COLLECTION = "Resume where it stopped"
+RETRY_SCORES = "Retry missing scores"
 
 
-def controls_of(state: str, desired: str, *, resume: str = RESUME_CHECKPOINT) -> tuple[Control, ...]:
+def controls_of(
+    state: str, desired: str, *, resume: str = RESUME_CHECKPOINT, lacks_scores: bool = False
+) -> tuple[Control, ...]:
     """Return the buttons that make sense in a state.
 
     Args:
         state: the run's.
         desired: the requested state.
         resume: label of the button that resumes an ended run; empty where there is none.
+        lacks_scores: whether it is a verifier's run that has succeeded without some of its scores.
     """
     stop = Control("stop", "Stop", "Stop this run? It ends after the work in flight was closed.", "danger")
     match state:
@@ -120,6 +125,8 @@ def controls_of(state: str, desired: str, *, resume: str = RESUME_CHECKPOINT) ->
             return (stop,) if desired == "stop" else (Control("resume", "Resume", css="primary"), stop)
         case RunState.FAILED | RunState.STOPPED:
             return (Control("resume", resume),) if resume else ()
+        case RunState.SUCCEEDED:
+            return (Control("resume", RETRY_SCORES),) if lacks_scores else ()
         case _:
             return ()
 
@@ -177,7 +184,12 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         policy=policy_label(run.config.get("policy")),
         stale=run_reads.is_stale(run),
         waiting=waiting_for(run.state, run.desired),
-        controls=controls_of(run.state, run.desired, resume=_resume_label(collection)),
+        controls=controls_of(
+            run.state,
+            run.desired,
+            resume=_resume_label(collection),
+            lacks_scores=score_reads.can_retry(run),
+        ),
         iterations_done=len(points),
         progress_done=len(points) if by_iteration else run.progress_done,
         progress_total=run.total_iterations if by_iteration else run.progress_total,

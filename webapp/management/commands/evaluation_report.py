@@ -9,10 +9,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import ConfigError
+from engine.verifiers.selection.curves import Short
 from webapp.contexts.evaluation.evaluation_report import Question, evaluation_report
 from webapp.management.commands._points import add_point, described, find_point
 
-_CHOICES = ("rule", "k", "keep", "repo", "verifier", "tests")
+_CHOICES = ("rule", "k", "keep", "leave_out_unscored", "repo", "verifier", "tests")
 
 
 class Command(BaseCommand):
@@ -27,6 +28,18 @@ class Command(BaseCommand):
         parser.add_argument("--k", type=int, help="largest K (default: the fewest rollouts of any task)")
         parser.add_argument("--keep", type=int, help="rollouts that hybrid keeps (default: half)")
         parser.add_argument(
+            "--short",
+            choices=list(Short),
+            default=Short.REFUSE,
+            help="tasks with fewer than K graded rollouts: none may be (refuse, the default), counted with "
+            "all they have, or left out",
+        )
+        parser.add_argument(
+            "--leave-out-unscored",
+            action="store_true",
+            help="leave out tasks of which a rollout lacks a score of any of the rules",
+        )
+        parser.add_argument(
             "--verifier", type=int, help="verifier's run whose P(YES) counts (default: that with the most)"
         )
         parser.add_argument(
@@ -37,7 +50,7 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         """Print one JSON object."""
         point = find_point(options)
-        question = Question(**{name: options[name] for name in _CHOICES})
+        question = Question(short=Short(options["short"]), **{name: options[name] for name in _CHOICES})
         try:
             found = evaluation_report(point, question)
         except ConfigError as error:

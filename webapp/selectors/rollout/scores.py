@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from django.db.models import Count, F, Q
 
+from engine.types import RunKind, RunState
 from engine.verifiers.calibration import Forecast
 from webapp.models import ExaminedTest, Run, Score, Task
 from webapp.selectors.paging import Page, paginate
@@ -38,6 +39,12 @@ def verifying_by_tests(run_ids: Collection[int]) -> frozenset[int]:
 def count_missing(run_id: int) -> int:
     """Return the number of trajectories that lack a score."""
     return Score.objects.filter(MISSING, run_id=run_id).count()
+
+
+def can_retry(run: Run) -> bool:
+    """Return whether a run is a verifier's that has succeeded without scores of some trajectories."""
+    is_ended_verifier = run.kind == RunKind.VERIFIER and run.state == RunState.SUCCEEDED
+    return is_ended_verifier and count_missing(run.pk) > 0
 
 
 def list_tests(run_id: int, *, number: int = 1, size: int = SIZE) -> Page[ExaminedTest]:

@@ -22,6 +22,7 @@ from engine.errors import ConfigError, Problem
 from engine.types import RunState
 from webapp.dispatch import TaskName, send_on_commit
 from webapp.models import Dataset, Experiment, Run
+from webapp.selectors.rollout import scores
 from webapp.services import notifications
 from webapp.services.access import audit, places
 from webapp.services.dataset import difficulty
@@ -191,16 +192,19 @@ def pause(*, run: Run, actor: User | None = None) -> None:
 def resume(*, run: Run, actor: User | None = None) -> None:
     """Resume a paused run, or queue a failed or stopped one to continue from its last checkpoint.
 
+    A verifier's run that has succeeded, but not scored every trajectory, is queued to try the others again.
+
     Raises:
         ConfigError: its dataset does not exist, or it uses something that is no longer allowed.
-        IllegalTransitionError: the run is not paused, failed or stopped.
+        IllegalTransitionError: the run is not paused, failed or stopped, and lacks no scores.
     """
     live = [RunState.STARTING.value, RunState.RUNNING.value, RunState.PAUSED.value]
     if Run.objects.filter(pk=run.pk, state__in=live, desired="pause").update(desired="run"):
         return _done(run, actor, "run.resume")
     places.checked(run.config)
     _check_dataset(run)
-    for ended in (RunState.FAILED, RunState.STOPPED):
+    retried = (RunState.SUCCEEDED,) if scores.can_retry(run) else ()
+    for ended in (RunState.FAILED, RunState.STOPPED, *retried):
         if states.move(
             run_id=run.pk, to=RunState.QUEUED, only_from=ended, reason="", summary={}, finished_at=None,
             desired="run",

@@ -5,6 +5,7 @@
       │        │          │  └────────┴────────┘   relaunch under a higher epoch
       ▼        ▼          ▼           ▼
     stopped  stopped   stopping ─▶ stopped | succeeded | failed      (failed, stopped) ─▶ queued: resume
+                                                                  succeeded ─▶ queued: retry missing scores
 
 Moves are conditional updates: the first caller that finds the run in an allowed state wins, the others
 get ``False``. ``TIMEOUTS`` ends every non-terminal state eventually (workers.reconciler).
@@ -36,7 +37,7 @@ TRANSITIONS: dict[RunState, frozenset[RunState]] = {
     S.RUNNING: frozenset({S.STARTING, S.PAUSED, S.STOPPING, S.SUCCEEDED, S.FAILED, S.STOPPED}),
     S.PAUSED: frozenset({S.STARTING, S.RUNNING, S.STOPPING, S.SUCCEEDED, S.FAILED, S.STOPPED}),
     S.STOPPING: frozenset({S.SUCCEEDED, S.FAILED, S.STOPPED}),
-    S.SUCCEEDED: frozenset(),
+    S.SUCCEEDED: frozenset({S.QUEUED}),
     S.FAILED: frozenset({S.QUEUED}),
     S.STOPPED: frozenset({S.QUEUED}),
 }
