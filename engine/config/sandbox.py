@@ -11,6 +11,15 @@ from engine.config.kubernetes import KubernetesConfig
 from engine.config.places import Granted, Text
 
 
+class LocalConfig(Section):
+    """Settings of the local backend."""
+
+    warm_per_image: int = Field(default=8, ge=0)
+    """Maximum number of sandboxes per image started ahead of demand, within ``max_live``; 0 starts none."""
+    warm_idle_s: float = Field(default=600.0, gt=0)
+    """Time after which an unused warm sandbox is removed, seconds."""
+
+
 class DockerConfig(Section):
     """Settings of the Docker backend."""
 
@@ -28,6 +37,10 @@ class DockerConfig(Section):
     """Maximum number of containers created at once; 0 uses twice the daemon's processors."""
     start_timeout_s: float = Field(default=120.0, gt=0)
     """Maximum time from a container's start to the greeting of its agent, seconds."""
+    warm_per_image: int = Field(default=8, ge=0)
+    """Maximum number of sandboxes per image started ahead of demand, within ``max_live``; 0 starts none."""
+    warm_idle_s: float = Field(default=600.0, gt=0)
+    """Time after which an unused warm sandbox is removed, seconds."""
     daemon_timeout_s: float = Field(default=120.0, gt=0)
     """Timeout of one request to the daemon, seconds."""
     disk_check_s: float = Field(default=5.0, gt=0)
@@ -74,5 +87,6 @@ class SandboxConfig(Section):
     failure."""
     start_retries: int = Field(default=2, ge=0)
     """Number of fresh sandboxes tried after an infrastructure failure before the rollout is excluded."""
+    local: LocalConfig = LocalConfig()
     docker: DockerConfig = DockerConfig()
     kubernetes: KubernetesConfig = KubernetesConfig()

@@ -97,7 +97,7 @@ async def open_backend(config: SandboxConfig, run: RunContext) -> SandboxPool:
     Raises:
         PreflightError: lists everything that the machine lacks.
     """
-    backend = make_backend(config, run.home)
+    backend = make_backend(config, run.home, run_id=run.run_id)
     for finding in await require(backend):
         log.warning("sandbox_preflight", finding=finding.message)
     pool = SandboxPool(backend, config, sink=run.sink)

@@ -8,28 +8,31 @@ from engine.config.sandbox import SandboxConfig
 from engine.errors import PreflightError
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.local.backend import LocalBackend
+from engine.sandbox.warm import WarmSettings
 
 
-def make_backend(config: SandboxConfig, home: Path) -> SandboxBackend:
+def make_backend(config: SandboxConfig, home: Path, *, run_id: str = "adhoc") -> SandboxBackend:
     """Create the configured backend without starting anything.
 
     Args:
         config: which one, and its own settings.
         home: the data folder.
+        run_id: run of the sandboxes that are started ahead of demand.
 
     Raises:
         PreflightError: this version cannot make it.
     """
     match config.backend:
         case "local":
-            return LocalBackend(home)
+            return LocalBackend(home, warm=WarmSettings.of(config, config.local, run_id))
         case "docker":
             from engine.sandbox.docker.backend import DockerBackend  # the SDK costs start-up time
 
-            return DockerBackend(config.docker, home)
+            warm = WarmSettings.of(config, config.docker, run_id)
+            return DockerBackend(config.docker, home, warm=warm)
         case "kubernetes":
             from engine.sandbox.kubernetes.backend import KubernetesBackend  # so does the client's
 
-            return KubernetesBackend(config)
+            return KubernetesBackend(config, run_id=run_id)
         case _:
             raise PreflightError(f"there is no sandbox backend '{config.backend}' yet; use 'local'")

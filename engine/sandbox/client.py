@@ -141,6 +141,11 @@ class AgentClient:
     def _nonsense(self, what: str) -> SandboxError:
         return self._break(SandboxTransportError(f"the agent sent nonsense: {what}"))
 
+    @property
+    def usable(self) -> bool:
+        """Return whether the stream is open at both ends, as far as is known without asking."""
+        return self._broken is None and not self._reader.at_eof()
+
     def fail(self, error: SandboxError) -> None:
         """Fail the pending call and all further ones with ``error``."""
         self._break(error)

@@ -78,7 +78,7 @@ async def grade_predictions(
     """
     rows = _rows(home, assignment)
     predictions, rejected = _predictions(rows, assignment.predictions)
-    backend = make_backend(settings.sandbox, home)
+    backend = make_backend(settings.sandbox, home, run_id=assignment.run_id)
     await require(backend)
     pool = SandboxPool(backend, settings.sandbox)
     grader = Grader(

@@ -14,7 +14,8 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Hashable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,12 @@ from engine.sandbox.docker.image import DockerImage
 from engine.sandbox.docker.images import Images
 from engine.sandbox.docker.reaper import reap
 from engine.sandbox.ledger import Ledger, LedgerEntry
+from engine.sandbox.warm import WarmPool, WarmSettings, WarmSource, same_limits
 
 _ATTEMPTS = 3
 _PAUSE_S = 1.0
+_LABELLED_S = 86_400.0
+"""Lifetime in the labels of a container that is started ahead of demand, seconds."""
 _NOT_THE_IMAGES = frozenset({"HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_"})
 _DEFAULTS = {"LANG": "C.UTF-8", "TERM": "dumb"}
 _log = structlog.get_logger(__name__)
@@ -61,6 +65,8 @@ class DockerBackend:
     Args:
         config: the backend's settings.
         home: the data folder; the ledger is below ``sandboxes/docker/``.
+        warm: the sandboxes started ahead of demand; None starts none. Those of an event loop are removed by
+            ``close``, which it must call before it ends.
 
     Raises:
         PreflightError: the daemon's address cannot be used.
@@ -68,7 +74,7 @@ class DockerBackend:
 
     name = "docker"
 
-    def __init__(self, config: DockerConfig, home: Path) -> None:
+    def __init__(self, config: DockerConfig, home: Path, *, warm: WarmSettings | None = None) -> None:
         self.config = config
         self.home = home.absolute()
         self.ledger = Ledger(self.home / "sandboxes" / "docker")
@@ -86,22 +92,33 @@ class DockerBackend:
         self._leftovers: list[Container] = []
         self._background: set[asyncio.Task[None]] = set()
         self._facts: dict[str, Any] = {}
+        self._settings = warm
+        self._warm: WarmPool[Container] | None = None
+        self._requested = 0
+        """Requested sandboxes that have not started yet."""
 
     @contextlib.asynccontextmanager
     async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         """See ``SandboxBackend.open``. Raises ImageError and SandboxStartTimeoutError as well."""
-        sandbox = await self._start(spec)
+        sandbox = await self._obtain(spec)
         try:
             yield sandbox
         finally:
             await sandbox.close()
 
     async def prepare(self, images: Mapping[str, int]) -> None:
-        """Fetch missing images, a few at a time."""
+        """Fetch missing images, a few at a time; then start up to ``warm_per_image`` sandboxes of each."""
         found = await asyncio.gather(*(self.images.ensure(name) for name in images), return_exceptions=True)
+        warm = self._warm_pool()
+        kinds: dict[Hashable, tuple[SandboxSpec, int]] = {}
         for name, result in zip(images, found, strict=True):
-            if isinstance(result, Exception):
+            if isinstance(result, BaseException):
                 _log.warning("image could not be prepared", image=name, error=str(result))
+            elif warm is not None:
+                spec = warm.settings.wanted(name)
+                kinds[_kind(spec, result[0])] = (warm.settings.ahead_of(spec), images[name])
+        if warm is not None:
+            warm.prepare(kinds)
 
     async def reap(self, *, run_id: str | None = None) -> int:
         """See ``SandboxBackend.reap``. Raises SandboxError when the daemon does not answer."""
@@ -111,10 +128,14 @@ class DockerBackend:
     def population(self) -> Population:
         """See ``Counting``; counts this process's containers, those not yet removed included."""
         count, node = len(self._containers), str(self._facts.get("Name", ""))
-        return Population(existing=count, nodes={node: count} if count and node else {})
+        idle = self._warm.idle if self._warm is not None else 0
+        return Population(existing=count, idle=idle, nodes={node: count} if count and node else {})
 
     async def close(self) -> None:
         """See ``SandboxBackend.close``."""
+        warm, self._warm = self._warm, None
+        for container in await warm.close() if warm is not None else ():
+            self._discard(container)
         await asyncio.gather(*self._background, return_exceptions=True)
         await self._free_leftovers()
         base_files, self._base_files = list(self._base_files.values()), {}
@@ -129,6 +150,18 @@ class DockerBackend:
             self._facts = await self.daemon.call(lambda client: client.info())
         return self._facts
 
+    async def _obtain(self, spec: SandboxSpec) -> AgentSandbox:
+        """Return a warm sandbox, or a new one."""
+        self._requested += 1
+        try:
+            sandbox = await self._start(spec)
+        finally:
+            self._requested -= 1
+        if (warm := self._warm_pool()) is not None:
+            image, _ = await self.images.ensure(spec.image)
+            warm.keep_spare(_kind(spec, image), warm.settings.ahead_of(spec))
+        return sandbox
+
     async def _start(self, spec: SandboxSpec) -> AgentSandbox:
         pulled, began = 0.0, time.monotonic()
 
@@ -136,24 +169,25 @@ class DockerBackend:
             nonlocal pulled
             image, seconds = await self.images.ensure(spec.image)
             pulled += seconds
+            container = await self._take(spec, image)
+            ahead = container is not None
             try:
-                async with await self._place():
-                    return await self._start_once(spec, image)
+                if container is None:
+                    async with await self._place():
+                        container = await self._start_once(spec, image)
             except ImageRemovedError:
                 self.images.forget(spec.image)
                 raise
+            return await self._hand_out(container, spec, image, pulled=pulled, began=began, ahead=ahead)
 
         retrying = stamina.AsyncRetryingCaller(attempts=_ATTEMPTS, timeout=None, wait_initial=_PAUSE_S)
         try:
-            sandbox = await retrying.on(_may_pass)(start)
+            return await retrying.on(_may_pass)(start)
         except (ImageError, SandboxStartTimeoutError):
             raise
         except SandboxError as error:
             text = f"sandbox of image '{spec.image}' did not start in {_ATTEMPTS} attempts: {error}"
             raise SandboxStartError(text) from error
-        node = str(self._facts.get("Name", ""))
-        sandbox.startup = Startup(node=node, pull=pulled, start=time.monotonic() - began - pulled)
-        return sandbox
 
     async def _place(self) -> asyncio.Semaphore:
         """Return the semaphore of container creations: a daemon hangs under hundreds at once."""
@@ -165,32 +199,91 @@ class DockerBackend:
                 self._loop, self._places, self._watch = loop, asyncio.Semaphore(count), None
         return self._places
 
-    async def _start_once(self, spec: SandboxSpec, image: DockerImage) -> AgentSandbox:
+    async def _start_once(self, spec: SandboxSpec, image: DockerImage, *, warm: bool = False) -> Container:
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         entry = LedgerEntry.of_this_process(sandbox_id, spec)
         self.ledger.write(entry)
         container = self._containers[sandbox_id] = Container(self.daemon, self.ledger, entry, spec)
-        try:
+        if warm:  # labels cannot be changed when it is taken: its deadline is that of the ledger
+            spec = replace(spec, limits=replace(spec.limits, lifetime_s=_LABELLED_S))
+        async with self._freed_on_failure(container, spec):
             container.container_id = await self._create(sandbox_id, spec, image, container)
-            client = await self._connect(container)
+            container.client = await self._connect(container)
             await self.daemon.call(lambda docker: docker.start(container.container_id))
-            greeting = await client.hello(self.config.start_timeout_s)
-            stamps = await list_tree(client, spec.workdir)
+            container.env = (await container.client.hello(self.config.start_timeout_s)).env
+        return container
+
+    @contextlib.asynccontextmanager
+    async def _freed_on_failure(self, container: Container, spec: SandboxSpec) -> AsyncIterator[None]:
+        try:
+            yield
         except BaseException as error:
             # Not even a second cancellation stops the cleaning up.
             await asyncio.shield(self._in_background(self._free(container, container.abandon())))
             raise _start_failure(error, spec, container) from error
+
+    async def _hand_out(
+        self,
+        container: Container,
+        spec: SandboxSpec,
+        image: DockerImage,
+        *,
+        pulled: float,
+        began: float,
+        ahead: bool,
+    ) -> AgentSandbox:
+        assert container.client is not None, "it has started"
+        async with self._freed_on_failure(container, spec):
+            stamps = await list_tree(container.client, spec.workdir)
         self._enter(container)
-        inside = {name: value for name, value in greeting.env.items() if name not in _NOT_THE_IMAGES}
+        node = str(self._facts.get("Name", ""))
+        startup = Startup(node=node, pull=pulled, start=time.monotonic() - began - pulled, warm=ahead)
+        inside = {name: value for name, value in container.env.items() if name not in _NOT_THE_IMAGES}
         return AgentSandbox(
-            sandbox_id,
+            container.entry.id,
             spec,
-            client,
-            startup=Startup(node=""),
+            container.client,
+            startup=startup,
             env={**_DEFAULTS, **inside, **image.env, **spec.env},
             base_tree=BaseTree(self._base_files_of(image), spec.workdir, stamps),
             end=lambda: self._leave(container),
         )
+
+    # --- warm sandboxes ----------------------------------------------------------------------------
+
+    def _warm_pool(self) -> WarmPool[Container] | None:
+        if self._warm is None and self._settings is not None and self._settings.per_image:
+            source = WarmSource(
+                launch=self._launch, discard=self._discard, usable=lambda one: one.usable, room=self._room
+            )
+            self._warm = WarmPool(source, self._settings)
+        return self._warm
+
+    async def _take(self, spec: SandboxSpec, image: DockerImage) -> Container | None:
+        """Return a warm container; None when there is none, with room for a new one."""
+        warm = self._warm_pool()
+        if warm is None:
+            return None
+        container = await warm.take(_kind(spec, image))
+        if container is not None:
+            container.become(spec)
+        elif len(self._containers) >= warm.settings.max_live:
+            await warm.make_room()
+        return container
+
+    async def _launch(self, spec: SandboxSpec) -> Container:
+        image, _ = await self.images.ensure(spec.image)
+        async with await self._place():
+            return await self._start_once(spec, image, warm=True)
+
+    def _room(self) -> int:
+        """Return the room for warm sandboxes; there is none while requested ones start."""
+        if self._settings is None or self._requested:
+            return 0
+        return self._settings.max_live - len(self._containers)
+
+    def _discard(self, container: Container) -> asyncio.Task[None]:
+        return self._in_background(self._free(container, container.end()))
 
     async def _create(
         self, sandbox_id: str, spec: SandboxSpec, image: DockerImage, container: Container
@@ -220,7 +313,7 @@ class DockerBackend:
         reader, writer, container.stream = await attach(
             self.daemon.address, version, container.container_id, container.ended
         )
-        client = container.client = AgentClient(reader, writer, post_mortem=container.last_words)
+        client = AgentClient(reader, writer, post_mortem=container.last_words)
         writer.write(bootstrap())
         return client
 
@@ -251,6 +344,8 @@ class DockerBackend:
                 self._containers.pop(container.entry.id, None)
             else:
                 self._leftovers.append(container)
+            if self._warm is not None:
+                self._warm.room()
 
     async def _free_leftovers(self) -> None:
         """Retry removals that the daemon could not perform."""
@@ -262,6 +357,11 @@ class DockerBackend:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
+
+
+def _kind(spec: SandboxSpec, image: DockerImage) -> Hashable:
+    """Return what containers that can stand in for each other share; the run is in their labels."""
+    return image.id, spec.run_id, same_limits(spec.limits)
 
 
 def _may_pass(error: Exception) -> bool:

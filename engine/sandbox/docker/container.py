@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import docker
@@ -36,8 +39,21 @@ class Container:
         self.stream: AttachedStream | None = None
         self.client: AgentClient | None = None
         self.lifetime: asyncio.TimerHandle | None = None
+        self.env: Mapping[str, str] = {}
+        """Environment that the agent found inside."""
         self._expected = False
         self._background: set[asyncio.Task[None]] = set()
+
+    @property
+    def usable(self) -> bool:
+        """Return whether the agent can be asked, as far as is known."""
+        return not self._expected and self.client is not None and self.client.usable
+
+    def become(self, spec: SandboxSpec) -> None:
+        """Make a container that was started ahead of demand that of ``spec``; its lifetime begins now."""
+        deadline = time.monotonic() + spec.limits.lifetime_s
+        self.entry = replace(self.entry, name=spec.name, deadline=deadline)
+        self.ledger.write(self.entry)
 
     def stderr(self) -> str:
         """Return the error output of the shell or the agent."""

@@ -55,7 +55,13 @@ def reap(client: docker.APIClient, ledger: Ledger, run_id: str | None = None) ->
     """Remove all orphans, or one run's; return the number of sandboxes. Safe beside other reapers."""
     wanted = [ROLE] if run_id is None else [f"{RUN_ID}={run_id}"]
     containers = client.containers(all=True, filters={"label": wanted})
-    orphans = [container for container in containers if orphaned(container, time.time())]
+    # A container started ahead of demand got its deadline later, in the ledger.
+    late = {entry.id for entry in ledger.entries() if time.monotonic() > entry.deadline + _GRACE_S}
+    orphans = [
+        container
+        for container in containers
+        if orphaned(container, time.time()) or container["Labels"].get(SANDBOX_ID) in late
+    ]
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         gone = list(threads.map(lambda container: remove(client, container["Id"]), orphans))
     removed = {

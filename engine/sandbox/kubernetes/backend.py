@@ -1,6 +1,6 @@
 """Kubernetes backend: one pod per sandbox, in a prepared namespace.
 
-``fleet`` creates and removes pods, ``warm`` starts some in advance, ``owner`` holds their lease,
+``fleet`` creates and removes pods, some of them in advance, ``owner`` holds their lease,
 ``reaper`` removes orphans, ``preflight`` reports what the cluster lacks; this module combines them.
 """
 
@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
@@ -23,13 +24,13 @@ from engine.sandbox.kubernetes.api.client import KubeApi
 from engine.sandbox.kubernetes.api.errors import ApiError
 from engine.sandbox.kubernetes.api.rights import Rights
 from engine.sandbox.kubernetes.fleet import Fleet
-from engine.sandbox.kubernetes.manifests.spec import agent_config_map
+from engine.sandbox.kubernetes.manifests.spec import agent_config_map, pool_key
 from engine.sandbox.kubernetes.network import NetworkProbe
 from engine.sandbox.kubernetes.owner import OwnerLease
 from engine.sandbox.kubernetes.pod import Pod
 from engine.sandbox.kubernetes.reaper import reap
 from engine.sandbox.kubernetes.tree import PodTree, take_stamps
-from engine.sandbox.kubernetes.warm import WarmPool
+from engine.sandbox.warm import WarmPool, WarmSettings, WarmSource
 
 _CLOSE_S = 20.0
 _DEFAULT_ENV = {
@@ -48,7 +49,7 @@ class _Session:
     api: KubeApi
     lease: OwnerLease
     fleet: Fleet
-    warm: WarmPool
+    warm: WarmPool[Pod]
     informer: asyncio.Task[None]
 
 
@@ -57,12 +58,14 @@ class KubernetesBackend:
 
     Args:
         config: budgets and limits of sandboxes, and the section ``kubernetes``.
+        run_id: run of the pods that are started in advance.
     """
 
     name = "kubernetes"
 
-    def __init__(self, config: SandboxConfig) -> None:
+    def __init__(self, config: SandboxConfig, *, run_id: str = "adhoc") -> None:
         self.config = config
+        self._warm = WarmSettings.of(config, config.kubernetes, run_id)
         self.rights = Rights()
         self._session: _Session | None = None
         self._opening = asyncio.Lock()
@@ -86,7 +89,13 @@ class KubernetesBackend:
 
     async def prepare(self, images: Mapping[str, int]) -> None:
         """Start up to ``warm_per_image`` sandboxes of each image; see ``SandboxBackend.prepare``."""
-        (await self._open_session()).warm.prepare(images)
+        specs = {image: self._warm.wanted(image) for image in images}
+        (await self._open_session()).warm.prepare(
+            {
+                pool_key(image, spec.limits): (self._warm.ahead_of(spec), images[image])
+                for image, spec in specs.items()
+            }
+        )
 
     async def reap(self, *, run_id: str | None = None) -> int:
         """Remove orphans; see ``SandboxBackend.reap``. Raises ApiError."""
@@ -127,7 +136,7 @@ class KubernetesBackend:
 
     async def _obtain(self, session: _Session, spec: SandboxSpec) -> Pod:
         """Return a claimed warm pod, or a new one."""
-        while (pod := await session.warm.take(spec)) is not None:
+        while (pod := await session.warm.take(pool_key(spec.image, spec.limits))) is not None:
             try:
                 await session.fleet.claim(pod, spec)
             except SandboxError as error:
@@ -138,7 +147,7 @@ class KubernetesBackend:
                 session.fleet.remove(pod)
                 raise
             return pod
-        if len(session.fleet.pods) >= self.config.max_live and session.warm.give_way():
+        if len(session.fleet.pods) >= self.config.max_live and session.warm.give_way() is not None:
             await session.fleet.one_gone()
         return await session.fleet.launch(spec)
 
@@ -185,9 +194,18 @@ class KubernetesBackend:
             await api.close()
             raise
         fleet = Fleet(self.config, api, lease, room=lambda: warm.room())
-        warm = WarmPool(fleet, self.config)
+        warm = WarmPool(_warm_pods(fleet, self.config), self._warm)
         informer = asyncio.get_running_loop().create_task(fleet.informer.run())
         return _Session(api, lease, fleet, warm, informer)
+
+
+def _warm_pods(fleet: Fleet, config: SandboxConfig) -> WarmSource[Pod]:
+    return WarmSource(
+        launch=partial(fleet.launch, warm=True),
+        discard=fleet.remove,
+        usable=lambda pod: not pod.failed and not pod.ending,
+        room=lambda: config.max_live - len(fleet.pods) - fleet.reserved,
+    )
 
 
 async def _hold_lease(api: KubeApi, config: KubernetesConfig) -> OwnerLease:

@@ -14,130 +14,40 @@ import os
 import secrets
 import shutil
 import socket
-import stat
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import stamina
+import structlog
 
-from engine.errors import ImageError, SandboxDiedError, SandboxError, SandboxStartError
-from engine.patches.trees import IGNORED, FileState
+from engine.errors import ImageError, SandboxError, SandboxStartError
 from engine.sandbox.agent_sandbox import AgentSandbox
-from engine.sandbox.base import Sandbox, SandboxSpec, Startup
+from engine.sandbox.base import Population, Sandbox, SandboxSpec, Startup
 from engine.sandbox.client import AgentClient
 from engine.sandbox.ledger import Ledger, LedgerEntry
 from engine.sandbox.local import cgroups
 from engine.sandbox.local.base_system import HOME, WRITABLE, BaseSystem, prepare
+from engine.sandbox.local.image_tree import ImageTree
 from engine.sandbox.local.images import Image, load_image
+from engine.sandbox.local.processes import Processes
 from engine.sandbox.local.reaper import reap
 from engine.sandbox.local.spawn_client import SpawnClient
 from engine.sandbox.local.spawn_server import NO_OVERLAY
-from engine.sandbox.responses import Stamp
+from engine.sandbox.warm import WarmPool, WarmSettings, WarmSource, same_limits
 from engine.threads import in_thread
 
 _START_S = 30.0
 _ATTEMPTS = 3
-_CLOSE_S = 10.0
 _INODES_PER_MB = 64
 _STREAM_LIMIT = 1 << 20
+_log = structlog.get_logger(__name__)
 
 
 class _NoOverlayError(SandboxStartError):
     """The image could not be overlaid on this machine."""
-
-
-class _Processes:
-    """Processes, ledger entry and control groups of one running sandbox."""
-
-    def __init__(self, spawner: SpawnClient, ledger: Ledger, entry: LedgerEntry, errors: int) -> None:
-        self.spawner = spawner
-        self.ledger = ledger
-        self.entry = entry
-        self.errors = errors
-        self.lifetime: asyncio.TimerHandle | None = None
-        self.status: int | None = None
-        """Exit status; None while the sandbox runs, or when it is unknown."""
-
-    def post_mortem(self) -> str:
-        """Return the cause of an unexpected end, as far as known."""
-        if cgroups.oom_killed(self.entry.cgroups):
-            return "it went over its memory limit"
-        return self.stderr()
-
-    def stderr(self) -> str:
-        """Return the error output of bubblewrap and the agent so far."""
-        try:
-            return os.read(self.errors, 4096).decode(errors="replace").strip()
-        except (BlockingIOError, OSError):
-            return ""
-
-    async def end(self) -> None:
-        """Kill all processes and free all resources."""
-        if self.lifetime is not None:
-            self.lifetime.cancel()
-        sandbox = self.entry.id
-        try:
-            async with asyncio.timeout(_CLOSE_S):
-                if not self.spawner.is_gone(sandbox):
-                    self.spawner.kill(sandbox)
-                self.status = await self.spawner.gone(sandbox)
-        except TimeoutError:
-            pass  # its groups are killed below, and the ledger keeps what stays
-        self.spawner.forget(sandbox)
-        os.close(self.errors)
-        await in_thread(self._free)
-
-    def _free(self) -> None:
-        """Remove the groups, killing what is left in them, and then the ledger entry."""
-        if not cgroups.remove(self.entry.cgroups):
-            cgroups.kill(self.entry.cgroups)
-            if not cgroups.remove(self.entry.cgroups):
-                return
-        self.ledger.remove(self.entry)
-
-
-class _ImageTree:
-    """The untouched workdir of an image, listed once and shared by its sandboxes."""
-
-    def __init__(self, image: Image, workdir: str) -> None:
-        self._root = os.path.join(image.rootfs, workdir.lstrip("/"))
-        self._stamps: dict[str, Stamp] | None = None
-
-    def stamps(self) -> Mapping[str, Stamp]:
-        if self._stamps is None:
-            self._stamps = dict(self._walk())
-        return self._stamps
-
-    def _walk(self) -> list[tuple[str, Stamp]]:
-        found: list[tuple[str, Stamp]] = []
-        queue = [(self._root, "")]
-        while queue:
-            folder, prefix = queue.pop()
-            for entry in os.scandir(folder):
-                if entry.name in IGNORED:
-                    continue
-                info = entry.stat(follow_symlinks=False)
-                if stat.S_ISDIR(info.st_mode):
-                    queue.append((entry.path, f"{prefix}{entry.name}/"))
-                else:
-                    found.append((prefix + entry.name, (info.st_mode, info.st_size, info.st_ctime_ns)))
-        return found
-
-    def states(self, names: Sequence[str]) -> dict[str, FileState]:
-        return {name: state for name in names if (state := self._state(name)) is not None}
-
-    def _state(self, name: str) -> FileState | None:
-        path = os.path.join(self._root, name)
-        try:
-            mode = os.lstat(path).st_mode
-            if stat.S_ISLNK(mode):
-                return FileState(mode, os.fsencode(os.readlink(path)))
-            return FileState(mode, Path(path).read_bytes()) if stat.S_ISREG(mode) else None
-        except (FileNotFoundError, NotADirectoryError):
-            return None
 
 
 class LocalBackend:
@@ -145,11 +55,13 @@ class LocalBackend:
 
     Args:
         home: the data folder; images below ``images/``, ledger and base files below ``sandboxes/``.
+        warm: the sandboxes started ahead of demand; None starts none. Those of an event loop are removed by
+            ``close``, which it must call before it ends.
     """
 
     name = "local"
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, warm: WarmSettings | None = None) -> None:
         self.home = home.absolute()
         self.ledger = Ledger(self.home / "sandboxes")
         self.groups = cgroups.detect()
@@ -158,40 +70,145 @@ class LocalBackend:
         self._base: BaseSystem | None = None
         self._spawner: SpawnClient | None = None
         self._spawner_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-        self._trees: dict[tuple[object, ...], _ImageTree] = {}
+        self._trees: dict[tuple[object, ...], ImageTree] = {}
+        self._settings = warm
+        self._warm: WarmPool[Processes] | None = None
+        self._existing: set[str] = set()
+        """Sandboxes from before their start until they have ended."""
+        self._requested = 0
+        """Requested sandboxes that have not started yet."""
+        self._endings: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
     async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         """See ``SandboxBackend.open``."""
+        began = time.monotonic()
         image = await asyncio.to_thread(load_image, self.home, spec.image)
         if not (image.rootfs / spec.workdir.lstrip("/")).is_dir():
             raise ImageError(
                 f"image '{image.name}' has no folder {spec.workdir} (its workdir is {image.workdir})"
             )
-        sandbox = await self._start(spec, image)
+        sandbox = await self._obtain(spec, image, began)
         try:
             yield sandbox
         finally:
             await sandbox.close()
 
     async def prepare(self, images: Mapping[str, int]) -> None:
-        """Do nothing: images are folders of this machine and a start takes milliseconds."""
+        """Start up to ``warm_per_image`` sandboxes of each image; see ``SandboxBackend.prepare``."""
+        warm = self._warm_pool()
+        if warm is None:
+            return
+        kinds: dict[Hashable, tuple[SandboxSpec, int]] = {}
+        for name, count in images.items():
+            try:
+                image = await asyncio.to_thread(load_image, self.home, name)
+            except ImageError as error:
+                _log.warning("image could not be prepared", image=name, error=str(error))
+                continue
+            spec = warm.settings.wanted(name)
+            kinds[_kind(spec, image)] = (warm.settings.ahead_of(spec), count)
+        warm.prepare(kinds)
+
+    def population(self) -> Population:
+        """See ``Counting``."""
+        count, node = len(self._existing), socket.gethostname()
+        idle = self._warm.idle if self._warm is not None else 0
+        return Population(existing=count, idle=idle, nodes={node: count} if count else {})
 
     async def reap(self, *, run_id: str | None = None) -> int:
         """See ``SandboxBackend.reap``."""
         return await asyncio.to_thread(reap, self.ledger, run_id)
 
     async def close(self) -> None:
-        """Do nothing: the spawner process ends with this one."""
+        """Remove the warm sandboxes; the spawner process ends with this one."""
+        warm, self._warm = self._warm, None
+        for processes in await warm.close() if warm is not None else ():
+            self._discard(processes)
+        await asyncio.gather(*self._endings)
 
-    async def _start(self, spec: SandboxSpec, image: Image) -> AgentSandbox:
+    async def _obtain(self, spec: SandboxSpec, image: Image, began: float) -> AgentSandbox:
+        """Return a warm sandbox, or a new one."""
+        kind, warm = _kind(spec, image), self._warm_pool()
+        self._requested += 1
+        try:
+            processes = await self._take(warm, kind, spec) if warm is not None else None
+            ahead = processes is not None
+            if processes is None:
+                if warm is not None and len(self._existing) >= warm.settings.max_live:
+                    await warm.make_room()
+                processes = await self._start(spec, image)
+        finally:
+            self._requested -= 1
+        if warm is not None:
+            warm.keep_spare(kind, warm.settings.ahead_of(spec))
+        startup = Startup(node=socket.gethostname(), start=time.monotonic() - began, warm=ahead)
+        return self._hand_out(processes, spec, image, startup)
+
+    async def _take(self, warm: WarmPool[Processes], kind: Hashable, spec: SandboxSpec) -> Processes | None:
+        processes = await warm.take(kind)
+        if processes is not None:
+            try:
+                await processes.become(spec)
+            except BaseException:
+                self._discard(processes)
+                raise
+        return processes
+
+    def _hand_out(
+        self, processes: Processes, spec: SandboxSpec, image: Image, startup: Startup
+    ) -> AgentSandbox:
+        assert processes.client is not None, "it has started"
+        loop = asyncio.get_running_loop()
+        processes.lifetime = loop.call_later(spec.limits.lifetime_s, processes.expire)
+        return AgentSandbox(
+            processes.entry.id,
+            spec,
+            processes.client,
+            startup=startup,
+            env={**self._env(), **image.env, **spec.env},
+            base_tree=self._tree(image, spec.workdir),
+            end=partial(self._end, processes),
+        )
+
+    def _warm_pool(self) -> WarmPool[Processes] | None:
+        if self._warm is None and self._settings is not None and self._settings.per_image:
+            source = WarmSource(
+                launch=self._launch, discard=self._discard, usable=lambda one: one.usable, room=self._room
+            )
+            self._warm = WarmPool(source, self._settings)
+        return self._warm
+
+    async def _launch(self, spec: SandboxSpec) -> Processes:
+        image = await asyncio.to_thread(load_image, self.home, spec.image)
+        return await self._start_once(spec, image)
+
+    def _room(self) -> int:
+        """Return the room for warm sandboxes; there is none while requested ones start."""
+        if self._settings is None or self._requested:
+            return 0
+        return self._settings.max_live - len(self._existing)
+
+    def _discard(self, processes: Processes) -> asyncio.Task[None]:
+        ending = asyncio.get_running_loop().create_task(self._end(processes))
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+        return ending
+
+    async def _end(self, processes: Processes) -> None:
+        await processes.end()
+        self._existing.discard(processes.entry.id)
+        if self._warm is not None:
+            self._warm.room()
+
+    async def _start(self, spec: SandboxSpec, image: Image) -> Processes:
         start = stamina.AsyncRetryingCaller(attempts=_ATTEMPTS, wait_initial=0.1, wait_jitter=0.1)
         try:
             return await start.on(SandboxError)(self._start_once, spec, image)
         except SandboxError as error:
             raise SandboxStartError(f"sandbox of image '{image.name}' did not start: {error}") from error
 
-    async def _start_once(self, spec: SandboxSpec, image: Image) -> AgentSandbox:
+    async def _start_once(self, spec: SandboxSpec, image: Image) -> Processes:
         copies = self.copies
         try:
             return await self._spawn(spec, image)
@@ -201,15 +218,15 @@ class LocalBackend:
         self.copies = True
         return await self._spawn(spec, image)
 
-    async def _spawn(self, spec: SandboxSpec, image: Image) -> AgentSandbox:
-        began = time.monotonic()
+    async def _spawn(self, spec: SandboxSpec, image: Image) -> Processes:
         spawner = await self._live_spawner()
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         groups = self.groups.plan(sandbox_id) if self.groups is not None else ()
         entry = LedgerEntry.of_this_process(sandbox_id, spec, cgroups=groups)
         errors, errors_write = os.pipe()
         os.set_blocking(errors, False)
-        processes = _Processes(spawner, self.ledger, entry, errors)
+        processes = Processes(spawner, self.ledger, entry, errors)
+        self._existing.add(sandbox_id)
         ours, theirs = socket.socketpair()
         writer: asyncio.StreamWriter | None = None
         try:
@@ -221,13 +238,14 @@ class LocalBackend:
             errors_write = -1
             reader, writer = await asyncio.open_connection(sock=ours, limit=_STREAM_LIMIT)
             client = AgentClient(reader, writer, post_mortem=processes.post_mortem)
+            processes.client = client
             await client.hello(_START_S)
         except BaseException as error:
             if writer is not None:
                 writer.transport.abort()  # the event loop still knows the descriptor
             else:
                 ours.close()
-            await processes.end()
+            await self._end(processes)
             if processes.status == NO_OVERLAY and isinstance(error, SandboxError):
                 raise _NoOverlayError(str(error)) from error
             raise
@@ -235,17 +253,7 @@ class LocalBackend:
             theirs.close()
             if errors_write >= 0:
                 os.close(errors_write)
-        processes.lifetime = spawner.loop.call_later(spec.limits.lifetime_s, _expire, processes, client)
-        env = {**self._env(), **image.env, **spec.env}
-        return AgentSandbox(
-            sandbox_id,
-            spec,
-            client,
-            startup=Startup(node=socket.gethostname(), start=time.monotonic() - began),
-            env=env,
-            base_tree=self._tree(image, spec.workdir),
-            end=processes.end,
-        )
+        return processes
 
     def _register(self, entry: LedgerEntry, spec: SandboxSpec) -> None:
         """Write the ledger entry, then create the groups, which may take a tenth of a second."""
@@ -263,9 +271,9 @@ class LocalBackend:
             self._base = prepare(self.home / "sandboxes")
         return self._base
 
-    def _tree(self, image: Image, workdir: str) -> _ImageTree:
+    def _tree(self, image: Image, workdir: str) -> ImageTree:
         key = (image.name, image.version, workdir)
-        return self._trees.setdefault(key, _ImageTree(image, workdir))
+        return self._trees.setdefault(key, ImageTree(image, workdir))
 
     def _request(self, entry: LedgerEntry, spec: SandboxSpec, image: Image) -> dict[str, Any]:
         base, limits = self._base_system(), spec.limits
@@ -300,6 +308,6 @@ class LocalBackend:
             return spawner
 
 
-def _expire(processes: _Processes, client: AgentClient) -> None:
-    client.fail(SandboxDiedError("the sandbox reached the end of its lifetime"))
-    processes.spawner.kill(processes.entry.id)
+def _kind(spec: SandboxSpec, image: Image) -> Hashable:
+    """Return what sandboxes that can stand in for each other share."""
+    return image.name, image.version, same_limits(spec.limits)

@@ -286,8 +286,10 @@ class SandboxPool:
     def _inspected(self) -> dict[str, Any]:
         """Return the status after checking for surplus sandboxes."""
         if (seen := self._population()) is not None:
-            wanted = self.wanted + self._prepared
-            self._pause_if(self._breaker.counted(existing=seen.existing, wanted=wanted, now=time.monotonic()))
+            # Within the budget, sandboxes that the backend keeps ready are no surplus.
+            ready = max(0, min(seen.idle, self._config.max_live - self.wanted))
+            existing, wanted = seen.existing - ready, self.wanted + max(0, self._prepared - ready)
+            self._pause_if(self._breaker.counted(existing=existing, wanted=wanted, now=time.monotonic()))
             if self._breaker.too_many:
                 self._reporter.touch()
         return self.status()

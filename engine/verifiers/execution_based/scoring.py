@@ -79,7 +79,7 @@ async def score_files(home: Path, inputs: ScoringInputs, settings: ScoringSettin
         PreflightError: the machine lacks something.
     """
     work, rejected = await asyncio.to_thread(_work, home, inputs)
-    backend = make_backend(settings.sandbox, home)
+    backend = make_backend(settings.sandbox, home, run_id=inputs.run_id)
     await require(backend)
     pool = SandboxPool(backend, settings.sandbox)
     runs = TestRuns(

@@ -10,10 +10,10 @@ import pytest
 from engine.config.sandbox import SandboxConfig
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.kubernetes.api.errors import ApiError
-from engine.sandbox.kubernetes.backend import KubernetesBackend, _Session
+from engine.sandbox.kubernetes.backend import KubernetesBackend, _Session, _warm_pods
 from engine.sandbox.kubernetes.fleet import Fleet
 from engine.sandbox.kubernetes.pod import Pod
-from engine.sandbox.kubernetes.warm import WarmPool
+from engine.sandbox.warm import WarmPool, WarmSettings
 
 
 class Cluster:
@@ -69,7 +69,9 @@ async def test_pods_that_cannot_be_removed_become_orphans_all_the_same() -> None
     fleet = fleet_of(api, lease)
     backend = KubernetesBackend(SandboxConfig(backend="kubernetes"))
     informer = asyncio.ensure_future(asyncio.sleep(3600))
-    backend._session = _Session(api, lease, fleet, WarmPool(fleet, backend.config), informer)
+    settings = WarmSettings.of(backend.config, backend.config.kubernetes, "r")
+    warm = WarmPool(_warm_pods(fleet, backend.config), settings)
+    backend._session = _Session(api, lease, fleet, warm, informer)
     removal = fleet.remove(booked(fleet, "sb-1"))
     booked(fleet, "sb-2")
     await asyncio.sleep(0.01)

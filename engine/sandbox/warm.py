@@ -1,0 +1,252 @@
+"""Pool of sandboxes started ahead of demand: the next batch's images, and spares of the images in use.
+
+``prepare`` sets the wanted kinds; missing sandboxes are started within the room that is left, those of other
+kinds are removed. Opening a sandbox takes a warm one if there is one, or waits for one that is starting. No
+command has run in a warm sandbox, and what is taken never comes back. They never take the room of a sandbox
+that is wanted now; a kind that fails is not tried again until it is wanted again. What is specific to a
+backend is its ``WarmSource``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Generic, Self, TypeVar
+
+import structlog
+
+from engine.config.kubernetes import KubernetesConfig
+from engine.config.sandbox import DockerConfig, LocalConfig, SandboxConfig
+from engine.errors import SandboxError
+from engine.sandbox.base import SandboxLimits, SandboxSpec
+
+_GRACE_S = 60.0
+_ROOM_S = 30.0
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmSettings:
+    """Number and kind of the sandboxes that a backend starts ahead of demand."""
+
+    per_image: int
+    idle_s: float
+    max_live: int
+    """Maximum number of sandboxes of the backend, warm ones included."""
+    at_once: int
+    """Maximum number of warm sandboxes starting at once."""
+    limits: SandboxLimits
+    run_id: str
+
+    @classmethod
+    def of(
+        cls, config: SandboxConfig, section: LocalConfig | DockerConfig | KubernetesConfig, run_id: str
+    ) -> Self:
+        """Return the settings of a backend with its own ``section``."""
+        return cls(
+            per_image=section.warm_per_image,
+            idle_s=section.warm_idle_s,
+            max_live=config.max_live,
+            at_once=max(1, config.max_starting // 2),
+            limits=SandboxLimits(
+                memory_mb=config.memory_mb, processes=config.processes, disk_mb=config.disk_mb
+            ),
+            run_id=run_id,
+        )
+
+    def wanted(self, image: str) -> SandboxSpec:
+        """Return the specification of a sandbox that an agent will request."""
+        return SandboxSpec(image=image, run_id=self.run_id, limits=self.limits)
+
+    def ahead_of(self, spec: SandboxSpec) -> SandboxSpec:
+        """Return the specification of a warm sandbox for requests like ``spec``; its deadline is its own."""
+        limits = replace(spec.limits, lifetime_s=self.idle_s + _GRACE_S)
+        return SandboxSpec(image=spec.image, run_id=spec.run_id, name="warm", limits=limits)
+
+
+def same_limits(limits: SandboxLimits) -> Hashable:
+    """Return the part of the limits that cannot change once a sandbox runs: all except the lifetime."""
+    return limits.memory_mb, limits.processes, limits.disk_mb, limits.cpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmSource(Generic[T]):
+    """A backend's side of its warm pool; ``T`` is a started sandbox that nobody uses yet."""
+
+    launch: Callable[[SandboxSpec], Coroutine[Any, Any, T]]
+    """Starts a sandbox; nothing of it remains after a failure or a cancellation. Raises SandboxError."""
+    discard: Callable[[T], asyncio.Task[None]]
+    """Removes a sandbox in the background; safe to call twice."""
+    usable: Callable[[T], bool]
+    """Returns whether a started sandbox still runs."""
+    room: Callable[[], int]
+    """Returns the number of sandboxes that may be started ahead of demand now."""
+
+
+@dataclass(slots=True)
+class _Shelf(Generic[T]):
+    """Warm sandboxes of one kind, ready or starting, with their target number."""
+
+    spec: SandboxSpec
+    wanted: int = 0
+    starts: list[asyncio.Task[T]] = field(default_factory=list)
+
+
+class WarmPool(Generic[T]):
+    """Pool of warm sandboxes of one backend on one event loop. A kind is any hashable value.
+
+    Args:
+        source: starts and removes them.
+        settings: how many are started, and how long an unused one is kept.
+    """
+
+    def __init__(self, source: WarmSource[T], settings: WarmSettings) -> None:
+        self._source = source
+        self.settings = settings
+        self._shelves: dict[Hashable, _Shelf[T]] = {}
+        self._room = asyncio.Event()
+        self._filler: asyncio.Task[None] | None = None
+
+    @property
+    def count(self) -> int:
+        """Return the number of ready and starting sandboxes."""
+        return sum(len(shelf.starts) for shelf in self._shelves.values())
+
+    @property
+    def idle(self) -> int:
+        """Return the number of ready sandboxes."""
+        return sum(1 for _ in self._ready())
+
+    def prepare(self, kinds: Mapping[Hashable, tuple[SandboxSpec, int]]) -> None:
+        """Replace the set of wanted kinds (what to start, and how many); returns at once."""
+        for shelf in self._shelves.values():
+            shelf.wanted = 0
+        for kind, (spec, count) in kinds.items():
+            self._shelves.setdefault(kind, _Shelf(spec)).wanted = min(count, self.settings.per_image)
+        for kind, shelf in list(self._shelves.items()):
+            for start in shelf.starts[shelf.wanted :]:
+                self._give_back(shelf, start)
+            if not shelf.wanted:
+                del self._shelves[kind]
+        self._refill()
+
+    def keep_spare(self, kind: Hashable, spec: SandboxSpec) -> None:
+        """Keep at least one sandbox of a kind in use ready; returns at once."""
+        shelf = self._shelves.setdefault(kind, _Shelf(spec))
+        shelf.wanted = max(shelf.wanted, min(1, self.settings.per_image))
+        self._refill()
+
+    async def take(self, kind: Hashable) -> T | None:
+        """Return a warm sandbox of a kind, which is the caller's from then on; None when there is none."""
+        shelf = self._shelves.get(kind)
+        while shelf is not None and shelf.starts:
+            start = next((start for start in shelf.starts if start.done()), shelf.starts[0])
+            shelf.starts.remove(start)
+            shelf.wanted -= 1
+            try:
+                started = await asyncio.shield(start)
+            except SandboxError:
+                continue
+            except asyncio.CancelledError:
+                shelf.starts.append(start)
+                shelf.wanted += 1
+                raise
+            if self._source.usable(started):
+                return started
+            self._source.discard(started)
+        return None
+
+    def give_way(self) -> asyncio.Task[Any] | None:
+        """Remove a warm sandbox to make room for a requested one; return its removal, None without any."""
+        for shelf in self._shelves.values():
+            if shelf.starts:
+                shelf.wanted -= 1
+                return self._give_back(shelf, shelf.starts[-1])
+        return None
+
+    async def make_room(self) -> None:
+        """Remove a warm sandbox, if there is one, and wait, with a time limit, until it is gone."""
+        if (removal := self.give_way()) is not None:
+            await asyncio.wait((removal,), timeout=_ROOM_S)
+
+    def room(self) -> None:
+        """Handle that a place may have become free."""
+        self._room.set()
+
+    async def close(self) -> list[T]:
+        """Stop starting sandboxes; return those that are ready, which the caller removes."""
+        ready = list(self._ready())
+        tasks: list[asyncio.Task[Any]] = [start for one in self._shelves.values() for start in one.starts]
+        self._shelves.clear()
+        if self._filler is not None:
+            tasks.append(self._filler)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return ready
+
+    # --- filling -----------------------------------------------------------------------------------
+
+    def _refill(self) -> None:
+        self.room()
+        if self._filler is None:
+            self._filler = asyncio.get_running_loop().create_task(self._fill())
+
+    async def _fill(self) -> None:
+        """Start missing sandboxes, but never so many at once that requested ones would have to wait."""
+        while True:
+            self._room.clear()
+            self._forget_the_failed()
+            shelf = next((one for one in self._shelves.values() if len(one.starts) < one.wanted), None)
+            starting = self.count - self.idle
+            if shelf is None or starting >= self.settings.at_once or self._source.room() <= 0:
+                await self._room.wait()
+                continue
+            start = asyncio.get_running_loop().create_task(self._source.launch(shelf.spec))
+            shelf.starts.append(start)
+            start.add_done_callback(partial(self._started, shelf))
+            await asyncio.sleep(0)  # lets the source count it
+
+    def _forget_the_failed(self) -> None:
+        for shelf in self._shelves.values():
+            for start in [start for start in shelf.starts if _is_ready(start)]:
+                if not self._source.usable(start.result()):
+                    self._give_back(shelf, start)
+
+    def _started(self, shelf: _Shelf[T], start: asyncio.Task[T]) -> None:
+        self.room()
+        if start.cancelled():
+            return
+        if (error := start.exception()) is not None:
+            shelf.wanted = 0
+            with contextlib.suppress(ValueError):  # it was taken while it was starting
+                shelf.starts.remove(start)
+            _log.warning("no warm sandboxes of an image", image=shelf.spec.image, error=str(error))
+            return
+        asyncio.get_running_loop().call_later(self.settings.idle_s, self._expire, shelf, start)
+
+    def _expire(self, shelf: _Shelf[T], start: asyncio.Task[T]) -> None:
+        if start in shelf.starts:
+            shelf.wanted -= 1
+            self._give_back(shelf, start)
+
+    def _give_back(self, shelf: _Shelf[T], start: asyncio.Task[T]) -> asyncio.Task[Any]:
+        shelf.starts.remove(start)
+        if _is_ready(start):
+            return self._source.discard(start.result())
+        start.cancel()  # the source removes what was started of it
+        return start
+
+    def _ready(self) -> Iterator[T]:
+        for shelf in self._shelves.values():
+            for start in shelf.starts:
+                if _is_ready(start):
+                    yield start.result()
+
+
+def _is_ready(start: asyncio.Task[T]) -> bool:
+    return start.done() and not start.cancelled() and start.exception() is None
