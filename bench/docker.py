@@ -1,7 +1,8 @@
 """Latency of Docker sandboxes compared with Docker's exec API on the same containers and command.
 
-Start, exec and close of one sandbox at a time and of 64 at once; the exec API on the same containers as the
-agent; then many queued lifecycles (open, one command, close) that must all succeed. Each command is
+Start, exec and close of one sandbox at a time and of 64 at once, from nothing and (``start, warm``) taking
+containers that the default settings start ahead of demand; the exec API on the same containers as the agent;
+then many queued lifecycles (open, one command, close) that must all succeed. Each command is
 ``/bin/sh -c true``; the load at the start of the measurement is part of the result.
 Run: ``python -m bench.docker [--quick] [--lifecycles N]``; results go to ``bench/results/docker.json``.
 """
@@ -18,12 +19,22 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import store
-from bench.sandbox import SPEC, Row, lifecycle, row, sandboxes, seconds_of
-from engine.config.sandbox import DockerConfig
+from bench.sandbox import (
+    SPEC,
+    WARM_IMAGES,
+    Row,
+    build_images,
+    lifecycle,
+    row,
+    sandboxes,
+    seconds_of,
+    warm_starts,
+)
+from engine.config.sandbox import DockerConfig, SandboxConfig
 from engine.errors import SandboxError
 from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.docker.daemon import find_daemon
-from engine.sandbox.local.images import build_image
+from engine.sandbox.warm import WarmSettings
 
 COMMAND = ["/bin/sh", "-c", "true"]
 
@@ -92,10 +103,9 @@ async def measure(options: argparse.Namespace) -> dict[str, Any] | None:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        (home / "tree").mkdir()
-        (home / "tree" / "file").write_text("content\n")
-        build_image(home, "bench", home / "tree")
-        backend = DockerBackend(DockerConfig(host=daemon(options.docker)), home)
+        images = build_images(home, WARM_IMAGES)
+        config = SandboxConfig(docker=DockerConfig(host=daemon(options.docker)))
+        backend = DockerBackend(config.docker, home)
         try:
             facts = await backend.facts()
         except SandboxError as error:
@@ -108,6 +118,9 @@ async def measure(options: argparse.Namespace) -> dict[str, Any] | None:
         rows += await commands(backend, 8 if options.quick else 64, 8)
         many = await lifecycles(backend, options.lifecycles or (16 if options.quick else 512))
         await backend.close()
+        warm = DockerBackend(config.docker, home, warm=WarmSettings.of(config, config.docker, SPEC.run_id))
+        rows += await warm_starts(warm, images, {1: (100, None), 64: (1200, None)}, quick=options.quick)
+        await warm.close()
     machine = {
         "cores": os.cpu_count(),
         "kernel": platform.release(),

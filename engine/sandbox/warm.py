@@ -14,14 +14,16 @@ import contextlib
 from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import structlog
 
-from engine.config.kubernetes import KubernetesConfig
-from engine.config.sandbox import DockerConfig, LocalConfig, SandboxConfig
 from engine.errors import SandboxError
 from engine.sandbox.base import SandboxLimits, SandboxSpec
+
+if TYPE_CHECKING:  # local sandboxes run without pydantic
+    from engine.config.kubernetes import KubernetesConfig
+    from engine.config.sandbox import DockerConfig, LocalConfig, SandboxConfig
 
 _GRACE_S = 60.0
 _ROOM_S = 30.0

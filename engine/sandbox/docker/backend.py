@@ -5,7 +5,7 @@
 A container has no network, no capability, no way to new privileges, limits on memory, processes, CPU and
 disk, and labels that say whose it is and until when. When its owner dies the connection ends, with it the
 agent's input, with that the agent and everything in the container; ``reap`` removes the rest. Another kind
-of start failure gets a type in ``_start_failure``.
+of start failure gets a type in ``Container.start_failure``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,11 @@ from engine.config.sandbox import DockerConfig
 from engine.errors import (
     ImageError,
     ImageRemovedError,
-    NoGreetingError,
     SandboxDiedError,
     SandboxError,
     SandboxStartError,
     SandboxStartTimeoutError,
 )
-from engine.sandbox.agent.interpreters import NO_PYTHON
 from engine.sandbox.agent_sandbox import AgentSandbox, list_tree
 from engine.sandbox.base import Population, Sandbox, SandboxSpec, Startup
 from engine.sandbox.client import AgentClient
@@ -100,7 +98,7 @@ class DockerBackend:
     @contextlib.asynccontextmanager
     async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         """See ``SandboxBackend.open``. Raises ImageError and SandboxStartTimeoutError as well."""
-        sandbox = await self._obtain(spec)
+        sandbox = await self._start(spec)
         try:
             yield sandbox
         finally:
@@ -150,35 +148,30 @@ class DockerBackend:
             self._facts = await self.daemon.call(lambda client: client.info())
         return self._facts
 
-    async def _obtain(self, spec: SandboxSpec) -> AgentSandbox:
-        """Return a warm sandbox, or a new one."""
-        self._requested += 1
-        try:
-            sandbox = await self._start(spec)
-        finally:
-            self._requested -= 1
-        if (warm := self._warm_pool()) is not None:
-            image, _ = await self.images.ensure(spec.image)
-            warm.keep_spare(_kind(spec, image), warm.settings.ahead_of(spec))
-        return sandbox
-
     async def _start(self, spec: SandboxSpec) -> AgentSandbox:
+        """Return a warm sandbox, or a new one."""
         pulled, began = 0.0, time.monotonic()
 
         async def start() -> AgentSandbox:
             nonlocal pulled
             image, seconds = await self.images.ensure(spec.image)
             pulled += seconds
-            container = await self._take(spec, image)
-            ahead = container is not None
+            self._requested += 1
             try:
+                container = await self._take(spec, image)
+                ahead = container is not None
                 if container is None:
                     async with await self._place():
                         container = await self._start_once(spec, image)
             except ImageRemovedError:
                 self.images.forget(spec.image)
                 raise
-            return await self._hand_out(container, spec, image, pulled=pulled, began=began, ahead=ahead)
+            finally:
+                self._requested -= 1
+            sandbox = await self._hand_out(container, spec, image, ahead=ahead)
+            node, took = str(self._facts.get("Name", "")), time.monotonic() - began - pulled
+            sandbox.startup = Startup(node=node, pull=pulled, start=took, warm=ahead)
+            return sandbox
 
         retrying = stamina.AsyncRetryingCaller(attempts=_ATTEMPTS, timeout=None, wait_initial=_PAUSE_S)
         try:
@@ -220,30 +213,25 @@ class DockerBackend:
         except BaseException as error:
             # Not even a second cancellation stops the cleaning up.
             await asyncio.shield(self._in_background(self._free(container, container.abandon())))
-            raise _start_failure(error, spec, container) from error
+            raise container.start_failure(error, spec) from error
 
     async def _hand_out(
-        self,
-        container: Container,
-        spec: SandboxSpec,
-        image: DockerImage,
-        *,
-        pulled: float,
-        began: float,
-        ahead: bool,
+        self, container: Container, spec: SandboxSpec, image: DockerImage, *, ahead: bool
     ) -> AgentSandbox:
         assert container.client is not None, "it has started"
         async with self._freed_on_failure(container, spec):
+            if ahead:
+                container.become(spec)
             stamps = await list_tree(container.client, spec.workdir)
         self._enter(container)
-        node = str(self._facts.get("Name", ""))
-        startup = Startup(node=node, pull=pulled, start=time.monotonic() - began - pulled, warm=ahead)
+        if (warm := self._warm_pool()) is not None:
+            warm.keep_spare(_kind(spec, image), warm.settings.ahead_of(spec))
         inside = {name: value for name, value in container.env.items() if name not in _NOT_THE_IMAGES}
         return AgentSandbox(
             container.entry.id,
             spec,
             container.client,
-            startup=startup,
+            startup=Startup(node=""),
             env={**_DEFAULTS, **inside, **image.env, **spec.env},
             base_tree=BaseTree(self._base_files_of(image), spec.workdir, stamps),
             end=lambda: self._leave(container),
@@ -265,9 +253,7 @@ class DockerBackend:
         if warm is None:
             return None
         container = await warm.take(_kind(spec, image))
-        if container is not None:
-            container.become(spec)
-        elif len(self._containers) >= warm.settings.max_live:
+        if container is None and len(self._containers) >= warm.settings.max_live:
             await warm.make_room()
         return container
 
@@ -290,18 +276,19 @@ class DockerBackend:
     ) -> str:
         def create(client: docker.APIClient) -> str:
             while True:
+                quota = self.quota
                 config = container_config(
                     spec,
                     image,
                     self.config,
                     labels=labels(sandbox_id, spec, ContainerOwner.this()),
-                    quota=self.quota,
+                    quota=quota,
                 )
                 try:
                     created: str = client.create_container_from_config(config, name=container.name)["Id"]
                     return created
                 except docker.errors.APIError as error:
-                    if not self.quota or "storage-opt" not in str(error.explanation).lower():
+                    if not quota or "storage-opt" not in str(error.explanation).lower():
                         raise
                     self.quota = False
 
@@ -369,21 +356,3 @@ def _may_pass(error: Exception) -> bool:
     if isinstance(error, ImageError):
         return isinstance(error, ImageRemovedError)
     return isinstance(error, SandboxError)
-
-
-def _start_failure(error: BaseException, spec: SandboxSpec, container: Container) -> BaseException:
-    """Return the error of a failed start."""
-    if not isinstance(error, Exception):
-        return error  # cancelled: whatever the container said, nobody asked
-    said = container.stderr()
-    if NO_PYTHON in said:
-        return ImageError(f"image '{spec.image}': {said}")
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return ImageError(f"image '{spec.image}' has no folder {spec.workdir}")
-    if isinstance(error, SandboxStartError) and "/bin/sh" in str(error):  # the API has no other sign of it
-        return ImageError(f"image '{spec.image}' has no /bin/sh: {error}")
-    if isinstance(error, SandboxDiedError):
-        return SandboxStartError(f"{error}")
-    if isinstance(error, NoGreetingError):
-        return SandboxStartTimeoutError(f"image '{spec.image}': {error}")
-    return error

@@ -12,7 +12,17 @@ from typing import Any
 import docker
 import docker.errors
 
-from engine.errors import SandboxDiedError, SandboxError, SandboxMemoryError, SandboxTransportError
+from engine.errors import (
+    ImageError,
+    NoGreetingError,
+    SandboxDiedError,
+    SandboxError,
+    SandboxMemoryError,
+    SandboxStartError,
+    SandboxStartTimeoutError,
+    SandboxTransportError,
+)
+from engine.sandbox.agent.interpreters import NO_PYTHON
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.client import AgentClient
 from engine.sandbox.docker.attach import AttachedStream
@@ -124,6 +134,25 @@ class Container:
         if self.client is not None:
             await self.client.close()
         return await self.end()
+
+    def start_failure(self, error: BaseException, spec: SandboxSpec) -> BaseException:
+        """Return the error of a failed start."""
+        if not isinstance(error, Exception):
+            return error  # cancelled: whatever the container said, nobody asked
+        said = self.stderr()
+        if NO_PYTHON in said:
+            return ImageError(f"image '{spec.image}': {said}")
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            return ImageError(f"image '{spec.image}' has no folder {spec.workdir}")
+        if isinstance(error, SandboxStartError) and "/bin/sh" in str(
+            error
+        ):  # the API has no other sign of it
+            return ImageError(f"image '{spec.image}' has no /bin/sh: {error}")
+        if isinstance(error, SandboxDiedError):
+            return SandboxStartError(f"{error}")
+        if isinstance(error, NoGreetingError):
+            return SandboxStartTimeoutError(f"image '{spec.image}': {error}")
+        return error
 
     async def end(self) -> bool:
         """Kill and remove the container; return False when the daemon could not (to be retried)."""

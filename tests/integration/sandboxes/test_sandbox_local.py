@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import stamina
+import structlog
 import tenacity
 
 from engine.errors import SandboxDiedError, SandboxStartError
@@ -85,7 +86,7 @@ def readable_packages() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
-        for module in (stamina, tenacity):
+        for module in (stamina, structlog, tenacity):
             shutil.copytree(Path(module.__file__ or "").parent, folder / module.__name__)
         yield folder
 
