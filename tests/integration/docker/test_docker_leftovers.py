@@ -1,0 +1,230 @@
+"""Containers that are started ahead of demand, and what is left of an owner that was killed: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from engine.config.sandbox import DockerConfig, SandboxConfig
+from engine.sandbox.backends import make_backend
+from engine.sandbox.base import SandboxLimits, SandboxSpec
+from engine.sandbox.conformance import reference_tree
+from engine.sandbox.docker.backend import DockerBackend
+from engine.sandbox.docker.container_spec import OWNER, ROLE, RUN_ID, ContainerOwner
+from engine.sandbox.local.images import build_image
+from engine.sandbox.warm import WarmSettings
+from tests.docker_daemon import docker_host, one_at_a_time
+
+pytestmark = one_at_a_time
+
+REPO = Path(__file__).parents[3]
+_PATIENCE_S = 120.0
+LIMITS = SandboxLimits(memory_mb=96, processes=32, disk_mb=32)
+
+_OWNER = """
+import asyncio, sys
+from pathlib import Path
+from engine.config.sandbox import DockerConfig
+from engine.sandbox.base import SandboxLimits, SandboxSpec
+from engine.sandbox.docker.backend import DockerBackend
+from engine.sandbox.warm import WarmSettings
+
+async def main(home, host, run, ready):
+    limits = SandboxLimits(memory_mb=96, processes=32, disk_mb=32)
+    settings = WarmSettings(per_image=3, idle_s=600.0, max_live=8, at_once=2, limits=limits, run_id=run)
+    backend = DockerBackend(DockerConfig(host=host), Path(home), warm=settings)
+    async with backend.open(SandboxSpec(image="local:reference", run_id=run, limits=limits)) as box:
+        await box.exec("echo more >> a.txt", timeout_s=60)
+        await box.diff()
+        await backend.prepare({"local:reference": 3})
+        while backend.population().idle < ready:
+            await asyncio.sleep(0.001)
+        print("ready", flush=True)
+        await box.exec("(setsid sleep 7777 &) ; sleep 7777", timeout_s=600)
+
+asyncio.run(main(*sys.argv[1:4], int(sys.argv[4])))
+"""
+
+
+@pytest.fixture(scope="module")
+def host() -> str:
+    return docker_host()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "tree").mkdir()
+    reference_tree(folder / "tree")
+    build_image(folder, "reference", folder / "tree")
+    return folder
+
+
+@pytest.fixture
+def run() -> str:
+    return f"left-{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+async def backend(host: str, home: Path, run: str) -> AsyncIterator[DockerBackend]:
+    backend = DockerBackend(DockerConfig(host=host), home, warm=settings_of(run))
+    yield backend
+    await backend.close()
+    assert backend.population().existing == 0
+    assert list(backend.ledger.entries()) == []
+    assert containers(host, f"{OWNER}={ContainerOwner.this().label()}") == []
+
+
+def settings_of(run: str) -> WarmSettings:
+    return WarmSettings(per_image=2, idle_s=600.0, max_live=3, at_once=2, limits=LIMITS, run_id=run)
+
+
+def request_of(run: str) -> SandboxSpec:
+    return SandboxSpec(image="local:reference", run_id=run, name="key", limits=LIMITS)
+
+
+def containers(host: str, label: str) -> list[dict[str, Any]]:
+    client = docker.APIClient(base_url=host, version="auto")
+    try:
+        found: list[dict[str, Any]] = client.containers(all=True, filters={"label": label})
+        return found
+    finally:
+        client.close()
+
+
+def everything(host: str, home: Path) -> dict[str, set[str]]:
+    """What a sandbox might leave behind, on the daemon and on the disk."""
+    client = docker.APIClient(base_url=host, version="auto")
+    try:
+        return {
+            "containers": {row["Id"] for row in client.containers(all=True)},
+            "volumes": {row["Name"] for row in client.volumes()["Volumes"] or ()},
+            "networks": {row["Id"] for row in client.networks()},
+            "images": {row["Id"] for row in client.images(all=True)},
+            "files": {str(path) for path in home.rglob("*")},
+        }
+    finally:
+        client.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(_PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("ready", [0, 3], ids=["while they start", "all ready"])
+async def test_nothing_of_a_killed_owner_is_left(host: str, home: Path, run: str, ready: int) -> None:
+    backend = DockerBackend(DockerConfig(host=host), home)
+    await backend.images.ensure("local:reference")
+    (backend.home / "sandboxes/docker").mkdir(parents=True, exist_ok=True)
+    before = everything(host, home)
+    command = [sys.executable, "-c", _OWNER, str(home), host, run, str(ready)]
+    with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            assert owner.stdout is not None
+            assert "ready\n" in iter(owner.stdout.readline, "")
+            assert len(containers(host, f"{RUN_ID}={run}")) > ready
+            assert await backend.reap() == 0
+        finally:
+            owner.kill()
+    # Without any reaper: the end of the owner's connections is the end of the agents.
+    label = f"{RUN_ID}={run}"
+    await until(lambda: not [row for row in containers(host, label) if row["State"] == "running"])
+    removed = await backend.reap(run_id=run)
+    while [*containers(host, label), *backend.ledger.entries()]:  # one may have been in the making
+        await asyncio.sleep(0.1)
+        removed += await backend.reap(run_id=run)
+    assert removed > ready
+    assert await backend.reap() >= 0  # the container of original files belongs to no run
+    assert everything(host, home) == before
+    await backend.close()
+
+
+async def test_a_request_gets_a_container_that_was_started_ahead(
+    backend: DockerBackend, host: str, run: str
+) -> None:
+    await backend.prepare({"local:reference": 2})
+    await until(lambda: backend.population().idle == 2)
+    rows = containers(host, f"{RUN_ID}={run}")
+    assert {row["Labels"][ROLE] for row in rows} == {"sandbox"}
+    ahead = {entry.id for entry in backend.ledger.entries()}
+    async with backend.open(replace(request_of(run), env={"COLOUR": "red"})) as box:
+        assert box.startup.warm
+        assert box.id in ahead
+        (entry,) = (one for one in backend.ledger.entries() if one.id == box.id)
+        assert (entry.run_id, entry.name) == (run, "key")
+        assert 0 < entry.deadline - time.monotonic() <= LIMITS.lifetime_s
+        shown = await box.exec("cat a.txt; echo $COLOUR; echo more >> a.txt", timeout_s=_PATIENCE_S)
+        assert shown.stdout == b"first\nsecond\nthird\nred\n"
+        assert "+more" in await box.diff()
+    async with backend.open(replace(request_of(run), run_id="another")) as box:
+        assert not box.startup.warm  # its labels would name the wrong run
+
+
+async def test_they_never_take_the_room_of_a_requested_container(backend: DockerBackend, run: str) -> None:
+    await backend.prepare({"local:reference": 2})
+    await until(lambda: backend.population().idle == 2)
+    larger = replace(request_of(run), limits=replace(LIMITS, memory_mb=128))
+    async with backend.open(larger), backend.open(larger):
+        assert backend.population().existing <= 3
+    await backend.prepare({})
+    await until(lambda: backend.population().existing == 0)
+
+
+async def test_what_was_killed_while_it_waited_is_not_handed_out(
+    backend: DockerBackend, host: str, run: str
+) -> None:
+    await backend.prepare({"local:reference": 1})
+    await until(lambda: backend.population().idle == 1)
+    (row,) = containers(host, f"{RUN_ID}={run}")
+    await backend.daemon.call(lambda client: client.kill(row["Id"]))
+    async with backend.open(request_of(run)) as box:
+        assert (await box.exec("echo fine", timeout_s=_PATIENCE_S)).stdout == b"fine\n"
+
+
+async def test_a_hanging_owner_keeps_none_beyond_its_deadline(
+    backend: DockerBackend, host: str, home: Path, run: str
+) -> None:
+    await backend.prepare({"local:reference": 1})
+    await until(lambda: backend.population().idle == 1)
+    other = DockerBackend(DockerConfig(host=host), home)
+    assert await other.reap() == 0
+    (entry,) = backend.ledger.entries()
+    backend.ledger.write(replace(entry, deadline=time.monotonic() - 100))
+    assert await other.reap() == 1
+    assert containers(host, f"{RUN_ID}={run}") == []
+    assert list(backend.ledger.entries()) == []
+    await other.close()
+
+
+async def test_closing_while_they_start_leaves_nothing(host: str, home: Path, run: str) -> None:
+    for pause in (0.0, 0.05, 0.2):
+        backend = DockerBackend(DockerConfig(host=host), home, warm=settings_of(run))
+        await backend.prepare({"local:reference": 2})
+        await asyncio.sleep(pause)
+        await backend.close()
+        assert list(backend.ledger.entries()) == []
+        assert containers(host, f"{RUN_ID}={run}") == []
+
+
+async def test_a_setting_turns_it_off(host: str, home: Path, run: str) -> None:
+    config = SandboxConfig(backend="docker", docker=DockerConfig(host=host, warm_per_image=0))
+    backend = make_backend(config, home, run_id=run)
+    assert isinstance(backend, DockerBackend)
+    await backend.prepare({"local:reference": 2})
+    async with backend.open(request_of(run)) as box:
+        assert not box.startup.warm
+        assert len(containers(host, f"{RUN_ID}={run}")) == 1
+    await backend.close()
+    assert containers(host, f"{RUN_ID}={run}") == []
