@@ -97,7 +97,8 @@ def run(options: argparse.Namespace, connection: Any, submission: bytes) -> int:
     private = Path(tempfile.mkdtemp(prefix="trainyard-"))
     encode = json.JSONEncoder().encode
     changed = list(map(os.fsdecode, submission.split(b"\0")[1:])) if submission else None
-    recorder = Recorder(Guard(here, changed), channel(connection))
+    guard = Guard(here, changed)
+    recorder = Recorder(guard, channel(connection, guard))
     import pytest
 
     sys.path += roots

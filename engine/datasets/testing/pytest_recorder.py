@@ -12,6 +12,7 @@ counterfactual grading.
 import hashlib
 import os
 import sys
+import types
 from _socket import AF_UNIX, SOCK_STREAM
 from _socket import socket as Socket  # noqa: N812  the ``socket`` module costs milliseconds
 
@@ -26,12 +27,15 @@ else:
     from trainyard_guard import WATCHED, Guard
     from trainyard_witness import ENDED, KEY_BYTES, TAG_CHARS
 
+ALTERED = b"ALTERED the recorder was altered"
 _LISTING = {"--version", "-V", "--help", "-h", "--collect-only", "--co", "--fixtures", "--markers"}
 """Options with which pytest runs no test."""
 
 
-def channel(connection: "Socket") -> "Callable[[bytes, str], None]":
+def channel(connection: "Socket", guard: Guard) -> "Callable[[bytes, str], None]":
     """Return the function that sends a message, once the witness has sent the key of the session.
+
+    With the first message after an alteration it sends a finding: a guard that was altered finds nothing.
 
     Raises:
         OSError: the witness wants no session of this process.
@@ -44,18 +48,56 @@ def channel(connection: "Socket") -> "Callable[[bytes, str], None]":
         key += part
     chain = hashlib.sha256(key)
     send_all, getpid, process = connection.sendall, os.getpid, os.getpid()
+    is_altered, caller = alteration(guard), sys._getframe
+    told = False
 
     def send(word: bytes, text: str) -> None:
+        nonlocal told
         if getpid() != process:  # a test that forked
             return
-        body = word + b" " + text.encode("unicode_escape")
-        chain.update(body)
-        try:
-            send_all(chain.hexdigest()[:TAG_CHARS].encode() + b" " + body + b"\n")
-        except OSError:
-            pass  # without its end the session does not count
+        bodies = [word + b" " + text.encode("unicode_escape")]
+        if not told and is_altered(caller(1).f_code):
+            told = True
+            bodies.insert(0, ALTERED)
+        for body in bodies:
+            chain.update(body)
+            try:
+                send_all(chain.hexdigest()[:TAG_CHARS].encode() + b" " + body + b"\n")
+            except OSError:
+                pass  # without its end the session does not count
 
     return send
+
+
+def alteration(guard: Guard) -> "Callable[[types.CodeType], bool]":
+    """Return the function that tells whether the guard or the recorder is no longer what it was.
+
+    It is given the code that sends a message: a recorder's method.
+    """
+    classes = [Recorder, type(guard), type(guard.trust), *{type(space) for space in guard._spaces}]
+    methods = [
+        (vars(one), name, value, value.__code__)
+        for one in classes
+        for name, value in list(vars(one).items())
+        if isinstance(value, types.FunctionType)
+    ]
+    senders = {code for names, _, _, code in methods if names["__module__"] == __name__}
+    attributes = vars(guard)
+    kept = {name: value for name, value in attributes.items() if name != "_items"}
+    sizes = [(value, len(value)) for value in kept.values() if isinstance(value, (list, dict))]
+
+    def is_altered(sender: types.CodeType) -> bool:
+        return (
+            sender not in senders
+            or len(attributes) != len(kept) + 1
+            or any(attributes.get(name) is not value for name, value in kept.items())
+            or any(len(value) != size for value, size in sizes)
+            or any(
+                names.get(name) is not one or one.__code__ is not code for names, name, one, code in methods
+            )
+        )
+
+    return is_altered
 
 
 class Recorder:
@@ -147,7 +189,8 @@ def begin(watched: "tuple[str, ...]") -> "Recorder | None":
         connection.connect(os.path.join(folder, "witness"))
         with open(os.path.join(folder, "submission"), "rb") as file:
             workdir, *changed = map(os.fsdecode, file.read().split(b"\0"))
-        return Recorder(Guard(workdir, changed, watched), channel(connection))
+        guard = Guard(workdir, changed, watched)
+        return Recorder(guard, channel(connection, guard))
     except OSError:
         return None
 

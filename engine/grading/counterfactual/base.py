@@ -13,9 +13,12 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Protocol
 
 from engine.types import TaskRow, TestOutcome
+
+NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
 
 class MutantKind(StrEnum):
@@ -114,11 +117,18 @@ class Reference:
 class Mutator(Protocol):
     """Finds the mutants of one language's test files."""
 
-    def mutants(self, source: bytes, path: str, names: Collection[str] | None = None) -> Sequence[Mutant]:
+    def mutants(
+        self,
+        source: bytes,
+        path: str,
+        names: Collection[str] | None = None,
+        beside: Mapping[str, bytes] = NO_FILES,
+    ) -> Sequence[Mutant]:
         """Return sound mutants of a test file, in the order of preference within each function.
 
         Args:
             names: words of the names of the tests wanted; others may be left out. None for all.
+            beside: path → content of the row's other test files: a mutant may change one of them instead.
 
         Returns:
             Nothing where the source cannot be parsed.

@@ -14,8 +14,10 @@ from engine.grading.counterfactual.java.language import Java
 from engine.grading.counterfactual.javascript.language import JavaScript
 from engine.grading.counterfactual.python.mutator import PythonMutator
 from engine.grading.counterfactual.rust.language import Rust
+from engine.grading.counterfactual.shell.mutator import ShellMutator
 from engine.grading.counterfactual.syntax.mutator import SyntaxMutator
 
+SHELL = ShellMutator()
 _JAVASCRIPT = SyntaxMutator(JavaScript())
 MUTATORS: Mapping[str, Mutator] = {
     ".py": PythonMutator(),
@@ -23,6 +25,7 @@ MUTATORS: Mapping[str, Mutator] = {
     ".go": SyntaxMutator(Go()),
     ".java": SyntaxMutator(Java()),
     ".rs": SyntaxMutator(Rust()),
+    **dict.fromkeys((".sh", ".bash"), SHELL),
 }
 """File name extension → mutator."""
 

@@ -10,7 +10,7 @@ import random
 import re
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.datasets.health import row_content
@@ -54,7 +54,8 @@ class _Subject:
     """Kind and choice of mutants of each variant."""
     decoys: Sequence[Choice]
     true: Choice
-    """Functions that only a solution passes, with all of their true mutants."""
+    """Functions that only a solution passes, with all of their true mutants; all functions where the rule
+    knows no tests by name."""
     tests: Mapping[Function, Sequence[str]]
     """Required tests of each function with mutants; empty where the rule knows no tests by name."""
     outcomes: Mapping[str, TestOutcome]
@@ -108,7 +109,7 @@ async def prove(
         one
         for choice in (subject.decoys if variants else ())
         for one in await proven(MutantKind.NEAR, choice, _true_beside(subject, choice))
-        if not {*one.must_fail, *one.doubtful}.issuperset(subject.fixed)
+        if one.true or not {*one.must_fail, *one.doubtful}.issuperset(subject.fixed)
     ]
     return replace(_reference(subject, variants, decoys), signs=tuple(sorted(signs)))
 
@@ -148,18 +149,25 @@ def _subject(
         return visible.changed_by(mutant, files[mutant.path])
 
     quiet = quiet_choice(mutants, mended, is_visible)
+    strict = (
+        mended if results else {*true}
+    )  # without names nobody knows what a run with false tests left true
     kinds = _WITH_QUIET if quiet else _LOUD
     return _Subject(
         row=row,
-        files={path: files[path] for path in dict.fromkeys(path for path, _ in mutants)},
+        files={path: files[path] for path in dict.fromkeys(_changed_files(mutants))},
         choices=[(kind, quiet if kind is MutantKind.VALUE else mutants) for kind in kinds],
-        decoys=decoy_choices(mutants, mended, is_visible, draw) or [{}] if mended else (),
-        true={function: true[function] for function in mended if function in true},
+        decoys=(decoy_choices(mutants, mended, is_visible, draw) if mended else []) or [{}] if strict else (),
+        true={function: true[function] for function in strict if function in true},
         tests=tests,
         outcomes={test.test_id: test.outcome for test in results},
         fixed=fixed,
         draw=draw,
     )
+
+
+def _changed_files(mutants: Choice) -> Iterator[str]:
+    return (mutant.path for found in mutants.values() for mutant in found)
 
 
 def _wanted(results: Sequence[TestResult], fixed: Collection[str], draw: random.Random) -> list[str]:
@@ -187,6 +195,8 @@ async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute)
         run = await execute(Reference(content="", files=subject.files), variant)
         if run.verdict is not Verdict.FAILED and not (run.verdict is Verdict.PASSED and variant.true):
             return None
+        if variant.true and not subject.outcomes:
+            return variant if run.verdict is Verdict.PASSED else None
         if not subject.outcomes:
             # Solutions that pass more of the true tests than the gold patch would keep a part of its reward.
             return replace(variant, score=run.score) if run.score == 0 else None

@@ -34,7 +34,7 @@ def mutants_by_function(
     true: defaultdict[Function, list[Mutant]] = defaultdict(list)
     for path, content in files.items():
         mutator = mutator_of(path)
-        for mutant in mutator.mutants(content, path, names) if mutator is not None else ():
+        for mutant in mutator.mutants(content, path, names, files) if mutator is not None else ():
             kept = true if mutant.kind is MutantKind.TRUE else false
             kept[path, mutant.function].append(mutant)
     return dict(false), dict(true)

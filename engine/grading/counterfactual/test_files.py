@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from engine.errors import PatchError
-from engine.grading.counterfactual.languages import MUTATORS
+from engine.grading.counterfactual.languages import MUTATORS, SHELL, mutator_of
 from engine.grading.evidence import required
 from engine.patches.apply import touched
 from engine.sandbox.base import Sandbox
@@ -26,6 +26,7 @@ _PATH = re.compile(r"(?<![\w./-])(?:[\w.-]+(?:/[\w.-]+)+/?|[\w-]+\.\w+|\w*tests?
 async def read_test_files(box: Sandbox, row: TaskRow) -> dict[str, bytes]:
     """Return path → content of the row's test files in languages with a mutator.
 
+    Where one of them is a shell script, so are the answer's other files: they may hold what it expects.
     Paths are as the answer names them: relative to the workdir, or absolute.
 
     Raises:
@@ -37,6 +38,8 @@ async def read_test_files(box: Sandbox, row: TaskRow) -> dict[str, bytes]:
     command = ["find", "-L", *names, "-type", "f", "(", *endings, ")"]
     found = await box.exec(command, timeout_s=_FIND_S, cwd=row.task.workdir)
     paths = [path for path in found.stdout.decode("utf-8", "replace").split("\n") if path]
+    if any(mutator_of(path) is SHELL for path in row.answer.test_files):
+        paths += _safe(row.answer.test_files)  # the answers that a script expects
     files: dict[str, bytes] = {}
     size = 0
     for path in map(posixpath.normpath, dict.fromkeys(paths)):

@@ -15,6 +15,7 @@ from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, new_file, pat
 from tests.integration.adversary.frame import PASSED, PYTEST, STILL_BROKEN, TAMPERED, Layer, Submission, code
 from tests.integration.adversary.several import with_ignored_test, with_several_tests
 from tests.integration.adversary.unittests import with_unittest
+from tests.integration.adversary.verifiers import honest as honest_before_verifiers
 
 FAILED = frozenset({Verdict.FAILED})
 _TESTS = "tests/test_numbers.py"
@@ -213,4 +214,5 @@ FAMILY = (
         )
         for rule in ("signed", "log", "exit code", "reward")
     ),
+    *honest_before_verifiers(),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from engine.grading.counterfactual.base import Mutant
+from engine.grading.counterfactual.base import NO_FILES, Mutant
 from engine.grading.counterfactual.python.added import added_mutants
 from engine.grading.counterfactual.python.functions import test_functions
 from engine.grading.counterfactual.python.loud import loud_mutants
@@ -17,7 +17,13 @@ from engine.grading.counterfactual.python.true import near_mutants, true_mutants
 class PythonMutator:
     """Finds the mutants of a Python test file."""
 
-    def mutants(self, source: bytes, path: str, names: Collection[str] | None = None) -> Sequence[Mutant]:
+    def mutants(
+        self,
+        source: bytes,
+        path: str,
+        names: Collection[str] | None = None,
+        beside: Mapping[str, bytes] = NO_FILES,  # noqa: ARG002
+    ) -> Sequence[Mutant]:
         """Return the mutants of test functions; of each quiet ones first, then loud, near and true ones."""
         try:
             parsed = PythonSource(source, path)

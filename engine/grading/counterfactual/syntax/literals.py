@@ -173,7 +173,7 @@ def _other_text(text: str, words: Sequence[str]) -> str | None:
     opening, content, closing = found[1] + found[2], found[3], found[4] + found[5]
     if not content and words:
         return f"{opening}{words[len(words) // 3]}{closing}"
-    if changed := _other_content(content, words):
+    if changed := other_content(content, words):
         return f"{opening}{changed}{closing}"
     return f"{opening}{content}a{closing}"
 
@@ -183,13 +183,13 @@ def _other_character_literal(text: str) -> str | None:
     return f"{found[1]}{_other_character(found[2])}'" if found else None
 
 
-def _other_content(content: str, words: Sequence[str]) -> str:
+def other_content(content: str, words: Sequence[str] = ()) -> str:
     """Return a text with another digit, word or letter; empty where it has none outside of escapes.
 
     The part before ``+``, ``#``, ``;`` or ``?`` comes first: comparisons may ignore what follows.
     """
     found_rest = _REST.search(content)
-    if found_rest and (head := _other_content(content[: found_rest.start()], words)):
+    if found_rest and (head := other_content(content[: found_rest.start()], words)):
         return f"{head}{content[found_rest.start() :]}"
     protected = {at for escape in _ESCAPE.finditer(content) for at in range(*escape.span())}
     places = [at for at in range(len(content) - 1, -1, -1)

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from tree_sitter import Language, Node
 
-from engine.grading.counterfactual.base import Mutant, MutantKind
+from engine.grading.counterfactual.base import NO_FILES, Mutant, MutantKind
 from engine.grading.counterfactual.syntax.literals import Edit
 from engine.grading.counterfactual.syntax.source import SyntaxSource
 
@@ -78,7 +78,13 @@ class SyntaxMutator(Generic[Test]):
     def __init__(self, language: SyntaxLanguage[Test]) -> None:
         self._language = language
 
-    def mutants(self, source: bytes, path: str, names: Collection[str] | None = None) -> Sequence[Mutant]:
+    def mutants(
+        self,
+        source: bytes,
+        path: str,
+        names: Collection[str] | None = None,
+        beside: Mapping[str, bytes] = NO_FILES,  # noqa: ARG002
+    ) -> Sequence[Mutant]:
         """Return mutants of test functions: quiet ones first; ``names`` are words of the tests wanted."""
         try:
             parsed = SyntaxSource(source, path, self._language.grammar(path))

@@ -36,32 +36,44 @@ class SyntaxSource:
     def mutant(
         self, function: str, kind: MutantKind, evidence: tuple[int, int], edits: Sequence[Edit]
     ) -> Mutant:
-        """Return the mutant that makes all edits.
+        """Return the mutant that makes all edits, see ``mutant_of``."""
+        return mutant_of(self.content, self.path, function, kind, evidence, edits)
 
-        Args:
-            evidence: first byte and byte after the last of the statement to show.
-        """
-        start, end = min(edit.start for edit in edits), max(edit.end for edit in edits)
-        first, last = min(evidence[0], start), max(evidence[1], end)
-        before = self.content[first:last]
-        return Mutant(
-            path=self.path,
-            function=function,
-            line=self.content.count(b"\n", 0, start) + 1,
-            kind=kind,
-            before="" if kind is MutantKind.ADDED else _shown(before),
-            after=_shown(self._edited(first, last, edits)).strip(),
-            start=start,
-            end=end,
-            replacement=self._edited(start, end, edits).decode(),
-        )
 
-    def _edited(self, first: int, last: int, edits: Sequence[Edit]) -> bytes:
-        parts: list[bytes] = []
-        for edit in sorted(edits, key=lambda one: one.start):
-            parts += [self.content[first : edit.start], edit.text.encode()]
-            first = edit.end
-        return b"".join([*parts, self.content[first:last]])
+def mutant_of(
+    content: bytes,
+    path: str,
+    function: str,
+    kind: MutantKind,
+    evidence: tuple[int, int],
+    edits: Sequence[Edit],
+) -> Mutant:
+    """Return the mutant that makes all edits in a file.
+
+    Args:
+        evidence: first byte and byte after the last of the statement to show.
+    """
+    start, end = min(edit.start for edit in edits), max(edit.end for edit in edits)
+    first, last = min(evidence[0], start), max(evidence[1], end)
+    return Mutant(
+        path=path,
+        function=function,
+        line=content.count(b"\n", 0, start) + 1,
+        kind=kind,
+        before="" if kind is MutantKind.ADDED else _shown(content[first:last]),
+        after=_shown(_edited(content, first, last, edits)).strip(),
+        start=start,
+        end=end,
+        replacement=_edited(content, start, end, edits).decode(),
+    )
+
+
+def _edited(content: bytes, first: int, last: int, edits: Sequence[Edit]) -> bytes:
+    parts: list[bytes] = []
+    for edit in sorted(edits, key=lambda one: one.start):
+        parts += [content[first : edit.start], edit.text.encode()]
+        first = edit.end
+    return b"".join([*parts, content[first:last]])
 
 
 def _shown(text: bytes) -> str:
