@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tree_sitter import Node
@@ -14,6 +14,7 @@ from engine.grading.counterfactual.shell.nodes import (
     arguments_of,
     commands_in,
     enclosing,
+    is_read,
     name_of,
     plain_text,
     written_files,
@@ -73,7 +74,7 @@ class Answers:
             if node.type == "variable_assignment":
                 name = text_of(node.child_by_field_name("name"))
                 self._assigned.setdefault(name, []).append(node)
-            elif node.type == "variable_name" and _is_bound(node):
+            elif node.type == "variable_name" and not is_read(node):
                 self._bound.add(text_of(node))
 
     def false(self, comparison: Comparison) -> Iterator[FalseAnswer]:
@@ -137,15 +138,18 @@ class Answers:
     def _is_in_comparison(self, node: Node) -> bool:
         return any(start <= node.start_byte and node.end_byte <= end for start, end in self._spans)
 
-    def _is_computed(self, side: Node) -> bool:
+    def _is_computed(self, side: Node, above: Collection[str] = ()) -> bool:
         """Return whether a side is the output of a program."""
         for node in all_nodes(side):
             if node.type == "command_substitution" and self._path_in(node) is None:
                 return True
             if node.type == "variable_name":
                 name = text_of(node)
+                if name in above:
+                    continue
                 given = [one.child_by_field_name("value") for one in self._assigned.get(name, [])]
-                if name in self._bound or any(one is not None and self._is_computed(one) for one in given):
+                known = {*above, name}
+                if name in self._bound or any(one and self._is_computed(one, known) for one in given):
                     return True
         return False
 
@@ -233,12 +237,6 @@ class Answers:
             return False
         name = text_of(assignment.child_by_field_name("name"))
         return self._only_assignment(name) is not None and self._is_only_compared(name)
-
-
-def _is_bound(name: Node) -> bool:
-    """Return whether a variable stands in another place than an expansion or an assignment."""
-    parent = name.parent
-    return parent is not None and parent.type not in ("simple_expansion", "expansion", "variable_assignment")
 
 
 def _only_shows(function: Node) -> bool:

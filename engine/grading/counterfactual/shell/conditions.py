@@ -1,14 +1,15 @@
 """Conditions on which the success of a shell script depends, whoever's work it tests.
 
 A condition is decisive where every passing run tests it, and where a run that finds it otherwise cannot pass:
-it ends at once by a constant failure, or does nothing but fail from there on. So nothing counts that stands
-in a loop, in a branch that a passing run may leave out, or behind a command that may end the script well.
+it ends at once by a constant failure, keeps one until its end (``status``), or does nothing but fail from
+there on. So nothing counts that stands in a loop, in a branch that a passing run may leave out, or behind a
+command that may end the script well.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from tree_sitter import Node
@@ -20,6 +21,12 @@ from engine.grading.counterfactual.shell.nodes import (
     plain_text,
     without_redirects,
     written_files,
+)
+from engine.grading.counterfactual.shell.status import (
+    exit_variable,
+    is_assignment,
+    keeps_failure,
+    unchanged_variable,
 )
 from engine.grading.counterfactual.syntax.source import all_nodes, text_of
 
@@ -59,8 +66,15 @@ class _Choice:
 
 def decisive_conditions(root: Node) -> list[Condition]:
     """Return the decisive conditions of a script, in its order."""
+    statements = statements_in(root)
     script = _Script(root)
-    return [] if script.is_opaque else list(script.conditions(statements_in(root), is_last=True))
+    if script.is_opaque or not statements:
+        return []
+    status = exit_variable(statements[-1])
+    ending = script.conditions(statements[:-1] if status else statements, is_last=True)
+    names = {status, *(unchanged_variable(root, one.node, wanted=one.wanted) for one in ending)} - {""}
+    kept = frozenset(name for name in names if keeps_failure(root, name))
+    return list(_Script(root, kept).conditions(statements, is_last=True))
 
 
 def statements_in(block: Node) -> list[Node]:
@@ -74,7 +88,14 @@ def statements_in(block: Node) -> list[Node]:
 
 
 class _Script:
-    def __init__(self, root: Node) -> None:
+    """A script.
+
+    Args:
+        kept: variables that keep a failure until the script's end.
+    """
+
+    def __init__(self, root: Node, kept: Collection[str] = ()) -> None:
+        self._kept = kept
         self._functions = {
             text_of(node.child_by_field_name("name")): body
             for node in all_nodes(root)
@@ -153,14 +174,22 @@ class _Script:
         if not self._is_constant(statements) or self._passes(statements):
             return False
         exits = [command for command in self._exits(statements) if _is_failing(command)]
-        return bool(exits) or any(self._writes(node, _ZERO) for node in statements)
+        return bool(exits) or any(self._writes(node, _ZERO) or self._keeps(node) for node in statements)
 
     def _ends(self, statements: Sequence[Node]) -> bool:
-        """Return whether statements end the script in any case."""
+        """Return whether statements end the script in any case, or decide how it ends."""
         return not statements or any(
-            name_of(node) == "exit" or (name_of(node) in self._functions and self._ends(self._called(node)))
+            name_of(node) == "exit"
+            or self._keeps(node)
+            or (name_of(node) in self._functions and self._ends(self._called(node)))
             for node in map(without_redirects, statements)
         )
+
+    def _keeps(self, node: Node) -> bool:
+        """Return whether a statement sets a variable that keeps a failure, directly or by a function."""
+        command = without_redirects(node)
+        body = self._called(command) if name_of(command) in self._functions else [command]
+        return any(is_assignment(one, self._kept) for one in body)
 
     def _passes(self, statements: Sequence[Node]) -> bool:
         """Return whether statements may write a reward or end well."""
@@ -231,7 +260,7 @@ class _Script:
         return all(self._is_constant_statement(node) for node in statements)
 
     def _is_constant_statement(self, node: Node) -> bool:
-        if node.type == "function_definition":
+        if node.type == "function_definition" or is_assignment(node, self._kept):
             return True
         command = without_redirects(node)
         name = name_of(command)

@@ -32,15 +32,11 @@ class ShellMutator:
         """Return quiet mutants, one of each comparison first; none where tests are known by ``names``."""
         if names is not None:
             return ()
+        others = {other: content for other, content in beside.items() if other != path}
         try:
-            parsed = SyntaxSource(source, path, GRAMMAR)
-            conditions = decisive_conditions(parsed.root)
+            found = _answers(SyntaxSource(source, path, GRAMMAR), others)
         except (ValueError, RecursionError):
             return ()
-        comparisons = [one for condition in conditions for one in comparisons_of(condition)]
-        others = {other: content for other, content in beside.items() if other != path}
-        answers = Answers(parsed.root, path, comparisons, others)
-        found = [list(answers.false(one)) for one in comparisons]
         random.Random(path).shuffle(found)
         mixed = [one for several in zip_longest(*found) for one in several if one is not None]
         return [
@@ -55,6 +51,14 @@ class ShellMutator:
     ) -> Mapping[tuple[str, str], Sequence[str]]:
         """Return nothing: scripts give their comparisons no names."""
         return {}
+
+
+def _answers(script: SyntaxSource, beside: Mapping[str, bytes]) -> list[list[FalseAnswer]]:
+    """Return the false answers of each comparison that certainly decides."""
+    conditions = decisive_conditions(script.root)
+    comparisons = [one for condition in conditions for one in comparisons_of(condition)]
+    answers = Answers(script.root, script.path, comparisons, beside)
+    return [list(answers.false(one)) for one in comparisons]
 
 
 def _mutant(content: bytes, answer: FalseAnswer) -> Mutant:

@@ -79,6 +79,14 @@ def _target(redirect: Node) -> str:
     return "" if operators & {"<", "<&", ">&", ">&-"} or target == "/dev/null" else target
 
 
+def is_read(variable: Node) -> bool:
+    """Return whether a variable's name stands where its value is taken or assigned by ``=``."""
+    parent = variable.parent
+    if parent is not None and parent.type == "binary_expression" and parent.parent is not None:
+        return parent.parent.type == "arithmetic_expansion"
+    return parent is not None and parent.type in ("simple_expansion", "expansion", "variable_assignment")
+
+
 def enclosing(node: Node, *types: str) -> Node | None:
     """Return the innermost node of these types that holds a node, or is it; None without one."""
     found: Node | None = node
