@@ -13,7 +13,7 @@ from engine.datasets.testing.toolchain import MOUNT
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, new_file, patched
 from tests.integration.adversary.frame import PASSED, PYTEST, STILL_BROKEN, TAMPERED, Layer, Submission, code
-from tests.integration.adversary.several import with_ignored_test, with_several_tests
+from tests.integration.adversary.several import with_ignored_test, with_plain_script, with_several_tests
 from tests.integration.adversary.unittests import with_unittest
 from tests.integration.adversary.verifiers import honest as honest_before_verifiers
 
@@ -213,6 +213,16 @@ FAMILY = (
             task=with_several_tests,
         )
         for rule in ("signed", "log", "exit code", "reward")
+    ),
+    *(
+        replace(
+            one,
+            name=f"a program of its own, {one.name}",
+            layer=Layer.COUNTERFACTUAL,
+            rules=("exit code",),
+            task=with_plain_script,
+        )
+        for one in (_right("solved"), _wrong("not solved", STILL_BROKEN + "# tried\n"))
     ),
     *honest_before_verifiers(),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tests.builders.dataset_builders import NUMBERS, patched
 from tests.integration.adversary.frame import Layer, Submission
-from tests.integration.adversary.several import with_several_tests
+from tests.integration.adversary.several import with_plain_script, with_several_tests
 
 _RULES = ("signed", "log", "exit code")
 _CLASS = """
@@ -38,13 +38,25 @@ _CONDITIONS = {
     "equal to what is below": ("0 <= int(self) - int(other) <= 2", "+ 1"),
     "equal to as many digits": ("len(str(int(other))) == len(str(int(self) + 1))", "- 1"),
 }
-FAMILY = tuple(
-    Submission(
-        name=name,
-        patch=patched(NUMBERS + _CLASS.format(condition=condition, error=error)),
-        layer=Layer.COUNTERFACTUAL,
-        rules=_RULES,
-        task=with_several_tests,
-    )
-    for name, (condition, error) in _CONDITIONS.items()
+FAMILY = (
+    *(
+        Submission(
+            name=name,
+            patch=patched(NUMBERS + _CLASS.format(condition=condition, error=error)),
+            layer=Layer.COUNTERFACTUAL,
+            rules=_RULES,
+            task=with_several_tests,
+        )
+        for name, (condition, error) in _CONDITIONS.items()
+    ),
+    *(
+        Submission(
+            name=f"{name}, to a program of its own",
+            patch=patched(NUMBERS + _CLASS.format(condition=condition, error=error)),
+            layer=Layer.COUNTERFACTUAL,
+            rules=("exit code",),
+            task=with_plain_script,
+        )
+        for name, (condition, error) in {**_CONDITIONS, "equal to everything": ("True", "- 1")}.items()
+    ),
 )

@@ -22,6 +22,7 @@ CONTENT = "from toy.numbers import clamp, mean, positives\n" + "".join(
 )
 
 
+SCRIPT = "tests/check.py"
 OPTIONAL = "tests/test_optional.py"
 
 
@@ -49,6 +50,20 @@ def _ignoring(script: str) -> str:
     at = next(number for number, line in enumerate(lines) if "-m pytest" in line)
     ignored = f"{lines[at].replace(FILE, OPTIONAL)} || true"
     return "\n".join([*lines[:at], ignored, *lines[at:]])
+
+
+def with_plain_script(row: TaskRow) -> TaskRow:
+    """Return the task whose tests a program of its own runs: nothing records them, its exit code decides."""
+    calls = "".join(f"    {name}()\n" for name in (*_OTHERS, *FIXED))
+    answer = replace(
+        row.answer,
+        test_files={SCRIPT: f"{CONTENT}\n\nif __name__ == '__main__':\n{calls}    print('passed')\n"},
+        test_command=f"#!/bin/bash\nPYTHONPATH=. python3 {SCRIPT}\n",
+        grade_rule=GradeRule.EXIT_CODE,
+        fail_to_pass=(),
+        pass_to_pass=(),
+    )
+    return replace(row, answer=answer)
 
 
 def with_several_tests(row: TaskRow) -> TaskRow:
