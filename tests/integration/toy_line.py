@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from tests.integration.toy_yard import DATASET, taught_home, write_source
+from tests.integration.toy_yard import DATASET, dataset_home, taught_home
 from tests.ports import reserve_service_ports, reserved_port
 from webapp.supervisor.stack import Stack, running_stack
 from webapp.supervisor.status import ServiceState
@@ -102,21 +101,15 @@ def running_line(folder: Path, environment: Mapping[str, str], *, taught: bool =
     Args:
         folder: an empty folder.
         environment: DATABASE_URL and REDIS_URL, where the stack is not to start its own.
-        taught: whether the half-taught policy ``toy`` is trained.
+        taught: whether there is the half-taught policy ``toy``, beside the dataset.
     """
-    write_source(folder / "home" / "imports" / "toykit")
-    reserve_service_ports(folder / "home")
+    home = taught_home(folder / "home") if taught else dataset_home(folder / "home")
+    reserve_service_ports(home)
     saved = {key: os.environ.pop(key, None) for key in ("DATABASE_URL", "REDIS_URL")}
     os.environ.update(environment)
     try:
-        with running_stack(folder / "home", web_port=reserved_port(), say=lambda _line: None) as stack:
-            stack.manage(
-                *("curate", "--source", "toykit", "--output", DATASET),
-                *("--set", "curation.train_tasks=2", "--set", "curation.heldout_tasks=1"),
-                *("--set", "curation.stability_runs=1"),
-            )
-            if taught:
-                shutil.copytree(taught_home(folder / "taught") / "policies", stack.home / "policies")
+        with running_stack(home, web_port=reserved_port(), say=lambda _line: None) as stack:
+            stack.manage("sync_dataset", DATASET)
             yield Line(stack)
     finally:
         for key, value in saved.items():

@@ -25,7 +25,10 @@ SETTINGS = {
 
 
 def test_a_run_uses_the_stored_key_and_leaves_it_nowhere(tmp_path: Path) -> None:
-    with openai_server(lambda _body, _number: SUBMIT) as api, running_line(tmp_path, {}) as line:
+    with (
+        openai_server(lambda _body, _number: SUBMIT) as api,
+        running_line(tmp_path, {}, taught=False) as line,
+    ):
         command = [sys.executable, "manage.py", "endpoint", "add", "hosted", api.url]
         added = subprocess.run(
             command, input=KEY, env=line.stack.environment, cwd=ROOT, text=True, capture_output=True

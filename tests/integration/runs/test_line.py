@@ -20,13 +20,24 @@ from tests.integration.toy_line import (
     running_line,
     sandboxes_left,
 )
-from tests.integration.toy_yard import DATASET
+from tests.integration.toy_yard import DATASET, write_source
 
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     with running_line(tmp_path_factory.mktemp("line"), {}) as running:
         yield running
+
+
+def test_a_dataset_is_curated_and_synchronised(line: Line) -> None:
+    write_source(line.stack.home / "imports" / "toykit")
+    line.stack.manage(
+        *("curate", "--source", "toykit", "--output", "curated"),
+        *("--set", "curation.train_tasks=2", "--set", "curation.heldout_tasks=1"),
+        *("--set", "curation.stability_runs=1"),
+    )
+    counts = line.rows("select name, num_tasks from webapp_dataset order by name")
+    assert counts == [("curated", 3), (DATASET, 3)]
 
 
 def test_kills_of_engine_web_and_worker_lose_and_duplicate_nothing(line: Line) -> None:
