@@ -85,7 +85,7 @@ class FrozenLakeConfig(Section):
 EnvironmentConfig = Annotated[
     SweEnvironmentConfig | ReproductionConfig | FrozenLakeConfig, Field(discriminator="type")
 ]
-REPRODUCTION_PROMPTS = frozenset({"reproduction_v1"})
+REPRODUCTION_PROMPTS = frozenset({"reproduction_v1", "reproduction_compact_v1"})
 """Prompts that ask for a test of the issue, not for its solution."""
 
 

@@ -53,7 +53,8 @@ class AgentConfig(Section):
     prompt: Text = "compact_v1"
     """Versioned prompt in ``engine/agent/prompts``: ``deepswe_v1`` (full), ``deepswe_rllm_v1`` (rLLM's, for
     training), ``deepswe_r2e_v1`` (R2E-Gym's, for evaluation), ``compact_v1`` (tiny models),
-    ``reproduction_v1`` (asks for a test of the issue), ``frozenlake_v1``, ``frozenlake_compact_v1``."""
+    ``reproduction_v1`` and ``reproduction_compact_v1`` (ask for a test of the issue), ``frozenlake_v1``,
+    ``frozenlake_compact_v1``."""
     tool_format: Annotated[Literal["xml", "native", "words"], BeforeValidator(_renamed_format)] = "xml"
     """Format of the model's tool calls: ``xml`` (R2E-Gym's, which DeepSWE used), ``native`` (the model's own
     function calling), ``words`` (``move up``; for tools whose arguments are single words)."""

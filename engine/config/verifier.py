@@ -82,7 +82,7 @@ class VerifierConfig(Section):
 
 
 class JudgementsConfig(Section):
-    """Judgements to train a judge on: of each task with both outcomes one right and one wrong trajectory."""
+    """Judgements to train a judge on: of each task with both outcomes as many right as wrong trajectories."""
 
     on_policy: RunNames = ()
     """Runs of the policy that the judge will score, as their folders under the data folder's ``runs/`` are
@@ -96,6 +96,8 @@ class JudgementsConfig(Section):
     held-out tasks must not select among their rollouts."""
     part: Literal["trajectory", "patch"] = "trajectory"
     """Part that the judge reads, as in ``verifier.part``."""
+    per_task: int = Field(default=1, ge=1)
+    """Maximum number of pairs of each task with both outcomes, for each origin."""
     extra: int = Field(default=0, ge=0)
     """Maximum number of further pairs of each origin, from tasks with one outcome only."""
 

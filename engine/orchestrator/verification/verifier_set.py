@@ -43,7 +43,7 @@ def _write(options: argparse.Namespace) -> dict[str, int]:
     candidates = [
         one for origin in ("on_policy", "off_policy") for one in _all_labelled(options, origin, unknown)
     ]
-    chosen = choose(candidates, seed=options.seed, extra=options.extra)
+    chosen = choose(candidates, seed=options.seed, per_task=options.per_task, extra=options.extra)
     too_long: list[str] = []
     counts: Counter[str] = Counter()
 
@@ -97,6 +97,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--answer-tokens", type=int, default=16, help="tokens of the context that the answer needs"
     )
+    parser.add_argument("--per-task", type=int, default=1, help="pairs of a task and origin, at most")
     parser.add_argument(
         "--extra", type=int, default=0, help="further pairs of each origin, from tasks with one outcome only"
     )

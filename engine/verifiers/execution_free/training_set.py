@@ -1,10 +1,10 @@
 """Sets to train a judge on: right and wrong trajectories in equal numbers, as conversations with the answer.
 
 Of each task with both outcomes one right and one wrong trajectory are taken for each origin, those that ended
-by submission first (as DeepSWE's verifier was trained). A set of several origins is their union: with
-trajectories of the policy itself and of others it is SWE-Gym's mixture. ``extra`` adds pairs from tasks that
-have one outcome only, whose right and wrong members are of different tasks. A pair of which one does not fit
-is left out whole.
+by submission first (as DeepSWE's verifier was trained), or ``per_task`` of both. A set of several origins is
+their union: with trajectories of the policy itself and of others it is SWE-Gym's mixture. ``extra`` adds
+pairs from tasks that have one outcome only, whose right and wrong members are of different tasks. A pair of
+which one does not fit is left out whole.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ Pair = tuple[Labelled, Labelled]
 """A right and a wrong trajectory of one origin, in random order."""
 
 
-def choose(candidates: Iterable[Labelled], *, seed: int = 0, extra: int = 0) -> list[Pair]:
+def choose(candidates: Iterable[Labelled], *, seed: int = 0, per_task: int = 1, extra: int = 0) -> list[Pair]:
     """Return pairs of a right and a wrong trajectory, of every origin for itself, in random order.
 
     Args:
         candidates: graded trajectories.
         seed: decides between trajectories of the same task and end, and the order.
+        per_task: maximum number of pairs of a task and origin; no trajectory is in two of them.
         extra: maximum number of further pairs of each origin, from tasks with one outcome only.
     """
     generator = random.Random(seed)
@@ -81,23 +82,27 @@ def choose(candidates: Iterable[Labelled], *, seed: int = 0, extra: int = 0) -> 
     for _, tasks in sorted(groups.items()):
         alone: dict[bool, list[Labelled]] = {True: [], False: []}
         for _, members in sorted(tasks.items()):
-            best = {outcome: _pick(members, outcome, generator) for outcome in (True, False)}
-            found = [one for one in best.values() if one is not None]
-            if len(found) == 2:
-                chosen.append((found[0], found[1]))
+            right, wrong = (_picked(members, outcome, per_task, generator) for outcome in (True, False))
+            if right and wrong:
+                chosen += zip(right, wrong, strict=False)
             else:
-                alone[found[0].resolved] += found
+                alone[bool(right)].append((right or wrong)[0])
         pairs = min(extra, *map(len, alone.values()))
         chosen += zip(*(generator.sample(alone[outcome], pairs) for outcome in (True, False)), strict=True)
     generator.shuffle(chosen)
     return [pair if generator.random() < 0.5 else pair[::-1] for pair in chosen]
 
 
-def _pick(members: Sequence[Labelled], resolved: bool, generator: random.Random) -> Labelled | None:
-    """Return one of the trajectories with an outcome, a submitted one if there is one."""
+def _picked(
+    members: Sequence[Labelled], resolved: bool, count: int, generator: random.Random
+) -> list[Labelled]:
+    """Return at most ``count`` of the trajectories with an outcome, submitted ones first."""
     found = sorted((one for one in members if one.resolved == resolved), key=lambda one: one.key)
-    submitted = [one for one in found if one.submitted]
-    return generator.choice(submitted or found) if found else None
+    picked: list[Labelled] = []
+    for submitted in (True, False):
+        some = [one for one in found if one.submitted == submitted]
+        picked += generator.sample(some, min(len(some), count - len(picked)))
+    return picked
 
 
 def examples(

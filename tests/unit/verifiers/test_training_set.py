@@ -44,16 +44,16 @@ TABLE = st.lists(
 )
 
 
-@given(TABLE, st.integers(0, 3), st.integers(0, 5))
+@given(TABLE, st.integers(0, 3), st.integers(1, 3), st.integers(0, 5))
 def test_every_origin_has_as_many_right_as_wrong(
-    table: list[tuple[str, bool, bool, str]], extra: int, seed: int
+    table: list[tuple[str, bool, bool, str]], extra: int, per_task: int, seed: int
 ) -> None:
     candidates = [
         labelled(number, task, resolved, submitted=submitted, origin=origin)
         for number, (task, resolved, submitted, origin) in enumerate(table)
     ]
-    pairs = choose(candidates, seed=seed, extra=extra)
-    assert pairs == choose(reversed(candidates), seed=seed, extra=extra)
+    pairs = choose(candidates, seed=seed, per_task=per_task, extra=extra)
+    assert pairs == choose(reversed(candidates), seed=seed, per_task=per_task, extra=extra)
     assert all(one.resolved != other.resolved and one.origin == other.origin for one, other in pairs)
     chosen = [one for pair in pairs for one in pair]
     assert len({one.key for one in chosen}) == len(chosen)
@@ -61,11 +61,12 @@ def test_every_origin_has_as_many_right_as_wrong(
     for origin in ("on_policy", "off_policy"):
         assert counts[origin, True] == counts[origin, False]
         tasks = {task for task, *_ in table}
-        outcomes = {task: {row[1] for row in table if row[0] == task and row[3] == origin} for task in tasks}
-        mixed = sum(len(found) == 2 for found in outcomes.values())
-        single = [sum(found == {outcome} for found in outcomes.values()) for outcome in (True, False)]
-        assert counts[origin, True] == mixed + min(extra, *single)
-    assert max(Counter((one.origin, one.task_id, one.resolved) for one in chosen).values(), default=1) == 1
+        outcomes = [Counter(row[1] for row in table if row[0] == task and row[3] == origin) for task in tasks]
+        pairs_of = [min(per_task, found[True], found[False]) for found in outcomes]
+        single = [sum(set(found) == {outcome} for found in outcomes) for outcome in (True, False)]
+        assert counts[origin, True] == sum(pairs_of) + min(extra, *single)
+    taken = Counter((one.origin, one.task_id, one.resolved) for one in chosen)
+    assert max(taken.values(), default=1) <= per_task
 
 
 def test_submitted_trajectories_come_first() -> None:

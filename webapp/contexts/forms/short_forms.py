@@ -172,6 +172,7 @@ _TRAIN_JUDGE = ShortForm(
                 "judgements.phases": "phases",
                 "judgements.splits": "splits of tasks",
                 "judgements.part": "judged part",
+                "judgements.per_task": "pairs per task",
                 "judgements.extra": "extra pairs",
             },
         ),
