@@ -150,9 +150,7 @@ def _choose(
     def named(one: Labelled) -> _Chosen:
         return _Chosen(one.origin, one.key, epochs[one.key])
 
-    pairs = choose(
-        candidates(), seed=config.seed, per_task=settings.per_task, extra=settings.extra
-    )
+    pairs = choose(candidates(), seed=config.seed, per_task=settings.per_task, extra=settings.extra)
     return [(named(first), named(second)) for first, second in pairs]
 
 
