@@ -45,6 +45,8 @@ from engine.types import CounterfactualOutcome, Grade, GradeRule, TaskRow, TestO
 
 _FROM_PATCH = "graded from the patch in a fresh sandbox, without what else the agent left in its own"
 _NEEDS_PARSER = frozenset({GradeRule.F2P_P2P, GradeRule.MULTI_SWE})
+_OF_THE_MACHINE = frozenset({Verdict.INFRA_ERROR, Verdict.TEST_TIMEOUT})
+"""Verdicts that say as much about the machine as about the patch: not kept for identical patches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,10 @@ class Grader:
         try:
             grade = await self._grade(job)
         finally:
-            if grade.verdict is Verdict.INFRA_ERROR:
+            if grade.verdict in (
+                Verdict.INFRA_ERROR,
+                Verdict.TEST_TIMEOUT,
+            ):  # the next may find an idle machine
                 del self._verdicts[key]
             # Verdicts are kept as long as the run; a whole log is megabytes.
             future.set_result(replace(grade, whole_log=b""))

@@ -4,7 +4,7 @@
     OUTPUT/<model>.<run>.json     the run report, schema_version 2
 
 As there, an instance without a report is an error, not a failure: a patch that did not apply, tests that hit
-their deadline, infrastructure. A per-instance report that is there already is taken as it is, so that a
+their deadline, infrastructure. A report that is there already and is of the same patch is taken as it is: a
 killed command goes on where it was.
 """
 
@@ -132,14 +132,14 @@ async def _grade(
 ) -> InstanceResult:
     folder = _folder(assignment, prediction)
     name = prediction.instance_id
-    if (known := await asyncio.to_thread(_known, folder, name)) is not None:
+    patch = (prediction.model_patch or "").encode("utf-8", "surrogateescape")
+    if (known := await asyncio.to_thread(_known, folder, name, patch)) is not None:
         verdicts["known"] += 1
         report, log = known
         return InstanceResult(instance_id=name, report=report, failure=await _failure(log))
-    patch = prediction.model_patch or ""
-    await asyncio.to_thread(_write, folder / "patch.diff", patch.encode("utf-8", "surrogateescape"))
+    await asyncio.to_thread(_begin, folder, patch)
     try:
-        grade = await grader.grade(row, patch, evaluation=True)
+        grade = await grader.grade(row, prediction.model_patch or "", evaluation=True)
     except DatasetError as error:
         verdicts["ungradable"] += 1
         return InstanceResult(instance_id=name, report=None, failure=await _failure(str(error)))
@@ -210,9 +210,17 @@ def plain_report(grade: Grade) -> dict[str, Any]:
     return harness.instance_report(grade.tests, resolved=grade.verdict is Verdict.PASSED)
 
 
-def _known(folder: Path, name: str) -> tuple[dict[str, Any], str] | None:
-    """Return report and log of an earlier, interrupted command."""
+def _begin(folder: Path, patch: bytes) -> None:
+    """Write the patch that is graded now, after the report of another one is gone."""
+    (folder / "report.json").unlink(missing_ok=True)
+    _write(folder / "patch.diff", patch)
+
+
+def _known(folder: Path, name: str, patch: bytes) -> tuple[dict[str, Any], str] | None:
+    """Return report and log of an earlier, interrupted command; None where it graded another patch."""
     try:
+        if (folder / "patch.diff").read_bytes() != patch:
+            return None
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))[name]
         log = (folder / "test_output.txt").read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError, KeyError):

@@ -12,6 +12,8 @@ from engine.grading.logs import swebench
 from engine.grading.running.nonces import Nonces
 from engine.sandbox.base import ExecResult
 
+_CUT = "the log is too long: its middle was dropped, and the marker before the tests with it"
+
 
 def read_log(result: ExecResult, nonces: Nonces, *, marked: bool) -> Evidence:
     """Return the evidence contained in the log alone.
@@ -41,6 +43,7 @@ def read_log(result: ExecResult, nonces: Nonces, *, marked: bool) -> Evidence:
     shown = text[starts[0][1] : ends[0][0]] if once else ""
     after = text[ends[0][1] :] if once else ""
     code = ends[0][2] if once else None
+    cut = not starts and len(ends) == 1 and result.dropped_bytes > 0
     return Evidence(
         log=published(shown, code, before, after) if once else _neutral(text),
         judged=published(shown, code) if once else "",
@@ -48,8 +51,8 @@ def read_log(result: ExecResult, nonces: Nonces, *, marked: bool) -> Evidence:
         exit_code=code,
         seconds=result.seconds,
         timed_out=result.timed_out,
-        problem=_problem(result, len(starts), len(ends), once),
-        forged=len(starts) > 1 or len(ends) > 1 or (len(ends) == 1 and not once),
+        problem=_CUT if cut else _problem(result, len(starts), len(ends), once),
+        forged=len(starts) > 1 or len(ends) > 1 or (len(ends) == 1 and not once and not cut),
     )
 
 

@@ -101,6 +101,9 @@ def test_predictions_become_reports_and_a_second_command_goes_on(
     again, _ = grade(home, tmp_path, "--predictions", str(file), "--run-id", "r1")
     assert again["verdicts"] == {"known": 3, "patch_failed": 1}
     assert again["resolved"] == counts["resolved"] == 2
+    file.write_text(json.dumps(lines[0] | {"model_patch": patches["cheats"]}))
+    other, _ = grade(home, tmp_path, "--predictions", str(file), "--run-id", "r1")
+    assert other["verdicts"] == {"tampered": 1}, "a report of another patch counts for this one"
 
 
 def test_predictions_of_multi_swe_become_its_reports(home: Path, row: TaskRow, tmp_path: Path) -> None:
