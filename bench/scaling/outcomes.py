@@ -24,7 +24,7 @@ from engine.patches.sections import submission_hash
 from engine.types import TerminationReason, Verdict
 from engine.verifiers.calibration import Calibration, Forecast, calibrate
 from engine.verifiers.selection.candidates import Candidate, by_task
-from engine.verifiers.selection.curves import curves
+from engine.verifiers.selection.curves import Short, curves
 from engine.verifiers.selection.rules import RULES
 
 RANDOM = "random"
@@ -115,7 +115,7 @@ def best_at_k(outcomes: Sequence[SeedOutcome], ks: Sequence[int]) -> dict[str, R
         for number, task in enumerate(tasks):
             if task not in groups:
                 continue
-            for curve in curves(groups[task], tuple(RULES.values()), ks, allow_short=True):
+            for curve in curves(groups[task], tuple(RULES.values()), ks, short=Short.ALL):
                 found[curve.rule][seed, number] = [point.rate for point in curve.points]
             found[RANDOM][seed, number] = np.mean([one.resolved for one in groups[task]])
     return found
