@@ -124,21 +124,20 @@ def _pass_at_powers(tasks: Collection[TaskTally]) -> tuple[PassAtK, ...]:
 def solve_interval(rates: Sequence[float], num_samples: int) -> tuple[float, float]:
     """Return the 95 % interval of the mean of per-task solve rates.
 
-    Wilson's score interval at the effective sample size n* = p(1 − p) / SE², SE² = s² / m over the m tasks,
-    with Student's t for m − 1 degrees of freedom (Korn and Graubard 1998; Wilson 1927). n* is at most the
-    number of samples, and m where every task was always or never solved. Unlike p ± t·SE it stays inside
-    0 … 1 and does not shrink to a point when all tasks agree.
+    Wilson's score interval at the effective sample size n* = q(1 − q) / SE², SE² = s² / (m + 2), with Student's
+    t for m + 1 degrees of freedom (Korn and Graubard 1998; Wilson 1927). q and s² are of the m rates and two
+    added tasks, one never and one always solved, as Agresti and Coull (1998) add trials: without them a few
+    tasks that happen to agree would pass for certainty. n* is at most the number of samples. Unlike p ± t·SE
+    the interval stays inside 0 … 1 and does not shrink to a point when all tasks agree.
     """
     m = len(rates)
     if m < 2:
         return 0.0, 1.0
     p = statistics.fmean(rates)
-    error = statistics.variance(rates) / m
-    if p in (0.0, 1.0):
-        n = float(m)
-    else:
-        n = min(float(num_samples), p * (1 - p) / error) if error else float(num_samples)
-    t = _t_quantile(m - 1)
+    padded = [*rates, 0.0, 1.0]
+    q = statistics.fmean(padded)
+    n = min(float(num_samples), q * (1 - q) * (m + 2) / statistics.variance(padded))
+    t = _t_quantile(m + 1)
     shrink = 1 + t * t / n
     centre = (p + t * t / (2 * n)) / shrink
     half = t / shrink * math.sqrt(p * (1 - p) / n + t * t / (4 * n * n))
@@ -164,11 +163,7 @@ def pass_at_k(num_samples: int, num_solved: int, k: int) -> float:
 
 
 def _t_quantile(degrees: int) -> float:
-    """Return Student's t at 0.975: exact for 1 and 2 degrees of freedom, else within 1 % (Cornish–Fisher)."""
-    if degrees == 1:
-        return math.tan(0.475 * math.pi)
-    if degrees == 2:
-        return 0.95 * math.sqrt(2 / (4 * 0.975 * 0.025))
+    """Return Student's t at 0.975 within 1 % for 3 or more degrees of freedom (Cornish–Fisher)."""
     z, v = statistics.NormalDist().inv_cdf(0.975), degrees
     return (
         z

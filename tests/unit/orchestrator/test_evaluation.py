@@ -63,15 +63,44 @@ def test_agreement_of_all_tasks_is_not_certainty(reward: float) -> None:
 
 
 def test_few_tasks_say_little() -> None:
-    """Rates .4 and .6: SE² = .01, n* = 25, and t is 12.706 with one degree of freedom."""
+    """Rates .4 and .6 with 0 and 1 added: s² = .52 / 3, n* = .25 · 4 / s², and t is 3.182."""
 
     def by_hand(n: float, t: float) -> object:
         half = t / (1 + t * t / n) * (0.25 / n + t * t / (4 * n * n)) ** 0.5
         return pytest.approx((0.5 - half, 0.5 + half), abs=2e-3)
 
-    assert solve_interval([0.4, 0.6], 10_000) == by_hand(25, 12.706)
-    assert solve_interval([0.4, 0.6] * 2, 10_000) == by_hand(75, 3.182)
-    assert solve_interval([0.4, 0.6] * 20, 10_000) == by_hand(975, 2.0227)
+    assert solve_interval([0.4, 0.6], 10_000) == by_hand(0.25 * 4 / (0.52 / 3), 3.182)
+    assert solve_interval([0.4, 0.6] * 2, 10_000) == by_hand(0.25 * 6 / (0.54 / 5), 2.571)
+    assert solve_interval([0.4, 0.6] * 20, 10_000) == by_hand(0.25 * 42 / (0.9 / 41), 2.0195)
+
+
+def test_one_attempt_of_thousands_does_not_change_the_interval() -> None:
+    all_failed = solve_interval([0.0] * 500, 8000)
+    one_solved = solve_interval([0.0] * 499 + [1 / 16], 8000)
+    assert one_solved[1] == pytest.approx(all_failed[1], rel=0.05)
+    all_solved = solve_interval([1.0] * 20, 320)
+    one_failed = solve_interval([1.0] * 19 + [15 / 16], 320)
+    assert one_failed[0] == pytest.approx(all_solved[0], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "rare", "share", "usual"),
+    [(12, 0.0, 0.1, 0.98), (20, 0.5, 0.05, 0.01)],
+    ids=["a few unsolvable", "a few solvable"],
+)
+def test_the_interval_covers_near_0_and_1(tasks: int, rare: float, share: float, usual: float) -> None:
+    """16 attempts at each of the tasks, of which a share is unlike the others and often not drawn."""
+    rng = random.Random(0)
+    truth = share * rare + (1 - share) * usual
+    hits = 0
+    for _ in range(1000):
+        rates = []
+        for _ in range(tasks):
+            chance = rare if rng.random() < share else usual
+            rates.append(sum(rng.random() < chance for _ in range(16)) / 16)
+        low, high = solve_interval(rates, 16 * tasks)
+        hits += low <= truth <= high
+    assert hits / 1000 >= 0.93
 
 
 def test_the_interval_covers_what_it_claims() -> None:
