@@ -34,6 +34,7 @@ from webapp.contexts.evaluation.evaluation_report import Question, Report, evalu
 from webapp.models import Run, Task
 from webapp.permissions import Role
 from webapp.selectors.rollout.attempts import Point, newest_point
+from webapp.selectors.run.iterations import partial_evaluation
 from webapp.services.run import runs
 from webapp.services.run.attempts import Claim
 
@@ -124,6 +125,9 @@ def test_what_a_stop_cancelled_leaves_its_task_out() -> None:
     run.refresh_from_db()
     found = report(run)
     assert (found.ended, found.num_open_tasks, found.rate.num_tasks) == (False, 2, 1)
+    partial = partial_evaluation(run)
+    assert partial is not None
+    assert (partial.num_tasks, partial.solve_rate) == (1, found.rate.rate)
 
 
 def test_a_verifier_that_scored_nothing_there_is_refused_by_page_api_and_commands(tmp_path: Path) -> None:

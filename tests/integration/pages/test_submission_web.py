@@ -17,9 +17,10 @@ from engine.evaluation.submission_checks import check_submission
 from tests.builders.evaluation_builders import FIRST, end_evaluation, evaluate, evaluated, scored
 from tests.builders.event_builders import Stream, ref
 from tests.builders.page_builders import make_dataset
-from tests.builders.web_builders import launched, make_user, post
+from tests.builders.web_builders import launched, make_run, make_user, post
 from webapp.models import Run
 from webapp.permissions import Role
+from webapp.selectors.rollout.predictions import choose, report, split_instances
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DESCRIBED = {
@@ -97,6 +98,23 @@ def test_lost_tasks_count_and_an_open_evaluation_is_a_finding() -> None:
     assert {row["instance_id"]: row["model_patch"] for row in predictions} == {
         task.instance_id: "a" if task == tasks[1] else "" for task in tasks
     }
+
+
+def test_tasks_of_another_dataset_are_divided_by_those_of_that_dataset() -> None:
+    make_dataset("quickstart", tasks=6)
+    _, tasks = make_dataset("other", mark="b")
+    run, claim = launched(make_run(**{"evaluation.dataset": "other"}))
+    stream = Stream(epoch=claim.epoch)
+    stream.started()
+    evaluate(stream, tasks[:3], FIRST[:3])
+    end_evaluation(stream)
+    post(claim, stream)
+    known = split_instances(run, phase="eval:heldout", iteration=0)
+    assert known == {task.instance_id: "mahmoud/boltonsb" for task in tasks}
+    chosen = choose(run)
+    assert chosen is not None
+    found = report(run, chosen)
+    assert (found["total_instances"], found["incomplete_ids"]) == (4, [tasks[3].instance_id])
 
 
 def test_a_rule_selects_the_attempt_and_an_oracle_may_not() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from django.db.models import QuerySet
@@ -54,7 +55,7 @@ def predictions(run: Run, choice: Choice) -> list[Prediction]:
 
 
 def report(run: Run, choice: Choice) -> dict[str, Any]:
-    """Return the run report, ``schema_version`` 2, over the dataset's splits that the rollouts come from."""
+    """Return the run report, ``schema_version`` 2, over the splits that the rollouts come from."""
     ids: dict[str, set[str]] = {name: set() for name in OUTCOMES}
     reasons: dict[str, str] = {}
     for instance_id, key, verdict, patch in _rows(run, choice).values_list(
@@ -77,12 +78,15 @@ def report(run: Run, choice: Choice) -> dict[str, Any]:
 
 
 def split_instances(run: Run, *, phase: str, iteration: int) -> dict[str, str]:
-    """Return instances of the splits that rollouts come from, and their repositories."""
-    splits = (
+    """Return instances of the datasets' splits that rollouts come from, and their repositories."""
+    sources = (
         Trajectory.objects.filter(run=run, phase=phase, iteration=iteration)
         .exclude(task=None)
-        .values_list("task__split", flat=True)
+        .values_list("task__dataset", "task__split")
         .distinct()
     )
-    found = Task.objects.filter(dataset=run.dataset_id, split__in=list(splits))
-    return {name: repo or UNKNOWN_REPO for name, repo in found.values_list("instance_id", "repo")}
+    found = chain.from_iterable(
+        Task.objects.filter(dataset=dataset, split=split).values_list("instance_id", "repo")
+        for dataset, split in sources
+    )
+    return {name: repo or UNKNOWN_REPO for name, repo in found}

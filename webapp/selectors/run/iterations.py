@@ -13,6 +13,7 @@ from engine.evaluation.metrics import EvaluationTally, TaskTally
 from engine.types import INFRASTRUCTURE_REASONS
 from webapp.models import Evaluation, Group, Iteration, Run, Trajectory
 from webapp.models.trajectories import PAID
+from webapp.selectors.rollout import attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +200,16 @@ def partial_evaluation(run: Run) -> Evaluation | None:
 
     Tasks with attempts in flight are left out, since attempts that end early are not like the others.
     """
-    attempts = run.config["rollout"]["group_size"]
-    ended = Group.objects.filter(run=run, phase__startswith="eval:", num_finished__gte=attempts)
-    tally, phase = EvaluationTally(), ""
-    for key, phase, finished, graded, solved in ended.values_list(  # noqa: B007
-        "task_key", "phase", "num_finished", "num_graded", "num_solved"
+    phases = Group.objects.filter(run=run, phase__startswith="eval:").values_list("phase", flat=True)
+    phase = phases.first()
+    if phase is None:
+        return None
+    point = attempts.Point(run=run, phase=phase, iteration=0)
+    _, left_out = attempts.open_tasks(point)
+    complete = Group.objects.filter(**point.where).exclude(task_key__in=left_out)
+    tally = EvaluationTally()
+    for key, finished, graded, solved in complete.values_list(
+        "task_key", "num_finished", "num_graded", "num_solved"
     ):
         tally.tasks[key] = TaskTally(graded=graded, solved=solved, lost=finished - graded)
     found = tally.summary()
