@@ -124,11 +124,11 @@ def _pass_at_powers(tasks: Collection[TaskTally]) -> tuple[PassAtK, ...]:
 def solve_interval(rates: Sequence[float], num_samples: int) -> tuple[float, float]:
     """Return the 95 % interval of the mean of per-task solve rates.
 
-    Wilson's score interval at the effective sample size n* = q(1 − q) / SE², SE² = s² / (m + 2), with Student's
-    t for m + 1 degrees of freedom (Korn and Graubard 1998; Wilson 1927). q and s² are of the m rates and two
-    added tasks, one never and one always solved, as Agresti and Coull (1998) add trials: without them a few
-    tasks that happen to agree would pass for certainty. n* is at most the number of samples. Unlike p ± t·SE
-    the interval stays inside 0 … 1 and does not shrink to a point when all tasks agree.
+    Wilson's score interval at the effective sample size n* = q(1 − q) / SE², SE² = s² / (m + 2), with
+    Student's t for m + 1 degrees of freedom (Korn and Graubard 1998; Wilson 1927). q and s² are of the m
+    rates and two added tasks, one never and one always solved, as Agresti and Coull (1998) add trials:
+    without them a few tasks that happen to agree would pass for certainty. n* is at most the number of
+    samples. Unlike p ± t·SE the interval stays inside 0 … 1 and does not shrink to a point when all agree.
     """
     m = len(rates)
     if m < 2:
