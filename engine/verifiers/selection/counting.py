@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
 
+import numpy as np
+from numpy.polynomial.legendre import leggauss
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Class:
@@ -100,33 +104,43 @@ def most_frequent(classes: Sequence[Class], blank: Class, ks: Sequence[int]) -> 
 
 @lru_cache(maxsize=8192)
 def _most_frequent(classes: tuple[Class, ...], blank: Class, ks: tuple[int, ...]) -> tuple[float, ...]:
-    n = sum(one.size for one in classes) + blank.size
-    found = [comb(blank.size, k) / comb(n, k) * blank.share if blank.size else 0.0 for k in ks]
-    for top in range(1, min(max((one.size for one in classes), default=0), max(ks)) + 1):
-        for (drawn, tied), (_, shares) in _draws(classes, top, max(ks)).items():
-            if tied:
-                for index, k in enumerate(ks):
-                    if k >= drawn:
-                        found[index] += shares / tied * (comb(blank.size, k - drawn) / comb(n, k))
+    n, most = sum(one.size for one in classes) + blank.size, max(ks)
+    nodes, weights = leggauss(max(1, (len(classes) + 1) // 2))
+    shares = np.zeros(most + 1)
+    for top in range(1, min(max((one.size for one in classes), default=0), most) + 1):
+        shares += weights / 2 @ _top_shares(classes, top, most, (nodes + 1) / 2)
+    found = []
+    for k in ks:
+        blank_draws = [float(comb(blank.size, k - drawn)) for drawn in range(k + 1)]
+        wins = float(np.dot(shares[: k + 1], blank_draws))
+        wins += blank_draws[0] * blank.share if blank.size else 0.0
+        found.append(min(1.0, wins / comb(n, k)))
     return tuple(found)
 
 
-def _draws(classes: Sequence[Class], top: int, most: int) -> dict[tuple[int, int], tuple[int, float]]:
-    """Count the draws in which no class occurs more than ``top`` times, at most ``most`` candidates drawn.
+def _top_shares(
+    classes: Sequence[Class], top: int, most: int, nodes: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Add up the shares of the classes that occur ``top`` times, over the draws in which none occurs more.
 
-    Returns (candidates drawn, classes that occur ``top`` times) → (number of draws, sum over these draws of
-    the shares of the classes that occur ``top`` times).
+    Of ``tied`` such classes each is selected with probability 1 / tied = ∫ x^(tied − 1) dx over 0 … 1: every
+    other one brings a factor x. The polynomials' degree is below the number of classes, so Gauss–Legendre
+    quadrature at half as many nodes is exact. All terms are positive, so nothing cancels.
+
+    Returns:
+        (nodes, most + 1): the sum at each node x, for 0 … ``most`` candidates drawn.
     """
-    draws: dict[tuple[int, int], tuple[int, float]] = {(0, 0): (1, 0.0)}
+    draws = np.zeros((len(nodes), most + 1))
+    draws[:, 0] = 1.0
+    shares = np.zeros_like(draws)
     for one in classes:
-        ways = [comb(one.size, times) for times in range(min(one.size, top, most) + 1)]
-        extended: dict[tuple[int, int], tuple[int, float]] = {}
-        for (drawn, tied), (number, shares) in draws.items():
-            for times, chosen in enumerate(ways[: most - drawn + 1]):
-                at_top = times == top
-                key = drawn + times, tied + at_top
-                before = extended.get(key, (0, 0.0))
-                gained = shares + number * one.share if at_top else shares
-                extended[key] = before[0] + number * chosen, before[1] + gained * chosen
-        draws = extended
-    return draws
+        extended_draws, extended_shares = np.zeros_like(draws), np.zeros_like(draws)
+        for times in range(min(one.size, top) + 1):
+            ways, before = float(comb(one.size, times)), slice(0, most + 1 - times)
+            factor = nodes[:, None] * ways if times == top else ways
+            extended_draws[:, times:] += factor * draws[:, before]
+            extended_shares[:, times:] += factor * shares[:, before]
+            if times == top:
+                extended_shares[:, times:] += ways * one.share * draws[:, before]
+        draws, shares = extended_draws, extended_shares
+    return shares

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import comb
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -163,6 +165,16 @@ def test_shortest_leaves_empty_patches_out_while_there_are_others() -> None:
     ]
     assert pick(SHORTEST, table).trajectory_id == "c"
     assert pick(SHORTEST, table[:1]).trajectory_id == "a"
+
+
+def test_majority_of_many_patches_is_counted_exactly() -> None:
+    """240 patches, each submitted once, and 16 rollouts without one."""
+    patches = [candidate(str(number), resolved=number % 3 == 0) for number in range(240)]
+    blanks = [candidate(f"blank {number}", patch_hash="", resolved=True) for number in range(16)]
+    found = MAJORITY.expected([*patches, *blanks], range(1, 257))
+    for k, rate in enumerate(found, start=1):
+        all_blank = comb(16, k) / comb(256, k)
+        assert rate == pytest.approx(all_blank + (1 - all_blank) * 80 / 240, rel=1e-10)
 
 
 def test_majority_never_lets_empty_patches_win_against_a_patch() -> None:
