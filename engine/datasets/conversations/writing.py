@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.datasets.conversations.base import Conversation, ConversationError, Message
-from engine.files import atomic_write
+from engine.files import atomic_open, atomic_write
 
 Row = dict[str, Any]
 DATASET_INFO = "dataset_info.json"
@@ -101,19 +101,36 @@ def write_conversations(conversations: Iterable[Conversation], path: Path, forma
     With ``sharegpt`` the file is entered in the folder's ``dataset_info.json`` under its stem.
 
     Raises:
-        ConversationError: the format cannot express a conversation; nothing is written.
+        ConversationError: the format cannot express a conversation, or ``dataset_info.json`` is damaged;
+            nothing is written.
     """
-    rows = [json.dumps(row, ensure_ascii=False) + "\n" for row in FORMATS[format_name](conversations)]
-    atomic_write(path, "".join(rows))
-    if format_name == "sharegpt":
-        _enter(path)
-    return len(rows)
-
-
-def _enter(path: Path) -> None:
     info = path.with_name(DATASET_INFO)
-    known = json.loads(info.read_text()) if info.exists() else {}
-    known[path.stem] = {
+    known = _known(info) if format_name == "sharegpt" else {}
+    count = 0
+    with atomic_open(path) as file:
+        for row in FORMATS[format_name](conversations):
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            count += 1
+    if format_name == "sharegpt":
+        atomic_write(info, json.dumps(known | {path.stem: _entry(path)}, indent=2) + "\n")
+    return count
+
+
+def _known(info: Path) -> Row:
+    """Return the data sets that are entered already. Raises ConversationError."""
+    try:
+        known = json.loads(info.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ConversationError(f"{info} is not JSON ({error}); repair or remove it") from error
+    if not isinstance(known, dict):
+        raise ConversationError(f"{info} holds no JSON object; repair or remove it")
+    return known
+
+
+def _entry(path: Path) -> Row:
+    return {
         "file_name": path.name,
         "formatting": "sharegpt",
         "columns": {"messages": "conversations", "system": "system"},
@@ -124,7 +141,6 @@ def _enter(path: Path) -> None:
             "assistant_tag": "gpt",
         },
     }
-    atomic_write(info, json.dumps(known, indent=2) + "\n")
 
 
 def _with_tools(messages: list[Message], conversation: Conversation) -> Row:

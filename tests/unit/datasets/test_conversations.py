@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,26 @@ def test_sharegpt_alternates_and_is_entered_in_dataset_info(tmp_path: Path) -> N
     with pytest.raises(ConversationError, match="as text"):
         write_conversations([native(("a", {}, "b"))], tmp_path / "no.jsonl", "sharegpt")
     assert not (tmp_path / "no.jsonl").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [DATASET_INFO, "mine.jsonl"]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "\xff"])
+def test_a_damaged_dataset_info_is_refused_before_anything_is_written(tmp_path: Path, content: str) -> None:
+    (tmp_path / DATASET_INFO).write_bytes(content.encode("latin-1"))
+    with pytest.raises(ConversationError, match="repair or remove it"):
+        write_conversations([to_text(native(("a", {}, "b")))], tmp_path / "mine.jsonl", "sharegpt")
+    assert [path.name for path in tmp_path.iterdir()] == [DATASET_INFO]
+
+
+def test_rows_are_written_as_they_come(tmp_path: Path) -> None:
+    def conversations() -> Iterator[Conversation]:
+        for number in range(200):
+            yield native(("a", {"text": "x" * 1000}, str(number)))
+            written.append(sum(path.stat().st_size for path in tmp_path.iterdir()))
+
+    written: list[int] = []
+    assert write_conversations(conversations(), tmp_path / "out.jsonl", "openai") == 200
+    assert written[100] > 50_000
 
 
 def test_pairs_have_one_task_and_one_beginning(tmp_path: Path) -> None:
