@@ -129,7 +129,10 @@ def budget_curve(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """Cost and time of an evaluation; lost attempts were paid for, too."""
+    """Cost and time of an evaluation's attempts, lost ones included.
+
+    An attempt that was lost and repeated is no longer among them; what it cost is in the run's summary only.
+    """
 
     num_solved: int
     """Solved attempts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import torch
 
@@ -16,11 +17,20 @@ from engine.orchestrator.policies.policies import open_endpoint
 from engine.verifiers.execution_free import EndpointJudge, Judge, TokenJudge
 from engine.verifiers.execution_free.token_judge import ModelScorer
 
-Close = Callable[[], Awaitable[None]]
+
+class OpenedJudge(NamedTuple):
+    """A judge, and what it holds."""
+
+    judge: Judge
+    close: Callable[[], Awaitable[None]]
+    """Releases its resources."""
+    spent: Callable[[], float | None]
+    """Returns the US dollars that the run's attempts paid, answers without a score included; None where no
+    price is known."""
 
 
-async def open_judge(config: VerifierRun, run: RunContext) -> tuple[Judge, Close]:
-    """Return the judge, and a function that releases its resources.
+async def open_judge(config: VerifierRun, run: RunContext) -> OpenedJudge:
+    """Open the judge that a configuration describes.
 
     Raises:
         ConfigError: the endpoint is unknown here, or the context exceeds that of the model.
@@ -42,7 +52,7 @@ async def open_judge(config: VerifierRun, run: RunContext) -> tuple[Judge, Close
             part=settings.part,
             forced=settings.answers == "forced",
         )
-        return asked, policy.close
+        return OpenedJudge(asked, policy.close, lambda: policy.spent or None)
     opened = await asyncio.to_thread(_open, config.policy, run)
     if settings.max_context > opened.model.max_context:
         raise ConfigError(
@@ -54,7 +64,7 @@ async def open_judge(config: VerifierRun, run: RunContext) -> tuple[Judge, Close
         )
     scorer = ModelScorer(opened.model)
     judge = TokenJudge(scorer, opened.chat(), max_context=settings.max_context, part=settings.part)
-    return judge, scorer.close
+    return OpenedJudge(judge, scorer.close, lambda: None)
 
 
 def _open(config: TransformerPolicyConfig, run: RunContext) -> OpenedModel:

@@ -47,14 +47,14 @@ async def verify(config: VerifierRun, run: RunContext) -> RunResult:
     announce(run)
     verification = Verification(config, run)
     await asyncio.to_thread(verification.read)
-    judge, close = await open_judge(config, run)
+    opened = await open_judge(config, run)
     try:
-        await run.interruptible(verification.work(judge))
+        await run.interruptible(verification.work(opened.judge))
     except (RunStopped, SpendLimitError) as stop:
-        return RunResult.of_stop(stop, verification.summary(started))
+        return RunResult.of_stop(stop, verification.summary(started, opened.spent()))
     finally:
-        await close()
-    return verification.result(started)
+        await opened.close()
+    return verification.result(started, opened.spent())
 
 
 class Verification:
@@ -167,14 +167,13 @@ class Verification:
             message += f"; waits for what run {', '.join(going)} still finishes"
         self._run.progress(message, len(self._found), self._total)
 
-    def summary(self, started: float) -> dict[str, float | int | str | None]:
-        """Return counts, calibration against the verdicts, and cost of all attempts."""
+    def summary(self, started: float, spent: float | None) -> dict[str, float | int | str | None]:
+        """Return counts, calibration against the verdicts, and the US dollars spent by all attempts."""
         groups: dict[str, list[Forecast]] = defaultdict(list)
         for key, record in self._found.items():
             if record.p_yes is not None and record.resolved is not None:
                 groups[key.key.task_id].append(Forecast(record.p_yes, record.resolved))
         found = calibrate(groups)
-        costs = [record.cost for record in self._found.values() if record.cost is not None]
         return {
             "trajectories": self._total,
             "scored": sum(record.p_yes is not None for record in self._found.values()),
@@ -185,14 +184,14 @@ class Verification:
             "within_task_auc": found.within_group_auc,
             "ece": found.ece,
             "brier": found.brier,
-            "cost": sum(costs) if costs else None,
+            "cost": spent,
             "seconds": round(time.monotonic() - started, 1),
         }
 
-    def result(self, started: float) -> RunResult:
+    def result(self, started: float, spent: float | None) -> RunResult:
         """Return the result; a run without a single score has failed."""
         failed = [(key, record) for key, record in self._found.items() if record.p_yes is None]
-        summary = self.summary(started)
+        summary = self.summary(started, spent)
         if not failed:
             return RunResult(state="succeeded", summary=summary)
         key, record = failed[0]

@@ -97,7 +97,9 @@ def test_an_endpoint_that_is_right_has_a_perfect_order(tmp_path: Path) -> None:
     summary = events(tmp_path)[-1]["summary"]
     assert (summary["auc"], summary["within_task_auc"]) == (1.0, 1.0)
     assert summary["ece"] == pytest.approx(0.15)
-    assert summary["cost"] == pytest.approx(4 * 120 / 1e6)
+    assert summary["cost"] == pytest.approx((1 + 4) * 120 / 1e6), (
+        "the endpoint's test request and four answers"
+    )
 
 
 def test_only_the_records_that_count_are_scored(tmp_path: Path) -> None:
@@ -247,7 +249,8 @@ def test_a_later_attempt_scores_what_is_left_and_repeats_what_failed(tmp_path: P
         return Reply(content="Hm", logprobs={"content": unclear}) if "+ a2" in text else judging(body, number)
 
     with openai_server(moody) as server:
-        config = by_endpoint(server.url, **{"verifier.max_attempts": 2})
+        prices = {"policy.input_price": 1.0, "policy.output_price": 1.0}
+        config = by_endpoint(server.url, **{"verifier.max_attempts": 2, **prices})
         with verifying(tmp_path, config) as run:
             assert execute(config, run) == 0
         first = scores(tmp_path)
@@ -256,7 +259,11 @@ def test_a_later_attempt_scores_what_is_left_and_repeats_what_failed(tmp_path: P
         assert first["7", TASKS[0], 2]["attempts"] == 2
         (alert,) = events(tmp_path, "alert")
         assert alert["code"] == "verifier_scores_missing"
-        assert events(tmp_path)[-1]["summary"]["without_score"] == 1
+        summary = events(tmp_path)[-1]["summary"]
+        assert summary["without_score"] == 1
+        assert summary["cost"] == pytest.approx((1 + 3 + 2) * 120 / 1e6), (
+            "answers without a score are paid, too"
+        )
         server.script = judging
         asked = len(server.requests)
         with verifying(tmp_path, config, epoch=2) as run:
