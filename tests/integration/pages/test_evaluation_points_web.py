@@ -112,6 +112,13 @@ def test_a_stopped_evaluation_says_so_also_in_a_comparison() -> None:
     text = unescape(viewer().get("/evaluations/compare/", keys).content.decode())
     assert f"The evaluation of run {run.pk}, heldout evaluation at 0 has not ended" in text
     assert compare_evaluations(keys["first"], keys["second"]).comparison.num_shared == 1
+    told, warned = io.StringIO(), io.StringIO()
+    call_command("compare_evaluations", *keys.values(), stdout=told, stderr=warned)
+    assert warned.getvalue() == f"{keys['first']} has not ended: 2 tasks are left out\n"
+    answer = viewer().get("/api/v1/evaluations/compare", keys).json()
+    assert answer == json.loads(told.getvalue())
+    assert answer["first"] == {"ended": False, "num_open_tasks": 2}
+    assert answer["second"] == {"ended": True, "num_open_tasks": 0}
 
 
 def test_what_a_stop_cancelled_leaves_its_task_out() -> None:

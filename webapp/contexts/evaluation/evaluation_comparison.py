@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 from urllib.parse import urlencode
 
 from django.urls import reverse
@@ -61,6 +62,14 @@ class Compared:
     def open_sides(self) -> tuple[Side, ...]:
         """Return the evaluations that have not ended."""
         return tuple(side for side in (self.first, self.second) if not side.stored.ended)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the comparison, and of each side whether it has ended and how many tasks are left out."""
+        sides = {
+            name: {"ended": side.stored.ended, "num_open_tasks": side.stored.num_open_tasks}
+            for name, side in (("first", self.first), ("second", self.second))
+        }
+        return sides | asdict(self.comparison)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

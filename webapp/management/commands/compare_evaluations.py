@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -28,4 +27,7 @@ class Command(BaseCommand):
             found = compare_evaluations(options["first"], options["second"])
         except TrainyardError as error:
             raise CommandError(str(error)) from None
-        self.stdout.write(json.dumps(asdict(found.comparison), indent=2))
+        for side in found.open_sides:
+            left_out = side.stored.num_open_tasks
+            self.stderr.write(f"{side.point.key} has not ended: {left_out} tasks are left out")
+        self.stdout.write(json.dumps(found.as_dict(), indent=2))
