@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, StreamingHttpResponse
 from ninja import Query, Router, Schema
 from ninja.errors import HttpError
 
@@ -44,9 +44,19 @@ class ReportOut(Schema):
     spending: dict[str, Any]
 
 
+class SideOut(Schema):
+    """One of two compared evaluations."""
+
+    ended: bool
+    num_open_tasks: int
+    """Tasks left out before its end because some of their attempts have not ended."""
+
+
 class ComparisonOut(Schema):
     """Second evaluation against the first, see ``engine.evaluation.comparison.Comparison``."""
 
+    first: SideOut
+    second: SideOut
     num_shared: int
     only_first: list[str]
     only_second: list[str]
@@ -136,10 +146,10 @@ def _submission(run_id: int, phase: str, iteration: int, given: SubmissionIn) ->
 @router.get(_SUBMISSION, auth=answer_reader)
 def submission(
     request: HttpRequest, run_id: int, phase: str, iteration: int, given: Query[SubmissionIn]
-) -> HttpResponse:
+) -> StreamingHttpResponse:
     """Return a submission folder for SWE-bench/experiments as a ZIP archive."""
     found = _submission(run_id, phase, iteration, given)
-    response = HttpResponse(found.archive(), content_type="application/zip")
+    response = StreamingHttpResponse(found.archive(), content_type="application/zip")
     response["Content-Disposition"] = f'attachment; filename="{found.folder}.zip"'
     return response
 
@@ -156,4 +166,4 @@ def submission_findings(
 @router.get("/evaluations/compare", response=ComparisonOut)
 def compare(request: HttpRequest, first: str, second: str) -> dict[str, Any]:
     """Compare two evaluations, each ``RUN:PHASE:ITERATION``, over the tasks that both graded."""
-    return asdict(compare_evaluations(first, second).comparison)
+    return compare_evaluations(first, second).as_dict()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 
 from engine.errors import ConfigError, MissingScoreError
 from webapp.contexts.evaluation.evaluation_comparison import build_compare
@@ -43,19 +43,17 @@ def evaluation_submission(
 
 @answer_reader
 def evaluation_submission_zip(
-    request: HttpRequest,
-    person: Person,  # noqa: ARG001
-    run_id: int,
-    phase: str,
-    iteration: int,
-) -> HttpResponse:
+    request: HttpRequest, person: Person, run_id: int, phase: str, iteration: int
+) -> HttpResponseBase:
     """Return the submission folder as a ZIP archive; its logs may contain hidden tests."""
-    submission = submission_of(_point_or_404(run_id, phase, iteration), params_of(request))
+    point, params = _point_or_404(run_id, phase, iteration), params_of(request)
     try:
+        submission = submission_of(point, params)
         archive = submission.archive()
     except (ConfigError, MissingScoreError) as error:
-        raise Http404(str(error)) from None
-    response = HttpResponse(archive, content_type="application/zip")
+        context = build_submission(point, params, error=str(error))
+        return page(request, person, "evaluations/submission.html", context, status=422)
+    response = StreamingHttpResponse(archive, content_type="application/zip")
     response["Content-Disposition"] = f'attachment; filename="{submission.folder}.zip"'
     return response
 

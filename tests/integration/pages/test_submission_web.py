@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import zipfile
+from collections.abc import Callable, Mapping
+from errno import ENOSPC
 from html import unescape
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import yaml
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.test import Client
+from django.db import connection
+from django.test import AsyncClient, Client
+from django.test.utils import CaptureQueriesContext
 
 from engine.evaluation.submission_checks import check_submission
 from tests.builders.evaluation_builders import FIRST, end_evaluation, evaluate, evaluated, scored
 from tests.builders.event_builders import Stream, ref
 from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import launched, make_run, make_user, post
-from webapp.models import Run
+from webapp.models import Run, TokenBlob
 from webapp.permissions import Role
+from webapp.selectors.rollout.attempts import Point
 from webapp.selectors.rollout.predictions import choose, report, split_instances
+from webapp.selectors.rollout.submissions import submitted_instances
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DESCRIBED = {
@@ -33,6 +43,22 @@ def client(role: Role) -> Client:
     found = Client()
     found.force_login(make_user(role.value, role))
     return found
+
+
+def downloaded(role: Role, address: str, given: Mapping[str, str]) -> tuple[str, dict[str, bytes]]:
+    """An archive as an asynchronous server sends it: in several parts, none of which is read before."""
+    user = User.objects.filter(username=role.value).first() or make_user(role.value, role)
+
+    async def read() -> list[bytes]:
+        reader = AsyncClient()
+        await reader.aforce_login(user)
+        response = await reader.get(address, given)
+        assert vars(response)["is_async"]
+        return [part async for part in cast(Any, response)]
+
+    parts = async_to_sync(read)()
+    assert len(parts) > 5
+    return unpacked(b"".join(parts))
 
 
 def unpacked(content: bytes) -> tuple[str, dict[str, bytes]]:
@@ -56,8 +82,7 @@ def test_the_archive_passes_the_checks_that_the_page_shows() -> None:
     )
     page = reader.get(address, {**DESCRIBED, "check": "on"})
     assert "test_output.txt" in page.content.decode(), "these rollouts have no log"
-    answer = reader.get(page.context["zip_url"], DESCRIBED)
-    folder, files = unpacked(answer.content)
+    folder, files = downloaded(Role.OPERATOR, page.context["zip_url"], DESCRIBED)
     assert folder.endswith("_Toy-agent")
     assert list(page.context["findings"]) == check_submission(folder, files.items())
     predictions = [json.loads(line) for line in files["all_preds.jsonl"].splitlines()]
@@ -89,7 +114,7 @@ def test_lost_tasks_count_and_an_open_evaluation_is_a_finding() -> None:
     assert not any("not ended" in finding for finding in findings)
     assert "3 instances have no reasoning trace in trajs/, such as boltons__iterutils-0" in findings
     assert not any("no prediction" in finding for finding in findings)
-    _, files = unpacked(reader.get(address).content)
+    _, files = downloaded(Role.OPERATOR, address, {})
     assert b"Resolved 1 of 4 instances (25.00%)" in files["README.md"]
     assert json.loads(files["results/resolved_by_repo.json"]) == {
         "mahmoud/boltons": {"resolved": 1, "total": 4}
@@ -123,10 +148,8 @@ def test_a_rule_selects_the_attempt_and_an_oracle_may_not() -> None:
     verifier = scored(run, tasks[0], {0: 0.1, 1: 0.2, 2: 0.9, 3: 0.3})
     reader = client(Role.OPERATOR)
     address = f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/submission"
-    answer = reader.get(
-        address, {**DESCRIBED, "confirmed": "true", "rule": "ef", "verifier": str(verifier.pk)}
-    )
-    _, files = unpacked(answer.content)
+    given = {**DESCRIBED, "confirmed": "true", "rule": "ef", "verifier": str(verifier.pk)}
+    _, files = downloaded(Role.OPERATOR, address, given)
     assert json.loads(files["all_preds.jsonl"].splitlines()[0])["model_patch"] == "b"
     assert yaml.safe_load(files["metadata.yaml"])["tags"]["system"]["attempts"] == "2+"
     wrong: tuple[tuple[dict[str, str], str], ...] = (
@@ -135,6 +158,8 @@ def test_a_rule_selects_the_attempt_and_an_oracle_may_not() -> None:
         ({"rule": "ef", "verifier": "999"}, "run 999 has no scores"),
         ({"rule": "eb", "tests": str(verifier.pk)}, "has no passes of tests"),
         ({"rule": "best"}, "there is no rule 'best'"),
+        ({"index": "-1"}, "'-1' is no whole number"),
+        ({"index": "99"}, "no task has attempt 99; their attempts are 0, 1, 2, 3"),
     )
     for choice, message in wrong:
         refused = reader.get(address, choice)
@@ -143,9 +168,57 @@ def test_a_rule_selects_the_attempt_and_an_oracle_may_not() -> None:
         page = reader.get(f"/evaluations/{run.pk}/eval:heldout/0/submission/", {**choice, "check": "on"})
         assert message in unescape(page.content.decode())
         zipped = reader.get(f"/evaluations/{run.pk}/eval:heldout/0/submission.zip", choice)
-        assert zipped.status_code == 404
+        assert zipped.status_code == 422
+        assert message in unescape(zipped.content.decode())
     found = reader.get(f"{address}/findings", {**DESCRIBED, "confirmed": "true"}).json()
     assert found["folder"].endswith("_Toy-agent")
+
+
+@pytest.mark.parametrize("name", ["index", "verifier", "tests"])
+def test_numbers_that_are_none_submit_nothing(name: str) -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks[:1], FIRST)
+    reader, address = client(Role.OPERATOR), f"/evaluations/{run.pk}/eval:heldout/0/submission"
+    for path in (f"{address}/", f"{address}.zip"):
+        assert f"{name}: '1x' is no whole number" in unescape(reader.get(path, {name: "1x"}).content.decode())
+    api = f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/submission"
+    assert reader.get(api, {name: "1x"}).status_code == 422
+    with pytest.raises(CommandError, match=f"argument --{name}: invalid int value"):
+        call_command("export_submission", str(run.pk), "--output", "x", f"--{name}", "1x")
+
+
+def test_a_submission_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks, FIRST)
+    monkeypatch.setattr(Path, "write_bytes", full_after(3))
+    with pytest.raises(CommandError, match="cannot write .*: No space left on device"):
+        call_command("export_submission", str(run.pk), "--output", str(tmp_path))
+    assert not list(tmp_path.iterdir())
+    monkeypatch.undo()
+    call_command("export_submission", str(run.pk), "--output", str(tmp_path), stdout=io.StringIO())
+    (folder,) = tmp_path.iterdir()
+    assert len(list((folder / "trajs").iterdir())) == 4
+
+
+def full_after(number: int) -> Callable[[Path, bytes], int]:
+    """Writing of files until the disk is full."""
+    write, left = Path.write_bytes, iter(range(number))
+
+    def limited(path: Path, content: bytes) -> int:
+        if next(left, None) is None:
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+        return write(path, content)
+
+    return limited
+
+
+def test_token_ids_are_not_read_for_a_submission() -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks, FIRST)
+    point = Point(run=run, phase="eval:heldout", iteration=0)
+    with CaptureQueriesContext(connection) as queries:
+        assert len(list(submitted_instances(point))) == 4
+    assert not any(TokenBlob._meta.db_table in query["sql"] for query in queries)
 
 
 def test_logs_are_for_those_who_may_see_hidden_tests() -> None:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import re
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from django.urls import reverse
 from django.utils import timezone
 
-from engine.errors import ConfigError, MissingScoreError
+from engine.errors import ConfigError, MissingScoreError, Problem
 from engine.evaluation.submission import SubmissionInfo, submission_files
 from engine.evaluation.submission_checks import check_submission
 from engine.verifiers.selection.rules import ORACLE, RULES
 from webapp.contexts.frame import Crumb, phase_label, run_crumbs
-from webapp.contexts.numbers import MOST_ID, whole
+from webapp.contexts.numbers import MOST, MOST_ID, whole
 from webapp.models import Run
 from webapp.selectors.rollout.attempts import Point, Verifier, open_tasks, verifiers
 from webapp.selectors.rollout.predictions import split_instances
 from webapp.selectors.rollout.submissions import submitted_instances
+from webapp.streaming import in_threads, zipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +42,12 @@ class Submission:
         return f"{timezone.now():%Y%m%d}_{name or 'submission'}"
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Yield path and content of every file; lost instances of the split have an empty patch.
+        """Return path and content of every file; lost instances of the split have an empty patch.
+
+        What is submitted is chosen at the call, the files are made as they are asked for.
 
         Raises:
-            ConfigError: the rule or verifier does not exist or must not be used.
+            ConfigError: the attempt, rule or verifier does not exist or must not be used.
             MissingScoreError: a rollout lacks a score that the rule needs.
         """
         chosen = submitted_instances(
@@ -56,21 +57,21 @@ class Submission:
 
     def findings(self) -> list[str]:
         """Return what it lacks. Raises ConfigError, MissingScoreError."""
+        return self.check(self.files())
+
+    def check(self, files: Iterable[tuple[str, bytes]]) -> list[str]:
+        """Return what its files lack; every one of them is read once."""
         ended, left_out = open_tasks(self.point)
         open_ = [] if ended else [f"the evaluation has not ended, {len(left_out)} tasks are left out"]
-        return open_ + check_submission(self.folder, self.files(), self._split() or None)
+        return open_ + check_submission(self.folder, files, self._split() or None)
 
     def _split(self) -> dict[str, str]:
         point = self.point
         return split_instances(point.run, phase=point.phase, iteration=point.iteration)
 
-    def archive(self) -> bytes:
-        """Return a ZIP archive of the folder. Raises ConfigError, MissingScoreError."""
-        buffer, folder = io.BytesIO(), self.folder
-        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path, content in self.files():
-                archive.writestr(f"{folder}/{path}", content)
-        return buffer.getvalue()
+    def archive(self) -> AsyncIterator[bytes]:
+        """Return a ZIP archive of the folder, made as it is asked for. Raises as ``files``, at the call."""
+        return in_threads(zipped(self.folder, self.files()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,35 +97,61 @@ class SubmissionContext:
 
 
 def submission_of(point: Point, params: Mapping[str, str]) -> Submission:
-    """Return the submission that a query string describes; models are those of the run without a choice."""
-    policy = point.run.config.get("policy", {})
-    model = str(policy.get("model") or policy.get("checkpoint") or "")
+    """Return the submission that a query string describes; models are those of the run without a choice.
+
+    Raises:
+        ConfigError: the number of the attempt or of a verifier's run is no number.
+    """
     return Submission(
         point=point,
-        info=SubmissionInfo(
-            name=params.get("name", "").strip() or f"trainyard-run-{point.run.pk}",
-            authors=_listed(params.get("authors", "")),
-            site=params.get("site", "").strip(),
-            report=params.get("report", "").strip(),
-            models=_listed(params.get("models", model)),
-            organizations=_listed(params.get("organizations", "")),
-            open_model=params.get("open_model") == "on",
-            open_system=params.get("open_system") == "on",
-            rule=params.get("rule", ""),
-            confirmed=params.get("confirmed") == "on",
-        ),
-        index=whole(params.get("index", "")) or 0,
-        verifier=whole(params.get("verifier", ""), most=MOST_ID),
-        tests=whole(params.get("tests", ""), most=MOST_ID),
+        info=_info_of(point, params),
+        index=_number(params, "index", most=MOST) or 0,
+        verifier=_number(params, "verifier", most=MOST_ID),
+        tests=_number(params, "tests", most=MOST_ID),
     )
 
 
-def build_submission(point: Point, params: Mapping[str, str]) -> SubmissionContext:
-    """Return the page."""
-    submission, error = submission_of(point, params), ""
+def _info_of(point: Point, params: Mapping[str, str]) -> SubmissionInfo:
+    policy = point.run.config.get("policy", {})
+    model = str(policy.get("model") or policy.get("checkpoint") or "")
+    return SubmissionInfo(
+        name=params.get("name", "").strip() or f"trainyard-run-{point.run.pk}",
+        authors=_listed(params.get("authors", "")),
+        site=params.get("site", "").strip(),
+        report=params.get("report", "").strip(),
+        models=_listed(params.get("models", model)),
+        organizations=_listed(params.get("organizations", "")),
+        open_model=params.get("open_model") == "on",
+        open_system=params.get("open_system") == "on",
+        rule=params.get("rule", ""),
+        confirmed=params.get("confirmed") == "on",
+    )
+
+
+def _number(params: Mapping[str, str], name: str, *, most: int) -> int | None:
+    """Return a number of the query string; None where it is empty. Raises ConfigError."""
+    text = params.get(name, "").strip()
+    if not text:
+        return None
+    number = whole(text, most=most)
+    if number is None:
+        raise ConfigError(Problem(f"'{text}' is no whole number from 0 to {most}", name))
+    return number
+
+
+def build_submission(point: Point, params: Mapping[str, str], *, error: str = "") -> SubmissionContext:
+    """Return the page.
+
+    Args:
+        point: the evaluation.
+        params: the query string.
+        error: reason why a download was refused; empty without one.
+    """
+    submission = Submission(point=point, info=_info_of(point, params))
     checked, findings = "check" in params, list[str]()
     try:
-        findings = submission.findings() if checked else []
+        submission = submission_of(point, params)
+        findings = submission.findings() if checked and not error else []
     except (ConfigError, MissingScoreError) as problem:
         error = str(problem)
     known = verifiers(point)

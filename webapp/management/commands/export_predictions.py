@@ -37,15 +37,22 @@ class Command(BaseCommand):
         if choice is None:
             raise CommandError(f"run {run.pk} has no such finished rollouts")
         found = predictions.predictions(run, choice)
-        options["output"].write_text("".join(prediction.line() for prediction in found), encoding="utf-8")
+        report = predictions.report(run, choice) if options["report"] else None
         counts: dict[str, Any] = {
             "run": run.pk,
             "phase": choice.phase,
             "iteration": choice.iteration,
             "predictions": len(found),
         }
-        if options["report"]:
-            report = predictions.report(run, choice)
-            options["report"].write_text(json.dumps(report, indent=4), encoding="utf-8")
+        _write(options["output"], "".join(prediction.line() for prediction in found))
+        if report is not None:
+            _write(options["report"], json.dumps(report, indent=4))
             counts["resolved"] = report["resolved_instances"]
         self.stdout.write(json.dumps(counts))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
-from webapp.contexts.evaluation.evaluation_submission import submission_of
+from webapp.contexts.evaluation.evaluation_submission import Submission, submission_of
 from webapp.management.commands._points import add_point, find_point
 
 _TEXTS = {
@@ -19,6 +21,8 @@ _TEXTS = {
     "site": "address of the system",
     "report": "address of the technical report",
     "rule": "rule that selects one attempt of each task (default: the attempt with the number --index)",
+}
+_NUMBERS = {
     "index": "number of the attempt that is submitted (default: 0)",
     "verifier": "verifier's run whose P(YES) the rule compares",
     "tests": "verifier's run whose passes of tests the rule compares",
@@ -41,21 +45,20 @@ class Command(BaseCommand):
         parser.add_argument("--output", type=Path, required=True, help="existing folder to write it into")
         for name, about in _TEXTS.items():
             parser.add_argument(f"--{name}", default="", help=about)
+        for name, about in _NUMBERS.items():
+            parser.add_argument(f"--{name}", type=int, help=about)
         for name, about in _FLAGS.items():
             parser.add_argument(f"--{name.replace('_', '-')}", action="store_true", help=about)
 
     def handle(self, **options: Any) -> None:
         """Write the folder, which must not exist, and print one finding a line."""
         params = {name: options[name] for name in _TEXTS if options[name]}
+        params |= {name: str(options[name]) for name in _NUMBERS if options[name] is not None}
         params |= {name: "on" for name in _FLAGS if options[name]}
-        submission = submission_of(find_point(options), params)
-        folder = options["output"] / submission.folder
         try:
-            findings = submission.findings()
-            folder.mkdir()
-            for path, content in submission.files():
-                (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                (folder / path).write_bytes(content)
+            submission = submission_of(find_point(options), params)
+            folder = options["output"] / submission.folder
+            findings = _export(submission, folder)
         except TrainyardError as error:
             raise CommandError(str(error)) from None
         except OSError as error:
@@ -63,3 +66,23 @@ class Command(BaseCommand):
         for finding in findings:
             self.stderr.write(finding)
         self.stdout.write(f"wrote {folder}, {len(findings)} findings")
+
+
+def _export(submission: Submission, folder: Path) -> list[str]:
+    """Write the folder whole or not at all; return what it lacks."""
+    files = submission.files()
+    if folder.exists():
+        raise CommandError(f"cannot write {folder}: it exists; remove it or choose another --name")
+    with TemporaryDirectory(dir=folder.parent, prefix=".submission-") as temporary:
+        partial = Path(temporary) / folder.name
+        findings = submission.check(_written(partial, files))
+        partial.rename(folder)
+    return findings
+
+
+def _written(folder: Path, files: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """Write files as they are read, and yield them."""
+    for path, content in files:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+        yield path, content

@@ -150,14 +150,19 @@ def _split_names(named: Sequence[str]) -> set[str]:
     return {*default, *Task.objects.filter(split__in=named).values_list("split", flat=True).distinct()}
 
 
-def stored(ids: Sequence[int]) -> Iterator[StoredTrajectory]:
-    """Yield trajectories in full, in the given order, reading some at a time."""
+def stored(ids: Sequence[int], *, with_tokens: bool = True) -> Iterator[StoredTrajectory]:
+    """Yield trajectories in full, in the given order, reading some at a time.
+
+    Args:
+        ids: trajectories to read.
+        with_tokens: whether to read their token ids.
+    """
     for some in (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)):
         rows = Trajectory.objects.select_related("run", "task").defer("test_log", "detail").in_bulk(some)
         steps: dict[int, list[StoredStep]] = {pk: [] for pk in some}
         for step in Step.objects.filter(trajectory_id__in=some).order_by("trajectory_id", "index"):
             steps[step.trajectory_id].append(_step(step))
-        blobs = TokenBlob.objects.in_bulk(some)
+        blobs = TokenBlob.objects.in_bulk(some) if with_tokens else {}
         for pk in some:
             if pk in rows:  # else removed meanwhile
                 yield _stored(rows[pk], steps[pk], blobs.get(pk))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from engine.errors import ConfigError, Problem
 from engine.evaluation.submission import SubmittedInstance
@@ -16,7 +17,8 @@ from webapp.models import TestLog, TestResult, Trajectory
 from webapp.selectors.rollout import learning
 from webapp.selectors.rollout.attempts import Point, StoredAttempt, stored_point
 
-_BATCH = 50
+_BATCH = 10
+"""Rollouts that are read at a time, with every step."""
 _WITHOUT_REPORT = frozenset({"", Verdict.PATCH_FAILED, Verdict.TEST_TIMEOUT, Verdict.INFRA_ERROR})
 """Verdicts of which the harness writes no per-instance report."""
 
@@ -24,7 +26,9 @@ _WITHOUT_REPORT = frozenset({"", Verdict.PATCH_FAILED, Verdict.TEST_TIMEOUT, Ver
 def submitted_instances(
     point: Point, *, index: int = 0, rule: str = "", verifier: int | None = None, tests: int | None = None
 ) -> Iterator[SubmittedInstance]:
-    """Yield one rollout of each task; lost tasks, and before the end unfinished ones, are left out.
+    """Return one rollout of each task; lost tasks, and before the end unfinished ones, are left out.
+
+    They are chosen at the call and read as they are asked for.
 
     Args:
         point: the evaluation.
@@ -34,18 +38,22 @@ def submitted_instances(
         tests: run of the verifier whose passes of tests the rule compares.
 
     Raises:
-        ConfigError: there is no such rule, or it uses the tests that evaluations hide, or no such verifier.
+        ConfigError: there is no such attempt, rule or verifier, or the rule uses the tests that evaluations
+            hide.
         MissingScoreError: a rollout lacks a score that the rule needs.
     """
     stored = (stored_point(point, verifier=verifier, tests=tests) if rule else stored_point(point)).attempts
     graded = [one for one in stored if one.attempt.solved is not None]
     if not rule:
         chosen = [one for one in graded if one.attempt.index == index]
+        if graded and not chosen:
+            known = ", ".join(str(number) for number in sorted({one.attempt.index for one in graded}))
+            raise ConfigError(Problem(f"no task has attempt {index}; their attempts are {known}", "index"))
     else:
         selected = _selected([one.candidate for one in graded], rule)
         chosen = [one for one in graded if one.candidate.trajectory_id in selected]
-    for start in range(0, len(chosen), _BATCH):
-        yield from _instances(chosen[start : start + _BATCH])
+    batches = (chosen[start : start + _BATCH] for start in range(0, len(chosen), _BATCH))
+    return chain.from_iterable(map(_instances, batches))
 
 
 def _selected(candidates: Sequence[Candidate], name: str) -> set[str]:
@@ -64,7 +72,7 @@ def _instances(chosen: Sequence[StoredAttempt]) -> Iterator[SubmittedInstance]:
     for test in TestResult.objects.filter(trajectory_id__in=pks).order_by("trajectory_id", "position"):
         kind, outcome = TestKind(test.kind), TestOutcome(test.outcome)
         tests[test.trajectory_id].append(Outcome(test_id=test.test_id, kind=kind, outcome=outcome))
-    traces = {trace.id: trace for trace in learning.stored(pks)}
+    traces = {trace.id: trace for trace in learning.stored(pks, with_tokens=False)}
     for one, pk in zip(chosen, pks, strict=True):
         if pk not in traces:  # removed meanwhile
             continue

@@ -16,7 +16,6 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection, transaction
@@ -30,6 +29,7 @@ from webapp.services import notifications
 from webapp.services.access import audit
 from webapp.services.dataset import health
 from webapp.services.storage.cleaning import without_nul
+from webapp.streaming import in_threads
 
 _FILES = ("dataset.json", "tasks.jsonl", "answers.jsonl")
 _TASK_FIELDS = (
@@ -120,21 +120,14 @@ def export_lines(*, name: str) -> Iterator[str]:
 
 
 def export_parts(*, name: str) -> AsyncIterator[str]:
-    """Return ``export_lines`` as an asynchronous iterator over chunks of lines, read in threads.
+    """Return ``export_lines`` in chunks of lines, read in threads.
 
     Raises DatasetError at the call, not at the first item, if the folder is missing.
     """
     lines = export_lines(name=name)
     whole = chain([next(lines, "")], lines)
 
-    def some() -> str:
-        return "".join(islice(whole, _LINES_A_PART))
-
-    async def parts() -> AsyncIterator[str]:
-        while part := await sync_to_async(some)():
-            yield part
-
-    return parts()
+    return in_threads(iter(lambda: "".join(islice(whole, _LINES_A_PART)), ""))
 
 
 def _checksum(files: Sequence[BinaryIO]) -> str:

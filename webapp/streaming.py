@@ -1,0 +1,61 @@
+"""Downloads that are sent while they are made, so that no process holds them whole."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import TypeVar
+
+from asgiref.sync import sync_to_async
+
+Part = TypeVar("Part")
+
+
+def in_threads(parts: Iterable[Part]) -> AsyncIterator[Part]:
+    """Return an asynchronous iterator over parts that are made in threads; none of them is None.
+
+    The server reads an ordinary iterator to its end before it sends anything.
+    """
+    left = iter(parts)
+
+    async def items() -> AsyncIterator[Part]:
+        while (part := await sync_to_async(next)(left, None)) is not None:
+            yield part
+
+    return items()
+
+
+def zipped(folder: str, files: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
+    """Yield a ZIP archive, a file at a time.
+
+    Args:
+        folder: folder that holds all files of the archive.
+        files: path within the folder and content of each file.
+    """
+    written = _Written()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, content in files:
+            archive.writestr(f"{folder}/{path}", content)
+            yield written.take()
+    yield written.take()
+
+
+class _Written:
+    """File that is written and never read back; what was written is taken away in parts."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes, /) -> int:
+        self._parts.append(data)
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def take(self) -> bytes:
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
