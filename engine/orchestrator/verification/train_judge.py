@@ -7,8 +7,10 @@ learned. The checkpoint is used as any other: ``policy.checkpoint=run:N`` of a v
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from pydantic import TypeAdapter
@@ -34,6 +36,8 @@ from engine.verifiers.execution_free.transcripts import Transcript
 
 PAIRS_NAME = "judgements.json"
 """File of a run folder with the pairs that the first attempt chose."""
+PAIRS_AT_ONCE = 256
+"""Pairs whose transcripts are held at a time; the sources are read once for every so many."""
 _NO_TRANSCRIPT = Transcript(problem="", turns=(), patch="")
 
 
@@ -41,6 +45,11 @@ class _Chosen(NamedTuple):
     origin: str
     trajectory: str
     epoch: int | None
+
+
+class _Stored(NamedTuple):
+    source: StoredTrajectories
+    id: TrajectoryId
 
 
 _ChosenPair = tuple[_Chosen, _Chosen]
@@ -100,29 +109,55 @@ def _open(config: JudgementsConfig, run: RunContext) -> list[tuple[str, StoredTr
     ]
 
 
-def _pairs(config: JudgeTrainingRun, run: RunContext) -> list[Pair]:
+def _chosen(
+    config: JudgeTrainingRun, run: RunContext, sources: Sequence[tuple[str, StoredTrajectories]]
+) -> list[_ChosenPair]:
     """Return the pairs that the first attempt chose."""
-    sources = _open(config.judgements, run)
     path = run.run_dir / PAIRS_NAME
     try:
-        chosen = _PAIRS.validate_json(path.read_bytes())
+        return _PAIRS.validate_json(path.read_bytes())
     except FileNotFoundError:
         chosen = _choose(config, run, sources)
         atomic_write(path, _PAIRS.dump_json(chosen).decode())
+        return chosen
+
+
+def _located(
+    chosen: Sequence[_ChosenPair], sources: Sequence[tuple[str, StoredTrajectories]]
+) -> dict[_Chosen, _Stored]:
+    """Return where the chosen trajectories are. Raises DatasetError: one is gone."""
+    stored = {
+        _Chosen(origin, str(name), name.epoch): _Stored(source, name)
+        for origin, source in sources
+        for name in source.ids
+        if name.key.task_id in source.rows
+    }
     wanted = {one for pair in chosen for one in pair}
-    found: dict[_Chosen, Labelled] = {}
-    for origin, source in sources:
-        ids = {name for name in source.ids if _Chosen(origin, str(name), name.epoch) in wanted}
-        epochs = {str(name): name.epoch for name in ids}
-        for one in labelled(source, origin, wanted=ids):
-            run.check()
-            found[_Chosen(origin, one.key, epochs[one.key])] = one
-    if missing := wanted - found.keys():
+    if missing := wanted - stored.keys():
         raise DatasetError(
             f"{len(missing)} of the {len(wanted)} trajectories that the first attempt chose are gone, such "
             f"as {next(iter(missing)).trajectory}: start a new run, which chooses anew"
         )
-    return [(found[first], found[second]) for first, second in chosen]
+    return {one: stored[one] for one in wanted}
+
+
+def _read(
+    chosen: Sequence[_ChosenPair], stored: Mapping[_Chosen, _Stored], run: RunContext
+) -> Iterator[Pair]:
+    """Yield the pairs in full, of which ``PAIRS_AT_ONCE`` are held."""
+    for start in range(0, len(chosen), PAIRS_AT_ONCE):
+        some = chosen[start : start + PAIRS_AT_ONCE]
+        by_source: defaultdict[StoredTrajectories, dict[str, _Chosen]] = defaultdict(dict)
+        for one in chain.from_iterable(some):
+            by_source[stored[one].source][one.trajectory] = one
+        found: dict[_Chosen, Labelled] = {}
+        for source, names in by_source.items():
+            origin = next(iter(names.values())).origin
+            ids = {stored[one].id for one in names.values()}
+            for read in labelled(source, origin, wanted=ids):
+                run.check()
+                found[names[read.key]] = read
+        yield from ((found[first], found[second]) for first, second in some)
 
 
 def _choose(
@@ -156,13 +191,15 @@ def _choose(
 
 def _examples(config: JudgeTrainingRun, run: RunContext, trainer: AsyncTrainer) -> Examples:
     settings, chat = config.judgements, trainer.chat.without_thinking()
-    chosen = _pairs(config, run)
-    instances = (one.instance_id for pair in chosen for one in pair)
+    sources = _open(settings, run)
+    chosen = _chosen(config, run, sources)
+    stored = _located(chosen, sources)
+    instances = (one.source.rows[one.id.key.task_id].task.instance_id for one in stored.values())
     heldout = heldout_instances(instances, config.trainer.heldout_share, config.seed)
     replies = {answer: chat.reply_ids(f"{ANSWER_START}{answer}{ANSWER_END}") for answer in ANSWERS}
     too_long: list[str] = []
     judgements = examples(
-        chosen,
+        _read(chosen, stored, run),
         limit=min(config.trainer.max_tokens, trainer.model.max_context) - max(map(len, replies.values())),
         prompt_tokens=lambda messages: len(chat.open(messages)),
         text_tokens=lambda text: len(chat.tokenizer.encode(text)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,12 @@ from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
 from engine.events.types import RunStarted
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
+from engine.orchestrator.verification import train_judge
+from engine.orchestrator.verification.stored_trajectories import (
+    StoredTrajectories,
+    StoredTrajectory,
+    TrajectoryId,
+)
 from engine.trainer.__main__ import main
 from tests.builders.rollout_builders import make_row
 from tests.builders.verifier_builders import Source, by_model, roll_out
@@ -128,6 +134,30 @@ def test_a_later_attempt_trains_on_what_the_first_one_chose(home: Path) -> None:
     ended = trained(home, {"trainer.epochs": 1}, epoch=3)
     assert ended["state"] == "failed"
     assert "of the 16 trajectories that the first attempt chose are gone" in ended["reason"]
+
+
+def test_transcripts_are_read_in_batches_and_learned_in_the_same_order(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    read = StoredTrajectories.read
+
+    def counted(source: StoredTrajectories, wanted: Collection[TrajectoryId]) -> Iterator[StoredTrajectory]:
+        sizes.append(len(wanted))
+        return read(source, wanted)
+
+    short = {"trainer.epochs": 1, "judgements.on_policy": ["7"], "judgements.off_policy": ["8"]}
+    trained(home, short)
+    whole = [event["metrics"]["loss/value"] for event in events(home, "9", "iteration_finished")]
+    (home / "runs" / "9").rename(home / "runs" / "before")
+    monkeypatch.setattr(StoredTrajectories, "read", counted)
+    monkeypatch.setattr(train_judge, "PAIRS_AT_ONCE", 3)
+    trained(home, short)
+    assert [event["metrics"]["loss/value"] for event in events(home, "9", "iteration_finished")] == whole
+    assert len(whole) > 2
+    first, second, *batches = sizes
+    assert (first, second, sum(batches)) == (16, 16, 32)
+    assert max(batches) <= 6
 
 
 def test_versions_of_a_task_are_held_out_together(home: Path) -> None:
