@@ -19,7 +19,7 @@ def in_threads(parts: Iterable[Part]) -> AsyncIterator[Part]:
     left = iter(parts)
 
     async def items() -> AsyncIterator[Part]:
-        while (part := await sync_to_async(next)(left, None)) is not None:
+        while (part := await sync_to_async(lambda: next(left, None))()) is not None:
             yield part
 
     return items()

@@ -214,6 +214,17 @@ def test_attempt_zero_is_not_needed(tmp_path: Path) -> None:
         assert viewer().get(f"/runs/{run.pk}/predictions.jsonl", wrong).status_code == 404
 
 
+@pytest.mark.parametrize("option", ["--output", "--report"])
+def test_predictions_name_a_file_that_cannot_be_written(tmp_path: Path, option: str) -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks[:1], FIRST)
+    files = {"--output": tmp_path / "p.jsonl", "--report": tmp_path / "r.json"}
+    files[option] = tmp_path / "none" / "file"
+    arguments = [str(part) for pair in files.items() for part in pair]
+    with pytest.raises(CommandError, match=f"cannot write {files[option]}: No such file or directory"):
+        call_command("export_predictions", str(run.pk), *arguments)
+
+
 def test_patches_with_one_effect_are_one_patch() -> None:
     """Blob hashes differ with the base that a policy wrote; a vote counts the effect."""
     _, tasks = make_dataset()
