@@ -157,33 +157,73 @@ def fetch(request: dict[str, Any]) -> dict[str, object]:
 
 
 def commit(request: dict[str, Any]) -> dict[str, object]:
-    """Put ``files`` (name, mode, content or link target) below ``path`` and remove ``deleted``.
+    """Put ``files`` (name, mode, content or link target) below ``path`` and remove ``deleted``, all or none.
 
-    Every new file is on the disk before the first old one goes, so that a full disk changes nothing.
+    Every new file is on the disk before the first old one goes, and old ones are kept until all are replaced.
     """
-    root = request["path"]
-    for name in [*request["deleted"], *(row[0] for row in request["files"])]:
-        _inside(root, name, tuple(request["deleted"]))
-    staged: list[tuple[str, str]] = []
+    root, deleted = request["path"], request["deleted"]
+    names = [row[0] for row in request["files"]]
+    for name in [*deleted, *names]:
+        _inside(root, name, tuple(deleted))
+    staging = os.path.join(root, _STAGED % time.monotonic_ns())
+    os.mkdir(staging, 0o700)
     try:
-        for number, (name, mode, data) in enumerate(request["files"]):
-            temporary = os.path.join(root, _STAGED % number)
+        for number, (_, mode, data) in enumerate(request["files"]):
+            temporary = os.path.join(staging, "new-%d" % number)
             if stat.S_ISLNK(mode):
                 os.symlink(os.fsdecode(data), temporary)
             else:
                 _create(temporary, data, stat.S_IMODE(mode))
-            staged.append((temporary, name))
-    except OSError:
-        for temporary, _ in staged:
-            os.unlink(temporary)
-        raise
-    for name in request["deleted"]:
-        os.unlink(os.path.join(root, name))
+        _exchange(root, staging, names, deleted)
+    finally:
+        for entry in os.listdir(staging):
+            os.unlink(os.path.join(staging, entry))
+        os.rmdir(staging)
+    for name in deleted:
         _prune(root, os.path.dirname(name))
-    for temporary, name in staged:
-        os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
-        os.replace(temporary, os.path.join(root, name))
     return {}
+
+
+def _exchange(root: str, staging: str, names: list[str], deleted: list[str]) -> None:
+    """Exchange ``deleted`` and what is in the place of ``names`` for the new files in ``staging``."""
+    moved: list[tuple[str, str]] = []
+
+    def move(source: str, target: str) -> None:
+        os.rename(source, target)
+        moved.append((source, target))
+
+    def retire(path: str) -> None:
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            raise IsADirectoryError(errno.EISDIR, "%s is a folder" % os.path.relpath(path, root))
+        move(path, os.path.join(staging, "old-%d" % len(moved)))
+
+    try:
+        for name in deleted:
+            retire(os.path.join(root, name))
+        for number, name in enumerate(names):
+            path = os.path.join(root, name)
+            if os.path.isdir(path) and not os.path.islink(path):
+                _remove_empty(path)
+            elif os.path.lexists(path):
+                retire(path)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            move(os.path.join(staging, "new-%d" % number), path)
+    except OSError:
+        for source, target in reversed(moved):
+            os.makedirs(os.path.dirname(source), exist_ok=True)
+            os.rename(target, source)
+        for name in names:
+            _prune(root, os.path.dirname(name))
+        raise
+
+
+def _remove_empty(path: str) -> None:
+    """Remove a folder that holds no file but bytecode caches. OSError (ENOTEMPTY) where it does."""
+    for folder, _, files in os.walk(path, topdown=False):
+        if os.path.basename(folder) == "__pycache__":
+            for name in files:
+                os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
 
 
 def _prune(root: str, folder: str) -> None:

@@ -203,7 +203,7 @@ async def files_are_committed_completely_or_not_at_all(subject: Subject) -> None
     new, link = FileState(0o100755, b"new\n"), FileState(0o120777, b"a.txt")
     async with subject.open() as box:
         await _run(box, "ln -s /tmp out && ln -s pkg inside")
-        for name in ("out/escape", "inside/escape", "../escape"):
+        for name in ("out/escape", "inside/escape", "../escape", "a.txt/below"):
             with raises(PatchError):
                 await box.commit_files(Changes({"a.txt": new, name: new}, ()))
         with raises(PatchError):

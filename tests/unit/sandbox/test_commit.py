@@ -1,0 +1,81 @@
+"""The agent's commit of files: all of them or none, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.sandbox.agent.files import commit
+
+_FILE, _LINK = 0o100644, 0o120000
+
+
+def request(root: Path, files: dict[str, bytes], deleted: tuple[str, ...] = ()) -> dict[str, Any]:
+    rows = [[name, _LINK if name.startswith("link") else _FILE, data] for name, data in files.items()]
+    return {"path": str(root), "files": rows, "deleted": list(deleted)}
+
+
+def state(root: Path) -> dict[str, tuple[int, bytes]]:
+    found = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_symlink():
+            found[path.relative_to(root).as_posix()] = (_LINK, os.fsencode(os.readlink(path)))
+        else:
+            mode = path.stat().st_mode
+            content = path.read_bytes() if stat.S_ISREG(mode) else b""
+            found[path.relative_to(root).as_posix()] = (mode, content)
+    return found
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "a.py").write_bytes(b"old a")
+    (tmp_path / "x.py").write_bytes(b"old x")
+    (tmp_path / "x.py").chmod(0o750)
+    (tmp_path / "zz").write_bytes(b"a file")
+    (tmp_path / "link").symlink_to("x.py")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("files", "deleted"),
+    [
+        ({"x.py": b"new", "zz/b.py": b"below a file"}, ()),
+        ({"new/deep.py": b"new", "link": b"zz", "x.py": b"new", "zz/b.py": b"below a file"}, ("pkg/a.py",)),
+        ({"x.py": b"new", "pkg": b"where a folder with a file is"}, ()),
+        ({"x.py": b"new"}, ("pkg/a.py", "absent.py")),
+        ({"x.py": b"new"}, ("zz", "pkg")),
+    ],
+)
+def test_a_commit_that_fails_changes_nothing(
+    root: Path, files: dict[str, bytes], deleted: tuple[str, ...]
+) -> None:
+    before = state(root)
+    for _ in range(2):
+        with pytest.raises(OSError):
+            commit(request(root, files, deleted))
+        assert state(root) == before
+    commit(request(root, {"x.py": b"new", "y.py": b"new"}))
+    assert set(state(root)) == {*before, "y.py"}
+
+
+def test_files_links_and_folders_take_each_others_place(root: Path) -> None:
+    cache = root / "pkg" / "__pycache__"
+    cache.mkdir()
+    (cache / "a.cpython-311.pyc").write_bytes(b"bytecode")
+    commit(request(root, {"pkg": b"a file now", "zz/b.py": b"new", "link": b"zz"}, ("pkg/a.py", "zz")))
+    found = state(root)
+    assert sorted(found) == ["link", "pkg", "x.py", "zz", "zz/b.py"]
+    assert found["pkg"] == (_FILE, b"a file now")
+    assert found["zz/b.py"] == (_FILE, b"new")
+    assert found["link"] == (_LINK, b"zz")
+
+
+def test_a_deleted_files_empty_folder_goes_too(root: Path) -> None:
+    commit(request(root, {}, ("pkg/a.py",)))
+    assert sorted(state(root)) == ["link", "x.py", "zz"]
