@@ -13,14 +13,21 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Self
 
+import structlog
+
 from engine.files import atomic_write
 from engine.processes import process_start
 from engine.sandbox.base import SandboxSpec
+
+_DAMAGED_KEPT_S = 24 * 3600.0
+"""Time after which nothing that an unreadable entry names can be in use."""
+_log = structlog.get_logger(__name__)
 
 
 @cache
@@ -96,13 +103,27 @@ class Ledger:
         self._path(entry.id).unlink(missing_ok=True)
 
     def entries(self) -> Iterator[LedgerEntry]:
-        """Iterate over all entries; those removed meanwhile by another reaper are skipped."""
+        """Iterate over all entries; those removed meanwhile by another reaper are skipped.
+
+        One that cannot be read is logged, and removed when it is ``_DAMAGED_KEPT_S`` old.
+        """
         for path in sorted(self.folder.glob("*.json")):
             try:
                 row = json.loads(path.read_text())
-                yield LedgerEntry(**{**row, "cgroups": tuple(row["cgroups"])})
+                entry = LedgerEntry(**{**row, "cgroups": tuple(row["cgroups"])})
             except FileNotFoundError:
                 continue
+            except (ValueError, TypeError, KeyError) as error:
+                _log.warning("ledger_entry_unreadable", path=str(path), error=repr(error))
+                _remove_old(path)
+                continue
+            yield entry
 
     def _path(self, sandbox_id: str) -> Path:
         return self.folder / f"{sandbox_id}.json"
+
+
+def _remove_old(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        if time.time() - path.stat().st_mtime > _DAMAGED_KEPT_S:
+            path.unlink()
