@@ -46,6 +46,8 @@ def find_candidates(
 ) -> list[Candidate]:
     """Return faults on lines that stable tests execute and whose text is unique in the broken file.
 
+    Files in other encodings than UTF-8 have none, as tools of agents edit UTF-8 only.
+
     Args:
         baseline: what the intact tree's tests do.
         max_function_lines: longer functions are left alone.
@@ -53,7 +55,10 @@ def find_candidates(
     """
     found = []
     for path, lines in sorted(baseline.executed_by.items()):
-        source = (baseline.source.tree / path).read_text(encoding="utf-8")
+        try:
+            source = (baseline.source.tree / path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
         faults = enumerate_faults(source, max_function_lines=max_function_lines)
         per_function = Counter(fault.function_first_line for fault in faults)
         for fault in faults:

@@ -302,7 +302,7 @@ async def _extra_rows(run: _Curation, skipped: dict[str, str]) -> list[TaskRow]:
     for name in run.config.extra_tasks:
         try:
             rows.append(await asyncio.to_thread(handwritten.build_task, name, run.home))
-        except PreflightError as error:
+        except (DatasetError, PreflightError) as error:
             skipped[name] = redact(str(error))
             run.progress(f"skipped {name}: {error}", run.wanted, run.wanted)
     return rows

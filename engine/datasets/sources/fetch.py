@@ -160,11 +160,13 @@ def _requirements(tree: Path) -> tuple[str, ...]:
     found: list[str] = []
     metadata, project = tree / "PKG-INFO", tree / "pyproject.toml"
     if metadata.exists():
-        found = HeaderParser().parsestr(metadata.read_text()).get_all("Requires-Dist") or []
+        text = metadata.read_text(encoding="utf-8", errors="replace")
+        found = HeaderParser().parsestr(text).get_all("Requires-Dist") or []
     elif project.exists():
         try:
-            found = tomllib.loads(project.read_text()).get("project", {}).get("dependencies", [])
-        except tomllib.TOMLDecodeError as error:
+            table = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
+            found = table.get("dependencies", [])
+        except ValueError as error:  # of TOML, or not UTF-8
             raise DatasetError(f"{project.name} of the source is malformed: {error}") from error
     return tuple(sorted(text for text in found if ";" not in text and _is_named(text)))
 

@@ -1,0 +1,56 @@
+"""Files of a source in other encodings than UTF-8 cost what they hold, never the curation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.datasets.curation.baseline import Baseline
+from engine.datasets.curation.candidates import find_candidates
+from engine.datasets.sources.fetch import Source, fetch_source
+from engine.errors import DatasetError
+
+_MODULE = (
+    "# -*- coding: latin-1 -*-\n# caf\u00e9\ndef clamp(value, low):\n    if value < low:\n"
+    "        return low\n    return value\n"
+)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    tree = tmp_path / "tree"
+    (tree / "pkg").mkdir(parents=True)
+    (tree / "pkg" / "__init__.py").touch()
+    (tree / "pkg" / "latin.py").write_bytes(_MODULE.encode("latin-1"))
+    (tree / "pkg" / "utf.py").write_bytes(_MODULE.replace("latin-1", "utf-8").encode())
+    (tree / "tests").mkdir()
+    return tree
+
+
+def test_modules_that_are_not_utf_8_have_no_candidates(tree: Path) -> None:
+    source = Source(
+        spec="toy", name="toy", revision="1", tree=tree, packages=("pkg",), roots=(".",), tests=("tests",),
+        requirements=(),
+    )  # fmt: skip
+    executed = dict.fromkeys((4, 5, 6), ("tests/t.py::low",))
+    baseline = Baseline(
+        source=source,
+        image="toy-1",
+        toolchain=tree,
+        seconds={"tests/t.py::low": 0.25},
+        executed_by={"pkg/latin.py": executed, "pkg/utf.py": executed},
+    )
+    assert {one.path for one in find_candidates(baseline, max_function_lines=20)} == {"pkg/utf.py"}
+
+
+def test_an_author_in_latin_1_does_not_hide_the_requirements(tree: Path, tmp_path: Path) -> None:
+    metadata = "Name: pkg\nAuthor: Ren\u00e9\nRequires-Dist: attrs>=23\n\nText.\n"
+    (tree / "PKG-INFO").write_bytes(metadata.encode("latin-1"))
+    assert fetch_source(str(tree), tmp_path / "home").requirements == ("attrs>=23",)
+
+
+def test_a_project_file_that_is_not_utf_8_makes_the_source_unusable(tree: Path, tmp_path: Path) -> None:
+    (tree / "pyproject.toml").write_bytes('[project]\nname = "Ren\u00e9"\n'.encode("latin-1"))
+    with pytest.raises(DatasetError, match="pyproject.toml of the source is malformed"):
+        fetch_source(str(tree), tmp_path / "home")
