@@ -74,6 +74,8 @@ class ExaminedTest(models.Model):
     """The verifier's run."""
     source = models.CharField(max_length=200)
     """Run of the testing agent, as its folder is called."""
+    source_epoch = models.IntegerField(null=True, blank=True)
+    """Attempt of that run that wrote the test; None in findings of earlier versions."""
     phase = models.CharField(max_length=64)
     iteration = models.IntegerField()
     task_key = models.CharField(max_length=64)

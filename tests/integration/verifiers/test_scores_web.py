@@ -13,14 +13,17 @@ from django.test import Client
 from engine.errors import ConfigError
 from engine.events.spool import SPOOL_NAME, read_lines
 from engine.orchestrator import execute
-from tests.builders.event_builders import Stream
+from tests.builders.evaluation_builders import rollout
+from tests.builders.event_builders import Stream, ref
 from tests.builders.html_regions import inner_html
+from tests.builders.page_builders import make_dataset
 from tests.builders.verifier_builders import TASKS, Source, by_model, roll_out, verifying
 from tests.builders.web_builders import launched, make_user, post, relaunched, snapshot
 from webapp.contexts.evaluation.scores import build_scores
 from webapp.contexts.run.run_header import build_header
 from webapp.models import Dataset, Run, Score, Task
 from webapp.permissions import Role
+from webapp.selectors.rollout.attempts import Point, verifiers
 from webapp.services.ingestion import ingest
 from webapp.services.run import runs
 from webapp.services.run.attempts import Claim, claim_launch
@@ -187,6 +190,65 @@ def test_calibration_is_shown_over_the_iterations_of_training() -> None:
     (found,) = build_scores(run, {}).breakdowns
     assert (found.title, [part.name for part in found.parts]) == ("Iteration", ["0–1", "10–11", "12–13"])
     assert [part.calibration.auc for part in found.parts] == [1.0, 0.0, None]
+
+
+def test_calibration_keeps_runs_phases_and_their_iterations_apart() -> None:
+    run, claim = verifier()
+    stream = Stream()
+    stream.started(total=0)
+    for source, phase, iteration in (
+        ("7", "train", 0),
+        ("7", "train", 1),
+        ("7", "eval:heldout", 1),
+        ("8", "train", 0),
+    ):
+        for index, p_yes in enumerate((0.8, 0.3)):
+            ref = {"iteration": iteration, "phase": phase, "task_id": "t1", "index": index}
+            graded = {"p_yes": p_yes, "resolved": (index == 0) is (phase == "train")}
+            stream.add("trajectory_scored", source=source, ref=ref, score=graded)
+    post(claim, stream)
+    rollouts, iterations = build_scores(run, {}).breakdowns
+    assert [(part.name, part.calibration.auc) for part in rollouts.parts] == [
+        ("run 7, eval:heldout", 0.0), ("run 7, train", 1.0), ("run 8, train", 1.0),
+    ]  # fmt: skip
+    assert (iterations.title, [part.name for part in iterations.parts]) == (
+        "Iteration of run 7, train", ["0", "1"],
+    )  # fmt: skip
+
+
+def test_scores_of_rollouts_that_are_no_more_count_nowhere() -> None:
+    _, tasks = make_dataset()
+    source, claim = launched()
+    stream = Stream(epoch=claim.epoch)
+    stream.started()
+    keys = [ref(iteration, tasks[0].key, index) for iteration in (0, 1) for index in range(2)]
+    for key in keys:
+        rollout(stream, key, 1, key["index"] == 0, "a")
+    post(claim, stream)
+    run, judging = verifier(str(source.pk))
+    judged = Stream(epoch=judging.epoch)
+    judged.started(total=0)
+    for key in keys:
+        given = {"p_yes": 0.9 - key["index"] / 10, "resolved": key["index"] == 0}
+        judged.add("trajectory_scored", source=str(source.pk), source_epoch=claim.epoch, ref=key, score=given)
+    post(judging, judged)
+    panel = build_scores(run, {})
+    assert (panel.calibration.count, panel.page.total, panel.num_stale) == (4, 4, 0)
+    newer = relaunched(source, claim)
+    again = Stream(epoch=newer.epoch, first_seq=stream.next_seq)
+    again.started(resumed_from=1)
+    post(newer, again)
+    panel = build_scores(run, {})
+    assert (panel.calibration.count, panel.page.total, panel.num_stale) == (2, 2, 2)
+    rollout(again, keys[2], 1, True, "b")
+    post(newer, again, 1)
+    panel = build_scores(run, {})
+    assert (panel.calibration.count, panel.num_stale) == (2, 2), "made again is not what was scored"
+    source.refresh_from_db()
+    point = Point(run=source, phase="train", iteration=1)
+    assert [one.num_scored for one in verifiers(point)] == []
+    page = inner_html(reader().get(f"/runs/{run.pk}/").content.decode(), "run-panel")
+    assert "2 scores of rollouts that a later attempt of their run removed or made again are left out" in page
 
 
 def test_trajectories_in_the_database_are_linked() -> None:

@@ -20,6 +20,8 @@ SIDE = 200
 """Side of the reliability diagram, px."""
 MAX_REPOSITORIES = 20
 """Maximum number of repositories shown."""
+MAX_PHASES = 20
+"""Maximum number of runs and phases shown."""
 _MAX_ITERATION_PARTS = 10
 _LENGTHS = (2_000, 4_000, 8_000, 16_000, 32_000, 64_000)
 """Lower ends of the parts by prompt tokens."""
@@ -73,6 +75,8 @@ class ScoresPanel:
 
     page: Page[ScoreRow]
     num_missing: int
+    num_stale: int
+    """Scores that are left out: a later attempt of their run removed the rollouts or made them again."""
     only_missing: bool
     calibration: Calibration
     marks: tuple[ReliabilityMark, ...]
@@ -94,13 +98,19 @@ def build_scores(run: Run, params: Mapping[str, str]) -> ScoresPanel:
             lambda score: ScoreRow(score, names.get(score.task_key, score.task_key), urls.get(score.pk, "")),
         ),
         num_missing=reads.count_missing(run.pk),
+        num_stale=reads.count_stale(run.pk),
         only_missing=only_missing,
         calibration=calibration,
         marks=_marks(calibration),
         side=SIDE,
         breakdowns=tuple(
             found
-            for found in (_by_iteration(graded), _by_length(graded), _by_repository(graded))
+            for found in (
+                _by_phase(graded),
+                *_by_iteration(graded),
+                _by_length(graded),
+                _by_repository(graded),
+            )
             if found.total > 1
         ),
     )
@@ -113,19 +123,37 @@ def _calibration(scores: Iterable[GradedScore]) -> Calibration:
     return calibrate(by_task)
 
 
-def _by_iteration(scores: Sequence[GradedScore]) -> Breakdown:
-    """Return the scores by iterations of training, in parts of equal width."""
-    if not scores:
-        return Breakdown("Iteration", (), 0)
-    width = -(-(max(score.iteration for score in scores) + 1) // _MAX_ITERATION_PARTS)
-    parts: dict[int, list[GradedScore]] = defaultdict(list)
+def _by_phase(scores: Sequence[GradedScore]) -> Breakdown:
+    """Return the scores by run and phase of their trajectories."""
+    parts = _phases(scores)
+    names = [(f"run {source}, {phase}", members) for (source, phase), members in sorted(parts.items())]
+    found = tuple(Part(name, _calibration(members)) for name, members in names[:MAX_PHASES])
+    return Breakdown("Rollouts", found, len(parts))
+
+
+def _by_iteration(scores: Sequence[GradedScore]) -> list[Breakdown]:
+    """Return the scores of each run's phase by iterations, in parts of equal width."""
+    phases = _phases(scores)
+    found = []
+    for (source, phase), members in sorted(phases.items()):
+        width = -(-(max(score.iteration for score in members) + 1) // _MAX_ITERATION_PARTS)
+        parts: dict[int, list[GradedScore]] = defaultdict(list)
+        for score in members:
+            parts[score.iteration // width].append(score)
+        title = "Iteration" if len(phases) == 1 else f"Iteration of run {source}, {phase}"
+        rows = (
+            Part(_iterations(place * width, width), _calibration(some))
+            for place, some in sorted(parts.items())
+        )
+        found.append(Breakdown(title, tuple(rows), len(parts)))
+    return found
+
+
+def _phases(scores: Iterable[GradedScore]) -> dict[tuple[str, str], list[GradedScore]]:
+    parts: dict[tuple[str, str], list[GradedScore]] = defaultdict(list)
     for score in scores:
-        parts[score.iteration // width].append(score)
-    found = tuple(
-        Part(_iterations(place * width, width), _calibration(members))
-        for place, members in sorted(parts.items())
-    )
-    return Breakdown("Iteration", found, len(found))
+        parts[score.source, score.phase].append(score)
+    return parts
 
 
 def _iterations(first: int, width: int) -> str:

@@ -33,6 +33,8 @@ class TestScoresPanel:
     tests: Page[TestRow]
     totals: reads.TestTotals
     num_missing: int
+    num_stale: int
+    """Scores that are left out: a later attempt of their run removed the rollouts or made them again."""
     only_missing: bool
 
 
@@ -57,5 +59,6 @@ def build_test_scores(run: Run, params: Mapping[str, str]) -> TestScoresPanel:
         ),
         totals=reads.test_totals(run.pk),
         num_missing=reads.count_missing(run.pk),
+        num_stale=reads.count_stale(run.pk),
         only_missing=only_missing,
     )

@@ -14,7 +14,7 @@ from engine.evaluation.attempts import Attempt, is_solved
 from engine.types import RunKind, RunState, TerminationReason, Verdict
 from engine.verifiers.selection.candidates import Candidate
 from webapp.models import Evaluation, Group, Iteration, Run, Score, Task, Trajectory
-from webapp.selectors.rollout.scores import MISSING, verifying_by_tests
+from webapp.selectors.rollout.scores import MISSING, made_now, verifying_by_tests
 
 UNKNOWN_REPO = "unknown"
 _NO_PASSES = (None, None)
@@ -165,6 +165,7 @@ def verifiers(point: Point) -> list[Verifier]:
     """Return the verifiers' runs that judged rollouts there, newest first."""
     found = (
         _scores(point)
+        .filter(made_now([point.run.pk]))
         .values("run_id", "run__name")
         .annotate(scored=Count("id", filter=~MISSING), failed=Count("id", filter=MISSING))
         .order_by("-run_id")

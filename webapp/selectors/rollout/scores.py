@@ -4,19 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
-from django.db.models import Count, F, Q
+from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet
+from django.db.models.functions import Cast, Coalesce
 
 from engine.types import RunKind, RunState
 from engine.verifiers.calibration import Forecast
-from webapp.models import ExaminedTest, Run, Score, Task
+from webapp.models import ExaminedTest, Run, Score, Task, Trajectory
 from webapp.selectors.paging import Page, paginate
 
 SIZE = 50
+Row = TypeVar("Row", Score, ExaminedTest)
 
 
 MISSING = ~Q(error="") | Q(p_yes=None, regression_passes=None, reproduction_passes=None)
 """Trajectories that lack a score that was wanted."""
+
+
+def current(model: type[Row], run_id: int) -> QuerySet[Row]:
+    """Return a verifier's scores or examined tests without those of rollouts that are no more.
+
+    An attempt that resumes from a checkpoint removes the rollouts after it and makes them again. Rollouts of
+    runs that the database does not have are taken as they were scored.
+    """
+    rows = model.objects.filter(run_id=run_id)
+    named = Run.objects.annotate(folder=Cast("pk", CharField())).filter(
+        Exists(Trajectory.objects.filter(run_id=OuterRef("pk"))),
+        folder__in=rows.order_by().values("source"),
+    )
+    here = list(named.order_by().values_list("pk", flat=True))
+    return rows.filter(~Q(source__in=list(map(str, here))) | made_now(here))
+
+
+def made_now(run_ids: Collection[int]) -> Exists:
+    """Return the condition that a score's rollout is one of these runs', by the attempt that was scored."""
+    key = {name: OuterRef(name) for name in ("phase", "iteration", "task_key", "index")}
+    own = Trajectory.objects.filter(run_id__in=run_ids, **key).annotate(folder=Cast("run_id", CharField()))
+    made = Coalesce(OuterRef("source_epoch"), F("epoch"))
+    return Exists(own.filter(epoch=made, folder=OuterRef("source")))
+
+
+def count_stale(run_id: int) -> int:
+    """Return the number of a verifier's scores of rollouts that are no more."""
+    return Score.objects.filter(run_id=run_id).count() - current(Score, run_id).count()
 
 
 def list_scores(run_id: int, *, missing: bool = False, number: int = 1, size: int = SIZE) -> Page[Score]:
@@ -24,7 +55,7 @@ def list_scores(run_id: int, *, missing: bool = False, number: int = 1, size: in
 
     Scores of tests are in the order of ``eb``, tasks one after the other.
     """
-    rows = Score.objects.filter(*([MISSING] if missing else []), run_id=run_id)
+    rows = current(Score, run_id).filter(*([MISSING] if missing else []))
     order = [F(name).desc(nulls_last=True) for name in ("p_yes", "regression_passes", "reproduction_passes")]
     by_task = ["task_key"] if verifying_by_tests([run_id]) else []
     return paginate(rows.order_by(*by_task, *order, "id"), number=number, size=size)
@@ -38,7 +69,7 @@ def verifying_by_tests(run_ids: Collection[int]) -> frozenset[int]:
 
 def count_missing(run_id: int) -> int:
     """Return the number of trajectories that lack a score."""
-    return Score.objects.filter(MISSING, run_id=run_id).count()
+    return current(Score, run_id).filter(MISSING).count()
 
 
 def can_retry(run: Run) -> bool:
@@ -49,7 +80,7 @@ def can_retry(run: Run) -> bool:
 
 def list_tests(run_id: int, *, number: int = 1, size: int = SIZE) -> Page[ExaminedTest]:
     """Return a page of the tests that testing agents wrote, kept ones first."""
-    rows = ExaminedTest.objects.filter(run_id=run_id)
+    rows = current(ExaminedTest, run_id)
     return paginate(rows.order_by("rejection", "task_key", "id"), number=number, size=size)
 
 
@@ -71,7 +102,7 @@ class TestTotals:
 
 def test_totals(run_id: int) -> TestTotals:
     """Return the counts of a run that verifies by tests."""
-    rows = Score.objects.filter(run_id=run_id).order_by()
+    rows = current(Score, run_id).order_by()
     scored = rows.filter(error="")
     found = scored.aggregate(
         scored=Count("id"),
@@ -79,10 +110,14 @@ def test_totals(run_id: int) -> TestTotals:
         untested=Count("id", filter=Q(regression_tests=0)),
     )
     endings = rows.exclude(regression_status__in=("", "ran")).values_list("regression_status")
-    tests = ExaminedTest.objects.filter(run_id=run_id).aggregate(
-        tests=Count("id"),
-        kept=Count("id", filter=Q(rejection="")),
-        toxic=Count("id", filter=Q(rejection="", good__gt=0, good_passed=0)),
+    tests = (
+        current(ExaminedTest, run_id)
+        .order_by()
+        .aggregate(
+            tests=Count("id"),
+            kept=Count("id", filter=Q(rejection="")),
+            toxic=Count("id", filter=Q(rejection="", good__gt=0, good_passed=0)),
+        )
     )
     return TestTotals(
         num_scored=found["scored"],
@@ -103,17 +138,23 @@ class GradedScore:
     forecast: Forecast
     prompt_tokens: int
     """Length of the judge's prompt; 0 where an endpoint does not report it."""
+    source: str
+    """Run that made the trajectory, as its folder is called."""
+    phase: str
+    """Phase of that run."""
     iteration: int
-    """Iteration of the run that made the trajectory."""
+    """Iteration of that run."""
 
 
 def graded_scores(run_id: int) -> list[GradedScore]:
     """Return the scores of all graded trajectories."""
-    rows = Score.objects.filter(run_id=run_id, p_yes__isnull=False, resolved__isnull=False)
-    values = rows.order_by().values_list("task_key", "p_yes", "resolved", "prompt_tokens", "iteration")
+    rows = current(Score, run_id).filter(p_yes__isnull=False, resolved__isnull=False)
+    values = rows.order_by().values_list(
+        "task_key", "p_yes", "resolved", "prompt_tokens", "source", "phase", "iteration"
+    )
     return [
-        GradedScore(task_key, Forecast(p_yes or 0.0, bool(resolved)), tokens, iteration)
-        for task_key, p_yes, resolved, tokens, iteration in values
+        GradedScore(task_key, Forecast(p_yes or 0.0, bool(resolved)), tokens, source, phase, iteration)
+        for task_key, p_yes, resolved, tokens, source, phase, iteration in values
     ]
 
 

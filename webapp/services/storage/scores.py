@@ -49,8 +49,9 @@ class ScoreStore:
         examined, self._examined = self._examined, {}
         tests = [
             ExaminedTest(
-                run=self._run, source=source, phase=phase, iteration=iteration, task_key=task_key,
-                index=index, time=moment(event.time), **event.test.model_dump(),
+                run=self._run, source=source, source_epoch=event.source_epoch, phase=phase,
+                iteration=iteration, task_key=task_key, index=index, time=moment(event.time),
+                **event.test.model_dump(),
             )
             for (source, phase, iteration, task_key, index), event in examined.items()
         ]  # fmt: skip
