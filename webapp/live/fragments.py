@@ -95,11 +95,16 @@ def _readable_run(subscription: Subscription) -> Run:
 
 def _run_page(subscription: Subscription) -> Snapshot:
     run = _run(subscription)
-    context = build_run_detail(run, dict(subscription.params), role=subscription.role)
+    context = build_run_detail(run, dict(subscription.params), role=subscription.role, update=True)
+    regions = {
+        name: template
+        for name, template in RUN_REGIONS.items()
+        if name != "run-panel" or context.panel is not None
+    }
     return Snapshot(
         seq=run.last_seq,
         identity=context.live.identity,
-        html=_render(RUN_REGIONS, variables(context)),
+        html=_render(regions, variables(context)),
         charts=context.charts,
     )
 

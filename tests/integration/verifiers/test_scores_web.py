@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from engine.errors import ConfigError
 from engine.events.spool import SPOOL_NAME, read_lines
@@ -21,6 +23,8 @@ from tests.builders.verifier_builders import TASKS, Source, by_model, roll_out, 
 from tests.builders.web_builders import launched, make_user, post, relaunched, snapshot
 from webapp.contexts.evaluation.scores import build_scores
 from webapp.contexts.run.run_header import build_header
+from webapp.live.fragments import RUN_REGIONS, Subscription
+from webapp.live.fragments import snapshot as snapshot_of
 from webapp.models import Dataset, Run, Score, Task
 from webapp.permissions import Role
 from webapp.selectors.rollout.attempts import Point, verifiers
@@ -249,6 +253,25 @@ def test_scores_of_rollouts_that_are_no_more_count_nowhere() -> None:
     assert [one.num_scored for one in verifiers(point)] == []
     page = inner_html(reader().get(f"/runs/{run.pk}/").content.decode(), "run-panel")
     assert "2 scores of rollouts that a later attempt of their run removed or made again are left out" in page
+
+
+def test_scores_that_are_shown_stay_until_the_run_ends() -> None:
+    run, claim = verifier()
+    stream = Stream()
+    stream.started(total=0)
+    score(stream, 0, 0.5)
+    post(claim, stream)
+    page = inner_html(reader().get(f"/runs/{run.pk}/").content.decode(), "run-panel")
+    assert "Read them now" in page
+    shown = Subscription("run", run.pk, (), (("tab", "scores"),), Role.VIEWER)
+    with CaptureQueriesContext(connection) as update:
+        assert set(snapshot_of(shown).html) == {*RUN_REGIONS} - {"run-panel"}
+    assert not [query["sql"] for query in update.captured_queries if "p_yes" in query["sql"]]
+    stream.add("run_finished", state="succeeded")
+    post(claim, stream, 2)
+    ended = snapshot_of(shown).html["run-panel"]
+    assert ended.count('data-key="score-') == 1
+    assert "Read them now" not in ended
 
 
 def test_trajectories_in_the_database_are_linked() -> None:

@@ -12,6 +12,7 @@ from webapp.contexts.charts.charts import ChartSet, run_charts
 from webapp.contexts.evaluation.evaluations import EvaluationPlot, run_evaluations
 from webapp.contexts.frame import Crumb, LiveCursor, run_crumbs
 from webapp.contexts.numbers import MOST_ID, whole
+from webapp.contexts.run.collection import ENDED
 from webapp.contexts.run.overview import RunRow, run_rows
 from webapp.contexts.run.run_header import RunHeader, build_header
 from webapp.contexts.run.run_tabs import TABS, Panel, Tab, build_panel, tab_names, tabs_of
@@ -99,7 +100,8 @@ class RunDetailContext:
     evaluations: tuple[EvaluationPlot, ...]
     tabs: tuple[Tab, ...]
     tab: str
-    panel: Panel
+    panel: Panel | None
+    """Content of the tab; None in an update of a page whose tab is not updated."""
     params: Mapping[str, str]
     can_operate: bool
     shows_rollouts: bool
@@ -117,8 +119,15 @@ def funnel_parts(funnel: Funnel | None) -> tuple[tuple[str, str, float], ...]:
     return tuple(part for part in parts if part[2])
 
 
-def build_run_detail(run: Run, params: Mapping[str, str], *, role: Role) -> RunDetailContext:
-    """Return the page as of ``run.last_seq`` (rows may be newer: live fragments replace whole regions)."""
+def build_run_detail(
+    run: Run, params: Mapping[str, str], *, role: Role, update: bool = False
+) -> RunDetailContext:
+    """Return the page as of ``run.last_seq`` (rows may be newer: live fragments replace whole regions).
+
+    Args:
+        update: whether it updates a page that is shown: its scores stay until the run has ended, since
+            calibration reads all of them.
+    """
     points = iteration_reads.points_after(run.pk, -1)
     header = build_header(run, points)
     charts: ChartSet = run_charts(points)
@@ -141,7 +150,9 @@ def build_run_detail(run: Run, params: Mapping[str, str], *, role: Role) -> RunD
         evaluations=run_evaluations(run),
         tabs=tabs_of(tabs, tab, reverse("run-detail", args=[run.pk])),
         tab=tab,
-        panel=build_panel(run, tab, params),
+        panel=None
+        if update and tab == "scores" and run.state not in ENDED
+        else build_panel(run, tab, params),
         params={**params, "tab": tab},
         can_operate=role.includes(Role.OPERATOR),
         shows_rollouts=shows_rollouts(run, role),
