@@ -274,6 +274,23 @@ def test_scores_that_are_shown_stay_until_the_run_ends() -> None:
     assert "Read them now" not in ended
 
 
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_page_tells_which_runs_had_not_ended_when_they_were_read(*, follow: bool) -> None:
+    source, collecting = launched()
+    going = Stream()
+    going.started()
+    post(collecting, going)
+    (Path(settings.TRAINYARD_HOME) / "runs" / str(source.pk)).mkdir(parents=True)
+    run, _ = launched(draft(**{"verifier.runs": [str(source.pk)], "verifier.follow": follow}))
+    told = f"Run {source.pk} had not ended when this run read it"
+    assert (told in reader().get(f"/runs/{run.pk}/").content.decode()) is not follow
+    going.add("run_finished", state="succeeded")
+    post(collecting, going, 1)
+    assert build_scores(run, {}).unfinished == (() if follow else (source.pk,))
+    later, _ = launched(draft(**{"verifier.runs": [str(source.pk)], "verifier.follow": follow}))
+    assert build_scores(later, {}).unfinished == ()
+
+
 def test_trajectories_in_the_database_are_linked() -> None:
     collected, _ = launched()
     run, claim = verifier(str(collected.pk))

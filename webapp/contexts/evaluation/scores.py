@@ -77,6 +77,8 @@ class ScoresPanel:
     num_missing: int
     num_stale: int
     """Scores that are left out: a later attempt of their run removed the rollouts or made them again."""
+    unfinished: tuple[int, ...]
+    """Runs that had not ended when they were read: what they finished later has no score."""
     only_missing: bool
     calibration: Calibration
     marks: tuple[ReliabilityMark, ...]
@@ -99,6 +101,7 @@ def build_scores(run: Run, params: Mapping[str, str]) -> ScoresPanel:
         ),
         num_missing=reads.count_missing(run.pk),
         num_stale=reads.count_stale(run.pk),
+        unfinished=reads.unfinished_sources(run),
         only_missing=only_missing,
         calibration=calibration,
         marks=_marks(calibration),

@@ -35,6 +35,8 @@ class TestScoresPanel:
     num_missing: int
     num_stale: int
     """Scores that are left out: a later attempt of their run removed the rollouts or made them again."""
+    unfinished: tuple[int, ...]
+    """Runs that had not ended when they were read: what they finished later has no score."""
     only_missing: bool
 
 
@@ -60,5 +62,6 @@ def build_test_scores(run: Run, params: Mapping[str, str]) -> TestScoresPanel:
         totals=reads.test_totals(run.pk),
         num_missing=reads.count_missing(run.pk),
         num_stale=reads.count_stale(run.pk),
+        unfinished=reads.unfinished_sources(run),
         only_missing=only_missing,
     )

@@ -15,6 +15,7 @@ from webapp.models import ExaminedTest, Run, Score, Task, Trajectory
 from webapp.selectors.paging import Page, paginate
 
 SIZE = 50
+_MAX_DIGITS = 19
 Row = TypeVar("Row", Score, ExaminedTest)
 
 
@@ -43,6 +44,17 @@ def made_now(run_ids: Collection[int]) -> Exists:
     own = Trajectory.objects.filter(run_id__in=run_ids, **key).annotate(folder=Cast("run_id", CharField()))
     made = Coalesce(OuterRef("source_epoch"), F("epoch"))
     return Exists(own.filter(epoch=made, folder=OuterRef("source")))
+
+
+def unfinished_sources(run: Run) -> tuple[int, ...]:
+    """Return the runs that had not ended when a verifier read them, and that it does not follow."""
+    settings = run.config["verifier"]
+    if settings.get("follow") or run.starting_at is None:
+        return ()
+    named = [int(name) for name in settings["runs"] if name.isdecimal() and len(name) < _MAX_DIGITS]
+    going = Q(finished_at=None) | Q(finished_at__gt=run.starting_at)
+    found = Run.objects.filter(going, pk__in=named, running_at__isnull=False)
+    return tuple(found.order_by("pk").values_list("pk", flat=True))
 
 
 def count_stale(run_id: int) -> int:
