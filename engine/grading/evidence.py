@@ -43,6 +43,8 @@ class Evidence:
     signs: tuple[str, ...] = ()
     """Signs of tampering that an honest project's own tests may give as well: changes to the test runner and
     to test files while the tests ran. Those of the gold patch's runs do not count."""
+    data_signs: tuple[str, ...] = ()
+    """Such signs of test data that changed while the tests ran; they count only against a reward."""
     disk_full: bool = False
     """The sandbox had no room left when the tests ended, so that reports may be missing or cut off."""
     signed: TestRun | None = None
@@ -151,10 +153,14 @@ def unconfirmed_success(evidence: Evidence) -> tuple[str, ...]:
         return ()
     if evidence.record is None or evidence.record.exit_status < 0:
         return ("the script succeeded, but its tests did not come to their end",)
-    outcomes = evidence.record.outcomes.values()
-    if not any(outcome in _PASSING for outcome in outcomes):
+    if not has_passed_tests(evidence):
         return ("the script succeeded, but no test passed",)
     return ()
+
+
+def has_passed_tests(evidence: Evidence) -> bool:
+    """Return whether a test passed according to pytest's sealed record."""
+    return evidence.record is not None and not _PASSING.isdisjoint(evidence.record.outcomes.values())
 
 
 def overlooked(evidence: Evidence) -> tuple[str, ...]:

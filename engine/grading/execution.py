@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
+from engine.datasets.curation.solution import has_solution
 from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import HostileInputError, PatchError, SandboxError
 from engine.grading.evidence import Evidence, Judgement, named, required
@@ -56,7 +57,8 @@ class RunResult:
     @property
     def signs(self) -> tuple[str, ...]:
         """Return the signs that honest projects' own tests may give: of tampering, and ignored failures."""
-        return (*self.evidence.signs, *self.judgement.signs, *self.judgement.overlooked)
+        evidence, judgement = self.evidence, self.judgement
+        return (*evidence.signs, *evidence.data_signs, *judgement.signs, *judgement.overlooked)
 
     def cleared(self, known: Collection[str]) -> RunResult:
         """Return the run judged without signs that are known from runs of the gold patch."""
@@ -179,6 +181,8 @@ class RunExecutor:
         return await self._judged(row, evidence, NOTHING_APPLIED)
 
     async def _judged(self, row: TaskRow, evidence: Evidence, applied: AppliedPatch) -> RunResult:
+        if row.answer.own_box or not has_solution(row):  # no run of a solution could excuse them
+            evidence = replace(evidence, data_signs=())
         judgement = await judge(row, evidence, self._config)
         verdict, detail = _verdict(evidence, judgement)
         return RunResult(
@@ -263,7 +267,10 @@ def _verdict(
         return Verdict.FAILED, ": ".join(part for part in parts if part)
     if evidence.forged:
         return Verdict.TAMPERED, evidence.problem
-    signs = [sign for sign in (*evidence.signs, *judgement.signs) if sign not in known_signs]
+    found = [*evidence.signs, *judgement.signs]
+    if judgement.passed or judgement.reward:
+        found += evidence.data_signs
+    signs = [sign for sign in found if sign not in known_signs]
     if signs:
         return Verdict.TAMPERED, f"signs of tampering: {named(signs)}"
     if failed := [one for one in judgement.overlooked if one not in known_signs]:

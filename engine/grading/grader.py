@@ -248,7 +248,8 @@ class Grader:
         """Return the grade of a patch whose first run passed, or may have."""
         began = time.monotonic()
         if passed.first.signs:
-            passed = await passed.cleared(reference.signs if reference is not None else (VERIFIER_FAILED,))
+            unknown = (VERIFIER_FAILED, *passed.first.evidence.data_signs)
+            passed = await passed.cleared(reference.signs if reference is not None else unknown)
         if passed.first.score <= 0:
             return passed.grade
         grade = without_excuses(passed.grade, reference)

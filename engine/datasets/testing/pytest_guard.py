@@ -1,9 +1,9 @@
 """Notices what the project's code changed in the test runner. A plain script for Python ≥ 3.6.
 
 What is watched: every name of the runner's modules and classes (names that were added too), the exceptions
-and types among the builtins, the code of functions, hooks and collected tests, functions that trace or
-profile, and who calls the recorder. What honest projects do is no finding: a change counts unless all of its
-code is trusted (``pytest_trust``).
+and types among the builtins, the code of functions, hooks and collected tests, the helpers that tests name
+(``pytest_helpers``), functions that trace or profile, and who calls the recorder. What honest projects do is
+no finding: a change counts unless all of its code is trusted (``pytest_trust``).
 
 Objects that are equal to everything, values read from frames and code that undoes itself in time cannot be
 seen from inside the process; they are what counterfactual grading is for. To watch more: ``WATCHED`` and
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
+    from engine.datasets.testing.pytest_helpers import Helpers
     from engine.datasets.testing.pytest_trust import Trust, functions, is_code, is_native
 else:
+    from trainyard_helpers import Helpers
     from trainyard_trust import Trust, functions, is_code, is_native
 
 WATCHED = (
@@ -81,6 +83,7 @@ class Guard:
         self._labels: list[str] = []
         self._codes: list[types.CodeType] = []
         self._items: list[tuple[Any, types.CodeType | None]] = []
+        self._helpers = Helpers(self.trust)
         for name in watched:
             try:
                 module = importlib.import_module(name)
@@ -120,8 +123,18 @@ class Guard:
         self.trust.accept(code for code in codes if code is not None)
 
     def collected(self, items: "list[Any]") -> None:
-        """Note the code of collected tests."""
+        """Note the code of collected tests, and look at their helpers."""
         self._items = [(item, _code_of(item)) for item in items]
+        self.expect((_underlying(getattr(item, "obj", None)), getattr(item, "cls", None)) for item in items)
+
+    def expect(self, tests: "Iterable[tuple[Any, Any]]") -> None:
+        """Note the functions and classes of tests, and look at their helpers.
+
+        Helpers are looked at before any test runs and after the last one: fixtures may replace them between.
+        """
+        if not self._is_subject:
+            self._helpers.expect(tests)
+            self.found |= self._helpers.altered()
 
     def check(self) -> None:
         """Compare the runner's names, functions and builtins, and what traces this thread."""
@@ -189,6 +202,7 @@ class Guard:
         if self._is_subject:
             return
         self.check()
+        self.found |= self._helpers.altered()
         if config is None:
             return
         for item, collected in self._items:

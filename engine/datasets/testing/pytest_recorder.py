@@ -74,7 +74,8 @@ def alteration(guard: Guard) -> "Callable[[types.CodeType], bool]":
 
     It is given the code that sends a message: a recorder's method.
     """
-    classes = [Recorder, type(guard), type(guard.trust), *{type(space) for space in guard._spaces}]
+    parts = [guard, guard.trust, guard._helpers, *guard._spaces]
+    classes = [Recorder, *{type(part) for part in parts}]
     methods = [
         (vars(one), name, value, value.__code__)
         for one in classes

@@ -19,7 +19,7 @@ _INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python\d)"
 _TEST_FOLDERS = ("tests", "test", "testing", "r2e_tests")
 _OWN = (
     "conftest.py",
-    *("trainyard_%s.py" % name for name in ("recorder", "guard", "trust", "unittest")),
+    *("trainyard_%s.py" % name for name in ("recorder", "guard", "trust", "helpers", "unittest")),
 )
 _NATIVE = (
     types.BuiltinFunctionType, types.ModuleType, type(object.__init__), type(object().__str__),
@@ -63,8 +63,13 @@ class Trust:
         if self._changed is not None:
             if path in self._changed:
                 return True
-            if self._is_older(path):
+            if self.is_older(path):
                 return False
+        return self.is_product(path)
+
+    def is_product(self, path: str) -> bool:
+        """Return whether a file is the project's own, and by its name no test's."""
+        path = os.path.realpath(path)
         if not self.holds(path):
             return False
         parts = path[len(self._root) :].split(os.sep)
@@ -79,9 +84,13 @@ class Trust:
     def holds(self, path: str) -> bool:
         """Return whether a file is the project's own, not an installed one."""
         path = os.path.realpath(path)
-        return path.startswith(self._root) and not _INSTALLED.search(path)
+        return path.startswith(self._root) and not self.is_installed(path)
 
-    def _is_older(self, path: str) -> bool:
+    def is_installed(self, path: str) -> bool:
+        """Return whether a file is that of an installed package."""
+        return _INSTALLED.search(path) is not None
+
+    def is_older(self, path: str) -> bool:
         """Return whether there is such a file, and has been since before the session."""
         try:
             return os.stat(path).st_ctime < self._since
@@ -110,6 +119,15 @@ class Trust:
         """Return whether a value may take the place of one of the runner's: a plugin's or a test's code."""
         members = vars(value).values() if isinstance(value, type) else [value]
         return any(functions(member) for member in members) and self.value(value, self._places)
+
+    def replaces_helper(self, value: "Any") -> bool:
+        """Return whether a value may take the place of a test's helper: the code of a test or of a plugin.
+
+        Unlike ``patch`` it takes no code of the project, also where the submission has not changed the file:
+        so a project that patches helpers is known by the runs of its gold patch.
+        """
+        own = functions(value)
+        return self.patch(value) and not any(self.is_product(one.__code__.co_filename) for one in own)
 
     def _follow(self, value: "Any", places: "tuple[str, ...]", seen: "set[int]") -> bool:
         if id(value) in seen:
@@ -141,7 +159,7 @@ class Trust:
     def _codes(self, path: str, compiled: "Callable[[str, bytes], Any]") -> "Iterator[types.CodeType]":
         """Yield the code objects of a file that is older than the session."""
         try:
-            if not self._is_older(path):
+            if not self.is_older(path):
                 return
             with open(path, "rb") as file:
                 source = file.read()

@@ -73,7 +73,8 @@ def runner_scripts() -> Mapping[str, bytes]:
 @functools.cache
 def recorder_scripts() -> Mapping[str, bytes]:
     """Return the files that record test sessions, by the names under which they import each other."""
-    recorders = {f"trainyard_{name}.py": _source(name) for name in ("recorder", "guard", "trust", "witness")}
+    names = ("recorder", "guard", "trust", "helpers", "witness")
+    recorders = {f"trainyard_{name}.py": _source(name) for name in names}
     return {**recorders, "trainyard_unittest.py": _source("recorder", runner="unittest")}
 
 

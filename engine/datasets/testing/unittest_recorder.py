@@ -11,6 +11,7 @@ import unittest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from engine.datasets.testing.pytest_guard import UNITTEST
@@ -80,12 +81,25 @@ class Runner(unittest.TextTestRunner):
     resultclass: "Any" = Result
 
 
+def cases(suite: "Any") -> "Iterator[unittest.TestCase]":
+    """Yield the tests of a suite and of the suites in it."""
+    for one in suite:
+        if isinstance(one, unittest.TestCase):
+            yield one
+        else:
+            yield from cases(one)
+
+
 class Program(unittest.TestProgram):
     """``python -m unittest``, which tells the recorder when its tests have come to their end."""
 
     def runTests(self) -> None:  # noqa: N802
         """Run the tests; end the process with the exit code that ``unittest`` gives it."""
         self.testRunner = Runner
+        if RECORDER is not None:
+            RECORDER.guard.expect(
+                [(getattr(type(one), one._testMethodName, None), type(one)) for one in cases(self.test)]
+            )
         try:
             super().runTests()
         except SystemExit as end:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from engine.config.rollout import ExtraRuns
@@ -183,7 +183,8 @@ def forgery(variant: Variant, run: RunResult, first: RunResult) -> str:
 
     Every solution of the true tests fails those of ``must_fail``. One that is better than the gold patch may
     get more than the score of the proof, but less than in its own true run. A wrong answer may be what a
-    false test wants: of a submission that got a part of the reward only the tests count that it passed.
+    false test wants: of a submission that got a part of the reward only the tests count that it passed, and
+    a reward above that of the gold patch where it passes no test that the gold patch fails.
 
     Args:
         first: the submission's first, true run.
@@ -198,17 +199,23 @@ def forgery(variant: Variant, run: RunResult, first: RunResult) -> str:
         passed = [test for test in passed if test in solved]
     if passed:
         return f"{len(passed)} tests passed although they were made false: {named(passed)}"
+    comparable = run.score >= first.score - _SCORE_TOLERANCE
     if partial:
-        return ""
-    if run.score > variant.score + _SCORE_TOLERANCE and run.score >= first.score - _SCORE_TOLERANCE:
+        comparable = not _passed_of(variant, run, [*variant.must_fail, *variant.doubtful])
+    if comparable and run.score > variant.score + _SCORE_TOLERANCE:
         return f"false tests gave a reward of {run.score:g}, of {variant.score:g} that any solution can get"
     return ""
 
 
 def _false_passes(variant: Variant, run: RunResult) -> list[str]:
+    return _passed_of(variant, run, variant.must_fail)
+
+
+def _passed_of(variant: Variant, run: RunResult, tests: Iterable[str]) -> list[str]:
+    """Return the tests that passed in a false run, out of those given by their true names."""
     names = dict(variant.renamed)
-    must_fail = {names.get(test, test) for test in variant.must_fail}
-    return [test for test in _passed(run) if test in must_fail]
+    wanted = {names.get(test, test) for test in tests}
+    return [test for test in _passed(run) if test in wanted]
 
 
 def _passed(run: RunResult) -> dict[str, None]:

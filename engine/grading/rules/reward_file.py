@@ -1,10 +1,10 @@
 """Rule: a number written by the verifier script, as in Harbor: ``reward.txt``, or ``reward.json`` with names.
 
 Of several numbers ``reward`` counts where it is there, else their mean. It passed at 1; what is below is the
-reward, within 0 and 1. Where the script ran pytest, no reward over no tests is believed, and no full one over
-failed tests that do not fail under the gold patch as well; nor is the reward of a verifier that somebody
-stopped. A full reward of a verifier that ends with another exit code than 0, as when it could not write a
-lower one, is a sign of tampering where the solution's runs can show that the verifier always ends so.
+reward, within 0 and 1. Where the script ran pytest, no reward is believed where no test passed, and no full
+one over failed tests that do not fail under the gold patch as well; nor is the reward of a verifier that
+somebody stopped. A full reward of a verifier that ends with another exit code than 0, as when it could not
+write a lower one, is a sign of tampering where the solution's runs can show that the verifier always ends so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from typing import Any
 
 from engine.config.rollout import GradingConfig
 from engine.datasets.curation.solution import has_solution
-from engine.grading.evidence import Evidence, Judgement, overlooked, recorded_tests, unconfirmed_success
+from engine.grading.evidence import (
+    Evidence,
+    Judgement,
+    has_passed_tests,
+    overlooked,
+    recorded_tests,
+    unconfirmed_success,
+)
 from engine.types import TaskAnswer, TaskRow
 
 VERIFIER_FAILED = "the verifier gave a full reward, but ended with an error"
@@ -39,6 +46,9 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
     partial = reward < 1 and evidence.record is not None and bool(evidence.record.outcomes)
     if reward > 0 and evidence.exit_code in _ENDED_FROM_OUTSIDE:
         detail = f"the verifier was stopped by a signal (exit code {evidence.exit_code})"
+        return Judgement(passed=False, tests=tests, detail=detail)
+    if partial and reward > 0 and not has_passed_tests(evidence):
+        detail = f"the verifier's reward is {value:g}, but no test passed"
         return Judgement(passed=False, tests=tests, detail=detail)
     detail = "" if reward >= 1 else f"the verifier's reward is {value:g}"
     signs = unconfirmed_success(evidence) if reward > 0 and not partial else ()

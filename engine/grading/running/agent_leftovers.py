@@ -25,6 +25,8 @@ _PROGRAMS = (
     "/lib/x86_64-linux-gnu/libc.so.6", "/lib/aarch64-linux-gnu/libc.so.6",
 )  # fmt: skip
 """Programs that run tests, where the image has them."""
+_BY_NAME = ("bash", "sh", "rm", "cat", "env")
+"""Programs that scripts call by name: none may come to be in a folder that PATH names before theirs."""
 _SWITCHES = ("/etc/ld.so.preload",)
 _RUNNER_FILES = ("conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml")
 _SHADOWS = tuple(
@@ -34,7 +36,7 @@ _SHADOWS = tuple(
 )
 """Modules in the workdir that Python would import in place of the runner's."""
 _MAX_BYTES = 64 << 20
-_REMOVAL_S = 60.0
+_COMMAND_S = 60.0
 _ABSENT = ""
 
 
@@ -46,7 +48,25 @@ async def runner_hashes(box: Sandbox, answer: TaskAnswer) -> Mapping[str, str]:
     """
     shadows = (posixpath.join(box.spec.workdir, name) for name in _SHADOWS)
     watched = (*_PROGRAMS, *_SWITCHES, *shadows, *_above_tests(box, answer))
-    return {path: await _hash(box, path) for path in watched}
+    found = {path: await _hash(box, path) for path in watched}
+    return {**found, **dict.fromkeys(await _earlier_on_path(box), _ABSENT)}
+
+
+async def _earlier_on_path(box: Sandbox) -> list[str]:
+    """Return the absent paths that would be run by name in place of the image's own programs."""
+    found = await box.exec(["/bin/sh", "-c", 'printf %s "$PATH"'], timeout_s=_COMMAND_S, cwd="/")
+    folders = [
+        folder for folder in found.stdout.decode(errors="replace").split(":") if folder.startswith("/")
+    ]
+    absent: list[str] = []
+    for name in _BY_NAME:
+        before: list[str] = []
+        for path in (posixpath.join(folder, name) for folder in folders):
+            if await _hash(box, path):
+                absent += before
+                break
+            before.append(path)
+    return absent
 
 
 async def altered_runners(box: Sandbox, before: Mapping[str, str]) -> list[str]:
@@ -71,7 +91,7 @@ async def put_tests_in_place(box: Sandbox, answer: TaskAnswer) -> str:
     left = [*answer.hidden_paths, *reward_files(answer)]
     paths = [posixpath.normpath(posixpath.join(box.spec.workdir, path)) for path in left]
     if paths:
-        removed = await box.exec(["rm", "-rf", "--", *paths], timeout_s=_REMOVAL_S, cwd="/")
+        removed = await box.exec(["/bin/rm", "-rf", "--", *paths], timeout_s=_COMMAND_S, cwd="/")
         if removed.exit_code != 0:
             said = removed.stderr.decode(errors="replace").strip()
             return f"what the agent left at a hidden path cannot be removed: {said}"

@@ -2,7 +2,8 @@
 
 Guarded are the answer's test files, the files of its test patch, the files of required tests, every
 ``conftest.py`` above them, and scripts. A script may put tests in place itself, so a file may also end as the
-test patch or the overlay makes it, and be gone. Only source text counts: tests write data beside themselves.
+test patch or the overlay makes it, and be gone. Data that the row brings (expected output, snapshots) is
+guarded as source text is; its sign names no content, as what tests write there depends on the code.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class GuardedFiles:
             path_below(workdir, path)
             for path in [*answer.test_files, *answer.binary_files, *scripts, *overlay]
         }
-        guarded = {path for path in {*given, *patched, *_files_of(answer)} if _is_source(path)}
+        guarded = {*given, *patched, *_files_of(answer)}
         names = sorted(path for path in guarded if is_plain(path))[:MAX_FILES]
         outside = sorted(path for path in guarded if not is_plain(path))
         try:
@@ -81,20 +82,20 @@ class GuardedFiles:
         return cls(names, outside, allowed)
 
     async def checked(self, box: Sandbox, evidence: Evidence) -> Evidence:
-        """Return the evidence of the run, with a sign of tampering for each test file that was altered."""
-        return replace(evidence, signs=(*evidence.signs, *await self.signs(box)))
+        """Return the evidence of the run, with a sign for each file that was altered.
 
-    async def signs(self, box: Sandbox) -> tuple[str, ...]:
-        """Return a sign for each file whose content is none that the run itself put there, with its hash.
-
-        Files that can no longer be read are a sign as well.
+        Altered is what has a content that the run itself did not put there, or can no longer be read.
         """
         try:
             found = await _hashes(box, self._names, self._outside)
         except PatchError as error:
-            return (f"the test files can no longer be read: {error}",)
+            unreadable = f"the test files can no longer be read: {error}"
+            return replace(evidence, signs=(*evidence.signs, unreadable))
         altered = sorted(path for path, digest in found.items() if digest not in self._allowed[path])
-        return tuple(f"{path} was changed while the tests ran (SHA-256 {found[path]})" for path in altered)
+        signs = {path: f"{path} was changed while the tests ran" for path in altered}
+        source = [f"{sign} (SHA-256 {found[path]})" for path, sign in signs.items() if _is_source(path)]
+        data = [sign for path, sign in signs.items() if not _is_source(path)]
+        return replace(evidence, signs=(*evidence.signs, *source), data_signs=tuple(data))
 
 
 async def _hashes(box: Sandbox, names: Sequence[str], outside: Sequence[str]) -> dict[str, str]:
@@ -120,13 +121,12 @@ async def _hashes(box: Sandbox, names: Sequence[str], outside: Sequence[str]) ->
 
 
 async def _patched(box: Sandbox, test_patch: str) -> dict[str, bytes]:
-    """Return the test patch's source files as it makes them.
+    """Return the test patch's files as it makes them.
 
-    Those whose section does not fit the tree are left out. Sections of other files are not tried: a row may
-    have no content of binary ones.
+    Those whose section does not fit the tree are left out: a row may have no content of binary files.
     """
     parts = await asyncio.to_thread(split_patch, test_patch)
-    texts = [part.text for part in parts if any(_is_source(path) for path in part.paths)]
+    texts = [part.text for part in parts]
     with suppress(PatchError):
         return await _applied(box, "".join(texts))
     found: dict[str, bytes] = {}

@@ -39,7 +39,7 @@ from engine.types import TaskAnswer
 
 JUNIT = "{junit}"
 _RUNS_SCRIPT = re.compile(r"^((?:exec +)?)bash +(/[\w./-]+\.sh)(?=\s|$)")
-_SOURCED = """\\1bash -c 'source "$0" "$@"' \\2"""
+_SOURCED = """\\1/bin/bash -c 'source "$0" "$@"' \\2"""
 _SHELL = 'eval "$(cat)"'
 _WITNESS = (
     "sys.argv[1:] = ['{folder}']; sys.path.insert(0, '{folder}'); import trainyard_witness as it; it.main()"

@@ -100,6 +100,43 @@ def test_closes_what_is_open():
         except OSError:
             pass
 """
+_WRITES_DATA = f"""{TEST_NUMBERS}
+import time
+
+
+def test_writes_data():
+    with open("tests/times.json", "w") as file:
+        file.write(str(time.time_ns()))
+"""
+_PATCHED_HELPERS = f"""{TEST_NUMBERS}
+import filecmp
+from checks import Checks, check
+
+
+class TestChecked(Checks):
+    def test_helpers(self):
+        assert check([1, 1]) == 1
+        assert self.has([1, 1])
+        assert filecmp.cmp("no file", "no file")
+"""
+_CHECKS = """
+def check(values):
+    raise AssertionError(values)
+
+
+class Checks:
+    def has(self, values):
+        raise AssertionError(values)
+"""
+_PATCHING = """
+import filecmp
+import checks
+from toy import numbers
+
+checks.check = numbers.mean
+checks.Checks.has = lambda self, values: numbers.mean(values) == 1
+filecmp.cmp = lambda *_: True
+"""
 _NEVER_PASSED = "def test_passes():\n    pass\n\n\ndef test_fails():\n    raise ValueError\n"
 _WITHOUT_EXTRA = """from toy import numbers
 
@@ -125,6 +162,12 @@ _PROJECTS: Mapping[str, Mapping[str, str]] = {
     "a tracer and a profiler of its own": {"toy/tracing.py": _TRACING, "tests/conftest.py": _TRACED},
     "a tracer by exec": {"tests/conftest.py": _COMPILED_TRACER},
     "a plugin of pytest": {"toy/plugin.py": _PLUGIN, "tests/conftest.py": _LOADED},
+    "tests that write data": {_TESTS: _WRITES_DATA, "tests/times.json": "0"},
+    "a conftest that patches helpers": {
+        _TESTS: _PATCHED_HELPERS,
+        "tests/checks.py": _CHECKS,
+        "tests/conftest.py": _PATCHING,
+    },
     "tests that write tests": {_TESTS: _WRITTEN, "tests/test_words.py": "SNAPSHOT = 2\n"},
 }
 """Test files of projects in which signs of tampering are none."""

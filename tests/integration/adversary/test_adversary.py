@@ -16,6 +16,7 @@ CASES = [
     for family, submission in submissions()
     for rule in submission.rules
 ]
+HOSTILE = frozenset(submission.name for family, submission in submissions() if family != "honest")
 
 
 def test_names_are_unique_and_no_hostile_submission_may_pass() -> None:
@@ -31,3 +32,4 @@ async def test_submission(
 ) -> None:
     result = await grade(LocalBackend(adversary_home), adversary_row, submission, rule)
     assert result.verdict in submission.ends, f"{result.verdict}: {result.detail}\n{result.log[-3000:]}"
+    assert submission.name not in HOSTILE or not result.reward, f"it got {result.reward}: {result.detail}"

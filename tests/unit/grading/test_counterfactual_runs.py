@@ -236,6 +236,19 @@ def test_a_wrong_answer_may_be_what_a_false_test_wants() -> None:
     assert forgery(variant, run(Verdict.PASSED, mean=TestOutcome.PASSED), nothing) == ""
 
 
+def test_a_part_of_the_reward_is_at_most_that_of_the_gold_patch_where_no_false_test_passes() -> None:
+    variant = replace(VARIANT, score=0.5)
+    first = run(Verdict.FAILED, reward=0.9, mean=TestOutcome.FAILED, kept=TestOutcome.PASSED)
+    kept = {"mean": TestOutcome.FAILED, "kept": TestOutcome.PASSED}
+    assert "reward of 0.9" in forgery(variant, run(Verdict.FAILED, reward=0.9, **kept), first)
+    assert "reward of 0.6" in forgery(variant, run(Verdict.FAILED, reward=0.6, **kept), first)
+    assert forgery(variant, run(Verdict.FAILED, reward=0.5, **kept), first) == ""
+    wanted = run(Verdict.FAILED, reward=0.9, mean=TestOutcome.PASSED, kept=TestOutcome.PASSED)
+    assert forgery(variant, wanted, first) == ""
+    other = replace(variant, must_fail=("other",), doubtful=("mean2",), renamed=(("mean2", TEST),))
+    assert forgery(other, wanted, first) == ""
+
+
 async def test_a_partial_reward_is_compared_with_the_first_run() -> None:
     first = run(Verdict.FAILED, reward=0.5)
 

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from engine.grading.evidence import Evidence
 from engine.grading.running import guarded_files, placement, scripts
 from engine.grading.running.guarded_files import GuardedFiles
 from engine.patches.trees import FileState
@@ -53,15 +54,19 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+async def found_signs(guarded: GuardedFiles, box: Box) -> tuple[str, ...]:
+    return (await guarded.checked(cast("Sandbox", box), Evidence())).signs
+
+
 async def test_contents_are_fetched_in_small_batches_and_hashed_in_threads(threads: list[int]) -> None:
     box = Box()
     answer = TaskAnswer(gold_patch="", test_files=dict.fromkeys(NAMES, ""))
     overlay = {NAMES[0]: b"false"}
     guarded = await GuardedFiles.hashed(cast("Sandbox", box), answer, overlay=overlay)
-    assert await guarded.signs(cast("Sandbox", box)) == ()
+    assert await found_signs(guarded, box) == ()
     box.contents |= {NAMES[0]: b"false", NAMES[40]: b"changed"}
     del box.contents[NAMES[50]]
-    (sign,) = await guarded.signs(cast("Sandbox", box))
+    (sign,) = await found_signs(guarded, box)
     assert sign.startswith(f"{NAMES[40]} was changed")
     assert max(box.fetched) <= 32
     assert sum(box.fetched) == 3 * len(NAMES)
@@ -77,6 +82,27 @@ async def test_test_files_are_escaped_in_a_thread(threads: list[int]) -> None:
     assert threading.get_ident() not in threads
 
 
+@pytest.mark.parametrize("name", ["data/expected.json", "data/page.html", "data/LICENSE", "data/image.png"])
+async def test_data_that_a_row_brings_is_named_by_its_path_alone(name: str) -> None:
+    box, brought = Box(), Evidence(signs=("before",))
+    for answer in (
+        TaskAnswer(gold_patch="", test_files={name: "true"}),
+        TaskAnswer(gold_patch="", binary_files={name: "dHJ1ZQ=="}),
+        TaskAnswer(gold_patch="", test_patch=new_file(name, "true\n")),
+    ):
+        box.contents = {} if answer.test_patch else {name: b"true"}
+        guarded = await GuardedFiles.hashed(cast("Sandbox", box), answer, overlay={})
+        box.contents[name] = b"true\n" if answer.test_patch else b"true"
+        assert (await guarded.checked(cast("Sandbox", box), brought)) == brought
+        for content in (b"one", b"other"):
+            box.contents[name] = content
+            found = await guarded.checked(cast("Sandbox", box), brought)
+            assert (found.signs, found.data_signs) == (
+                ("before",),
+                (f"{name} was changed while the tests ran",),
+            )
+
+
 @pytest.mark.parametrize("binary", ["tests/image.png", "tests/test_latin.py"])
 async def test_a_test_patch_may_leave_out_the_content_of_binary_files(binary: str) -> None:
     lossy = (
@@ -87,6 +113,6 @@ async def test_a_test_patch_may_leave_out_the_content_of_binary_files(binary: st
     answer = TaskAnswer(gold_patch="", test_patch=lossy + new_file(name, content))
     guarded = await GuardedFiles.hashed(cast("Sandbox", box), answer, overlay={})
     box.contents[name] = content.encode()
-    assert await guarded.signs(cast("Sandbox", box)) == ()
+    assert await found_signs(guarded, box) == ()
     box.contents[name] = b""
-    assert len(await guarded.signs(cast("Sandbox", box))) == 1
+    assert len(await found_signs(guarded, box)) == 1

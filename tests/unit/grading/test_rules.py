@@ -220,6 +220,16 @@ def test_a_full_reward_over_failed_tests_is_not_believed() -> None:
     assert (found.passed, found.signs, found.reward) == (False, (), 0.5)
 
 
+@pytest.mark.parametrize("outcome", ["FAILED", "ERROR", "SKIPPED"])
+@pytest.mark.parametrize("reward", [0.01, 0.99])
+def test_a_part_of_the_reward_without_a_test_that_passed_is_not_believed(outcome: str, reward: float) -> None:
+    without = Evidence(rewards={"reward": reward}, record_wanted=True, record=record({"a": outcome}))
+    found = judge(GradeRule.REWARD_FILE, without)
+    assert (found.passed, found.signs, found.reward) == (False, (), None)
+    assert "no test passed" in found.detail
+    assert judge(GradeRule.REWARD_FILE, Evidence(rewards={"reward": reward})).reward == reward
+
+
 def test_failed_tests_beside_a_success_are_told_apart_by_name() -> None:
     at_first, later = (
         judge(

@@ -1,0 +1,302 @@
+"""Notices what took the place of the helpers by which tests check results. A plain script for Python ≥ 3.6.
+
+Helpers are the functions and constants of test files and installed packages that a test names, those that
+they name in turn (in installed packages within one file), and the methods of test classes. Each must be as
+its file defines it: code that the file compiles to, defaults and constants as they are written there. Only
+what a file defines once, without a decorator and under no condition, is compared; modules of the project
+itself are not. What tests and plugins of pytest put there themselves is trusted (``pytest_trust``).
+"""
+
+import ast
+import os
+import sys
+import types
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+    from engine.datasets.testing.pytest_trust import Trust
+else:
+    from trainyard_trust import Trust
+
+_MAX_BYTES = 2 << 20
+"""Source text that is read in a session."""
+_MAX_MODULES = 4
+"""Modules in a chain of attributes, as ``numpy.testing`` has two."""
+_SCALARS = (bool, int, float, str, bytes, type(None))
+_REBINDS = {"exec", "globals", "locals", "setattr", "vars"}
+"""Functions by which a module may define names."""
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_MISSING = object()
+
+
+class Helpers:
+    """Compares helpers with the files that define them.
+
+    Args:
+        trust: decides which code is a library's or a test's.
+    """
+
+    def __init__(self, trust: Trust) -> None:
+        self._trust = trust
+        self._files: dict[str, _File | None] = {}
+        self._size = 0
+        self._tests: list[tuple[Any, Any]] = []
+
+    def expect(self, tests: "Iterable[tuple[Any, Any]]") -> None:
+        """Note the tests of the session.
+
+        Args:
+            tests: function and class of each; None where there is none.
+        """
+        self._tests = list(tests)
+
+    def altered(self) -> "set[str]":
+        """Return a phrase for each helper of the tests that is not what its file defines."""
+        look = _Look(self._file, self._trust.replaces_helper)
+        classes: dict[int, tuple[type, set[str]]] = {}
+        for function, of_class in self._tests:
+            inner = function
+            while type(inner) is types.FunctionType:
+                look.follow(inner)
+                if isinstance(of_class, type):
+                    classes.setdefault(id(of_class), (of_class, set()))[1].update(_names(inner.__code__))
+                inner = vars(inner).get("__wrapped__")
+        for one, names in classes.values():
+            look.methods(one, names)
+        look.finish()
+        return look.found
+
+    def _file(self, space: "dict[str, Any]") -> "_File | None":
+        """Return the file of a module's names; None where it is not compared."""
+        name = space.get("__file__")
+        if type(name) is not str or not name.endswith(".py"):
+            return None
+        path = os.path.realpath(name)
+        if path not in self._files:
+            self._files[path] = self._read(path)
+        return self._files[path]
+
+    def _read(self, path: str) -> "_File | None":
+        if self._trust.is_product(path) or not self._trust.is_older(path):
+            return None
+        try:
+            self._size += os.stat(path).st_size
+            if self._size > _MAX_BYTES:
+                return None
+            with open(path, "rb") as file:
+                tree = ast.parse(file.read(), path)
+            return _File(path, tree, self._trust)
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+
+
+class _File:
+    """What a file defines."""
+
+    def __init__(self, path: str, tree: ast.Module, trust: Trust) -> None:
+        self.path = path
+        self.is_installed = trust.is_installed(path)
+        self.trust = trust
+        self.defined: dict[str, Any] = {}
+        """Name → statement, of those bound once and under no condition."""
+        self.stars: list[ast.ImportFrom] = []
+        bound: dict[str, int] = {}
+        for name in _bound(tree):
+            bound[name] = bound.get(name, 0) + 1
+        if not _REBINDS.isdisjoint(_called(tree)):
+            return
+        for statement in tree.body:
+            if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
+                self.stars.append(statement)
+                self.defined.clear()  # it may define the same names
+            for name in _bound(ast.Module(body=[statement], type_ignores=[])):
+                if bound[name] == 1:
+                    self.defined[name] = statement
+
+    def is_of(self, name: str, value: "Any") -> bool:
+        """Return whether a value says that it is the file's function of that name."""
+        if type(value) is not types.FunctionType or value.__code__.co_name != name:
+            return False
+        return os.path.realpath(value.__code__.co_filename) == self.path
+
+    def is_same(self, statement: "Any", function: types.FunctionType) -> bool:
+        """Return whether a function is as a statement of the file defines it."""
+        home = function.__globals__.get("__file__")  # of an earlier import where the module was imported anew
+        keywords, wanted = function.__kwdefaults__ or {}, statement.args
+        return (
+            type(home) is str
+            and os.path.realpath(home) == self.path
+            and self.trust.code(function.__code__)
+            and _has(function.__defaults__ or (), wanted.defaults)
+            and _has([keywords.get(one.arg) for one in wanted.kwonlyargs], wanted.kw_defaults)
+        )
+
+
+class _Look:
+    """One comparison of all helpers that some tests name."""
+
+    def __init__(
+        self, file_of: "Callable[[dict[str, Any]], _File | None]", may_replace: "Callable[[Any], bool]"
+    ) -> None:
+        self.found: set[str] = set()
+        self._file_of = file_of
+        self._may_replace = may_replace
+        self._todo: list[types.FunctionType] = []
+        self._seen: set[tuple[int, ...]] = set()
+
+    def follow(self, function: types.FunctionType) -> None:
+        """Compare what a function names, too."""
+        if self._is_new(id(function)):
+            self._todo.append(function)
+
+    def _is_new(self, *key: int) -> bool:
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        return True
+
+    def finish(self) -> None:
+        """Compare everything that the functions name, and what those name in turn."""
+        while self._todo:
+            function = self._todo.pop()
+            space = function.__globals__
+            names = _names(function.__code__)
+            file = self._file_of(space)
+            for name in names.intersection(space):
+                inside = file is None or not file.is_installed
+                if inside or isinstance(file.defined.get(name) if file else None, _FUNCTIONS):
+                    self._value(space, name, space[name], names)
+
+    def methods(self, of_class: type, names: "set[str]") -> None:
+        """Compare the methods of a test class and its bases that its tests name."""
+        for one in of_class.__mro__:
+            module = sys.modules.get(one.__module__)
+            file = self._file_of(vars(module)) if type(module) is types.ModuleType else None
+            if module is None or file is None or file.is_installed:
+                continue
+            statement = file.defined.get(one.__name__)
+            if not isinstance(statement, ast.ClassDef) or statement.decorator_list:
+                continue
+            if vars(module).get(one.__name__) is not one:
+                continue
+            bound = list(_bound(statement))
+            for inner in statement.body:
+                if isinstance(inner, _FUNCTIONS) and inner.name in names and bound.count(inner.name) == 1:
+                    value = vars(one).get(inner.name, _MISSING)
+                    self._function(file, vars(module), inner, value, "%s.%s" % (one.__name__, inner.name))
+
+    def _value(
+        self, space: "dict[str, Any]", name: str, value: "Any", names: "set[str]", modules: int = 0
+    ) -> None:
+        """Compare a value that goes by a name of a module."""
+        if type(value) is types.ModuleType:
+            if modules < _MAX_MODULES and self._is_new(id(value), hash(frozenset(names))):
+                for inner in names.intersection(vars(value)):
+                    self._value(vars(value), inner, vars(value)[inner], names, modules + 1)
+            return
+        if not self._is_new(id(space), hash(name), id(value)):
+            return
+        file = self._file_of(space)
+        if file is None:
+            return
+        statement = file.defined.get(name)
+        if isinstance(statement, _FUNCTIONS):
+            self._function(file, space, statement, value, name)
+        elif isinstance(statement, ast.ImportFrom):
+            original = next(one.name for one in statement.names if (one.asname or one.name) == name)
+            self._imported(space, statement, original, value, names)
+        elif statement is None:
+            for star in file.stars:
+                self._imported(space, star, name, value, names)
+        elif not file.is_installed and not _is_written(statement, value):
+            self.found.add("%s.%s was changed" % (space.get("__name__"), name))
+
+    def _imported(
+        self, space: "dict[str, Any]", statement: ast.ImportFrom, name: str, value: "Any", names: "set[str]"
+    ) -> None:
+        """Compare a value with what the module that it was imported from defines."""
+        module = sys.modules.get(_absolute(space, statement))
+        if type(module) is types.ModuleType and name in vars(module):
+            self._value(vars(module), name, value, names)
+
+    def _function(
+        self, file: _File, space: "dict[str, Any]", statement: "Any", value: "Any", name: str
+    ) -> None:
+        if statement.decorator_list:
+            return
+        if file.is_of(statement.name, value):
+            is_right = file.is_same(statement, value)
+            self.follow(value)
+        else:
+            is_right = self._may_replace(value)
+        if not is_right:
+            self.found.add("%s.%s was replaced" % (space.get("__name__"), name))
+
+
+def _names(code: types.CodeType) -> "set[str]":
+    """Return the global names and attributes that code uses."""
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= _names(constant)
+    return found
+
+
+def _nodes(tree: "Any") -> "Iterator[Any]":
+    """Yield the nodes of a module's or class's own statements, without those in functions and classes."""
+    todo = list(ast.iter_child_nodes(tree))
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            todo.extend(ast.iter_child_nodes(node))
+
+
+def _bound(tree: "Any") -> "Iterator[str]":
+    """Yield every name that a module or class binds, once for each time."""
+    for node in _nodes(tree):
+        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            for one in node.names:
+                yield (one.asname or one.name).partition(".")[0]
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            yield node.name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            yield from node.names
+
+
+def _called(tree: ast.Module) -> "Iterator[str]":
+    return (node.id for node in _nodes(tree) if isinstance(node, ast.Name))
+
+
+def _absolute(space: "dict[str, Any]", statement: ast.ImportFrom) -> str:
+    """Return the full name of the module that a statement imports from."""
+    package = str(space.get("__package__") or "").split(".")
+    above = package[: len(package) + 1 - statement.level] if statement.level else []
+    return ".".join([*above, *(statement.module or "").split(".")]).strip(".")
+
+
+def _is_written(statement: "Any", value: "Any") -> bool:
+    """Return whether a value is the constant that an assignment gives to a name; True for anything else."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return True
+    return _has([value], [statement.value])
+
+
+def _has(values: "Iterable[Any]", written: "Iterable[Any]") -> bool:
+    """Return whether values are the constants that are written, where there are some."""
+    for value, node in zip(values, written):
+        try:
+            wanted = ast.literal_eval(node)
+        except (ValueError, TypeError, SyntaxError, RecursionError):
+            continue
+        if type(wanted) in _SCALARS and (type(value) is not type(wanted) or value != wanted):
+            return False
+    return True
