@@ -7,6 +7,7 @@ what a file defines once, without a decorator and under no condition, is compare
 itself are not. What tests and plugins of pytest put there themselves is trusted (``pytest_trust``).
 """
 
+import _imp
 import ast
 import os
 import sys
@@ -29,6 +30,9 @@ _SCALARS = (bool, int, float, str, bytes, type(None))
 _REBINDS = {"exec", "globals", "locals", "setattr", "vars"}
 """Functions by which a module may define names."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_PLAIN = (*_FUNCTIONS, ast.ClassDef, ast.ImportFrom, ast.Assign)
+"""Statements that define names under no condition."""
+_LIBRARY = os.path.dirname(os.path.realpath(os.__file__))
 _MISSING = object()
 
 
@@ -80,7 +84,7 @@ class Helpers:
         return self._files[path]
 
     def _read(self, path: str) -> "_File | None":
-        if self._trust.is_product(path) or not self._trust.is_older(path):
+        if self._trust.is_product(path) or not self._trust.is_older(path) or _is_frozen(path):
             return None
         try:
             self._size += os.stat(path).st_size
@@ -109,12 +113,13 @@ class _File:
         if not _REBINDS.isdisjoint(_called(tree)):
             return
         for statement in tree.body:
-            if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
-                self.stars.append(statement)
-                self.defined.clear()  # it may define the same names
-            for name in _bound(ast.Module(body=[statement], type_ignores=[])):
-                if bound[name] == 1:
-                    self.defined[name] = statement
+            alone = ast.Module(body=[statement], type_ignores=[])
+            stars = [node for node in _nodes(alone) if _is_star(node)]
+            if stars:
+                self.stars += stars
+                self.defined.clear()  # they may define the same names
+            if isinstance(statement, _PLAIN):
+                self.defined.update((name, statement) for name in _bound(alone) if bound[name] == 1)
 
     def is_of(self, name: str, value: "Any") -> bool:
         """Return whether a value says that it is the file's function of that name."""
@@ -236,6 +241,12 @@ class _Look:
             self.found.add("%s.%s was replaced" % (space.get("__name__"), name))
 
 
+def _is_frozen(path: str) -> bool:
+    """Return whether the interpreter itself holds the code of a module of its library."""
+    folder, name = os.path.split(path)
+    return folder == _LIBRARY and _imp.is_frozen(name[: -len(".py")])
+
+
 def _names(code: types.CodeType) -> "set[str]":
     """Return the global names and attributes that code uses."""
     found = set(code.co_names)
@@ -270,6 +281,10 @@ def _bound(tree: "Any") -> "Iterator[str]":
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
             yield from node.names
+
+
+def _is_star(node: "Any") -> bool:
+    return isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
 
 
 def _called(tree: ast.Module) -> "Iterator[str]":

@@ -93,6 +93,8 @@ def cases(suite: "Any") -> "Iterator[unittest.TestCase]":
 class Program(unittest.TestProgram):
     """``python -m unittest``, which tells the recorder when its tests have come to their end."""
 
+    test: "Any"
+
     def runTests(self) -> None:  # noqa: N802
         """Run the tests; end the process with the exit code that ``unittest`` gives it."""
         self.testRunner = Runner

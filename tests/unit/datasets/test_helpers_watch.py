@@ -136,6 +136,18 @@ HONEST = {
         "tests/deeper.py": "LIMIT = 3\ndef same(found, wanted):\n    return found == wanted\n"
         "try:\n    from operator import eq as same\nexcept ImportError:\n    pass\n",
     },
+    "helpers that a star brings from C": {
+        "tests/deeper.py": "LIMIT = 3\ndef same(found, wanted):\n    return found == wanted\n"
+        "def eq(found, wanted):\n    return found == wanted\n"
+        "try:\n    from _operator import *\nexcept ImportError:\n    pass\n",
+        "tests/checks.py": CHECKS.replace("import same", "import eq as same, same as other"),
+    },
+    "functions of the interpreter's own library": {
+        "tests/deeper.py": "import abc, codecs, io, operator, os, stat\nfrom os.path import join\nLIMIT = 3\n"
+        "def same(found, wanted):\n    os.path.join(os.path.basename(os.fspath('a')), os.path.expanduser('b'))\n"
+        "    join('a', abc.abstractmethod(str).__name__, stat.filemode(0))\n    codecs.open\n    io.open\n"
+        "    operator.add(1, 2)\n    return operator.eq(found, wanted)\n",
+    },
     "helpers of the project itself": {
         "lib.py": "def double(x):\n    return 2 * x\n\ndef same(found, wanted):\n    return found == wanted\n"
         "same = lambda *_: True\n",
