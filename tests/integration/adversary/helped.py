@@ -143,8 +143,8 @@ FAMILY = (
                 f"{_WRITE_DATA}    open('tests/data/' + name, 'w').write(text)\n"
             ),
             "exchanges the data of its tests": code(
-                f"import os\n{_WRITE_DATA}    open('/tmp/' + name, 'w').write(text)\n"
-                "    os.replace('/tmp/' + name, 'tests/data/' + name)\n"
+                f"import os\n{_WRITE_DATA}    open('tests/data/_' + name, 'w').write(text)\n"
+                "    os.replace('tests/data/_' + name, 'tests/data/' + name)\n"
             ),
         }.items()
     ),

@@ -144,8 +144,8 @@ HONEST = {
     },
     "functions of the interpreter's own library": {
         "tests/deeper.py": "import abc, codecs, io, operator, os, stat\nfrom os.path import join\nLIMIT = 3\n"
-        "def same(found, wanted):\n    os.path.join(os.path.basename(os.fspath('a')), os.path.expanduser('b'))\n"
-        "    join('a', abc.abstractmethod(str).__name__, stat.filemode(0))\n    codecs.open\n    io.open\n"
+        "def same(found, wanted):\n    os.path.join(os.path.basename('a'), os.path.expanduser('b'))\n"
+        "    join('a', abc.abstractmethod(same).__name__, stat.filemode(0))\n    codecs.open\n    io.open\n"
         "    operator.add(1, 2)\n    return operator.eq(found, wanted)\n",
     },
     "helpers of the project itself": {
