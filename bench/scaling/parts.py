@@ -57,7 +57,7 @@ class Scale:
     pairs_per_task: int = 4
     judge_rate: float = 3e-4
     part: Literal["trajectory", "patch"] = "patch"
-    """What the judge reads."""
+    """Part of a rollout that the judge reads."""
 
 
 QUICK = Scale(

@@ -19,26 +19,16 @@ from engine.sandbox.base import SandboxSpec
 from engine.sandbox.conformance import CHECKS, Subject, files, hostility, reference_tree
 from engine.sandbox.conformance.subject import SECRET
 from engine.sandbox.docker.backend import DockerBackend
-from engine.sandbox.local.images import build_image
 from engine.sandbox.preflight import preflight
-from tests.docker_daemon import docker_host, one_at_a_time
+from tests.docker_daemon import one_at_a_time
 
 pytestmark = one_at_a_time
 
 
 @pytest.fixture(scope="module")
-def host() -> str:
-    return docker_host()
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    (folder / "tree").mkdir()
-    reference_tree(folder / "tree")
-    build_image(folder, "reference", folder / "tree")
-    (folder / "secret").write_text(SECRET)
-    return folder
+def home(home: Path) -> Path:
+    (home / "secret").write_text(SECRET)
+    return home
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,10 @@ import pytest
 from engine.config.sandbox import DockerConfig, SandboxConfig
 from engine.sandbox.backends import make_backend
 from engine.sandbox.base import SandboxLimits, SandboxSpec
-from engine.sandbox.conformance import reference_tree
 from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.docker.container_spec import OWNER, ROLE, RUN_ID, ContainerOwner
-from engine.sandbox.local.images import build_image
 from engine.sandbox.warm import WarmSettings
-from tests.docker_daemon import docker_host, one_at_a_time
+from tests.docker_daemon import one_at_a_time
 
 pytestmark = one_at_a_time
 
@@ -54,20 +52,6 @@ async def main(home, host, run, ready):
 
 asyncio.run(main(*sys.argv[1:4], int(sys.argv[4])))
 """
-
-
-@pytest.fixture(scope="module")
-def host() -> str:
-    return docker_host()
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    (folder / "tree").mkdir()
-    reference_tree(folder / "tree")
-    build_image(folder, "reference", folder / "tree")
-    return folder
 
 
 @pytest.fixture

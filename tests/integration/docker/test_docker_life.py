@@ -25,7 +25,6 @@ import pytest
 from engine.config.sandbox import DockerConfig
 from engine.errors import ImageError, SandboxDiedError, SandboxMemoryError, SandboxStartError
 from engine.sandbox.base import ExecResult, SandboxLimits, SandboxSpec
-from engine.sandbox.conformance import reference_tree
 from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.docker.container_spec import (
     DEADLINE,
@@ -40,7 +39,7 @@ from engine.sandbox.docker.container_spec import (
 )
 from engine.sandbox.local.images import build_image
 from engine.sandbox.preflight import preflight
-from tests.docker_daemon import docker_host, one_at_a_time
+from tests.docker_daemon import one_at_a_time
 
 pytestmark = one_at_a_time
 
@@ -69,20 +68,6 @@ async def main(home, host, run):
 ready = []
 asyncio.run(main(*sys.argv[1:]))
 """
-
-
-@pytest.fixture(scope="module")
-def host() -> str:
-    return docker_host()
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    (folder / "tree").mkdir()
-    reference_tree(folder / "tree")
-    build_image(folder, "reference", folder / "tree")
-    return folder
 
 
 @pytest.fixture
