@@ -88,12 +88,12 @@ $(STAMP): requirements/web.txt requirements/engine.txt requirements/dev.txt
 	@deploy/setup/python.sh "$(PYTHON)" "$(VENV)"
 	@touch $@
 
-system: ## bubblewrap, git: installed as root, else named
-	@deploy/setup/system.sh bwrap:bubblewrap git:git unshare:util-linux
+system: ## bubblewrap, git, patch: installed as root, else named
+	@deploy/setup/system.sh bwrap:bubblewrap git:git patch:patch unshare:util-linux
 
 .PHONY: system-test
 system-test: ## also a browser for the end-to-end tests
-	@deploy/setup/system.sh bwrap:bubblewrap git:git unshare:util-linux chromium:chromium
+	@deploy/setup/system.sh bwrap:bubblewrap git:git patch:patch unshare:util-linux chromium:chromium
 
 .PHONY: docker docker-stop
 docker: ## a Docker daemon for sandboxes: the one that answers, else (as root) one of our own

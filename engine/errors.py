@@ -16,7 +16,8 @@
     │   │   └── SandboxEvictedError    the node or the cluster took it away
     │   ├── SandboxTransportError
     │   │   └── NoGreetingError        the agent did not greet in time
-    │   └── SandboxResourceError   the sandbox's disk or process limit broke the protocol itself
+    │   ├── SandboxResourceError   the sandbox's disk or process limit broke the protocol itself
+    │   └── HostError              a program beside the sandboxes is missing or too slow
     ├── RolloutsLostError      infrastructure lost every rollout that was asked for
     ├── MissingScoreError      a rollout lacks a score that selection needs
     ├── PatchError             a patch does not apply
@@ -168,6 +169,10 @@ class SandboxResourceError(SandboxError):
     """A limit of the sandbox made the protocol itself impossible (e.g. no process slot left)."""
 
     kind = "resource"
+
+
+class HostError(SandboxError):
+    """A program that the engine runs on its own machine is missing, or the machine is too slow for it."""
 
 
 class RolloutsLostError(TrainyardError):

@@ -1,7 +1,8 @@
 """Execution of git and patch on file copies in a private temporary folder, without any user configuration.
 
 Both read untrusted input, so the kernel limits the resources of a run: processor time, memory, the size of
-each file it writes (its own output among them); a deadline ends the rest.
+each file it writes (its own output among them). Neither waits for anything but this machine: a run that is
+over the deadline within these limits is the machine's trouble, not the patch's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.errors import PatchError
+from engine.errors import HostError, PatchError
 
 DEADLINE_S = 120.0
 CPU_S = 60
@@ -44,7 +45,12 @@ def private_folder(attributes: str = "") -> tempfile.TemporaryDirectory[str]:
 
 
 def run_git(folder: Path, *arguments: str, stdin: bytes = b"") -> Finished:
-    """Run git in a ``private_folder``'s tree. Raises PatchError where it exceeds a limit."""
+    """Run git in a ``private_folder``'s tree.
+
+    Raises:
+        PatchError: it exceeds a limit on its resources.
+        HostError: this machine has no ``git``, or is too slow for it.
+    """
     attributes = f"core.attributesFile={folder / 'attributes'}"
     return _run(folder, ["git", "-c", attributes, "-c", "core.quotePath=true", *arguments], stdin)
 
@@ -53,7 +59,8 @@ def run_patch(folder: Path, *arguments: str) -> Finished:
     """Run GNU patch in a ``private_folder``'s tree.
 
     Raises:
-        PatchError: it exceeds a limit, or this machine has no ``patch``.
+        PatchError: it exceeds a limit on its resources.
+        HostError: this machine has no ``patch``, or is too slow for it.
     """
     return _run(folder, ["patch", *arguments], b"")
 
@@ -83,7 +90,9 @@ def _run(folder: Path, command: Sequence[str], stdin: bytes) -> Finished:
         try:
             exit_code = process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
-            raise PatchError(f"'{command[0]}' took more than {DEADLINE_S:g} s over the patch") from None
+            raise HostError(
+                f"'{command[0]}' took more than {DEADLINE_S:g} s over a patch: this machine is overloaded"
+            ) from None
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -95,7 +104,7 @@ def _run(folder: Path, command: Sequence[str], stdin: bytes) -> Finished:
         name = signal.Signals(-exit_code).name
         raise PatchError(f"'{command[0]}' exceeded its limits over the patch and was ended ({name})")
     if exit_code == 127:
-        raise PatchError(f"there is no '{command[0]}' on this machine; install it to apply patches")
+        raise HostError(f"there is no '{command[0]}' on this machine; install it to apply patches")
     return found
 
 

@@ -1,20 +1,34 @@
 """Preflight of the configured backend: finds out, before a run, what sandboxes lack on this machine.
 
-Each backend has its own ``preflight`` module. For another backend, add a case in ``preflight``.
+Each backend has its own ``preflight`` module. For another backend, add a case in ``_check``.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 
 from engine.errors import PreflightError
 from engine.sandbox.base import PreflightFinding, SandboxBackend
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.preflight import check as check_local
+from engine.sandbox.local.preflight import not_installed
+
+_PATCH_PROGRAMS = ("git", "patch")
+"""Programs that apply patches to copies of a sandbox's files, on this machine whatever the backend."""
 
 
 async def preflight(backend: SandboxBackend) -> list[PreflightFinding]:
-    """Return what the machine or the cluster lacks for a backend's sandboxes."""
+    """Return what this machine, a daemon or the cluster lacks for a backend's sandboxes."""
+    missing = [
+        PreflightFinding.error(not_installed(program, program))
+        for program in _PATCH_PROGRAMS
+        if shutil.which(program) is None
+    ]
+    return [*missing, *await _check(backend)]
+
+
+async def _check(backend: SandboxBackend) -> list[PreflightFinding]:
     if isinstance(backend, LocalBackend):
         return await check_local(backend)
     match backend.name:

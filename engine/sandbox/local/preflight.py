@@ -28,15 +28,8 @@ _SYSCTLS = (
 
 async def check(backend: LocalBackend) -> list[PreflightFinding]:
     """Return what this machine lacks for local sandboxes, by starting one; empty when nothing is missing."""
-    missing = [
-        PreflightFinding.error(
-            f"{program} is not installed: apt-get install {package} (or your distribution's equivalent)."
-        )
-        for program, package in (("bwrap", "bubblewrap"), ("git", "git"))
-        if shutil.which(program) is None
-    ]
-    if missing:
-        return missing
+    if shutil.which("bwrap") is None:
+        return [PreflightFinding.error(not_installed("bwrap", "bubblewrap"))]
     problem = await _probe(backend)
     if problem is not None:
         return [
@@ -55,6 +48,11 @@ async def check(backend: LocalBackend) -> list[PreflightFinding]:
             "use Linux 5.11 or newer, or run as root."
         )
     return [PreflightFinding.warning(message) for message in weaker]
+
+
+def not_installed(program: str, package: str) -> str:
+    """Return the message for a program that this machine lacks."""
+    return f"{program} is not installed: apt-get install {package} (or your distribution's equivalent)."
 
 
 async def _probe(backend: LocalBackend) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from engine.errors import PatchError
+from engine.errors import HostError, PatchError
 from engine.grading.submission.apply import MAX_FILES, AppliedPatch, apply_graded
 from engine.patches.apply import Changes
 from engine.patches.diff import diff_texts, diff_trees
@@ -97,6 +98,23 @@ async def test_a_patch_made_from_an_older_commit_is_merged(box: Box) -> None:
 async def test_without_the_content_it_is_no_merge(box: Box) -> None:
     subprocess.run(["rm", "-rf", ".git"], cwd=box.folder, check=True)
     assert "does not apply" in (await applied(box, MADE)).problem
+    assert (box.folder / "a.py").read_text() == THEIRS
+
+
+async def test_a_missing_program_is_the_machines_trouble(
+    box: Box, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without git every patch, without patch one that git does not apply: never the patch's failure."""
+    programs = tmp_path_factory.mktemp("programs")
+    monkeypatch.setenv("PATH", str(programs))
+    with pytest.raises(HostError, match="no 'git' on this machine"):
+        await applied(box, MADE)
+    git_program = shutil.which("git", path=os.defpath)
+    assert git_program is not None
+    (programs / "git").symlink_to(git_program)
+    fuzzy = diff_texts("a.py", THEIRS, THEIRS.replace("line 3\n", "3\n")).replace(" line 2\n", " else\n")
+    with pytest.raises(HostError, match="no 'patch' on this machine"):
+        await applied(box, fuzzy)
     assert (box.folder / "a.py").read_text() == THEIRS
 
 

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from engine.errors import PatchError
+from engine.errors import HostError, PatchError
 from engine.patches import commands, trees
 from engine.patches.apply import apply_patch, touched
 from engine.patches.diff import diff_trees
@@ -291,7 +291,7 @@ def test_a_binary_literal_of_another_size_than_it_says_is_refused(claimed: int) 
 
 def test_a_command_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "DEADLINE_S", 0.2)
-    with commands.private_folder() as name, pytest.raises(PatchError, match="took more than 0.2 s"):
+    with commands.private_folder() as name, pytest.raises(HostError, match="took more than 0.2 s"):
         commands.run_git(Path(name), "-c", "alias.wait=!sleep 600", "wait")
 
 
@@ -306,7 +306,7 @@ def test_processor_time_is_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(PatchError, match="there is no 'git' on this machine"):
+    with pytest.raises(HostError, match="there is no 'git' on this machine"):
         touched("x")
 
 
