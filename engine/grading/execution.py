@@ -34,11 +34,13 @@ from engine.grading.submission.filter import FilteredPatch
 from engine.patches.apply import Changes
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 from engine.sandbox.failures import retried
+from engine.sandbox.integrity import SCRUB_S
 from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult, Verdict
 
 NOTHING_APPLIED = AppliedPatch(filtered=FilteredPatch(changes=Changes({}, ())))
 NO_OVERLAY: Mapping[str, bytes] = MappingProxyType({})
-_START_ALLOWANCE_S = 60.0
+_PREPARATION_S = SCRUB_S + 300.0
+"""Time for the git history, and for start, set-up, patch, hidden files and their hashes."""
 _PROBE_BYTES = 64 << 10
 Inspection = Callable[[Sandbox], Awaitable[None]]
 
@@ -190,7 +192,7 @@ class RunExecutor:
         )
 
     def open(self, row: TaskRow, *, lifetime_s: float) -> AbstractAsyncContextManager[Sandbox]:
-        """Open a grading sandbox for commands that take at most ``lifetime_s`` together."""
+        """Open a grading sandbox that lives for ``lifetime_s`` beside its start and preparation."""
         spec = SandboxSpec(
             image=row.task.image,
             workdir=row.task.workdir,
@@ -201,7 +203,7 @@ class RunExecutor:
                 memory_mb=self._sandbox.memory_mb,
                 processes=self._sandbox.processes,
                 disk_mb=self._sandbox.disk_mb,
-                lifetime_s=lifetime_s + _START_ALLOWANCE_S,
+                lifetime_s=lifetime_s + _PREPARATION_S,
             ),
         )
         return self._backend.open(spec)

@@ -10,7 +10,8 @@ from engine.errors import DatasetError, PatchError
 from engine.sandbox.base import Sandbox, SandboxBackend
 from engine.types import TaskRow
 
-_START_ALLOWANCE_S = 60.0
+_START_AND_DIFF_S = 300.0
+"""Time beside that of a script, so that one which hangs ends by its own time limit."""
 _TAIL_CHARS = 300
 _REMEDY = (
     ": a task about the state of a system is graded in the agent's own sandbox where its answer says own_box "
@@ -46,7 +47,7 @@ async def gold_patch(
         return row.answer.gold_patch
     if not has_solution(row):
         raise DatasetError("the row has no gold patch")
-    name, lifetime_s = f"solution of {row.task.instance_id}", timeout_s + _START_ALLOWANCE_S
+    name, lifetime_s = f"solution of {row.task.instance_id}", timeout_s + _START_AND_DIFF_S
     spec = sandbox_spec(row.task.image, sandbox, run_id=run_id, name=name, lifetime_s=lifetime_s)
     spec = replace(spec, workdir=row.task.workdir)
     async with backend.open(spec) as box:
