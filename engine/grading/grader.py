@@ -136,7 +136,7 @@ class Grader:
         Raises:
             DatasetError: the task's answer cannot be graded (no tests, unknown rule or parser).
         """
-        check_gradable(row)
+        await asyncio.to_thread(check_gradable, row)  # a parser's package may have thousands of modules
         settings = self._config.counterfactual
         extra = None if trusted else settings.evaluation if evaluation else settings.training
         job = _Job(row, patch, self.timeout_s(row, evaluation=evaluation), extra)

@@ -14,6 +14,7 @@ without their files: enough for ``git describe`` with any pattern.
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 from collections.abc import Sequence
 
@@ -21,7 +22,8 @@ from engine.errors import PatchError, SandboxError
 from engine.patches.apply import touched
 from engine.sandbox.base import Sandbox
 
-_SCRUB_S = 300.0
+SCRUB_S = 300.0
+"""Time limit of removing a sandbox's git history."""
 _SCRUB = r"""
 hidden=$1 changed=$2 kept=$3; shift 3
 export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_TERMINAL_PROMPT=0 GIT_OPTIONAL_LOCKS=0
@@ -145,7 +147,8 @@ async def prepare_for_agent(
         except PatchError as error:
             raise SandboxError(f"the task's setup patch does not apply: {error}") from error
     await box.hide(hidden_paths)
-    path = await scrub_history(box, changed=touched(setup_patch), hidden=hidden_paths)
+    changed = await asyncio.to_thread(touched, setup_patch)
+    path = await scrub_history(box, changed=changed, hidden=hidden_paths)
     if setup_patch:
         await box.adopt()
     return {"PATH": path} if path else {}
@@ -185,14 +188,14 @@ async def prepare_for_grading(
     Raises:
         SandboxError: something of the old history may be left.
     """
-    changed = touched(setup_patch)
+    changed = await asyncio.to_thread(touched, setup_patch)
     whole = "no" if setup_patch else "yes"
     await _scrub(box, ["0", str(len(changed)), "yes", *changed, whole, " ".join(commits), *files])
 
 
 async def _scrub(box: Sandbox, arguments: Sequence[str]) -> str:
     command = ["/bin/sh", "-c", _SCRUB, "scrub", *arguments]
-    result = await box.exec(command, timeout_s=_SCRUB_S, cwd=box.spec.workdir)
+    result = await box.exec(command, timeout_s=SCRUB_S, cwd=box.spec.workdir)
     if result.exit_code != 0:
         said = result.stderr.decode(errors="replace").strip()[-500:]
         raise SandboxError(f"the git history could not be removed: {said or 'no reason was given'}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
@@ -32,7 +33,8 @@ async def read_test_files(box: Sandbox, row: TaskRow) -> dict[str, bytes]:
     Raises:
         SandboxError: the sandbox failed.
     """
-    names = list(dict.fromkeys(_names(row.answer)))[:_MAX_NAMES]
+    # Git reads the test patch: not on the event loop.
+    names = (await asyncio.to_thread(lambda: list(dict.fromkeys(_names(row.answer)))))[:_MAX_NAMES]
     endings = [part for ending in MUTATORS for part in ("-o", "-name", f"*{ending}")][1:]
     # Folders and links are followed: the tests of some images are linked into the workdir.
     command = ["find", "-L", *names, "-type", "f", "(", *endings, ")"]

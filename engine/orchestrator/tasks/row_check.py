@@ -102,7 +102,7 @@ class RowCheck:
     async def _last(self, row: TaskRow, patch: str) -> tuple[Grade, TrueRun | None]:
         """Grade the gold patch by the true run of the proof, which is returned where it passed."""
         try:
-            check_gradable(row)
+            await asyncio.to_thread(check_gradable, row)
             began = time.monotonic()
             true_run = await self._patiently(lambda: self._prover.true_run(row, patch))
         except DatasetError as error:

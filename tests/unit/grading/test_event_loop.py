@@ -1,0 +1,104 @@
+"""Slow preparations leave the event loop free, and sandboxes live as long as their steps may take."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from engine.config.rollout import GradingConfig
+from engine.config.sandbox import SandboxConfig
+from engine.datasets.curation.solution import gold_patch
+from engine.errors import DatasetError, SandboxError
+from engine.grading import grader as grading
+from engine.grading.counterfactual import test_files
+from engine.grading.execution import RunExecutor
+from engine.grading.grader import Grader
+from engine.sandbox import integrity
+from engine.sandbox.base import ExecResult, Sandbox, SandboxBackend, SandboxSpec
+from engine.sandbox.integrity import SCRUB_S
+from tests.builders.rollout_builders import make_row
+
+SANDBOX = SandboxConfig()
+TIMEOUT_S = 1000.0
+
+
+class Box:
+    """A sandbox in which every command succeeds."""
+
+    spec = SandboxSpec(image="x")
+
+    async def exec(self, _command: list[str], **_options: Any) -> ExecResult:
+        return ExecResult(exit_code=0, stdout=b"", stderr=b"", timed_out=False, seconds=0.0, dropped_bytes=0)
+
+    async def hide(self, _paths: Any) -> None: ...
+
+    async def apply_patch(self, _patch: str) -> None: ...
+
+    async def adopt(self) -> None: ...
+
+
+class Backend:
+    """A backend that keeps what is asked of it and starts nothing."""
+
+    name = "none"
+
+    def __init__(self) -> None:
+        self.specs: list[SandboxSpec] = []
+
+    def open(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
+        self.specs.append(spec)
+        raise SandboxError("nothing starts here")
+
+
+async def test_git_reads_patches_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    def touched(_patch: str) -> list[str]:
+        threads.append(threading.current_thread())
+        return ["a.py"]
+
+    monkeypatch.setattr(integrity, "touched", touched)
+    monkeypatch.setattr(test_files, "touched", touched)
+    box, row = cast(Sandbox, Box()), make_row()
+    await integrity.prepare_for_agent(box, setup_patch="x")
+    await integrity.prepare_for_grading(box, setup_patch="x")
+    await test_files.read_test_files(box, replace(row, answer=replace(row.answer, test_patch="x")))
+    assert len(threads) == 3
+    assert threading.main_thread() not in threads
+
+
+async def test_rows_are_checked_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    def check(_row: Any) -> None:
+        threads.append(threading.current_thread())
+        raise DatasetError("no parser")
+
+    monkeypatch.setattr(grading, "check_gradable", check)
+    grader = Grader(
+        backend=cast(SandboxBackend, Backend()), config=GradingConfig(), sandbox=SANDBOX, run_id="1"
+    )
+    with pytest.raises(DatasetError, match="no parser"):
+        await grader.grade(make_row(), "")
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
+
+
+async def test_a_sandbox_outlives_the_limits_of_its_steps() -> None:
+    backend = Backend()
+    given = cast(SandboxBackend, backend)
+    runs = RunExecutor(backend=given, config=GradingConfig(), sandbox=SANDBOX, run_id="1")
+    with pytest.raises(SandboxError, match="nothing starts here"):
+        await runs.execute(make_row(), "", timeout_s=TIMEOUT_S)
+    assert all(spec.limits.lifetime_s > SCRUB_S + TIMEOUT_S for spec in backend.specs)
+    row = make_row()
+    answer = replace(row.answer, gold_patch="", metadata={"solution": "true"})
+    with pytest.raises(SandboxError, match="nothing starts here"):
+        await gold_patch(
+            replace(row, answer=answer), backend=given, sandbox=SANDBOX, run_id="1", timeout_s=TIMEOUT_S
+        )
+    assert backend.specs[-1].limits.lifetime_s > 60 + TIMEOUT_S
