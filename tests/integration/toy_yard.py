@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -271,14 +272,20 @@ def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool]) ->
 
 def taught_home(folder: Path) -> Path:
     """Fill a data folder with the toy dataset and its half-taught policy."""
-    shutil.copytree(_taught_home(), folder, symlinks=True, dirs_exist_ok=True)
+    shutil.copytree(_elsewhere(_taught_home), folder, symlinks=True, dirs_exist_ok=True)
     return folder
 
 
 def dataset_home(folder: Path) -> Path:
     """Fill a data folder with the toy dataset alone."""
-    shutil.copytree(_dataset_home(), folder, symlinks=True, dirs_exist_ok=True)
+    shutil.copytree(_elsewhere(_dataset_home), folder, symlinks=True, dirs_exist_ok=True)
     return folder
+
+
+def _elsewhere(make: Callable[[], Path]) -> Path:
+    """Call from another thread: in a test of a browser this one runs an event loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(make).result()
 
 
 @functools.cache
