@@ -1,4 +1,4 @@
-"""Honest patches that grading calls tampered, and solutions that it does not pass: both must be none.
+"""Honest patches that grading calls tampered or flaky, and solutions that it does not pass: all must be none.
 
 Patches: the gold patch, half of it, an unrelated edit, and the gold patch with another fault, near it or
 elsewhere in its file. Tasks: the quickstart's; of three other packages, made by injecting faults; the example
@@ -7,14 +7,16 @@ datasets are graded by the driver's report, every fourth also by a script, as ro
 passes is graded with all false variants of its tests, and twice with a decoy.
 
 Every grading is a line of ``HOME/false_alarms.jsonl``: a bench that was stopped goes on from there, with the
-datasets that it has made, and repeats what ended wrongly. Run: ``python -m bench.false_alarms [--quick]
-[--home FOLDER] [--sets NAME …] [--tasks N]``; results go to ``bench/results/false_alarms.json``.
+datasets that it has made, and repeats what ended wrongly or was graded by other code. Run:
+``python -m bench.false_alarms [--quick] [--home FOLDER] [--sets NAME …] [--tasks N]``; results go to
+``bench/results/false_alarms.json``.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import os
 from collections import Counter
@@ -42,14 +44,17 @@ from engine.patches.apply import touched
 from engine.sandbox.base import SandboxBackend, SandboxSpec
 from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.local.backend import LocalBackend
-from engine.types import TaskRow, TestOutcome, Verdict
+from engine.types import CounterfactualOutcome, TaskRow, TestOutcome, Verdict
 
 PACKAGES = ("more-itertools==10.8.0", "sqlparse==0.5.3", "markdown==3.8")
 """Source distributions of the tasks of the set ``packages``; none is the quickstart's."""
 PACKAGE_TASKS = 200
 SCRIPTED_EVERY = 4
 SETS = ("quickstart", "packages", "images")
-EXAMPLES = Path(__file__).parents[1] / ".trainyard" / "examples"
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / ".trainyard" / "examples"
+GRADERS = ("engine/grading", "engine/datasets/testing", "engine/patches")
+"""Folders of the code that decides: what other versions of it found does not count."""
 FORMATS = {"r2e-gym": "r2e_gym.jsonl", "swe-bench": "swe_bench.jsonl"}
 SANDBOX = SandboxConfig(memory_mb=512)
 GRADING = GradingConfig(
@@ -164,10 +169,15 @@ class Bench:
     def __init__(self, home: Path, workers: int) -> None:
         self._path = home / "false_alarms.jsonl"
         self._permits = asyncio.Semaphore(workers)
+        self._graders = graders()
         self.left_out: list[str] = []
         """Tasks of scripts whose logs name no failing test: published parsers end names at white space."""
         lines = self._path.read_text().splitlines() if self._path.exists() else []
-        self.found = {(one["group"], one["task"], one["patch"]): one for one in map(json.loads, lines)}
+        self.found = {
+            (one["group"], one["task"], one["patch"]): one
+            for one in map(json.loads, lines)
+            if one.get("graders") == self._graders
+        }
 
     async def grade(self, subject: Subject) -> None:
         """Grade a task's honest patches that have no good end yet."""
@@ -183,7 +193,7 @@ class Bench:
                 key = (subject.group, subject.row.task.instance_id, honest.name)
                 if key not in self.found or self.found[key]["problem"]:
                     self.found[key] = dict(zip(("group", "task", "patch"), key, strict=True))
-                    self.found[key].update(await _graded(subject, honest))
+                    self.found[key].update(await _graded(subject, honest), graders=self._graders)
                     self._keep(self.found[key])
 
     def _keep(self, found: dict[str, Any]) -> None:
@@ -191,6 +201,15 @@ class Bench:
             file.write(json.dumps(found) + "\n")
         if found["problem"]:
             print(" ".join(found[name] for name in ("problem", "group", "task", "patch", "detail"))[:300])
+
+
+def graders() -> str:
+    """Return a hash of the code that decides."""
+    found = hashlib.sha256()
+    for folder in GRADERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()[:16]
 
 
 async def _files(subject: Subject) -> dict[str, Any]:
@@ -211,6 +230,8 @@ async def _graded(subject: Subject, honest: HonestPatch) -> dict[str, Any]:
         problem = "called tampered"
     elif honest.solves and grade.verdict is not Verdict.PASSED:
         problem = "solution not passed"
+    elif grade.counterfactual is CounterfactualOutcome.FLAKY:
+        problem = "called flaky"
     elif grade.verdict is Verdict.INFRA_ERROR:
         problem = "not graded"
     return {
@@ -244,6 +265,7 @@ def summary(found: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def show(result: dict[str, Any]) -> None:
     """Print the counts and the problems."""
     print(f"left out: {', '.join(result['left_out']) or 'none'}")
+    print(f"sets without tasks: {', '.join(result['sets_without_tasks']) or 'none'}")
     for name, group in result["groups"].items():
         print(f"{name:<24}{group['tasks']:>5} tasks {group['gradings']:>6} gradings  {group['verdicts']}")
         print(f"{'':<24}passed: {group['counterfactual_of_passed']}; problems: {group['problems'] or 'none'}")
@@ -254,15 +276,18 @@ def show(result: dict[str, Any]) -> None:
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Grade what has not been graded yet and return the summary."""
     bench = Bench(options.home, options.workers)
-    tasks = [
-        asyncio.create_task(bench.grade(subject))
-        async for subject in subjects(options.home, options.sets, options.tasks)
-    ]
+    found = [subject async for subject in subjects(options.home, options.sets, options.tasks)]
+    tasks = [asyncio.create_task(bench.grade(subject)) for subject in found]
     for count, task in enumerate(asyncio.as_completed(tasks), start=1):
         await task
         if count % 10 == 0:
             print(f"  {count} of {len(tasks)} rows", flush=True)
-    return {**summary(bench.found.values()), "left_out": sorted(bench.left_out)}
+    graded = {subject.group.partition(",")[0] for subject in found}
+    return {
+        **summary(bench.found.values()),
+        "left_out": sorted(bench.left_out),
+        "sets_without_tasks": sorted(set(options.sets) - graded),
+    }
 
 
 def main() -> None:
