@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from engine.errors import DatasetError
 from engine.events import health
+from engine.files import replace_folder
 from engine.types import Task, TaskAnswer, TaskRow
 
 FORMAT = 1
@@ -153,16 +154,13 @@ def swap_in(staging: Path, target: Path) -> None:
     if not target.exists():
         staging.rename(target)
         return
-    retired = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
     with health.locked(target):
         for name in health.KEPT:
             if (target / name).is_dir():
                 shutil.copytree(target / name, staging / name, copy_function=os.link)
             elif (target / name).exists():
                 shutil.copy2(target / name, staging / name)
-        target.rename(retired / "old")
-        staging.rename(target)
-    shutil.rmtree(retired)
+        replace_folder(staging, target)
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from engine.build_contexts import PREFIX
 from engine.errors import ImageError
+from engine.files import replace_folder
 
 BASE_FOLDERS = frozenset(
     (
@@ -150,7 +151,7 @@ def build_image(
         kept = {target: _relative(home, source) for target, source in (binds or {}).items()}
         description = {"workdir": workdir, "env": dict(env or {}), "binds": kept}
         (staging / "image.json").write_text(json.dumps(description, indent=2, sort_keys=True))
-        _swap(staging, folder)
+        replace_folder(staging, folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -172,13 +173,3 @@ def _give_away(folder: Path) -> None:
     for parent, _, names in os.walk(folder):
         for path in (parent, *(os.path.join(parent, name) for name in names)):
             os.chown(path, OWNER, OWNER, follow_symlinks=False)
-
-
-def _swap(staging: Path, folder: Path) -> None:
-    if not folder.exists():
-        staging.rename(folder)
-        return
-    old = Path(tempfile.mkdtemp(prefix=".old-", dir=folder.parent))
-    folder.rename(old / "image")
-    staging.rename(folder)
-    shutil.rmtree(old)

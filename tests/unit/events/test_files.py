@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.files import atomic_write
+from engine.files import atomic_write, replace_folder
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -35,3 +35,43 @@ def test_writers_at_the_same_time_do_not_mix(tmp_path: Path) -> None:
         list(threads.map(lambda text: atomic_write(path, text), texts * 5))
     assert path.read_text() in texts
     assert list(tmp_path.iterdir()) == [path]
+
+
+def folder(path: Path, content: str) -> Path:
+    path.mkdir()
+    (path / "a").write_text(content)
+    return path
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_folder_replaces_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+) -> None:
+    if not exchanges:
+        monkeypatch.setattr("engine.files._RENAME_EXCHANGE", 1 << 30)  # a flag that no kernel knows: EINVAL
+    target = folder(tmp_path / "set", "old")
+    replace_folder(folder(tmp_path / ".new", "new"), target)
+    assert (target / "a").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_a_kill_between_two_folders_leaves_one_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleting the old folder is the last step: whoever is killed before has the new one in place."""
+
+    def killed(_path: Path) -> None:
+        raise KeyboardInterrupt
+
+    target, new = folder(tmp_path / "set", "old"), folder(tmp_path / ".new", "new")
+    monkeypatch.setattr("engine.files.shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        replace_folder(new, target)
+    assert ((target / "a").read_text(), (new / "a").read_text()) == ("new", "old")
+
+
+def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path) -> None:
+    target = folder(tmp_path / "set", "old")
+    with pytest.raises(OSError, match="No such file"):
+        replace_folder(tmp_path / "absent", target)
+    assert (target / "a").read_text() == "old"
