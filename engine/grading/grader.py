@@ -198,10 +198,7 @@ class Grader:
         try:
             grade = await self._grade(job)
         finally:
-            if grade.verdict in (
-                Verdict.INFRA_ERROR,
-                Verdict.TEST_TIMEOUT,
-            ):  # the next may find an idle machine
+            if grade.verdict in _OF_THE_MACHINE:
                 del self._verdicts[key]
             # Verdicts are kept as long as the run; a whole log is megabytes.
             future.set_result(replace(grade, whole_log=b""))

@@ -41,6 +41,8 @@ _RUNNER = frozenset(
 )  # fmt: skip
 _ROOTS = frozenset({"src", "lib", "python"})
 """Folders that projects put on the import path besides their root."""
+_PYTHON = (".py", ".pyi", ".pyx", ".so")
+_LOADED = (".py", ".so", ".pyc")
 _SUSPICIOUS = re.compile(
     r"os\._exit|_pytest\b|import pluggy|pytest\.(?:skip|exit|hookimpl)|pytest_(?:runtest|collection|session)"
     r"|TestReport|sys\.settrace|sitecustomize|PYTEST_ADDOPTS|PYTEST_CURRENT_TEST|/proc/self|atexit\.register"
@@ -82,7 +84,7 @@ class PatchFilter:
         self._shipped = {
             folder for folder in map(innermost_test_folder, self._gold) if may_be_shipped(folder)
         } - folders_of_tests
-        self._packages = frozenset(map(_import_place, self._gold))
+        self._packages = frozenset(map(_package_of, self._gold)) - {()}
         tests = self._tests | self._hidden
         self._tests_outside = not self._gold and bool(tests) and all(path.startswith("/") for path in tests)
         self._test_folders = {parent for test in self._tests | self._hidden for parent in _parents(test)}
@@ -101,7 +103,7 @@ class PatchFilter:
 
     def admit(self, before: Tree, changes: Changes) -> FilteredPatch:
         """Split the changes of a patch into graded and left-out ones."""
-        packages = frozenset(_import_place(path) for path in before if path.endswith(".py"))
+        packages = frozenset(map(_package_of, before)) - {()}
         kinds = {
             path: self._kind(path, before.get(path), changes.files.get(path), packages)
             for path in changes.paths
@@ -152,7 +154,7 @@ class PatchFilter:
             path: as ``path_below`` returns it for the workdir.
             old: the file before; None where there is none.
             new: the file after; None where it is deleted.
-            packages: packages that the tree has, as ``_import_place`` names them.
+            packages: packages of files that the tree has, as ``_package_of`` names them.
         """
         if self._is_hidden(path):
             return FindingKind.TESTS_EDITED
@@ -180,8 +182,8 @@ class PatchFilter:
 
     def _extends(self, path: PurePosixPath, packages: frozenset[tuple[str, ...]]) -> bool:
         """Return whether a new file belongs to a package of the product, whatever that is called."""
-        place = _import_place(str(path))
-        return place in self._packages or (place in packages and path.name != "__init__.py")
+        package = _package_of(str(path))
+        return package in self._packages or (package in packages and path.name != "__init__.py")
 
     def _is_shipped(self, path: str) -> bool:
         """Return whether a file is a helper of tests that the product ships, as the gold patch shows."""
@@ -220,18 +222,23 @@ def _replaces_tests(path: PurePosixPath, new: FileState) -> bool:
 
 
 def _import_place(path: str) -> tuple[str, ...]:
-    """Return the module or package that a path belongs to, behind its import root where that is a folder."""
+    """Return the parts of a path, its import root first (empty where that is the top folder)."""
     parts = PurePosixPath(path).parts
-    count = 2 if len(parts) > 1 and parts[0] in _ROOTS else 1
-    return (*parts[: count - 1], *(part.partition(".")[0] for part in parts[count - 1 : count]))
+    return parts if len(parts) > 1 and parts[0] in _ROOTS else ("", *parts)
+
+
+def _package_of(path: str) -> tuple[str, ...]:
+    """Return import root and name of the package that a Python file lies in; nothing for other files."""
+    place = _import_place(path)
+    return place[:2] if len(place) > 2 and path.endswith(_PYTHON) else ()
 
 
 def _shadows(path: PurePosixPath, new: FileState | None) -> bool:
     """Return whether a new file or link at an import root would shadow the standard library or the runner."""
     is_link = new is not None and stat.S_ISLNK(new.mode)
-    if path.suffix not in (".py", ".so", ".pyc") and not is_link:
+    if path.suffix not in _LOADED and not is_link:
         return False
-    top = _import_place(str(path))[-1]
+    top = _import_place(str(path))[1].partition(".")[0]
     return top in sys.stdlib_module_names or top in _RUNNER
 
 

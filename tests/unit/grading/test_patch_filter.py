@@ -72,6 +72,18 @@ def test_packages_of_the_product_may_be_called_like_others() -> None:
     assert left_out(others, gold_patch=gold) == tuple(sorted(others))
 
 
+def test_files_that_only_share_a_name_with_the_gold_patch_shadow_as_others_do() -> None:
+    gold = new_file("coverage.xml", "") + new_file("types.py", "") + new_file("tox/notes.txt", "")
+    paths = ["coverage.py", "types/__init__.py", "tox/a.py", "types.so"]
+    assert left_out(paths, gold_patch=gold) == tuple(sorted(paths))
+
+
+def test_a_module_is_no_part_of_a_folder_of_its_name() -> None:
+    before = {path: FileState(0o100644, b"") for path in ("platform/build.py", "src/code/x.py")}
+    files = {path: FileState(0o100644, b"x = 1\n") for path in ("platform.py", "src/code.py", *before)}
+    assert PatchFilter(task()).admit(before, Changes(files, ())).left_out == ("platform.py", "src/code.py")
+
+
 def test_packages_that_the_tree_has_may_grow() -> None:
     before = {"src/calendar/utils.py": FileState(0o100644, b"")}
     files = {
