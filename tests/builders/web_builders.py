@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
+from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.db.models import Model
-from django.test import Client
+from django.test import AsyncClient, Client
 
 from tests.builders.event_builders import Stream
 from webapp.models import (
@@ -44,6 +46,19 @@ def make_user(name: str, role: Role | None) -> User:
 def sign_in(client: Client, username: str, password: str = PASSWORD) -> bool:
     """Sign in by the login page; returns whether it led on."""
     return client.post("/login/", {"username": username, "password": password}).status_code == 302
+
+
+def streamed(user: User, address: str, given: Mapping[str, str]) -> list[bytes]:
+    """The parts of a download as an asynchronous server sends it; none is read before it is sent."""
+
+    async def read() -> list[bytes]:
+        reader = AsyncClient()
+        await reader.aforce_login(user)
+        response = await reader.get(address, given)
+        assert vars(response)["is_async"]
+        return [part async for part in cast(Any, response)]
+
+    return async_to_sync(read)()
 
 
 def make_run(**overrides: Any) -> Run:

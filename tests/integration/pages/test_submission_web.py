@@ -10,22 +10,20 @@ from collections.abc import Callable, Mapping
 from errno import ENOSPC
 from html import unescape
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 import yaml
-from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import connection
-from django.test import AsyncClient, Client
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from engine.evaluation.submission_checks import check_submission
 from tests.builders.evaluation_builders import FIRST, end_evaluation, evaluate, evaluated, scored
 from tests.builders.event_builders import Stream, ref
 from tests.builders.page_builders import make_dataset
-from tests.builders.web_builders import launched, make_run, make_user, post
+from tests.builders.web_builders import launched, make_run, make_user, post, streamed
 from webapp.models import Run, TokenBlob
 from webapp.permissions import Role
 from webapp.selectors.rollout.attempts import Point
@@ -46,17 +44,8 @@ def client(role: Role) -> Client:
 
 
 def downloaded(role: Role, address: str, given: Mapping[str, str]) -> tuple[str, dict[str, bytes]]:
-    """An archive as an asynchronous server sends it: in several parts, none of which is read before."""
     user = User.objects.filter(username=role.value).first() or make_user(role.value, role)
-
-    async def read() -> list[bytes]:
-        reader = AsyncClient()
-        await reader.aforce_login(user)
-        response = await reader.get(address, given)
-        assert vars(response)["is_async"]
-        return [part async for part in cast(Any, response)]
-
-    parts = async_to_sync(read)()
+    parts = streamed(user, address, given)
     assert len(parts) > 5
     return unpacked(b"".join(parts))
 

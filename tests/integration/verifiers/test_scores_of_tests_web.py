@@ -20,7 +20,7 @@ from tests.builders.evaluation_builders import FIRST, evaluated, rollout, scored
 from tests.builders.event_builders import Stream, ref
 from tests.builders.html_regions import inner_html
 from tests.builders.page_builders import make_dataset
-from tests.builders.web_builders import launched, make_user, post, snapshot
+from tests.builders.web_builders import launched, make_user, post, snapshot, streamed
 from webapp.models import ExaminedTest, Run, Score, Task
 from webapp.permissions import Role
 from webapp.selectors.dataset import datasets as dataset_reads
@@ -172,10 +172,12 @@ def test_regression_tests_alone_select_in_reports_and_submissions() -> None:
     best = {curve["rule"]: curve["points"][-1]["rate"] for curve in report["curves"]}
     assert (best["eb"], best["hybrid"]) == (0.0, 0.0), "rollout 2 passes most, and is not resolved"
     assert "regression tests alone" in client.get(f"/{point}/").content.decode()
-    client.force_login(make_user("o", Role.OPERATOR))
+    operator = make_user("o", Role.OPERATOR)
+    client.force_login(operator)
     for rule in ("eb", "hybrid"):
         params = {"rule": rule, "tests": tests.pk, "verifier": judge.pk}
-        submitted = zipfile.ZipFile(io.BytesIO(client.get(f"{address}/submission", params).content))
+        content = b"".join(streamed(operator, f"{address}/submission", params))
+        submitted = zipfile.ZipFile(io.BytesIO(content))
         (name,) = (name for name in submitted.namelist() if name.endswith("all_preds.jsonl"))
         assert json.loads(submitted.read(name).splitlines()[0])["model_patch"] == "b", "of rollout 2"
         page = client.get(f"/{point}/submission/", {**params, "check": "on"})

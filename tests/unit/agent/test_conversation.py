@@ -204,6 +204,6 @@ def test_full_prompt_names_every_tool_and_its_format() -> None:
 
 def test_prompt_hashes_tell_prompts_apart() -> None:
     prompts = [load_prompt(name, f) for name in prompt_names() for f in ("xml", "native")]
-    assert len({prompt.content_hash for prompt in prompts}) == len(prompts) == 14
+    assert len({prompt.content_hash for prompt in prompts}) == len(prompts) == 16
     with pytest.raises(ConfigError, match="known: compact_v1, deepswe_r2e_v1, deepswe_rllm_v1, deepswe_v1"):
         load_prompt("../compact_v1", "xml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ CONFIG = TrainerConfig(lora_rank=3, lora_alpha=6.0)
 LENGTHS = (11, 8)
 IDS = torch.randint(5, 300, (sum(LENGTHS),), generator=torch.Generator().manual_seed(0))
 CPU = torch.device("cpu")
+WITH_EXPERTS = ("qwen3_moe", "gpt_oss", "glm4_moe")
 
 
 def build(family: str, dtype: torch.dtype = torch.float32) -> LanguageModel:
@@ -73,6 +75,8 @@ def logits(model: LanguageModel) -> Tensor:
 def test_peft_opens_the_exported_adapters_and_transformers_the_merged_model(
     family: str, tmp_path: Path
 ) -> None:
+    # In float64, as processors round differently; grouped products of experts have float32 at most.
+    dtype = torch.float32 if family in WITH_EXPERTS else torch.float64
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -86,11 +90,12 @@ def test_peft_opens_the_exported_adapters_and_transformers_the_merged_model(
     with disabled(model):
         assert torch.equal(hidden(model), start)
     assert (logits(model) - ours).abs().max() == 0
+    ours = logits(deepcopy(model).to(dtype))
 
     weights = {name: weight.detach() for name, weight in adapter_parameters(model).items()}
     save_adapters(tmp_path / "adapter", weights, CONFIG, target_names(model), str(folder))
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    adapted = PeftModel.from_pretrained(theirs, str(tmp_path / "adapter"))
+    adapted = PeftModel.from_pretrained(theirs, str(tmp_path / "adapter")).to(dtype)
     assert (logits_of_transformers(adapted) - ours).abs().max() <= 1e-5 * ours.abs().max()
     assert not any(
         "_orig_mod" in n or "base_layer" in n
@@ -99,7 +104,7 @@ def test_peft_opens_the_exported_adapters_and_transformers_the_merged_model(
 
     merged = PretrainedModel(build_causal(tiny_config(family), seed=2))
     load_weights(merged, merged, added(open_weights(folder, merged), model), CPU)
-    assert (logits(merged) - ours).abs().max() <= 1e-5 * ours.abs().max()
+    assert (logits(merged.to(dtype)) - ours).abs().max() <= 1e-5 * ours.abs().max()
 
 
 def test_targets_of_a_family_of_all_and_by_name() -> None:
