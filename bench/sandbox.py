@@ -2,8 +2,8 @@
 
 Each command is ``/bin/sh -c true``. Bars apply to one sandbox on an idle two-core machine, and to 64
 concurrent ones; the load at the start of the measurement is part of the result. ``start`` begins from
-nothing; ``start, warm`` takes what the default settings start ahead of demand: single sandboxes when a spare
-is ready, and eight of each of eight images at once. Run: ``python -m bench.sandbox [--quick]
+nothing; ``start, warm`` takes what the default settings start ahead of demand: single sandboxes, and eight
+of each of eight images at once. Run: ``python -m bench.sandbox [--quick]
 [--as-if-idle]``; results go to ``bench/results/sandbox.json``.
 """
 
@@ -116,10 +116,11 @@ async def warm_starts(
 
     single: list[float] = []
     for _ in range(15 if quick else 60):
-        async with sandboxes(backend, 1, images[:1]) as ((box, seconds),):
-            if box.startup.warm:
-                single.append(seconds)
+        await backend.prepare({images[0]: 1})
         await ready(1)
+        async with sandboxes(backend, 1, images[:1]) as ((box, seconds),):
+            assert box.startup.warm
+            single.append(seconds)
     rows = [row("start, warm", 1, single, bars.get(1))]
     each = 1 if quick else 8
     crowds: list[float] = []

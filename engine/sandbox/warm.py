@@ -1,4 +1,4 @@
-"""Pool of sandboxes started ahead of demand: the next batch's images, and spares of the images in use.
+"""Pool of sandboxes started ahead of demand: those of the next batch's images.
 
 ``prepare`` sets the wanted kinds; missing sandboxes are started within the room that is left, those of other
 kinds are removed. Opening a sandbox takes a warm one if there is one, or waits for one that is starting. No
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +26,8 @@ if TYPE_CHECKING:  # local sandboxes run without pydantic
     from engine.config.kubernetes import KubernetesConfig
     from engine.config.sandbox import DockerConfig, LocalConfig, SandboxConfig
 
-_GRACE_S = 60.0
+_GRACE_S = 600.0
+"""Time added to the lifetime of a warm sandbox, which begins before its start, seconds."""
 _ROOM_S = 30.0
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -43,6 +45,13 @@ class WarmSettings:
     """Maximum number of warm sandboxes starting at once."""
     limits: SandboxLimits
     run_id: str
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return the settings of a backend that starts no sandboxes ahead of demand."""
+        return cls(
+            per_image=0, idle_s=0.0, max_live=sys.maxsize, at_once=1, limits=SandboxLimits(), run_id=""
+        )
 
     @classmethod
     def of(
@@ -80,13 +89,14 @@ class WarmSource(Generic[T]):
     """A backend's side of its warm pool; ``T`` is a started sandbox that nobody uses yet."""
 
     launch: Callable[[SandboxSpec], Coroutine[Any, Any, T]]
-    """Starts a sandbox; nothing of it remains after a failure or a cancellation. Raises SandboxError."""
+    """Starts a sandbox; before it first waits it is counted. Nothing of it remains after a failure or a
+    cancellation. Raises SandboxError."""
     discard: Callable[[T], asyncio.Task[None]]
     """Removes a sandbox in the background; safe to call twice."""
     usable: Callable[[T], bool]
     """Returns whether a started sandbox still runs."""
-    room: Callable[[], int]
-    """Returns the number of sandboxes that may be started ahead of demand now."""
+    existing: Callable[[], int]
+    """Returns the number of the backend's sandboxes, warm ones included, until their removal has ended."""
 
 
 @dataclass(slots=True)
@@ -110,6 +120,8 @@ class WarmPool(Generic[T]):
         self._source = source
         self.settings = settings
         self._shelves: dict[Hashable, _Shelf[T]] = {}
+        self._expected: set[Callable[[], None]] = set()
+        self._requested = 0
         self._room = asyncio.Event()
         self._filler: asyncio.Task[None] | None = None
 
@@ -136,11 +148,28 @@ class WarmPool(Generic[T]):
                 del self._shelves[kind]
         self._refill()
 
-    def keep_spare(self, kind: Hashable, spec: SandboxSpec) -> None:
-        """Keep at least one sandbox of a kind in use ready; returns at once."""
-        shelf = self._shelves.setdefault(kind, _Shelf(spec))
-        shelf.wanted = max(shelf.wanted, min(1, self.settings.per_image))
-        self._refill()
+    @contextlib.contextmanager
+    def requesting(self) -> Iterator[None]:
+        """Start no warm sandboxes while a requested one starts."""
+        self._requested += 1
+        try:
+            yield
+        finally:
+            self._requested -= 1
+            self.room()
+
+    @contextlib.contextmanager
+    def expecting(self) -> Iterator[Callable[[], None]]:
+        """Count a sandbox that does not exist yet; yield a function to call when it is among the existing."""
+
+        def arrived() -> None:
+            self._expected.discard(arrived)
+
+        self._expected.add(arrived)
+        try:
+            yield arrived
+        finally:
+            arrived()
 
     async def take(self, kind: Hashable) -> T | None:
         """Return a warm sandbox of a kind, which is the caller's from then on; None when there is none."""
@@ -156,6 +185,8 @@ class WarmPool(Generic[T]):
             except asyncio.CancelledError:
                 shelf.starts.append(start)
                 shelf.wanted += 1
+                if self._shelves.get(kind) is not shelf:  # nobody wants its kind any more
+                    self._give_back(shelf, start)
                 raise
             if self._source.usable(started):
                 return started
@@ -171,8 +202,8 @@ class WarmPool(Generic[T]):
         return None
 
     async def make_room(self) -> None:
-        """Remove a warm sandbox, if there is one, and wait, with a time limit, until it is gone."""
-        if (removal := self.give_way()) is not None:
+        """Beyond ``max_live``, remove a warm sandbox and wait, with a time limit, until it is gone."""
+        if self._left() < 0 and (removal := self.give_way()) is not None:
             await asyncio.wait((removal,), timeout=_ROOM_S)
 
     def room(self) -> None:
@@ -205,13 +236,16 @@ class WarmPool(Generic[T]):
             self._forget_the_failed()
             shelf = next((one for one in self._shelves.values() if len(one.starts) < one.wanted), None)
             starting = self.count - self.idle
-            if shelf is None or starting >= self.settings.at_once or self._source.room() <= 0:
+            if shelf is None or starting >= self.settings.at_once or self._requested or self._left() <= 0:
                 await self._room.wait()
                 continue
             start = asyncio.get_running_loop().create_task(self._source.launch(shelf.spec))
             shelf.starts.append(start)
             start.add_done_callback(partial(self._started, shelf))
             await asyncio.sleep(0)  # lets the source count it
+
+    def _left(self) -> int:
+        return self.settings.max_live - self._source.existing() - len(self._expected)
 
     def _forget_the_failed(self) -> None:
         for shelf in self._shelves.values():

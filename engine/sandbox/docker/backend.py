@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Hashable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,10 +90,8 @@ class DockerBackend:
         self._leftovers: list[Container] = []
         self._background: set[asyncio.Task[None]] = set()
         self._facts: dict[str, Any] = {}
-        self._settings = warm
+        self._settings = warm or WarmSettings.none()
         self._warm: WarmPool[Container] | None = None
-        self._requested = 0
-        """Requested sandboxes that have not started yet."""
 
     @contextlib.asynccontextmanager
     async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
@@ -112,11 +110,10 @@ class DockerBackend:
         for name, result in zip(images, found, strict=True):
             if isinstance(result, BaseException):
                 _log.warning("image could not be prepared", image=name, error=str(result))
-            elif warm is not None:
+            else:
                 spec = warm.settings.wanted(name)
                 kinds[_kind(spec, result[0])] = (warm.settings.ahead_of(spec), images[name])
-        if warm is not None:
-            warm.prepare(kinds)
+        warm.prepare(kinds)
 
     async def reap(self, *, run_id: str | None = None) -> int:
         """See ``SandboxBackend.reap``. Raises SandboxError when the daemon does not answer."""
@@ -156,18 +153,11 @@ class DockerBackend:
             nonlocal pulled
             image, seconds = await self.images.ensure(spec.image)
             pulled += seconds
-            self._requested += 1
             try:
-                container = await self._take(spec, image)
-                ahead = container is not None
-                if container is None:
-                    async with await self._place():
-                        container = await self._start_once(spec, image)
+                container, ahead = await self._obtain(spec, image)
             except ImageRemovedError:
                 self.images.forget(spec.image)
                 raise
-            finally:
-                self._requested -= 1
             sandbox = await self._hand_out(container, spec, image, ahead=ahead)
             node, took = str(self._facts.get("Name", "")), time.monotonic() - began - pulled
             sandbox.startup = Startup(node=node, pull=pulled, start=took, warm=ahead)
@@ -182,6 +172,17 @@ class DockerBackend:
             text = f"sandbox of image '{spec.image}' did not start in {_ATTEMPTS} attempts: {error}"
             raise SandboxStartError(text) from error
 
+    async def _obtain(self, spec: SandboxSpec, image: DockerImage) -> tuple[Container, bool]:
+        """Return a started container, and whether it was started ahead of demand."""
+        warm = self._warm_pool()
+        with warm.requesting():
+            if (container := await warm.take(_kind(spec, image))) is not None:
+                return container, True
+            with warm.expecting() as arrived:
+                await warm.make_room()
+                async with await self._place():
+                    return await self._start_once(spec, image, arrived), False
+
     async def _place(self) -> asyncio.Semaphore:
         """Return the semaphore of container creations: a daemon hangs under hundreds at once."""
         loop = asyncio.get_running_loop()
@@ -192,11 +193,14 @@ class DockerBackend:
                 self._loop, self._places, self._watch = loop, asyncio.Semaphore(count), None
         return self._places
 
-    async def _start_once(self, spec: SandboxSpec, image: DockerImage, *, warm: bool = False) -> Container:
+    async def _start_once(
+        self, spec: SandboxSpec, image: DockerImage, arrived: Callable[[], None], *, warm: bool = False
+    ) -> Container:
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         entry = LedgerEntry.of_this_process(sandbox_id, spec)
         self.ledger.write(entry)
         container = self._containers[sandbox_id] = Container(self.daemon, self.ledger, entry, spec)
+        arrived()
         if warm:  # labels cannot be changed when it is taken: its deadline is that of the ledger
             spec = replace(spec, limits=replace(spec.limits, lifetime_s=_LABELLED_S))
         async with self._freed_on_failure(container, spec):
@@ -224,8 +228,6 @@ class DockerBackend:
                 container.become(spec)
             stamps = await list_tree(container.client, spec.workdir)
         self._enter(container)
-        if (warm := self._warm_pool()) is not None:
-            warm.keep_spare(_kind(spec, image), warm.settings.ahead_of(spec))
         inside = {name: value for name, value in container.env.items() if name not in _NOT_THE_IMAGES}
         return AgentSandbox(
             container.entry.id,
@@ -239,34 +241,22 @@ class DockerBackend:
 
     # --- warm sandboxes ----------------------------------------------------------------------------
 
-    def _warm_pool(self) -> WarmPool[Container] | None:
-        if self._warm is None and self._settings is not None and self._settings.per_image:
+    def _warm_pool(self) -> WarmPool[Container]:
+        if self._warm is None:
             source = WarmSource(
-                launch=self._launch, discard=self._discard, usable=lambda one: one.usable, room=self._room
+                launch=self._launch,
+                discard=self._discard,
+                usable=lambda one: one.usable,
+                existing=lambda: len(self._containers),
             )
             self._warm = WarmPool(source, self._settings)
         return self._warm
 
-    async def _take(self, spec: SandboxSpec, image: DockerImage) -> Container | None:
-        """Return a warm container; None when there is none, with room for a new one."""
-        warm = self._warm_pool()
-        if warm is None:
-            return None
-        container = await warm.take(_kind(spec, image))
-        if container is None and len(self._containers) >= warm.settings.max_live:
-            await warm.make_room()
-        return container
-
     async def _launch(self, spec: SandboxSpec) -> Container:
-        image, _ = await self.images.ensure(spec.image)
-        async with await self._place():
-            return await self._start_once(spec, image, warm=True)
-
-    def _room(self) -> int:
-        """Return the room for warm sandboxes; there is none while requested ones start."""
-        if self._settings is None or self._requested:
-            return 0
-        return self._settings.max_live - len(self._containers)
+        with self._warm_pool().expecting() as arrived:
+            image, _ = await self.images.ensure(spec.image)
+            async with await self._place():
+                return await self._start_once(spec, image, arrived, warm=True)
 
     def _discard(self, container: Container) -> asyncio.Task[None]:
         return self._in_background(self._free(container, container.end()))

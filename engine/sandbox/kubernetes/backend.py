@@ -194,17 +194,17 @@ class KubernetesBackend:
             await api.close()
             raise
         fleet = Fleet(self.config, api, lease, room=lambda: warm.room())
-        warm = WarmPool(_warm_pods(fleet, self.config), self._warm)
+        warm = WarmPool(_warm_pods(fleet), self._warm)
         informer = asyncio.get_running_loop().create_task(fleet.informer.run())
         return _Session(api, lease, fleet, warm, informer)
 
 
-def _warm_pods(fleet: Fleet, config: SandboxConfig) -> WarmSource[Pod]:
+def _warm_pods(fleet: Fleet) -> WarmSource[Pod]:
     return WarmSource(
         launch=partial(fleet.launch, warm=True),
         discard=fleet.remove,
         usable=lambda pod: not pod.failed and not pod.ending,
-        room=lambda: config.max_live - len(fleet.pods) - fleet.reserved,
+        existing=lambda: len(fleet.pods) + fleet.reserved,
     )
 
 

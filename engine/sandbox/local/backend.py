@@ -15,7 +15,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,13 +71,11 @@ class LocalBackend:
         self._spawner: SpawnClient | None = None
         self._spawner_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._trees: dict[tuple[object, ...], ImageTree] = {}
-        self._settings = warm
+        self._settings = warm or WarmSettings.none()
         self._warm: WarmPool[Processes] | None = None
         self._existing: set[str] = set()
         """Sandboxes from before their start until they have ended."""
-        self._requested = 0
-        """Requested sandboxes that have not started yet."""
-        self._endings: set[asyncio.Task[None]] = set()
+        self._endings: dict[str, asyncio.Task[None]] = {}
 
     @contextlib.asynccontextmanager
     async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
@@ -97,8 +95,6 @@ class LocalBackend:
     async def prepare(self, images: Mapping[str, int]) -> None:
         """Start up to ``warm_per_image`` sandboxes of each image; see ``SandboxBackend.prepare``."""
         warm = self._warm_pool()
-        if warm is None:
-            return
         kinds: dict[Hashable, tuple[SandboxSpec, int]] = {}
         for name, count in images.items():
             try:
@@ -125,23 +121,18 @@ class LocalBackend:
         warm, self._warm = self._warm, None
         for processes in await warm.close() if warm is not None else ():
             self._discard(processes)
-        await asyncio.gather(*self._endings)
+        await asyncio.gather(*self._endings.values())
 
     async def _obtain(self, spec: SandboxSpec, image: Image, began: float) -> AgentSandbox:
         """Return a warm sandbox, or a new one."""
-        kind, warm = _kind(spec, image), self._warm_pool()
-        self._requested += 1
-        try:
-            processes = await self._take(warm, kind, spec) if warm is not None else None
+        warm = self._warm_pool()
+        with warm.requesting():
+            processes = await self._take(warm, _kind(spec, image), spec)
             ahead = processes is not None
             if processes is None:
-                if warm is not None and len(self._existing) >= warm.settings.max_live:
+                with warm.expecting() as arrived:
                     await warm.make_room()
-                processes = await self._start(spec, image)
-        finally:
-            self._requested -= 1
-        if warm is not None:
-            warm.keep_spare(kind, warm.settings.ahead_of(spec))
+                    processes = await self._start(spec, image, arrived)
         startup = Startup(node=socket.gethostname(), start=time.monotonic() - began, warm=ahead)
         return self._hand_out(processes, spec, image, startup)
 
@@ -171,29 +162,28 @@ class LocalBackend:
             end=partial(self._end, processes),
         )
 
-    def _warm_pool(self) -> WarmPool[Processes] | None:
-        if self._warm is None and self._settings is not None and self._settings.per_image:
+    def _warm_pool(self) -> WarmPool[Processes]:
+        if self._warm is None:
             source = WarmSource(
-                launch=self._launch, discard=self._discard, usable=lambda one: one.usable, room=self._room
+                launch=self._launch,
+                discard=self._discard,
+                usable=lambda one: one.usable,
+                existing=lambda: len(self._existing),
             )
             self._warm = WarmPool(source, self._settings)
         return self._warm
 
     async def _launch(self, spec: SandboxSpec) -> Processes:
-        image = await asyncio.to_thread(load_image, self.home, spec.image)
-        return await self._start_once(spec, image)
-
-    def _room(self) -> int:
-        """Return the room for warm sandboxes; there is none while requested ones start."""
-        if self._settings is None or self._requested:
-            return 0
-        return self._settings.max_live - len(self._existing)
+        with self._warm_pool().expecting() as arrived:
+            image = await asyncio.to_thread(load_image, self.home, spec.image)
+            return await self._start_once(spec, image, arrived)
 
     def _discard(self, processes: Processes) -> asyncio.Task[None]:
-        ending = asyncio.get_running_loop().create_task(self._end(processes))
-        self._endings.add(ending)
-        ending.add_done_callback(self._endings.discard)
-        return ending
+        sandbox = processes.entry.id
+        if sandbox not in self._endings:
+            ending = self._endings[sandbox] = asyncio.get_running_loop().create_task(self._end(processes))
+            ending.add_done_callback(lambda _: self._endings.pop(sandbox))
+        return self._endings[sandbox]
 
     async def _end(self, processes: Processes) -> None:
         await processes.end()
@@ -201,24 +191,24 @@ class LocalBackend:
         if self._warm is not None:
             self._warm.room()
 
-    async def _start(self, spec: SandboxSpec, image: Image) -> Processes:
+    async def _start(self, spec: SandboxSpec, image: Image, arrived: Callable[[], None]) -> Processes:
         start = stamina.AsyncRetryingCaller(attempts=_ATTEMPTS, wait_initial=0.1, wait_jitter=0.1)
         try:
-            return await start.on(SandboxError)(self._start_once, spec, image)
+            return await start.on(SandboxError)(self._start_once, spec, image, arrived)
         except SandboxError as error:
             raise SandboxStartError(f"sandbox of image '{image.name}' did not start: {error}") from error
 
-    async def _start_once(self, spec: SandboxSpec, image: Image) -> Processes:
+    async def _start_once(self, spec: SandboxSpec, image: Image, arrived: Callable[[], None]) -> Processes:
         copies = self.copies
         try:
-            return await self._spawn(spec, image)
+            return await self._spawn(spec, image, arrived)
         except _NoOverlayError:
             if copies:
                 raise
         self.copies = True
-        return await self._spawn(spec, image)
+        return await self._spawn(spec, image, arrived)
 
-    async def _spawn(self, spec: SandboxSpec, image: Image) -> Processes:
+    async def _spawn(self, spec: SandboxSpec, image: Image, arrived: Callable[[], None]) -> Processes:
         spawner = await self._live_spawner()
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         groups = self.groups.plan(sandbox_id) if self.groups is not None else ()
@@ -227,6 +217,7 @@ class LocalBackend:
         os.set_blocking(errors, False)
         processes = Processes(spawner, self.ledger, entry, errors)
         self._existing.add(sandbox_id)
+        arrived()
         ours, theirs = socket.socketpair()
         writer: asyncio.StreamWriter | None = None
         try:

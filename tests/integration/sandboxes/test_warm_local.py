@@ -100,7 +100,7 @@ async def test_a_request_gets_a_sandbox_that_was_started_ahead_and_never_used(ba
     ahead = {entry.id: entry for entry in backend.ledger.entries()}
     assert {(entry.run_id, entry.name) for entry in ahead.values()} == {("warm-run", "warm")}
     seen = set()
-    for _ in range(3):
+    for _ in range(2):
         async with backend.open(replace(SPEC, env={"COLOUR": "red"})) as box:
             assert box.startup.warm
             seen.add(box.id)
@@ -110,8 +110,10 @@ async def test_a_request_gets_a_sandbox_that_was_started_ahead_and_never_used(ba
             left = await box.exec("ls /tmp; cat a.txt; echo $COLOUR", timeout_s=_PATIENCE_S)
             assert left.stdout == b"first\nsecond\nthird\nred\n"
             await box.exec("touch /tmp/mine; echo changed > a.txt", timeout_s=_PATIENCE_S)
-    assert len(seen) == 3
-    assert set(ahead) < seen
+    assert seen == set(ahead)
+    async with backend.open(SPEC) as box:
+        assert not box.startup.warm
+        assert backend.population().existing == 1
 
 
 async def test_two_of_them_share_no_namespace(backend: LocalBackend) -> None:
@@ -129,29 +131,52 @@ async def test_two_of_them_share_no_namespace(backend: LocalBackend) -> None:
     assert not set(ours) & set(theirs)
 
 
-async def test_they_never_take_the_room_of_a_requested_sandbox(backend: LocalBackend, home: Path) -> None:
+@pytest.mark.parametrize("at_once", [1, 4])
+async def test_they_never_take_the_room_of_a_requested_sandbox(home: Path, at_once: int) -> None:
+    settings = replace(SETTINGS, max_live=5, at_once=at_once)
+    backend = LocalBackend(home, warm=settings)
     build_image(home, "another", home / "tree")
-    await backend.prepare({"local:reference": 9, "local:another": 9})
-    await until(lambda: backend.population().idle == SETTINGS.max_live)
-    most = 0
-    async with asyncio.TaskGroup() as group:
-        held = asyncio.Event()
-        opened: list[bool] = []
+    opened: list[bool] = []
+    most: list[int] = []
+    held = asyncio.Event()
 
-        async def hold() -> None:
-            async with backend.open(SPEC) as box:
-                opened.append(box.startup.warm)
-                await held.wait()
+    async def hold() -> None:
+        async with backend.open(SPEC) as box:
+            opened.append(box.startup.warm)
+            await held.wait()
 
-        for _ in range(SETTINGS.max_live):
-            group.create_task(hold())
-        while len(opened) < SETTINGS.max_live:
+    async def watch() -> None:
+        while not held.is_set():
+            most.append(backend.population().existing)
             await asyncio.sleep(0.001)
-            most = max(most, backend.population().existing)
-        await until(lambda: backend.population().existing == SETTINGS.max_live)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(watch())
+        await backend.prepare({"local:another": 2})
+        group.create_task(hold())
+        await until(lambda: len(opened) == 1)
+        await backend.prepare({"local:reference": 9, "local:another": 9})
+        await until(lambda: backend.population().idle == settings.max_live - 1)
+        for _ in range(settings.max_live - 1):
+            group.create_task(hold())
+        await until(lambda: len(opened) == settings.max_live)
+        await until(lambda: backend.population().existing == settings.max_live)
         held.set()
-    assert sorted(opened) == [False] * 3 + [True] * 3
-    assert most <= SETTINGS.max_live
+    assert sorted(opened) == [False] * 4 + [True]
+    assert max(most) == settings.max_live
+    await backend.close()
+    assert list(backend.ledger.entries()) == []
+
+
+async def test_a_claim_that_is_given_up_loses_nothing(backend: LocalBackend) -> None:
+    await backend.prepare({"local:reference": 1})
+    claim = asyncio.create_task(backend.open(SPEC).__aenter__())
+    await until(lambda: backend.population().existing == 1)
+    await backend.prepare({})
+    claim.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claim
+    await until(lambda: backend.population().existing == 0)
 
 
 async def test_unused_ones_are_given_back(home: Path) -> None:

@@ -70,7 +70,7 @@ async def test_pods_that_cannot_be_removed_become_orphans_all_the_same() -> None
     backend = KubernetesBackend(SandboxConfig(backend="kubernetes"))
     informer = asyncio.ensure_future(asyncio.sleep(3600))
     settings = WarmSettings.of(backend.config, backend.config.kubernetes, "r")
-    warm = WarmPool(_warm_pods(fleet, backend.config), settings)
+    warm = WarmPool(_warm_pods(fleet), settings)
     backend._session = _Session(api, lease, fleet, warm, informer)
     removal = fleet.remove(booked(fleet, "sb-1"))
     booked(fleet, "sb-2")
