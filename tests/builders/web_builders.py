@@ -48,7 +48,7 @@ def sign_in(client: Client, username: str, password: str = PASSWORD) -> bool:
     return client.post("/login/", {"username": username, "password": password}).status_code == 302
 
 
-def streamed(user: User, address: str, given: Mapping[str, str]) -> list[bytes]:
+def streamed(user: User, address: str, given: Mapping[str, Any]) -> list[bytes]:
     """The parts of a download as an asynchronous server sends it; none is read before it is sent."""
 
     async def read() -> list[bytes]:
