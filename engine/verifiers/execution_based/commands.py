@@ -28,6 +28,14 @@ def visible_row(row: TaskRow) -> TaskRow:
     return replace(row, answer=answer)
 
 
+def regression_script(row: TaskRow) -> str:
+    """Return the dataset's own script for a task's regression tests; empty where it has none.
+
+    R2E-Gym's variant of SWE-bench brings one (``run_tests_regression``), for runners other than pytest too.
+    """
+    return str(row.answer.metadata.get("run_tests_regression") or "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PytestCommand:
     """Start of pytest in a task's image."""

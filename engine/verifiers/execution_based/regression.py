@@ -1,7 +1,8 @@
 """Regression tests: those of the repository that pass on the untouched tree and touch what candidates change.
 
 A test touches a file if its test file imports it, or if it executes a line of it where the image's pytest can
-record that. All candidates of a task run the same tests, or their numbers of passes could not be compared.
+record that. A dataset's own script says itself which tests it runs; all that pass untouched count. All
+candidates of a task run the same tests, or their numbers of passes could not be compared.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from engine.patches.apply import touched
 from engine.patches.trees import is_plain
 from engine.sandbox.base import Sandbox
 from engine.types import TaskRow
-from engine.verifiers.execution_based.commands import PytestCommand
+from engine.verifiers.execution_based.commands import PytestCommand, regression_script
 from engine.verifiers.execution_based.imports import imported_modules, is_imported, module_names
 from engine.verifiers.execution_based.reports import TestReport
 from engine.verifiers.execution_based.runs import TestRuns, TestSelection
@@ -47,11 +48,14 @@ class RegressionSuite:
     """Test files beyond the limit, which were not tried."""
     signs: tuple[str, ...] = ()
     """Signs of tampering that the untouched repository gives."""
+    script: str = ""
+    """The dataset's own script that runs the tests; empty where pytest runs them."""
 
     @property
     def selection(self) -> TestSelection:
-        """Return the test files to run."""
-        return TestSelection(files=_files(self.tests), signs=self.signs)
+        """Return the tests to run."""
+        files = () if self.script else _files(self.tests)
+        return TestSelection(files=files, signs=self.signs, script=self.script)
 
 
 async def find_regression_tests(
@@ -69,6 +73,13 @@ async def find_regression_tests(
         SandboxError: infrastructure failed in every attempt.
     """
     changed = await asyncio.to_thread(_changed, tuple(patches))
+    if script := regression_script(row):
+        reports = await _untouched(runs, row, TestSelection(files=(), script=script), repeats)
+        tests = _always_passing(reports[0].outcomes, reports)
+        failing = tuple(test for test in reports[0].outcomes if test not in tests)
+        return RegressionSuite(
+            tests=tests, changed=changed, failing=failing, signs=_signs(reports), script=script
+        )
     if not changed:
         return RegressionSuite()
     sources, modules = await runs.inspect(row, _test_files)
@@ -78,22 +89,13 @@ async def find_regression_tests(
     selection = TestSelection(files=tuple(tried[:max_files]))
     if not selection.files:
         return RegressionSuite(changed=changed, untested=changed)
-    reports: list[TestReport] = []
-    for repeat in range(repeats):
-        reports.append(
-            await runs.untouched(row, selection, repeat=repeat, trace=command.traces and repeat == 0)
-        )
-        if not reports[0].outcomes:
-            detail = reports[0].detail or "no test was collected"
-            raise DatasetError(
-                f"task {row.task.instance_id}: the tests of its repository do not run: {detail}"
-            )
+    reports = await _untouched(runs, row, selection, repeats, trace=command.traces)
     touching = {
         test: files
         for test in reports[0].outcomes
         if (files := _touched(test, reports[0], importing, changed))
     }
-    tests = tuple(test for test in touching if all(report.passed((test,)) for report in reports))
+    tests = _always_passing(touching, reports)
     covered = {path for test in tests for path in touching[test]}
     return RegressionSuite(
         tests=tests,
@@ -101,8 +103,31 @@ async def find_regression_tests(
         untested=tuple(path for path in changed if path not in covered),
         failing=tuple(test for test in touching if test not in tests),
         files_left_out=len(tried) - len(selection.files),
-        signs=tuple(dict.fromkeys(sign for report in reports for sign in report.signs)),
+        signs=_signs(reports),
     )
+
+
+async def _untouched(
+    runs: TestRuns, row: TaskRow, selection: TestSelection, repeats: int, *, trace: bool = False
+) -> list[TestReport]:
+    """Return reports of runs on the untouched tree. Raises DatasetError when no test runs."""
+    reports: list[TestReport] = []
+    for repeat in range(repeats):
+        reports.append(await runs.untouched(row, selection, repeat=repeat, trace=trace and repeat == 0))
+        if not reports[0].outcomes:
+            detail = reports[0].detail or "no test was collected"
+            raise DatasetError(
+                f"task {row.task.instance_id}: the tests of its repository do not run: {detail}"
+            )
+    return reports
+
+
+def _always_passing(tests: Iterable[str], reports: Collection[TestReport]) -> tuple[str, ...]:
+    return tuple(test for test in tests if all(report.passed((test,)) for report in reports))
+
+
+def _signs(reports: Iterable[TestReport]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(sign for report in reports for sign in report.signs))
 
 
 def _changed(patches: Collection[str]) -> tuple[str, ...]:

@@ -55,16 +55,21 @@ class TestReport:
         return tuple(test for test in tests if self.outcomes.get(test) is TestOutcome.PASSED)
 
 
-def report_of(evidence: Evidence, known_signs: Collection[str] = ()) -> TestReport:
+def report_of(
+    evidence: Evidence, known_signs: Collection[str] = (), printed: Mapping[str, str] | None = None
+) -> TestReport:
     """Return the report of a run.
 
     Args:
         known_signs: signs of tampering that the untouched repository gives as well.
+        printed: statuses by the name of the test that a parser found in the log, where a runner without a
+            recorder may have run the tests.
     """
-    status, detail = _status(evidence, known_signs)
+    printed = None if evidence.record_wanted else printed
+    status, detail = _status(evidence, known_signs, printed)
     return TestReport(
         status=status,
-        outcomes={} if status is RunStatus.TAMPERED else _outcomes(evidence),
+        outcomes={} if status is RunStatus.TAMPERED else _outcomes(evidence, printed or {}),
         detail=_storable(detail),
         log=_storable(evidence.log[-_LOG_CHARS:]),
         seconds=evidence.seconds,
@@ -90,7 +95,9 @@ def merged(reports: Sequence[TestReport]) -> TestReport:
     )
 
 
-def _status(evidence: Evidence, known_signs: Collection[str]) -> tuple[RunStatus, str]:
+def _status(
+    evidence: Evidence, known_signs: Collection[str], printed: Mapping[str, str] | None
+) -> tuple[RunStatus, str]:
     if evidence.timed_out:
         return RunStatus.TIMED_OUT, evidence.problem
     if evidence.forged:
@@ -101,16 +108,18 @@ def _status(evidence: Evidence, known_signs: Collection[str]) -> tuple[RunStatus
         return RunStatus.NO_REPORT, "the sandbox's disk was full when the tests ended"
     if evidence.problem:
         return RunStatus.NO_REPORT, evidence.problem
+    if printed is not None:
+        return (RunStatus.RAN, "") if printed else (RunStatus.NO_REPORT, "the log names no test")
     if evidence.signed is None and (evidence.record is None or evidence.record.exit_status < 0):
         return RunStatus.NO_REPORT, f"pytest did not come to its end (exit code {evidence.exit_code})"
     return RunStatus.RAN, ""
 
 
-def _outcomes(evidence: Evidence) -> dict[str, TestOutcome]:
+def _outcomes(evidence: Evidence, printed: Mapping[str, str]) -> dict[str, TestOutcome]:
     if evidence.signed is not None:
         found = evidence.signed.outcomes(evidence.signed.ids)
         return {_storable(test): outcome for test, outcome in found.items()}
-    outcomes = evidence.record.outcomes if evidence.record is not None else {}
+    outcomes = evidence.record.outcomes if evidence.record is not None else printed
     return {_storable(test): TestOutcome(outcome.lower()) for test, outcome in outcomes.items()}
 
 

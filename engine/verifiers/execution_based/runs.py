@@ -16,8 +16,11 @@ from typing import TypeVar
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.errors import SandboxError
+from engine.errors import HostileInputError, SandboxError
+from engine.grading.evidence import Evidence, statuses_of
 from engine.grading.execution import NO_OVERLAY, RunExecutor, gather
+from engine.grading.logs import swebench
+from engine.grading.logs.isolated_worker import run_isolated
 from engine.grading.running.placement import PlacementError
 from engine.grading.running.request import RunRequest
 from engine.grading.submission.apply import apply_graded
@@ -47,6 +50,8 @@ class TestSelection:
     """Path → content of those that the repository does not have."""
     signs: tuple[str, ...] = ()
     """Signs of tampering that they give on the untouched repository."""
+    script: str = ""
+    """The dataset's own script that runs them, in place of pytest with ``files``."""
 
 
 class TestRuns:
@@ -184,7 +189,9 @@ class TestRuns:
             if patch.strip() and not changed:
                 left_out = ", ".join(applied.filtered.left_out)
                 return not_run(RunStatus.NO_CHANGE, f"only tests are changed: {left_out}")
-            script = command.script(selection.files, path=path, trace=trace and command.traces)
+            script = selection.script or command.script(
+                selection.files, path=path, trace=trace and command.traces
+            )
             answer = replace(protected.answer, test_command=script, pass_to_pass=_guarded(selection.files))
             request = RunRequest(
                 answer=answer, timeout_s=limit_s, changed=changed, overlay=selection.added or NO_OVERLAY
@@ -195,7 +202,8 @@ class TestRuns:
                 if not error.is_caused_by(f"{row.task.workdir}/{name}" for name in changed):
                     raise
                 return not_run(RunStatus.PATCH_FAILED, str(error))
-        return await asyncio.to_thread(report_of, evidence, selection.signs)
+        printed = await _printed(row, evidence) if selection.script else None
+        return await asyncio.to_thread(report_of, evidence, selection.signs, printed)
 
     async def _stored(self, key: str, make: Callable[[], Awaitable[TestReport]]) -> TestReport:
         async with self._locks.setdefault(key, asyncio.Lock()):
@@ -209,8 +217,16 @@ class TestRuns:
         added = [(path, hashlib.sha256(data).hexdigest()) for path, data in sorted(selection.added.items())]
         box = self._sandbox
         limits = (self._timeout_s, box.memory_mb, box.processes, box.disk_mb)
-        parts = (row.task.id, tree, selection.files, added, selection.signs, limits)
+        parts = (row.task.id, tree, selection.files, added, selection.signs, limits, selection.script)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+async def _printed(row: TaskRow, evidence: Evidence) -> dict[str, str]:
+    """Return the statuses that the row's parser finds in the log; none where it cannot be parsed in time."""
+    try:
+        return await run_isolated(statuses_of, row, swebench.with_newlines(evidence.shown))
+    except HostileInputError:
+        return {}
 
 
 async def _prepared(box: Sandbox, visible: TaskRow) -> str:

@@ -63,6 +63,15 @@ FORGING = patched(
 WORDS_CHANGED = diff_texts("toy/words.py", WORDS, WORDS.replace("loud + mark", "mark + loud"))
 MEAN = "tests/test_numbers.py::TestMean::test_mean"
 POSITIVES = "tests/test_numbers.py::test_positives"
+CANDIDATES = {"good": GOOD, "breaking": BREAKING, "silent": patched("import sys\n\nsys.exit(0)\n")}
+RUNNER = """python3 - <<'END'
+from toy.numbers import clamp, mean
+from toy.words import shout
+tests = {"mean": mean([1, 3]) == 2, "clamp": clamp(5, 0, 10) == 5, "words": bool(shout)}
+for name, passed in tests.items():
+    print(f"test_{name} (numbers.Tests) ... {'ok' if passed else 'FAIL'}")
+END
+"""
 REPRODUCTION = """from toy.numbers import clamp, mean
 
 
@@ -129,6 +138,36 @@ class CountingBackend(LocalBackend):
         if self.refuses:
             raise SandboxStartError("no room")
         return super().open(spec)
+
+
+async def test_a_datasets_own_script_runs_the_regression_tests_of_another_runner(
+    home: Path, own_row: TaskRow
+) -> None:
+    answer = own_row.answer
+    row = replace(
+        own_row,
+        answer=replace(
+            answer,
+            log_parser="parse_log_django",
+            metadata={**answer.metadata, "run_tests_regression": RUNNER},
+        ),
+    )
+    runs = make_runs(home)
+    suite = await find_regression_tests(runs, row, [GOOD, BREAKING])
+    assert suite.tests == ("test_mean (numbers.Tests)", "test_words (numbers.Tests)")
+    assert suite.failing == ("test_clamp (numbers.Tests)",)
+    candidates = [CandidatePatch(trajectory_id=name, patch=patch) for name, patch in CANDIDATES.items()]
+    scores = await score_candidates(runs, row, candidates, suite=suite)
+    assert {name: score.regression_passes for name, score in scores.items()} == {
+        "good": 2,
+        "breaking": 1,
+        "silent": 0,
+    }
+    assert scores["silent"].regression is not None
+    assert scores["silent"].regression.status is RunStatus.NO_REPORT
+    unreadable = replace(row, answer=replace(row.answer, log_parser="parse_log_maven"))
+    with pytest.raises(DatasetError, match="the log names no test"):
+        await find_regression_tests(make_runs(home), unreadable, [GOOD])
 
 
 async def test_regression_tests_pass_untouched_and_touch_what_candidates_change(

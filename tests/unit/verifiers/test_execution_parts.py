@@ -140,6 +140,16 @@ def test_the_ending_of_a_run_is_typed() -> None:
     assert report_of(signed, ["hook replaced"]).status is RunStatus.RAN
 
 
+def test_what_a_log_says_counts_only_where_no_recorder_should_have_seen_it() -> None:
+    found = report_of(Evidence(exit_code=1), printed={"a": "PASSED", "b": "FAILED"})
+    assert found.status is RunStatus.RAN
+    assert found.outcomes == {"a": TestOutcome.PASSED, "b": TestOutcome.FAILED}
+    assert report_of(Evidence(), printed={}).status is RunStatus.NO_REPORT
+    assert report_of(record({"a": "FAILED"}), printed={"a": "PASSED"}).passed(["a"]) == ()
+    unrecorded = report_of(Evidence(record_wanted=True), printed={"a": "PASSED"})
+    assert (unrecorded.status, unrecorded.outcomes) == (RunStatus.NO_REPORT, {})
+
+
 def test_reports_of_files_are_merged() -> None:
     ran = TestReport(status=RunStatus.RAN, outcomes={"a": TestOutcome.PASSED}, seconds=1)
     late = TestReport(status=RunStatus.TIMED_OUT, detail="late", seconds=2)
