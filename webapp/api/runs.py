@@ -291,6 +291,7 @@ class ExaminedTestOut(Schema):
     bad: int
     bad_passed: int
     is_toxic: bool
+    is_misleading: bool
 
 
 class ExaminedTestPage(Schema):

@@ -110,3 +110,8 @@ class ExaminedTest(models.Model):
     def is_toxic(self) -> bool:
         """Return whether every candidate that resolves the task fails a kept test; False without any."""
         return not self.rejection and self.good > 0 and self.good_passed == 0
+
+    @property
+    def is_misleading(self) -> bool:
+        """Return whether it is toxic and another candidate passes it, as R2E-Gym counts toxic tests."""
+        return self.is_toxic and self.bad_passed > 0

@@ -121,6 +121,11 @@ def test_passes_and_written_tests_are_on_the_page_and_in_the_api() -> None:
     assert [(one["index"], one["rejection"], one["is_toxic"]) for one in tests["items"]] == [
         (0, "", False), (1, "", True), (2, "did_not_run", False),
     ]  # fmt: skip
+    assert [one["is_misleading"] for one in tests["items"]] == [False, True, False]
+    assert "1 misleading" in " ".join(page.split())
+    ExaminedTest.objects.filter(run=run, index=1).update(bad_passed=0)
+    page = client.get(f"/runs/{run.pk}/?tab=scores").content.decode()
+    assert "0 misleading" in " ".join(page.split())
 
 
 def test_one_event_at_a_time_stores_the_same_and_later_ones_replace() -> None:

@@ -110,6 +110,8 @@ class TestTotals:
     num_tests: int
     num_kept: int
     num_toxic: int
+    num_misleading: int
+    """Toxic ones that another patch passes."""
 
 
 def test_totals(run_id: int) -> TestTotals:
@@ -122,13 +124,15 @@ def test_totals(run_id: int) -> TestTotals:
         untested=Count("id", filter=Q(regression_tests=0)),
     )
     endings = rows.exclude(regression_status__in=("", "ran")).values_list("regression_status")
+    toxic = Q(rejection="", good__gt=0, good_passed=0)
     tests = (
         current(ExaminedTest, run_id)
         .order_by()
         .aggregate(
             tests=Count("id"),
             kept=Count("id", filter=Q(rejection="")),
-            toxic=Count("id", filter=Q(rejection="", good__gt=0, good_passed=0)),
+            toxic=Count("id", filter=toxic),
+            misleading=Count("id", filter=toxic & Q(bad_passed__gt=0)),
         )
     )
     return TestTotals(
@@ -139,6 +143,7 @@ def test_totals(run_id: int) -> TestTotals:
         num_tests=tests["tests"],
         num_kept=tests["kept"],
         num_toxic=tests["toxic"],
+        num_misleading=tests["misleading"],
     )
 
 
