@@ -44,7 +44,8 @@ class Evidence:
     """Signs of tampering that an honest project's own tests may give as well: changes to the test runner and
     to test files while the tests ran. Those of the gold patch's runs do not count."""
     data_signs: tuple[str, ...] = ()
-    """Such signs of test data that changed while the tests ran; they count only against a reward."""
+    """Such signs of test data and of constants in test files that changed while the tests ran. They count
+    only against a reward, and only where the row has a solution whose runs can show the same."""
     disk_full: bool = False
     """The sandbox had no room left when the tests ended, so that reports may be missing or cut off."""
     signed: TestRun | None = None

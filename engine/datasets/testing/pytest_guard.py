@@ -73,6 +73,8 @@ class Guard:
         self.trust = Trust(workdir, changed)
         self.found: set[str] = set()
         """Findings, one short phrase each."""
+        self.changed: set[str] = set()
+        """Constants of test files that have another value: an honest project's fixtures may do that."""
         # Where the project is pytest itself there is nothing that it may not do: the rest is counterfactual.
         self._is_subject = "pytest" in watched and self.trust.holds(
             str(importlib.import_module("_pytest").__file__)
@@ -134,7 +136,7 @@ class Guard:
         """
         if not self._is_subject:
             self._helpers.expect(tests)
-            self.found |= self._helpers.altered()
+            self._check_helpers()
 
     def check(self) -> None:
         """Compare the runner's names, functions and builtins, and what traces this thread."""
@@ -202,7 +204,7 @@ class Guard:
         if self._is_subject:
             return
         self.check()
-        self.found |= self._helpers.altered()
+        self._check_helpers()
         if config is None:
             return
         for item, collected in self._items:
@@ -214,6 +216,11 @@ class Guard:
         for name, function in _hooks(config):
             if not self.trust.value(_underlying(function)):
                 self.found.add("a hook %s was added" % name)
+
+    def _check_helpers(self) -> None:
+        replaced, changed = self._helpers.altered()
+        self.found |= replaced
+        self.changed |= changed
 
     def check_caller(self) -> None:
         """Note where the project's code called the recorder, instead of pytest's session."""

@@ -4,7 +4,8 @@ Helpers are the functions and constants of test files and installed packages tha
 they name in turn (in installed packages within one file), and the methods of test classes. Each must be as
 its file defines it: code that the file compiles to, defaults and constants as they are written there. Only
 what a file defines once, without a decorator and under no condition, is compared; modules of the project
-itself are not. What tests and plugins of pytest put there themselves is trusted (``pytest_trust``).
+itself are not. Code that tests and plugins of pytest put there themselves is trusted (``pytest_trust``); who
+changed a constant cannot be told, so these are findings of their own kind.
 """
 
 import _imp
@@ -57,8 +58,8 @@ class Helpers:
         """
         self._tests = list(tests)
 
-    def altered(self) -> "set[str]":
-        """Return a phrase for each helper of the tests that is not what its file defines."""
+    def altered(self) -> "tuple[set[str], set[str]]":
+        """Return a phrase for each function and for each constant that is not what its file defines."""
         look = _Look(self._file, self._trust.replaces_helper)
         classes: dict[int, tuple[type, set[str]]] = {}
         for function, of_class in self._tests:
@@ -71,7 +72,7 @@ class Helpers:
         for one, names in classes.values():
             look.methods(one, names)
         look.finish()
-        return look.found
+        return look.replaced, look.changed
 
     def _file(self, space: "dict[str, Any]") -> "_File | None":
         """Return the file of a module's names; None where it is not compared."""
@@ -146,7 +147,8 @@ class _Look:
     def __init__(
         self, file_of: "Callable[[dict[str, Any]], _File | None]", may_replace: "Callable[[Any], bool]"
     ) -> None:
-        self.found: set[str] = set()
+        self.replaced: set[str] = set()
+        self.changed: set[str] = set()
         self._file_of = file_of
         self._may_replace = may_replace
         self._todo: list[types.FunctionType] = []
@@ -217,7 +219,7 @@ class _Look:
             for star in file.stars:
                 self._imported(space, star, name, value, names)
         elif not file.is_installed and not _is_written(statement, value):
-            self.found.add("%s.%s was changed" % (space.get("__name__"), name))
+            self.changed.add("%s.%s was changed" % (space.get("__name__"), name))
 
     def _imported(
         self, space: "dict[str, Any]", statement: ast.ImportFrom, name: str, value: "Any", names: "set[str]"
@@ -238,7 +240,7 @@ class _Look:
         else:
             is_right = self._may_replace(value)
         if not is_right:
-            self.found.add("%s.%s was replaced" % (space.get("__name__"), name))
+            self.replaced.add("%s.%s was replaced" % (space.get("__name__"), name))
 
 
 def _is_frozen(path: str) -> bool:

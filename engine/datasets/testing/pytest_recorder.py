@@ -159,9 +159,10 @@ class Recorder:
         self._tell()
 
     def _tell(self) -> None:
-        for finding in sorted(self.guard.found - self._told):
-            self._told.add(finding)
-            self._send(b"ALTERED", finding)
+        for word, findings in ((b"ALTERED", self.guard.found), (b"CHANGED", self.guard.changed)):
+            for finding in sorted(findings - self._told):
+                self._told.add(finding)
+                self._send(word, finding)
 
     def finish(self, exit_status: int, report: str = "") -> None:
         """Send the end of the session.

@@ -78,6 +78,8 @@ class TestRun:
     """Evidence of a forged report."""
     signs: tuple[str, ...] = ()
     """Changes to the test runner, and tests whose outcomes the recorder does not confirm."""
+    data_signs: tuple[str, ...] = ()
+    """Changes to constants of test files."""
     log: str = ""
     seconds: float = 0.0
 
@@ -198,6 +200,7 @@ def _read_report(data: bytes, secret: str, log: str, seconds: float) -> TestRun:
         ids=tuple(report["ids"]),
         lines=report["lines"],
         signs=_signs(record, cases),
+        data_signs=record.changed,
         problem=problem,
         log=log,
         seconds=seconds,
@@ -225,6 +228,8 @@ class Record:
     """Changes to the test runner."""
     outcomes: Mapping[str, str]
     """Node id → PASSED, FAILED, ERROR, SKIPPED, XFAIL or XPASS."""
+    changed: tuple[str, ...] = ()
+    """Changes to constants of test files."""
 
 
 def read_record(payload: bytes) -> Record:
@@ -235,18 +240,19 @@ def read_record(payload: bytes) -> Record:
     Line by line: a million tests are read in a second or two, without holding up other threads.
     """
     status, *lines = payload.split(b"\n")
-    altered: list[str] = []
+    findings: dict[bytes, list[str]] = {b"ALTERED": [], b"CHANGED": []}
     outcomes: dict[str, str] = {}
     for line in lines:
         word, _, escaped = line.partition(b" ")
         name = escaped.decode("unicode_escape")
         if word in _WORDS:
             outcomes[name] = max(outcomes.get(name, _WORDS[word]), _WORDS[word], key=_RANKS.__getitem__)
-        elif word == b"ALTERED":
-            altered.append(name)
+        elif word in findings:
+            findings[word].append(name)
         else:
             raise ValueError(f"not a line of a record: {line[:100]!r}")
-    return Record(exit_status=int(status), altered=tuple(altered), outcomes=outcomes)
+    altered, changed = map(tuple, findings.values())
+    return Record(exit_status=int(status), altered=altered, outcomes=outcomes, changed=changed)
 
 
 def junit_address(node_id: str) -> tuple[str, str]:

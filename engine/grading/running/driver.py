@@ -28,6 +28,7 @@ async def run_driver(box: Sandbox, request: RunRequest) -> Evidence:
         problem=run.problem,
         forged=run.forged,
         signs=run.signs,
+        data_signs=run.data_signs,
         signed=run,
     )
     return evidence if run.timed_out or run.forged else await guarded.checked(box, evidence)

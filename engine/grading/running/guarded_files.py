@@ -3,7 +3,8 @@
 Guarded are the answer's test files, the files of its test patch, the files of required tests, every
 ``conftest.py`` above them, and scripts. A script may put tests in place itself, so a file may also end as the
 test patch or the overlay makes it, and be gone. Data that the row brings (expected output, snapshots) is
-guarded as source text is; its sign names no content, as what tests write there depends on the code.
+guarded as source text is; its sign names no content, as what tests write there depends on the code. A file
+that can no longer be read is one that was changed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from engine.errors import PatchError, SandboxError
-from engine.grading.evidence import Evidence
+from engine.grading.evidence import Evidence, named
 from engine.patches.apply import apply_patch, touched
 from engine.patches.sections import split_patch
 from engine.patches.trees import MAX_FILES, is_plain, path_below
@@ -70,10 +71,9 @@ class GuardedFiles:
         guarded = {*given, *patched, *_files_of(answer)}
         names = sorted(path for path in guarded if is_plain(path))[:MAX_FILES]
         outside = sorted(path for path in guarded if not is_plain(path))
-        try:
-            found = await _hashes(box, names, outside)
-        except PatchError as error:
-            raise SandboxError(f"the test files cannot be hashed: {error}") from error
+        found, unreadable = await _hashes(box, names, outside)
+        if unreadable:
+            raise SandboxError(f"the test files cannot be hashed: {named(unreadable.values())}")
         allowed = {path: {found[path], _ABSENT} for path in found}
         for contents in (overlay, patched):
             for path, digest in (await asyncio.to_thread(_hashed, contents)).items():
@@ -86,38 +86,52 @@ class GuardedFiles:
 
         Altered is what has a content that the run itself did not put there, or can no longer be read.
         """
-        try:
-            found = await _hashes(box, self._names, self._outside)
-        except PatchError as error:
-            unreadable = f"the test files can no longer be read: {error}"
-            return replace(evidence, signs=(*evidence.signs, unreadable))
+        found, unreadable = await _hashes(box, self._names, self._outside)
         altered = sorted(path for path, digest in found.items() if digest not in self._allowed[path])
         signs = {path: f"{path} was changed while the tests ran" for path in altered}
-        source = [f"{sign} (SHA-256 {found[path]})" for path, sign in signs.items() if _is_source(path)]
         data = [sign for path, sign in signs.items() if not _is_source(path)]
-        return replace(evidence, signs=(*evidence.signs, *source), data_signs=tuple(data))
+        data += [sign for path, sign in unreadable.items() if not _is_source(path)]
+        source = [f"{sign} (SHA-256 {found[path]})" for path, sign in signs.items() if _is_source(path)]
+        source += [sign for path, sign in unreadable.items() if _is_source(path)]
+        return replace(evidence, signs=(*evidence.signs, *source), data_signs=(*evidence.data_signs, *data))
 
 
-async def _hashes(box: Sandbox, names: Sequence[str], outside: Sequence[str]) -> dict[str, str]:
-    """Return path → hash, empty for absent files; few contents are held at once.
+async def _hashes(
+    box: Sandbox, names: Sequence[str], outside: Sequence[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return path → hash, empty for absent files, and path → reason of files that cannot be read.
 
-    Raises:
-        PatchError: files cannot be read.
+    Few contents are held at once.
     """
-    found = dict.fromkeys(names, _ABSENT)
+    found: dict[str, str] = {}
+    unreadable: dict[str, str] = {}
     for start in range(0, len(names), _BATCH_FILES):
-        states = await box.fetch_files(names[start : start + _BATCH_FILES])
-        found |= await asyncio.to_thread(_hashed, {name: state.data for name, state in states.items()})
+        batch = names[start : start + _BATCH_FILES]
+        try:
+            found |= await _fetched(box, batch)
+        except PatchError:  # one is enough for all of them
+            for name in batch:
+                try:
+                    found |= await _fetched(box, [name])
+                except PatchError as error:
+                    unreadable[name] = f"{name} cannot be read: {error}"
     for path in outside:
         try:
             content = await box.read_file(path, max_bytes=_MAX_BYTES)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             found[path] = _ABSENT
         except (OSError, ValueError) as error:
-            raise PatchError(f"{path} cannot be read: {error}") from error
+            unreadable[path] = f"{path} cannot be read: {error}"
         else:
             found |= await asyncio.to_thread(_hashed, {path: content})
-    return found
+    return found, unreadable
+
+
+async def _fetched(box: Sandbox, names: Sequence[str]) -> dict[str, str]:
+    """Return path → hash of files below the workdir. Raises PatchError when one of them cannot be read."""
+    states = await box.fetch_files(names)
+    hashes = await asyncio.to_thread(_hashed, {name: state.data for name, state in states.items()})
+    return dict.fromkeys(names, _ABSENT) | hashes
 
 
 async def _patched(box: Sandbox, test_patch: str) -> dict[str, bytes]:

@@ -33,6 +33,7 @@ async def read_reports(box: Sandbox, answer: TaskAnswer, nonces: Nonces, evidenc
         problem="the test runner's record is not its own" if forged else evidence.problem,
         forged=evidence.forged or forged,
         signs=record.altered if record is not None else (),
+        data_signs=record.changed if record is not None else (),
         record_wanted=bool(nonces.key),
         record=record,
         cases=cases,
@@ -72,11 +73,12 @@ def _merged(records: Sequence[Record]) -> Record | None:
         for name, outcome in record.outcomes.items():
             outcomes[name] = max(outcomes.get(name, outcome), outcome, key=SEVERITY.index)
     altered = tuple(name for record in records for name in record.altered)
-    if not ended and not altered:
+    changed = tuple(name for record in records for name in record.changed)
+    if not ended and not altered and not changed:
         return None
     complete = len(ended) == len(records)
     status = max(record.exit_status for record in ended) if complete else -1
-    return Record(exit_status=status, altered=altered, outcomes=outcomes)
+    return Record(exit_status=status, altered=altered, outcomes=outcomes, changed=changed)
 
 
 async def _cases(box: Sandbox, path: str) -> Mapping[tuple[str, str], TestCase]:

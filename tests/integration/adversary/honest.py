@@ -108,6 +108,22 @@ def test_writes_data():
     with open("tests/times.json", "w") as file:
         file.write(str(time.time_ns()))
 """
+_SETS_CONSTANTS = f"""{TEST_NUMBERS}
+LIMIT = None
+
+
+def setup_module(module):
+    module.LIMIT = 10
+
+
+def test_limit():
+    assert clamp(11, 0, LIMIT) == LIMIT
+
+
+def test_locks_data_away():
+    import os
+    os.chmod("tests/lock.json", 0)
+"""
 _PATCHED_HELPERS = f"""{TEST_NUMBERS}
 import filecmp
 from checks import Checks, check
@@ -168,6 +184,7 @@ _PROJECTS: Mapping[str, Mapping[str, str]] = {
         "tests/checks.py": _CHECKS,
         "tests/conftest.py": _PATCHING,
     },
+    "tests that set constants and lock data away": {_TESTS: _SETS_CONSTANTS, "tests/lock.json": "0"},
     "tests that write tests": {_TESTS: _WRITTEN, "tests/test_words.py": "SNAPSHOT = 2\n"},
 }
 """Test files of projects in which signs of tampering are none."""
@@ -209,6 +226,11 @@ def _in_project(name: str, files: Mapping[str, str], *rules: str) -> Iterator[Su
         )
 
 
+def _without_solution(row: TaskRow) -> TaskRow:
+    row = _with_files(_PROJECTS["tests that set constants and lock data away"])(row)
+    return replace(row, answer=replace(row.answer, gold_patch=""))
+
+
 def _by_image(row: TaskRow) -> TaskRow:
     """Return the task whose script runs one of the image, which has settings of its own."""
     own = {path: text.replace(PYTEST, "bash /testbed/ci.sh") for path, text in row.answer.test_files.items()}
@@ -224,6 +246,15 @@ FAMILY = (
     _wrong("a syntax error", NUMBERS.replace("def clamp(", "def clamp((")),
     _wrong("an exception", NUMBERS.replace("return high", "raise ValueError(value)")),
     *(one for name, files in _PROJECTS.items() for one in _in_project(name, files)),
+    *(
+        replace(
+            one,
+            name=f"constants without a known solution, {one.name}",
+            rules=("signed", "log"),
+            task=_without_solution,
+        )
+        for one in (_right("solved"), _wrong("not solved", STILL_BROKEN + "# tried\n"))
+    ),
     *_in_project("tests that close sockets", {_TESTS: _CLOSED}, "log", "exit code"),
     *_in_project("tests of a plugin of pytest", {_TESTS: _PYTESTER}, "log", "exit code"),
     *(

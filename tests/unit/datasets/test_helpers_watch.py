@@ -69,14 +69,12 @@ ALTERED = {
     "a helper's other names": "import tests.checks as c, types\n"
     "c.check = types.FunctionType(c.check.__code__, {**vars(c), 'same': lambda *_: True})\n",
     "a default": "import tests.checks as c\nc.check.__kwdefaults__['close'] = 1000\n",
-    "a constant": "import tests.deeper as d\nd.LIMIT = 1000\n",
     "a method": "import tests.checks as c\nc.Checks.has = lambda *_: None\n",
     "a library's function": "import filecmp\nfilecmp.cmp = lambda *_, **__: True\n",
     "the code of a library's function": "import filecmp\n"
     "filecmp.cmp.__code__ = (lambda f1, f2, shallow=True: True).__code__\n",
 }
 IN_CALL = {
-    "the test's own constant": "    import sys\n    sys._getframe(1).f_globals['FOUR'] = 5\n",
     "the test's own name": "    import sys\n    sys._getframe(1).f_globals['check'] = lambda *_: None\n",
     "a helper": "    import tests.checks\n    tests.checks.check = lambda *_: None\n",
 }
@@ -84,7 +82,7 @@ IN_CALL = {
 
 def altered(record: Record | None) -> tuple[str, ...]:
     assert record is not None
-    return tuple(record.altered)
+    return (*record.altered, *record.changed)
 
 
 @pytest.mark.parametrize("how", ALTERED)
@@ -97,6 +95,39 @@ def test_helpers_that_the_submission_alters_are_found(tmp_path: Path, how: str) 
 def test_helpers_altered_while_tests_run_are_found(tmp_path: Path, how: str) -> None:
     record = run(tmp_path, {**FILES, "lib.py": f"def double(x):\n{IN_CALL[how]}    return 5\n"})
     assert altered(record), record
+
+
+@pytest.mark.parametrize(
+    ("code", "sign"),
+    [
+        ("import tests.deeper as d\nd.LIMIT = 1000\n\ndef double(x):\n", "tests.deeper.LIMIT was changed"),
+        (
+            "def double(x):\n    import sys\n    sys._getframe(1).f_globals['FOUR'] = 5\n",
+            "tests.test_lib.FOUR was changed",
+        ),
+    ],
+)
+def test_constants_that_the_submission_changes_are_findings_of_their_own(
+    tmp_path: Path, code: str, sign: str
+) -> None:
+    record = run(tmp_path, {**FILES, "lib.py": f"{code}    return 5\n"})
+    assert record is not None
+    assert (record.altered, record.changed) == ((), (sign,))
+
+
+def test_constants_that_fixtures_change_are_no_alteration_of_the_runner(tmp_path: Path) -> None:
+    files = {
+        "tests/conftest.py": "import pytest\n@pytest.fixture(autouse=True, scope='module')\n"
+        "def connected(request):\n    request.module.HOST = 'localhost'\n",
+        "tests/test_lib.py": TESTS + "\nASKED = 0\nCACHE = None\nHOST = ''\n\n"
+        "def setup_module(module):\n    module.ASKED = 1\n    global CACHE\n    CACHE = {2: 4}\n\n"
+        "def test_cache():\n    assert (ASKED, CACHE, HOST) == (1, {2: 4}, 'localhost')\n",
+    }
+    record = run(tmp_path, {**FILES, **files})
+    assert record is not None
+    assert set(record.outcomes.values()) == {"PASSED"}
+    assert record.altered == ()
+    assert record.changed == ("tests.test_lib.ASKED was changed", "tests.test_lib.HOST was changed")
 
 
 HONEST = {

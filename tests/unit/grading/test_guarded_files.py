@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from engine.errors import PatchError, SandboxError
 from engine.grading.evidence import Evidence
 from engine.grading.running import guarded_files, placement, scripts
 from engine.grading.running.guarded_files import GuardedFiles
@@ -26,12 +27,17 @@ class Box:
         self.spec = SandboxSpec(image="i", workdir="/w")
         self.contents = {name: name.encode() for name in NAMES}
         self.fetched: list[int] = []
+        self.locked: set[str] = set()
 
     async def fetch_files(self, names: Sequence[str]) -> dict[str, FileState]:
         self.fetched.append(len(names))
+        if not self.locked.isdisjoint(names):
+            raise PatchError("the files of the patch cannot be read: Permission denied")
         return {name: FileState(0o100644, self.contents[name]) for name in names if name in self.contents}
 
     async def read_file(self, path: str, *, max_bytes: int = 0) -> bytes:
+        if path in self.locked:
+            raise PermissionError(13, "Permission denied")
         raise FileNotFoundError(path)
 
 
@@ -101,6 +107,30 @@ async def test_data_that_a_row_brings_is_named_by_its_path_alone(name: str) -> N
                 ("before",),
                 (f"{name} was changed while the tests ran",),
             )
+
+
+async def test_files_that_tests_lock_away_are_changed_files() -> None:
+    data, source, outside = "data/expected.json", NAMES[7], "/data/expected.json"
+    box = Box()
+    box.contents |= {data: b"true", "data/removed.json": b"true"}
+    answer = TaskAnswer(
+        gold_patch="",
+        test_files=dict.fromkeys([*NAMES, data, "data/removed.json"], ""),
+        binary_files={outside: ""},
+    )
+    guarded = await GuardedFiles.hashed(cast("Sandbox", box), answer, overlay={})
+    del box.contents["data/removed.json"]
+    box.locked = {data, outside}
+    found = await guarded.checked(cast("Sandbox", box), Evidence(data_signs=("before",)))
+    assert found.signs == ()
+    assert [sign.partition(" cannot be read: ")[0] for sign in found.data_signs] == ["before", data, outside]
+    box.locked = {source}
+    box.contents[NAMES[8]] = b"changed"
+    found = await guarded.checked(cast("Sandbox", box), Evidence())
+    assert [sign.partition(" ")[0] for sign in found.signs] == [NAMES[8], source]
+    assert found.data_signs == ()
+    with pytest.raises(SandboxError, match=f"cannot be hashed: {source} cannot be read"):
+        await GuardedFiles.hashed(cast("Sandbox", box), answer, overlay={})
 
 
 @pytest.mark.parametrize("binary", ["tests/image.png", "tests/test_latin.py"])

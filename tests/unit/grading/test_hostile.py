@@ -185,6 +185,6 @@ def test_records_that_are_none_are_named() -> None:
     for payload in (b"", b"x\nPASSED a", b"0\nMISSING a", b"0\nPASSED \\x", b"0\n\xff a"):
         with pytest.raises(ValueError, match="."):
             read_record(payload)
-    assert read_record(b"1\nALTERED pytest\nERROR a\\nb") == Record(
-        exit_status=1, altered=("pytest",), outcomes={"a\nb": "ERROR"}
+    assert read_record(b"1\nALTERED pytest\nCHANGED LIMIT\nERROR a\\nb") == Record(
+        exit_status=1, altered=("pytest",), changed=("LIMIT",), outcomes={"a\nb": "ERROR"}
     )
