@@ -28,7 +28,7 @@ def _create(path: str, data: bytes, mode: int) -> None:
         while view:
             view = view[os.write(fd, view) :]
         os.fchmod(fd, mode)
-    except OSError:
+    except BaseException:
         os.unlink(path)
         raise
     finally:
@@ -186,44 +186,49 @@ def commit(request: dict[str, Any]) -> dict[str, object]:
 
 def _exchange(root: str, staging: str, names: list[str], deleted: list[str]) -> None:
     """Exchange ``deleted`` and what is in the place of ``names`` for the new files in ``staging``."""
-    moved: list[tuple[str, str]] = []
+    undo: list[tuple[Any, ...]] = []
 
     def move(source: str, target: str) -> None:
         os.rename(source, target)
-        moved.append((source, target))
+        undo.append((os.rename, target, source))
+
+    def make(folder: str) -> None:
+        if not os.path.isdir(folder):
+            make(os.path.dirname(folder))
+            os.mkdir(folder)
+            undo.append((os.rmdir, folder))
 
     def retire(path: str) -> None:
-        if stat.S_ISDIR(os.lstat(path).st_mode):
-            raise IsADirectoryError(errno.EISDIR, "%s is a folder" % os.path.relpath(path, root))
-        move(path, os.path.join(staging, "old-%d" % len(moved)))
+        move(path, os.path.join(staging, "old-%d" % len(undo)))
+
+    def dismantle(path: str) -> None:
+        # Folder by folder: overlay file systems move no folder of a lower layer.
+        for folder, _, files in os.walk(path, topdown=False):
+            if os.path.basename(folder) == "__pycache__":
+                for name in files:
+                    retire(os.path.join(folder, name))
+            mode = stat.S_IMODE(os.lstat(folder).st_mode)
+            os.rmdir(folder)  # fails where it holds more than bytecode caches
+            undo.extend([(os.chmod, folder, mode), (os.mkdir, folder)])
 
     try:
         for name in deleted:
-            retire(os.path.join(root, name))
+            path = os.path.join(root, name)
+            if stat.S_ISDIR(os.lstat(path).st_mode):
+                raise IsADirectoryError(errno.EISDIR, "%s is a folder" % name)
+            retire(path)
         for number, name in enumerate(names):
             path = os.path.join(root, name)
             if os.path.isdir(path) and not os.path.islink(path):
-                _remove_empty(path)
+                dismantle(path)
             elif os.path.lexists(path):
                 retire(path)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            make(os.path.dirname(path))
             move(os.path.join(staging, "new-%d" % number), path)
-    except OSError:
-        for source, target in reversed(moved):
-            os.makedirs(os.path.dirname(source), exist_ok=True)
-            os.rename(target, source)
-        for name in names:
-            _prune(root, os.path.dirname(name))
+    except BaseException:
+        for function, *arguments in reversed(undo):
+            function(*arguments)
         raise
-
-
-def _remove_empty(path: str) -> None:
-    """Remove a folder that holds no file but bytecode caches. OSError (ENOTEMPTY) where it does."""
-    for folder, _, files in os.walk(path, topdown=False):
-        if os.path.basename(folder) == "__pycache__":
-            for name in files:
-                os.unlink(os.path.join(folder, name))
-        os.rmdir(folder)
 
 
 def _prune(root: str, folder: str) -> None:

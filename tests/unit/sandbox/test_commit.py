@@ -64,6 +64,41 @@ def test_a_commit_that_fails_changes_nothing(
     assert set(state(root)) == {*before, "y.py"}
 
 
+@pytest.mark.parametrize("problem", [OSError, KeyboardInterrupt, MemoryError])
+def test_whatever_ends_a_commit_early_nothing_changes(
+    root: Path, monkeypatch: pytest.MonkeyPatch, problem: type[BaseException]
+) -> None:
+    for folder in ("empty/deeper", "both/__pycache__", "place/__pycache__"):
+        (root / folder).mkdir(parents=True)
+    (root / "place" / "__pycache__" / "a.cpython-311.pyc").write_bytes(b"bytecode")
+    files = {"empty/deeper/a.py": b"", "both/b.py": b"", "made/c.py": b"", "place": b"a file"}
+    (root / "place").chmod(0o700)
+    before, rename = state(root), os.rename
+    for steps in range(6):
+        done: list[str] = []
+
+        def moved(source: str, target: str, done: list[str] = done, steps: int = steps) -> None:
+            if len(done) == steps:
+                done.append(target)
+                raise problem
+            done.append(target)
+            rename(source, target)
+
+        monkeypatch.setattr("engine.sandbox.agent.files.os.rename", moved)
+        with pytest.raises(problem):
+            commit(request(root, files, ("pkg/a.py",)))
+        assert state(root) == before
+
+
+def test_a_folder_of_links_is_not_empty(root: Path) -> None:
+    (root / "links").mkdir()
+    (root / "links" / "up").symlink_to("..")
+    before = state(root)
+    with pytest.raises(OSError, match="not empty"):
+        commit(request(root, {"x.py": b"new", "links": b"a file"}))
+    assert state(root) == before
+
+
 def test_files_links_and_folders_take_each_others_place(root: Path) -> None:
     cache = root / "pkg" / "__pycache__"
     cache.mkdir()
