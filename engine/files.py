@@ -60,19 +60,31 @@ def replace_folder(new: Path, target: Path) -> None:
 
     Args:
         new: on the same file system as ``target``; gone afterwards.
-        target: the place.
+        target: the place; of a symlink there the link is replaced, what it leads to stays.
     """
-    if not target.exists():
+    if not os.path.lexists(target):
         new.rename(target)
         return
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(target), _RENAME_EXCHANGE) == 0:
-        shutil.rmtree(new)
+    if _exchange(new, target):
+        if new.is_symlink():
+            new.unlink()
+        else:
+            shutil.rmtree(new)
         return
-    code = ctypes.get_errno()
-    if code not in _UNSUPPORTED:
-        raise OSError(code, os.strerror(code), str(new), None, str(target))
     retired = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
     target.rename(retired / "old")
     new.rename(target)
     shutil.rmtree(retired)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders; return False where the C library or the file system cannot do that."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # musl has none before 1.2.6
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code not in _UNSUPPORTED:
+        raise OSError(code, os.strerror(code), str(one), None, str(other))
+    return False

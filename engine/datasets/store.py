@@ -152,7 +152,7 @@ def answer_line(row: TaskRow) -> str:
 def swap_in(staging: Path, target: Path) -> None:
     """Replace the dataset folder by the new one; what is known about rows of the old one is kept."""
     if not target.exists():
-        staging.rename(target)
+        replace_folder(staging, target)
         return
     with health.locked(target):
         for name in health.KEPT:

@@ -43,12 +43,33 @@ def folder(path: Path, content: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("exchanges", [True, False])
-def test_a_folder_replaces_another_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
-) -> None:
-    if not exchanges:
+@pytest.fixture(params=["exchanges", "file system without", "library without"])
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system and a C library that can exchange folders, or one of them cannot."""
+    if request.param == "file system without":
         monkeypatch.setattr("engine.files._RENAME_EXCHANGE", 1 << 30)  # a flag that no kernel knows: EINVAL
+    if request.param == "library without":
+        monkeypatch.setattr("engine.files.ctypes.CDLL", lambda *_, **__: object())
+
+
+@pytest.mark.usefixtures("system")
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_symlink_is_replaced_and_what_it_leads_to_stays(tmp_path: Path, leads: bool) -> None:
+    place, elsewhere = tmp_path / "place", tmp_path / "elsewhere"
+    place.mkdir()
+    if leads:
+        folder(elsewhere, "old")
+    target = place / "set"
+    target.symlink_to(elsewhere)
+    replace_folder(folder(place / ".new", "new"), target)
+    assert not target.is_symlink()
+    assert (target / "a").read_text() == "new"
+    assert [path.name for path in place.iterdir()] == ["set"]
+    assert not leads or (elsewhere / "a").read_text() == "old"
+
+
+@pytest.mark.usefixtures("system")
+def test_a_folder_replaces_another_one(tmp_path: Path) -> None:
     target = folder(tmp_path / "set", "old")
     replace_folder(folder(tmp_path / ".new", "new"), target)
     assert (target / "a").read_text() == "new"
