@@ -49,7 +49,8 @@ class FollowedRuns:
         self._follow = follow
         self._open = dict.fromkeys(names, 0)
         """Runs that are not over → size of the spool when it was last read, bytes."""
-        self._held_at = dict.fromkeys(names, time.monotonic())
+        self._unheld_since: dict[str, float] = {}
+        """Runs that no process held when they were last looked at → when that was first seen."""
         self._sources: dict[str, StoredTrajectories] = {}
         self._took_s = 0.0
 
@@ -106,7 +107,7 @@ class FollowedRuns:
             except ConfigError as error:
                 self._give_up(name, str(error))
             else:
-                if name in self._open and time.monotonic() - self._held_at[name] > PATIENCE_S:
+                if name in self._open and self._is_lost(name):
                     self._give_up(name, f"no process has performed it for {PATIENCE_S:.0f} s")
 
     def _give_up(self, name: str, reason: str) -> None:
@@ -114,14 +115,16 @@ class FollowedRuns:
         self._run.alert("warning", "verifier_source_lost", f"run {name} is not followed any more: {reason}")
 
     def _has_news(self) -> bool:
-        now = time.monotonic()
         for name in self._open:
             if is_held(self._run.run_dir.parent / name):
-                self._held_at[name] = now
-        return any(
-            self._size(name) != size or now - self._held_at[name] > PATIENCE_S
-            for name, size in self._open.items()
-        )
+                self._unheld_since.pop(name, None)
+            else:
+                self._unheld_since.setdefault(name, time.monotonic())
+        return any(self._size(name) != size or self._is_lost(name) for name, size in self._open.items())
+
+    def _is_lost(self, name: str) -> bool:
+        now = time.monotonic()
+        return now - self._unheld_since.get(name, now) > PATIENCE_S
 
     def _size(self, name: str) -> int:
         try:
