@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -63,7 +62,8 @@ class GuardedFiles:
             SandboxError: the files cannot be read; no test has run yet.
         """
         workdir = box.spec.workdir
-        patched = await _patched(box, answer.test_patch)
+        sections = await asyncio.to_thread(split_patch, answer.test_patch)
+        patched = await _patched(box, [section.text for section in sections])
         given = {
             path_below(workdir, path)
             for path in [*answer.test_files, *answer.binary_files, *scripts, *overlay]
@@ -134,20 +134,18 @@ async def _fetched(box: Sandbox, names: Sequence[str]) -> dict[str, str]:
     return dict.fromkeys(names, _ABSENT) | hashes
 
 
-async def _patched(box: Sandbox, test_patch: str) -> dict[str, bytes]:
-    """Return the test patch's files as it makes them.
+async def _patched(box: Sandbox, sections: Sequence[str]) -> dict[str, bytes]:
+    """Return the files of a test patch's sections as they make them.
 
-    Those whose section does not fit the tree are left out: a row may have no content of binary files.
+    Sections that do not fit the tree are left out, found by halves: a row may have no content of binary files.
     """
-    parts = await asyncio.to_thread(split_patch, test_patch)
-    texts = [part.text for part in parts]
-    with suppress(PatchError):
-        return await _applied(box, "".join(texts))
-    found: dict[str, bytes] = {}
-    for text in texts:
-        with suppress(PatchError):
-            found |= await _applied(box, text)
-    return found
+    try:
+        return await _applied(box, "".join(sections))
+    except PatchError:
+        if len(sections) == 1:
+            return {}
+    half = len(sections) // 2
+    return await _patched(box, sections[:half]) | await _patched(box, sections[half:])
 
 
 async def _applied(box: Sandbox, patch: str) -> dict[str, bytes]:
