@@ -137,7 +137,7 @@ async def _fetched(box: Sandbox, names: Sequence[str]) -> dict[str, str]:
 async def _patched(box: Sandbox, sections: Sequence[str]) -> dict[str, bytes]:
     """Return the files of a test patch's sections as they make them.
 
-    Sections that do not fit the tree are left out, found by halves: a row may have no content of binary files.
+    Those that do not fit the tree are found by halves and left out: rows may have no content of binary files.
     """
     try:
         return await _applied(box, "".join(sections))

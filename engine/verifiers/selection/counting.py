@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from math import comb
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss
 from numpy.typing import NDArray
+
+_MANTISSA_BITS = 64
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -104,22 +107,71 @@ def most_frequent(classes: Sequence[Class], blank: Class, ks: Sequence[int]) -> 
 
 @lru_cache(maxsize=8192)
 def _most_frequent(classes: tuple[Class, ...], blank: Class, ks: tuple[int, ...]) -> tuple[float, ...]:
-    n, most = sum(one.size for one in classes) + blank.size, max(ks)
+    most = max(ks)
     nodes, weights = leggauss(max(1, (len(classes) + 1) // 2))
+    unions = _Union.built(classes, most)
     shares = np.zeros(most + 1)
     for top in range(1, min(max((one.size for one in classes), default=0), most) + 1):
-        shares += weights / 2 @ _top_shares(classes, top, most, (nodes + 1) / 2)
+        shares += weights / 2 @ _top_shares(unions, top, most, (nodes + 1) / 2)
+    with_blank = _Union(sum(one.size for one in classes), blank, most)
     found = []
     for k in ks:
-        blank_draws = [float(comb(blank.size, k - drawn)) for drawn in range(k + 1)]
-        wins = float(np.dot(shares[: k + 1], blank_draws))
-        wins += blank_draws[0] * blank.share if blank.size else 0.0
-        found.append(min(1.0, wins / comb(n, k)))
+        wins = sum(float(with_blank.odds(drawn)[k - drawn] * shares[k - drawn]) for drawn in range(k + 1))
+        wins += float(with_blank.odds(k)[0]) * blank.share if blank.size else 0.0
+        found.append(min(1.0, wins))
     return tuple(found)
 
 
+class _Union:
+    """Candidates of some classes and of one more.
+
+    Args:
+        size: number of candidates before.
+        one: the class that is added.
+        most: maximum number of candidates drawn.
+    """
+
+    def __init__(self, size: int, one: Class, most: int) -> None:
+        self.one = one
+        self._before = _Ways(size, most)
+        self._added = _Ways(one.size, most)
+        self._all = _Ways(size + one.size, most)
+        self._all.mantissas[self._all.mantissas == 0] = np.inf
+
+    @classmethod
+    def built(cls, classes: Sequence[Class], most: int) -> list[_Union]:
+        """Return the unions that add one class after the other."""
+        sizes = accumulate((one.size for one in classes), initial=0)
+        return [cls(size, one, most) for size, one in zip(sizes, classes, strict=False)]
+
+    def odds(self, times: int) -> NDArray[np.float64]:
+        """Return the probabilities that 0 … ``most`` − ``times`` others are drawn beside ``times`` of the class.
+
+        Hypergeometric, with the sum of both as the number drawn.
+        """
+        before, added, both = self._before, self._added, self._all
+        drawn = slice(0, len(both.mantissas) - times)
+        mantissas = before.mantissas[drawn] * added.mantissas[times] / both.mantissas[times:]
+        exponents = before.exponents[drawn] + added.exponents[times] - both.exponents[times:]
+        found: NDArray[np.float64] = np.ldexp(mantissas, exponents)
+        return found
+
+
+class _Ways:
+    """C(size, d) for d = 0 … ``most``, as mantissas and exponents: from 1,030 on it exceeds a float's range."""
+
+    def __init__(self, size: int, most: int) -> None:
+        self.mantissas = np.zeros(most + 1)
+        self.exponents = np.zeros(most + 1, dtype=np.int32)
+        ways = 1
+        for drawn in range(min(size, most) + 1):
+            shift = max(0, ways.bit_length() - _MANTISSA_BITS)
+            self.mantissas[drawn], self.exponents[drawn] = float(ways >> shift), shift
+            ways = ways * (size - drawn) // (drawn + 1)
+
+
 def _top_shares(
-    classes: Sequence[Class], top: int, most: int, nodes: NDArray[np.float64]
+    unions: Sequence[_Union], top: int, most: int, nodes: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Add up the shares of the classes that occur ``top`` times, over the draws in which none occurs more.
 
@@ -128,19 +180,19 @@ def _top_shares(
     quadrature at half as many nodes is exact. All terms are positive, so nothing cancels.
 
     Returns:
-        (nodes, most + 1): the sum at each node x, for 0 … ``most`` candidates drawn.
+        (nodes, most + 1): the expected sum at each node x, for 0 … ``most`` candidates drawn.
     """
     draws = np.zeros((len(nodes), most + 1))
     draws[:, 0] = 1.0
     shares = np.zeros_like(draws)
-    for one in classes:
+    for union in unions:
         extended_draws, extended_shares = np.zeros_like(draws), np.zeros_like(draws)
-        for times in range(min(one.size, top) + 1):
-            ways, before = float(comb(one.size, times)), slice(0, most + 1 - times)
-            factor = nodes[:, None] * ways if times == top else ways
+        for times in range(min(union.one.size, top) + 1):
+            odds, before = union.odds(times), slice(0, most + 1 - times)
+            factor = nodes[:, None] * odds if times == top else odds
             extended_draws[:, times:] += factor * draws[:, before]
             extended_shares[:, times:] += factor * shares[:, before]
             if times == top:
-                extended_shares[:, times:] += ways * one.share * draws[:, before]
+                extended_shares[:, times:] += odds * union.one.share * draws[:, before]
         draws, shares = extended_draws, extended_shares
     return shares

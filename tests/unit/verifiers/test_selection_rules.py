@@ -177,6 +177,17 @@ def test_majority_of_many_patches_is_counted_exactly() -> None:
         assert rate == pytest.approx(all_blank + (1 - all_blank) * 80 / 240, rel=1e-10)
 
 
+def test_majority_counts_more_rollouts_than_floats_hold_subsets_of() -> None:
+    """C(1200, 600) is about 1e360; of two equally frequent patches one is right."""
+    patches = [
+        candidate(str(number), resolved=number % 2 == 0, patch_hash="ab"[number % 2]) for number in range(40)
+    ]
+    blanks = [candidate(f"blank {number}", patch_hash="", resolved=True) for number in range(1160)]
+    ks = [1, 2, 600, 1199, 1200]
+    found = MAJORITY.expected([*patches, *blanks], ks)
+    assert found == pytest.approx([1 / 2 + comb(1160, k) / comb(1200, k) / 2 for k in ks], rel=1e-10)
+
+
 def test_majority_never_lets_empty_patches_win_against_a_patch() -> None:
     table = [candidate(name, patch_hash="") for name in "abc"] + [
         candidate("d", patch_hash="x", resolved=True)
