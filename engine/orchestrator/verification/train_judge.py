@@ -8,16 +8,16 @@ learned. The checkpoint is used as any other: ``policy.checkpoint=run:N`` of a v
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
 from engine.config.run import JudgeTrainingRun
 from engine.config.verifier import TRAINING_SPLITS, JudgementsConfig
-from engine.errors import ConfigError, DatasetError, Problem
+from engine.errors import ConfigError, DatasetError, Problem, ScoreError
 from engine.files import atomic_write
 from engine.models.chat.base import Chat, Message
 from engine.orchestrator.context import RunContext, RunResult
@@ -31,13 +31,12 @@ from engine.tokens import TokenRecord
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.sft.examples import Example, Examples, heldout_instances
 from engine.verifiers.execution_free.prompts import ANSWER_END, ANSWER_START, ANSWERS
-from engine.verifiers.execution_free.training_set import Labelled, Pair, choose, examples
+from engine.verifiers.execution_free.training_set import Example as Judgement
+from engine.verifiers.execution_free.training_set import ExampleFormat, Labelled, choose
 from engine.verifiers.execution_free.transcripts import Transcript
 
 PAIRS_NAME = "judgements.json"
 """File of a run folder with the pairs that the first attempt chose."""
-PAIRS_AT_ONCE = 256
-"""Pairs whose transcripts are held at a time; the sources are read once for every so many."""
 _NO_TRANSCRIPT = Transcript(problem="", turns=(), patch="")
 
 
@@ -45,6 +44,13 @@ class _Chosen(NamedTuple):
     origin: str
     trajectory: str
     epoch: int | None
+
+
+class _Rendered(NamedTuple):
+    task_id: str
+    instance_id: str
+    is_shortened: bool
+    record: TokenRecord
 
 
 class _Stored(NamedTuple):
@@ -141,23 +147,34 @@ def _located(
     return {one: stored[one] for one in wanted}
 
 
-def _read(
-    chosen: Sequence[_ChosenPair], stored: Mapping[_Chosen, _Stored], run: RunContext
-) -> Iterator[Pair]:
-    """Yield the pairs in full, of which ``PAIRS_AT_ONCE`` are held."""
-    for start in range(0, len(chosen), PAIRS_AT_ONCE):
-        some = chosen[start : start + PAIRS_AT_ONCE]
-        by_source: defaultdict[StoredTrajectories, dict[str, _Chosen]] = defaultdict(dict)
-        for one in chain.from_iterable(some):
-            by_source[stored[one].source][one.trajectory] = one
-        found: dict[_Chosen, Labelled] = {}
-        for source, names in by_source.items():
-            origin = next(iter(names.values())).origin
-            ids = {stored[one].id for one in names.values()}
-            for read in labelled(source, origin, wanted=ids):
-                run.check()
-                found[names[read.key]] = read
-        yield from ((found[first], found[second]) for first, second in some)
+def _rendered(
+    stored: Mapping[_Chosen, _Stored],
+    run: RunContext,
+    form: ExampleFormat,
+    record: Callable[[Judgement], TokenRecord],
+) -> dict[_Chosen, _Rendered]:
+    """Return the examples of the chosen trajectories that fit; every source is read once.
+
+    Args:
+        record: returns the tokens of a judgement.
+    """
+    wanted: defaultdict[StoredTrajectories, dict[str, _Chosen]] = defaultdict(dict)
+    for one, place in stored.items():
+        wanted[place.source][one.trajectory] = one
+    found: dict[_Chosen, _Rendered] = {}
+    for source, names in wanted.items():
+        origin = next(iter(names.values())).origin
+        for read in labelled(source, origin, wanted={stored[one].id for one in names.values()}):
+            run.check()
+            with suppress(ScoreError):  # too long
+                judgement = form.example(read)
+                found[names[read.key]] = _Rendered(
+                    task_id=read.task_id,
+                    instance_id=read.instance_id,
+                    is_shortened=judgement.shortened > 0,
+                    record=record(judgement),
+                )
+    return found
 
 
 def _choose(
@@ -197,29 +214,33 @@ def _examples(config: JudgeTrainingRun, run: RunContext, trainer: AsyncTrainer) 
     instances = (one.source.rows[one.id.key.task_id].task.instance_id for one in stored.values())
     heldout = heldout_instances(instances, config.trainer.heldout_share, config.seed)
     replies = {answer: chat.reply_ids(f"{ANSWER_START}{answer}{ANSWER_END}") for answer in ANSWERS}
-    too_long: list[str] = []
-    judgements = examples(
-        _read(chosen, stored, run),
+    form = ExampleFormat(
         limit=min(config.trainer.max_tokens, trainer.model.max_context) - max(map(len, replies.values())),
         prompt_tokens=lambda messages: len(chat.open(messages)),
         text_tokens=lambda text: len(chat.tokenizer.encode(text)),
         part=settings.part,
-        too_long=too_long,
     )
+
+    def record(one: Judgement) -> TokenRecord:
+        return _record(chat, one.messages[:-1], replies[ANSWERS[0] if one.resolved else ANSWERS[1]])
+
+    rendered = _rendered(stored, run, form, record)
     found = Examples()
-    for number, one in enumerate(judgements):
-        run.check()
-        record = _record(chat, one.messages[:-1], replies[ANSWERS[0] if one.resolved else ANSWERS[1]])
-        example = Example(trajectory=number, task_id=one.task_id, records=(record,))
-        (found.heldout if one.instance_id in heldout else found.train).append(example)
-        found.rendered += 1
-        found.cut += one.shortened > 0
-    for _ in too_long:
-        found.drop("too_long")
+    for pair in chosen:
+        fitting = [rendered[one] for one in pair if one in rendered]
+        if len(fitting) < len(pair):
+            found.dropped["too_long"] = found.dropped.get("too_long", 0) + len(pair)
+            continue
+        for one in fitting:
+            example = Example(trajectory=found.rendered, task_id=one.task_id, records=(one.record,))
+            (found.heldout if one.instance_id in heldout else found.train).append(example)
+            found.rendered += 1
+            found.cut += one.is_shortened
     if not found.train:
+        too_long = found.dropped.get("too_long", 0)
         raise DatasetError(
             f"no pair of a right and a wrong trajectory is left to train on ({len(chosen)} found, "
-            f"{len(too_long)} trajectories too long): name runs whose tasks have both outcomes, or set "
+            f"{too_long} trajectories too long): name runs whose tasks have both outcomes, or set "
             "judgements.extra or trainer.max_tokens higher; only tasks of judgements.splits are used"
         )
     return found

@@ -22,7 +22,14 @@ from engine.errors import TrainyardError
 from engine.models.opening import open_model
 from engine.orchestrator.verification.stored_trajectories import StoredTrajectories
 from engine.orchestrator.verification.train_judge import labelled
-from engine.verifiers.execution_free.training_set import Example, Labelled, choose, examples, write_examples
+from engine.verifiers.execution_free.training_set import (
+    Example,
+    ExampleFormat,
+    Labelled,
+    choose,
+    examples,
+    write_examples,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,14 +60,13 @@ def _write(options: argparse.Namespace) -> dict[str, int]:
             counts["shortened"] += one.shortened > 0
             yield one
 
-    found = examples(
-        chosen,
+    form = ExampleFormat(
         limit=options.max_context - options.answer_tokens,
         prompt_tokens=lambda messages: len(chat.open(messages)),
         text_tokens=lambda text: len(chat.tokenizer.encode(text)),
         part=options.part,
-        too_long=too_long,
     )
+    found = examples(chosen, form, too_long=too_long)
     examples_written = write_examples(options.out, counted(found))
     return {
         "trajectories": len(candidates),

@@ -105,33 +105,26 @@ def _picked(
     return picked
 
 
-def examples(
-    chosen: Iterable[Pair],
-    *,
-    limit: int,
-    prompt_tokens: Callable[[Sequence[Message]], int],
-    text_tokens: Callable[[str], int],
-    part: JudgedPart = "trajectory",
-    too_long: list[str] | None = None,
-) -> Iterator[Example]:
-    """Yield the conversations, shortened as a judge of this context shortens them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleFormat:
+    """Form of the conversations: shortened as a judge of this context shortens them."""
 
-    Args:
-        chosen: trajectories to turn into examples.
-        limit: maximum length of a prompt, tokens.
-        prompt_tokens: exact length of a prompt.
-        text_tokens: length of one text.
-        part: what the judge reads.
-        too_long: receives the keys of trajectories left out because they, or their partners, do not fit
-            without any turn either.
-    """
+    limit: int
+    """Maximum length of a prompt, tokens."""
+    prompt_tokens: Callable[[Sequence[Message]], int]
+    """Returns the exact length of a prompt."""
+    text_tokens: Callable[[str], int]
+    """Returns the length of one text."""
+    part: JudgedPart = "trajectory"
+    """What the judge reads."""
 
-    def example(one: Labelled) -> Example:
+    def example(self, one: Labelled) -> Example:
+        """Return a trajectory's conversation. Raises ScoreError where even that does not fit."""
         shortened = shorten(
             one.transcript,
-            limit=limit,
-            prompt_tokens=lambda shown: prompt_tokens(judge_messages(shown, part)),
-            text_tokens=text_tokens,
+            limit=self.limit,
+            prompt_tokens=lambda shown: self.prompt_tokens(judge_messages(shown, self.part)),
+            text_tokens=self.text_tokens,
         )
         answer = ANSWERS[0] if one.resolved else ANSWERS[1]
         reply: Message = {"role": "assistant", "content": f"{ANSWER_START}{answer}{ANSWER_END}"}
@@ -141,13 +134,22 @@ def examples(
             instance_id=one.instance_id,
             origin=one.origin,
             resolved=one.resolved,
-            messages=(*judge_messages(shortened.transcript, part), reply),
+            messages=(*judge_messages(shortened.transcript, self.part), reply),
             shortened=shortened.pieces,
         )
 
+
+def examples(
+    chosen: Iterable[Pair], form: ExampleFormat, *, too_long: list[str] | None = None
+) -> Iterator[Example]:
+    """Yield the conversations of pairs.
+
+    Args:
+        too_long: receives the keys of trajectories left out because they, or their partners, do not fit.
+    """
     for pair in chosen:
         try:
-            found = [example(one) for one in pair]
+            found = [form.example(one) for one in pair]
         except ScoreError:
             if too_long is not None:
                 too_long += [one.key for one in pair]

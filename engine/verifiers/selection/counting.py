@@ -145,7 +145,7 @@ class _Union:
         return [cls(size, one, most) for size, one in zip(sizes, classes, strict=False)]
 
     def odds(self, times: int) -> NDArray[np.float64]:
-        """Return the probabilities that 0 … ``most`` − ``times`` others are drawn beside ``times`` of the class.
+        """Return the odds that 0 … ``most`` − ``times`` others are drawn beside ``times`` of the class.
 
         Hypergeometric, with the sum of both as the number drawn.
         """
@@ -158,7 +158,7 @@ class _Union:
 
 
 class _Ways:
-    """C(size, d) for d = 0 … ``most``, as mantissas and exponents: from 1,030 on it exceeds a float's range."""
+    """C(size, d) for d = 0 … ``most``, as mantissas and exponents: from 1,030 on it is no float."""
 
     def __init__(self, size: int, most: int) -> None:
         self.mantissas = np.zeros(most + 1)

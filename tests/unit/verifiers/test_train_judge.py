@@ -21,7 +21,6 @@ from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
 from engine.events.types import RunStarted
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.verification import train_judge
 from engine.orchestrator.verification.stored_trajectories import (
     StoredTrajectories,
     StoredTrajectory,
@@ -136,28 +135,23 @@ def test_a_later_attempt_trains_on_what_the_first_one_chose(home: Path) -> None:
     assert "of the 16 trajectories that the first attempt chose are gone" in ended["reason"]
 
 
-def test_transcripts_are_read_in_batches_and_learned_in_the_same_order(
+def test_an_attempt_reads_every_source_once_to_choose_and_once_to_learn(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes: list[int] = []
+    sizes: list[tuple[str, int]] = []
     read = StoredTrajectories.read
 
     def counted(source: StoredTrajectories, wanted: Collection[TrajectoryId]) -> Iterator[StoredTrajectory]:
-        sizes.append(len(wanted))
+        sizes.append((source.name, len(wanted)))
         return read(source, wanted)
 
-    short = {"trainer.epochs": 1, "judgements.on_policy": ["7"], "judgements.off_policy": ["8"]}
-    trained(home, short)
-    whole = [event["metrics"]["loss/value"] for event in events(home, "9", "iteration_finished")]
-    (home / "runs" / "9").rename(home / "runs" / "before")
     monkeypatch.setattr(StoredTrajectories, "read", counted)
-    monkeypatch.setattr(train_judge, "PAIRS_AT_ONCE", 3)
-    trained(home, short)
-    assert [event["metrics"]["loss/value"] for event in events(home, "9", "iteration_finished")] == whole
-    assert len(whole) > 2
-    first, second, *batches = sizes
-    assert (first, second, sum(batches)) == (16, 16, 32)
-    assert max(batches) <= 6
+    settings = {"trainer.epochs": 1, "judgements.on_policy": ["7"], "judgements.off_policy": ["8"]}
+    trained(home, settings)
+    assert sizes == [("7", 16), ("8", 16)] * 2
+    sizes.clear()
+    trained(home, settings, epoch=2)
+    assert sorted(sizes) == [("7", 16), ("8", 16)]
 
 
 def test_versions_of_a_task_are_held_out_together(home: Path) -> None:

@@ -16,7 +16,13 @@ from engine.orchestrator.verification import verifier_set
 from engine.verifiers.calibration import Forecast, auc
 from engine.verifiers.execution_free import TokenJudge, forced_choice
 from engine.verifiers.execution_free.token_judge import ModelScorer
-from engine.verifiers.execution_free.training_set import Labelled, choose, examples, write_examples
+from engine.verifiers.execution_free.training_set import (
+    ExampleFormat,
+    Labelled,
+    choose,
+    examples,
+    write_examples,
+)
 from tests.builders.verifier_builders import TASKS, Source, roll_out
 from tests.unit.verifiers.builders import make_transcript, make_turn
 
@@ -93,9 +99,11 @@ def test_examples_end_with_the_right_judgement_and_fit(tmp_path: Path) -> None:
     found = list(
         examples(
             [(long, labelled(1, "a", False)), (labelled(3, "a", True), hopeless)],
-            limit=1200,
-            prompt_tokens=lambda messages: len(chat.open(messages)),
-            text_tokens=lambda text: len(chat.tokenizer.encode(text)),
+            ExampleFormat(
+                limit=1200,
+                prompt_tokens=lambda messages: len(chat.open(messages)),
+                text_tokens=lambda text: len(chat.tokenizer.encode(text)),
+            ),
             too_long=dropped,
         )
     )
@@ -123,10 +131,12 @@ async def test_a_judge_trained_on_a_set_tells_right_from_wrong(tmp_path: Path) -
     found = list(
         examples(
             chosen,
-            limit=1500,
-            part="patch",
-            prompt_tokens=lambda messages: len(chat.open(messages)),
-            text_tokens=lambda text: len(chat.tokenizer.encode(text)),
+            ExampleFormat(
+                limit=1500,
+                part="patch",
+                prompt_tokens=lambda messages: len(chat.open(messages)),
+                text_tokens=lambda text: len(chat.tokenizer.encode(text)),
+            ),
         )
     )
     optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
