@@ -35,6 +35,7 @@ from pathlib import Path
 from engine.config.sandbox import DockerConfig
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.docker.backend import DockerBackend
+from engine.sandbox.docker.container_spec import ContainerOwner
 from engine.sandbox.warm import WarmSettings
 
 async def main(home, host, run, ready):
@@ -47,7 +48,7 @@ async def main(home, host, run, ready):
         await backend.prepare({"local:reference": 3})
         while backend.population().idle < ready:
             await asyncio.sleep(0.001)
-        print("ready", flush=True)
+        print("ready", ContainerOwner.this().label(), flush=True)
         await box.exec("(setsid sleep 7777 &) ; sleep 7777", timeout_s=600)
 
 asyncio.run(main(*sys.argv[1:4], int(sys.argv[4])))
@@ -86,21 +87,6 @@ def containers(host: str, label: str) -> list[dict[str, Any]]:
         client.close()
 
 
-def everything(host: str, home: Path) -> dict[str, set[str]]:
-    """What a sandbox might leave behind, on the daemon and on the disk."""
-    client = docker.APIClient(base_url=host, version="auto")
-    try:
-        return {
-            "containers": {row["Id"] for row in client.containers(all=True)},
-            "volumes": {row["Name"] for row in client.volumes()["Volumes"] or ()},
-            "networks": {row["Id"] for row in client.networks()},
-            "images": {row["Id"] for row in client.images(all=True)},
-            "files": {str(path) for path in home.rglob("*")},
-        }
-    finally:
-        client.close()
-
-
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(_PATIENCE_S):
         while not condition():
@@ -113,26 +99,31 @@ async def test_nothing_of_a_killed_owner_is_left(host: str, home: Path, run: str
     await backend.images.ensure("local:reference")
     (backend.home / "sandboxes/docker").mkdir(parents=True, exist_ok=True)
     await backend.reap()  # what interrupted tests left
-    before = everything(host, home)
+    before = set(home.rglob("*"))
     command = [sys.executable, "-c", _OWNER, str(home), host, run, str(ready)]
     with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True) as owner:
         try:
             assert owner.stdout is not None
-            assert "ready\n" in iter(owner.stdout.readline, "")
+            lines = iter(owner.stdout.readline, "")
+            label = next(line for line in lines if line.startswith("ready")).partition(" ")[2].strip()
             assert len(containers(host, f"{RUN_ID}={run}")) > ready
             assert await backend.reap(run_id=run) == 0
         finally:
             owner.kill()
     # Without any reaper: the end of the owner's connections is the end of the agents.
-    label = f"{RUN_ID}={run}"
-    await until(lambda: not [row for row in containers(host, label) if row["State"] == "running"])
+    owned = f"{OWNER}={label}"
+    await until(lambda: not [row for row in containers(host, owned) if row["State"] == "running"])
     removed = await backend.reap(run_id=run)
-    while [*containers(host, label), *backend.ledger.entries()]:  # one may have been in the making
+    while [
+        *containers(host, f"{RUN_ID}={run}"),
+        *backend.ledger.entries(),
+    ]:  # one was in the making
         await asyncio.sleep(0.1)
         removed += await backend.reap(run_id=run)
     assert removed > ready
     await backend.reap()  # the container of original files belongs to no run
-    assert everything(host, home) == before
+    assert containers(host, owned) == []
+    assert set(home.rglob("*")) == before
     await backend.close()
 
 
