@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.errors import PatchError
-from engine.patches.commands import private_folder, run_git
+from engine.patches.commands import check_room, private_folder, run_git
 from engine.patches.trees import FileState, Tree, check_names, is_plain, read_tree, write_tree
 
 
@@ -66,6 +66,7 @@ def apply_patch(before: Tree, patch: str) -> Changes:
 
     Raises:
         PatchError: it does not apply, or leads out of the tree; the message contains git's output.
+        HostError: this machine cannot try, for want of a program, time or disk space.
     """
     data = encode(patch)
     with private_folder() as name:
@@ -73,6 +74,7 @@ def apply_patch(before: Tree, patch: str) -> Changes:
         write_tree(folder / "tree", before)
         done = run_git(folder, "apply", "--whitespace=nowarn", "-", stdin=data)
         if done.exit_code != 0:
+            check_room(folder, data)
             raise PatchError(f"the patch does not apply: {done.said}")
         return changes_between(before, read_tree(folder / "tree"))
 

@@ -2,17 +2,20 @@
 
 Both read untrusted input, so the kernel limits the resources of a run: processor time, memory, the size of
 each file it writes (its own output among them). Neither waits for anything but this machine: a run that is
-over the deadline within these limits is the machine's trouble, not the patch's.
+over the deadline within these limits is the machine's trouble, not the patch's; so is a full disk.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +26,9 @@ CPU_S = 60
 MEMORY_BYTES = 2 << 30
 FILE_BYTES = 256 << 20
 _ERROR_CHARS = 2000
+_ROOM_BYTES = 1 << 20
+"""Free disk space that a command needs beside the contents of its folder and its input."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _LIMITED = 'ulimit -t "$1"; ulimit -v "$2"; ulimit -f "$3"; ulimit -c 0; shift 3; exec "$@"'
 
 
@@ -36,12 +42,22 @@ class Finished(NamedTuple):
     """Beginning of standard error."""
 
 
-def private_folder(attributes: str = "") -> tempfile.TemporaryDirectory[str]:
-    """Create a folder for commands: an empty ``tree`` and git's attributes."""
-    folder = tempfile.TemporaryDirectory(prefix="trainyard-patch-")
-    (Path(folder.name) / "tree").mkdir()
-    (Path(folder.name) / "attributes").write_text(attributes)
-    return folder
+@contextmanager
+def private_folder(attributes: str = "") -> Iterator[str]:
+    """Create a folder for commands, with an empty ``tree`` and git's attributes, until the block ends.
+
+    Raises:
+        HostError: this machine's disk is full.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="trainyard-patch-") as name:
+            (Path(name) / "tree").mkdir()
+            (Path(name) / "attributes").write_text(attributes)
+            yield name
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise HostError(f"the disk of this machine is full ({tempfile.gettempdir()}): {error}") from error
 
 
 def run_git(folder: Path, *arguments: str, stdin: bytes = b"") -> Finished:
@@ -106,6 +122,18 @@ def _run(folder: Path, command: Sequence[str], stdin: bytes) -> Finished:
     if exit_code == 127:
         raise HostError(f"there is no '{command[0]}' on this machine; install it to apply patches")
     return found
+
+
+def check_room(folder: Path, patch: bytes) -> None:
+    """Check that a command that failed over a patch had room for its files.
+
+    Raises:
+        HostError: this machine's disk is full.
+    """
+    files = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    wanted = len(patch) + sum(file.lstat().st_size for file in files) + _ROOM_BYTES
+    if (free := shutil.disk_usage(folder).free) < wanted:
+        raise HostError(f"the disk of this machine has {free} bytes left, a patch needs {wanted} ({folder})")
 
 
 def _limit(kind: int, wanted: int, *, unit: int = 1) -> str:

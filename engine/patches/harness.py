@@ -14,7 +14,7 @@ from pathlib import Path
 
 from engine.errors import PatchError
 from engine.patches.apply import Changes, changes_between, encode, touched
-from engine.patches.commands import private_folder, run_git, run_patch
+from engine.patches.commands import check_room, private_folder, run_git, run_patch
 from engine.patches.structure import header_paths, parse_patch
 from engine.patches.trees import Tree, check_names, is_plain, read_tree, write_tree
 
@@ -94,6 +94,7 @@ def _first_that_succeeds(folder: Path, patch: str, before: Tree, names: Collecti
             succeeded = run_patch(folder, *_TIDY, *arguments, "../bare.diff").exit_code == 0
         if succeeded:
             return _HOW[program]
+    check_room(folder, encode(patch))
     if run_git(folder, "apply", "--check", "--reverse", "../patch.diff").exit_code != 0:
         raise PatchError("the patch does not apply in any way of the official harness")
     return "the patch was there already, or the rest of it was"

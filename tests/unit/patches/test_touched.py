@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import os
 import random
 import zlib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from engine.patches.harness import apply_as_harness, named_paths
 from engine.patches.sections import split_patch
 from engine.patches.structure import parse_patch
 from engine.patches.trees import FileState, read_tree
+from tests.builders.dataset_builders import new_file
 
 Tree = dict[str, FileState]
 PATCHES_PER_SEED = 130
@@ -302,6 +304,26 @@ def test_processor_time_is_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(commands, "CPU_S", 1)
     with commands.private_folder() as name, pytest.raises(PatchError, match="exceeded its limits"):
         commands.run_patch(Path(name))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_no_fault_of_the_patch(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def full(_path: Path, _state: FileState) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("engine.patches.trees._write_one", full)
+    with pytest.raises(HostError, match="the disk of this machine is full"):
+        apply_patch({"a": FileState(0o100644, b"")}, new_file("b", "b\n"))
+
+
+def test_git_that_had_no_room_is_no_fault_of_the_patch(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = new_file("a/b", "b\n").replace("b\n", "b")
+    with pytest.raises(PatchError):
+        apply_patch({}, missing)
+    usage = SimpleNamespace(free=1 << 20)
+    monkeypatch.setattr("engine.patches.commands.shutil", SimpleNamespace(disk_usage=lambda _folder: usage))
+    with pytest.raises(HostError, match="the disk of this machine has 1048576 bytes left"):
+        apply_patch({}, missing)
 
 
 def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
