@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,12 +33,14 @@ from engine.datasets.sources.fetch import Source, fetch_source
 from engine.datasets.store import Dataset, dataset_path, load_dataset, save_dataset
 from engine.datasets.testing.testrun import driver_command, run_tests
 from engine.datasets.testing.toolchain import ensure_toolchain
-from engine.errors import DatasetError, PreflightError, SandboxError
+from engine.errors import DatasetError, HostError, PreflightError, SandboxError
 from engine.redaction import redact
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.local.images import image_exists
 from engine.types import TaskRow, TestOutcome
 
+_HOST_ATTEMPTS = 3
+"""Attempts at a candidate, and failed candidates in a row that end a curation, where this machine fails."""
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
 _BATCH_PER_WORKER = 8
@@ -57,6 +60,8 @@ class _Curation:
     seed: int
     kept: dict[str, Measurements] = field(default_factory=dict)
     """Intact image → its measurements."""
+    host_failures: list[Candidate] = field(default_factory=list)
+    """Candidates given up in a row because this machine failed."""
 
     @property
     def wanted(self) -> int:
@@ -204,24 +209,47 @@ async def _collect(
 
     async def one(candidate: Candidate) -> Noticed | None:
         async with permits:
-            return await _noticed(run, candidate)
+            return await _despite_host(run, candidate, lambda: _noticed(run, candidate))
 
     while len(rows) < wanted:
         batch = queue.take(min(_BATCH_PER_WORKER * run.config.workers, 2 * (wanted - len(rows))))
         if not batch:
             break
         for noticed in await asyncio.gather(*(one(candidate) for candidate in batch)):
-            if noticed is not None and len(rows) < wanted:
+            if noticed is None or len(rows) >= wanted:
+                continue
+            make = partial(
+                asyncio.to_thread, make_row, noticed, split, names, hint=run.config.hint, home=run.home
+            )
+            if (row := await _despite_host(run, noticed.candidate, make)) is not None:
                 queue.keep(noticed.candidate)
-                rows.append(
-                    await asyncio.to_thread(
-                        make_row, noticed, split, names, hint=run.config.hint, home=run.home
-                    )
-                )
+                rows.append(row)
         run.progress(f"{split} tasks", done + len(rows), run.wanted)
     if len(rows) < wanted:
         run.progress(f"only {len(rows)} of {wanted} {split} tasks found", done + len(rows), run.wanted)
     return rows
+
+
+async def _despite_host(run: _Curation, candidate: Candidate, action: Callable[[], Awaitable[T]]) -> T | None:
+    """Return the result of an action on a candidate; None where this machine fails every time.
+
+    Raises:
+        HostError: this machine failed several candidates in a row.
+    """
+    for attempt in range(1, _HOST_ATTEMPTS + 1):
+        try:
+            found = await action()
+        except HostError as error:
+            if attempt < _HOST_ATTEMPTS:
+                continue
+            run.host_failures.append(candidate)
+            if (count := len(run.host_failures)) >= _HOST_ATTEMPTS:
+                raise HostError(f"this machine failed {count} candidates in a row: {error}") from error
+            run.progress(f"dropped a candidate in {candidate.path}: {error}", 0, run.wanted)
+        else:
+            run.host_failures.clear()
+            return found
+    return None
 
 
 async def _noticed(run: _Curation, candidate: Candidate) -> Noticed | None:
@@ -231,6 +259,8 @@ async def _noticed(run: _Curation, candidate: Candidate) -> Noticed | None:
     if trial is None:
         try:
             trial = await _try(run, candidate)
+        except HostError:
+            raise
         except SandboxError as error:
             # A mutant may exhaust its sandbox; it makes a poor task, not a failed curation.
             run.progress(f"dropped a candidate in {candidate.path}: {error}", 0, run.wanted)

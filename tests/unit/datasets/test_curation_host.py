@@ -1,0 +1,58 @@
+"""Trouble of the machine that curates: it costs one candidate, and ends a curation where it repeats."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from engine.datasets.curation.curate import _despite_host
+from engine.errors import HostError
+
+
+class Action:
+    """Fails a number of times, then succeeds."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.calls = 0
+
+    async def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise HostError("the disk of this machine is full")
+        return "done"
+
+
+def curation() -> Any:
+    said: list[str] = []
+    return SimpleNamespace(
+        host_failures=[], wanted=8, said=said, progress=lambda text, _done, _wanted: said.append(text)
+    )
+
+
+CANDIDATE: Any = SimpleNamespace(path="toy/numbers.py")
+
+
+async def test_an_action_is_tried_again() -> None:
+    run, action = curation(), Action(failures=2)
+    assert await _despite_host(run, CANDIDATE, action) == "done"
+    assert (action.calls, run.said) == (3, [])
+
+
+async def test_what_fails_every_time_costs_one_candidate() -> None:
+    run = curation()
+    for _ in range(3):
+        assert await _despite_host(run, CANDIDATE, Action(failures=9)) is None
+        assert await _despite_host(run, CANDIDATE, Action(failures=9)) is None
+        assert await _despite_host(run, CANDIDATE, Action(failures=0)) == "done"
+    assert run.said == ["dropped a candidate in toy/numbers.py: the disk of this machine is full"] * 6
+
+
+async def test_a_machine_that_keeps_failing_ends_the_curation() -> None:
+    run = curation()
+    for _ in range(2):
+        assert await _despite_host(run, CANDIDATE, Action(failures=9)) is None
+    with pytest.raises(HostError, match=r"failed 3 candidates in a row: the disk of this machine is full"):
+        await _despite_host(run, CANDIDATE, Action(failures=9))
