@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.testing.testrun import LOG_BYTES, submission
 from engine.datasets.testing.toolchain import recorder_scripts
+from engine.errors import ImageError
 from engine.grading.evidence import Evidence
 from engine.grading.running.guarded_files import GuardedFiles
 from engine.grading.running.marked_logs import read_log
@@ -40,6 +41,7 @@ from engine.types import TaskAnswer
 JUNIT = "{junit}"
 _RUNS_SCRIPT = re.compile(r"^((?:exec +)?)bash +(/[\w./-]+\.sh)(?=\s|$)")
 _SOURCED = """\\1/bin/bash -c 'source "$0" "$@"' \\2"""
+_BASH = "/bin/bash"
 _SHELL = 'eval "$(cat)"'
 _WITNESS = (
     "sys.argv[1:] = ['{folder}']; sys.path.insert(0, '{folder}'); import trainyard_witness as it; it.main()"
@@ -51,7 +53,9 @@ async def run_script(box: Sandbox, request: RunRequest) -> Evidence:
 
     Raises:
         SandboxError: the sandbox failed; failing, hanging and vanishing tests are evidence.
+        ImageError: the image has no bash.
     """
+    await _check_bash(box)
     overlay, nonces = request.overlay, Nonces.fresh()
     answer = with_recorded_unittest(request.answer, nonces.folder)
     changed = frozenset(posixpath.join(box.spec.workdir, path) for path in request.changed)
@@ -65,7 +69,7 @@ async def run_script(box: Sandbox, request: RunRequest) -> Evidence:
     read_only = [*SCRIPT.findall(answer.test_command), *recorder]
     guarded = await GuardedFiles.hashed(box, answer, scripts=read_only, overlay=overlay)
     result = await box.exec(
-        launcher(_WITNESS.format(folder=nonces.folder)) if nonces.key else ["/bin/bash", "-c", _SHELL],
+        launcher(_WITNESS.format(folder=nonces.folder)) if nonces.key else [_BASH, "-c", _SHELL],
         timeout_s=request.timeout_s,
         stdin=(f"{nonces.key}\n{nonces.token}\n{script}" if nonces.key else script).encode(
             "utf-8", "surrogateescape"
@@ -76,6 +80,18 @@ async def run_script(box: Sandbox, request: RunRequest) -> Evidence:
     if result.timed_out or evidence.problem:
         return evidence
     return await guarded.checked(box, await read_reports(box, answer, nonces, evidence))
+
+
+async def _check_bash(box: Sandbox) -> None:
+    """Check that the image can run test scripts, before anything of a submission runs. Raises ImageError."""
+    try:
+        await box.read_file(_BASH, max_bytes=0)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ImageError(
+            f"image '{box.spec.image}' has no {_BASH}, which runs the test scripts: install bash in the image"
+        ) from None
+    except (OSError, ValueError):
+        return  # there, but larger than nothing, or not to be read
 
 
 async def _install_recorder(
