@@ -253,6 +253,12 @@ def test_scores_of_rollouts_that_are_no_more_count_nowhere() -> None:
     assert [one.num_scored for one in verifiers(point)] == []
     page = inner_html(reader().get(f"/runs/{run.pk}/").content.decode(), "run-panel")
     assert "2 scores of rollouts that a later attempt of their run removed or made again are left out" in page
+    newest = relaunched(source, newer)
+    anew = Stream(epoch=newest.epoch, first_seq=again.next_seq)
+    anew.started()
+    post(newest, anew)
+    panel = build_scores(run, {})
+    assert (panel.calibration.count, panel.page.total, panel.num_stale) == (0, 0, 4)
 
 
 def test_scores_that_are_shown_stay_until_the_run_ends() -> None:

@@ -27,11 +27,11 @@ def current(model: type[Row], run_id: int) -> QuerySet[Row]:
     """Return a verifier's scores or examined tests without those of rollouts that are no more.
 
     An attempt that resumes from a checkpoint removes the rollouts after it and makes them again. Rollouts of
-    runs that the database does not have are taken as they were scored.
+    runs that the database does not have, or that were never performed, are taken as they were scored.
     """
     rows = model.objects.filter(run_id=run_id)
     named = Run.objects.annotate(folder=Cast("pk", CharField())).filter(
-        Exists(Trajectory.objects.filter(run_id=OuterRef("pk"))),
+        Q(Exists(Trajectory.objects.filter(run_id=OuterRef("pk")))) | Q(running_at__isnull=False),
         folder__in=rows.order_by().values("source"),
     )
     here = list(named.order_by().values_list("pk", flat=True))
