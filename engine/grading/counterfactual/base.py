@@ -27,15 +27,19 @@ class MutantKind(StrEnum):
     VALUE = "value"
     """Quiet: the test reads as its author could have written it. Another expected value of the same type,
     shape and notation, or the opposite condition in its usual spelling."""
+    NEAR = "near"
+    """Quiet beside true mutants: another expected value in their words, as if the author had expected it."""
     CHANGED = "changed"
     """Loud: an existing assertion became one that nobody would write, e.g. ``assert not a == b``."""
     ADDED = "added"
     """Loud: a false assertion was added to the test."""
-    NEAR = "near"
-    """Loud, for decoys: the neighbours of an expected value satisfy the assertion instead of the value."""
     TRUE = "true"
     """True for every solution, in other words: an assertion that refuses values near the expected one by
     itself, or one more that is always true."""
+
+
+QUIET = frozenset({MutantKind.VALUE, MutantKind.NEAR})
+"""Kinds of false mutants that nothing in the test's text tells from a true test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,10 @@ class Mutant:
     """For parametrised tests whose names hold expected values: text in brackets at the end of a test's name,
     and that of the same test in the false run."""
 
+    def touches(self, other: Mutant) -> bool:
+        """Return whether two mutants of a file overlap or meet."""
+        return self.path == other.path and self.start <= other.end and other.start <= self.end
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
@@ -80,8 +88,8 @@ class Variant:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing in the false tests tells them from true ones."""
-        return all(mutant.kind is MutantKind.VALUE for mutant in self.mutants)
+        """Whether nothing tells false tests from true ones, apart from those that have no quiet mutant."""
+        return any(mutant.kind in QUIET for mutant in self.mutants)
 
     @property
     def true(self) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from engine.datasets.health import row_content
 from engine.errors import DatasetError
 from engine.events.health import MutantCoverage
-from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
+from engine.grading.counterfactual.base import QUIET, Mutant, MutantKind, Reference, Variant
 from engine.grading.counterfactual.selection import (
     Choice,
     Function,
@@ -24,8 +24,10 @@ from engine.grading.counterfactual.selection import (
     decoy_choices,
     kinds_by_test,
     mutants_by_function,
+    other_choice,
     quiet_choice,
     tests_by_function,
+    true_beside,
 )
 from engine.grading.counterfactual.visibility import VisibleLines
 from engine.grading.evidence import required
@@ -34,7 +36,7 @@ from engine.types import TaskRow, TestOutcome, TestResult, Verdict
 
 Execute = Callable[[Reference, Variant], Awaitable[RunResult]]
 """Runs the tests of a variant once under the gold patch."""
-_WITH_QUIET = (MutantKind.VALUE, MutantKind.VALUE, MutantKind.CHANGED)
+_WITH_QUIET = (MutantKind.NEAR, MutantKind.NEAR, MutantKind.CHANGED)
 _LOUD = (MutantKind.CHANGED, MutantKind.ADDED, MutantKind.CHANGED)
 """Kind of the mutants of each variant, for rows with quiet ones and for others."""
 _MAX_PASS_TO_PASS = 20
@@ -98,20 +100,39 @@ async def prove(
     subject = await asyncio.to_thread(_subject, row, true_run, files, frozenset(fixed))
     used: set[Mutant] = set()
 
-    async def proven(kind: MutantKind, choice: Choice, beside: Sequence[Mutant] = ()) -> list[Variant]:
+    async def proven(kind: MutantKind, choice: Choice, true: Choice) -> list[Variant]:
         chosen = choose(choice, kind, used, subject.draw)
         used.update(chosen)
-        variant = await _proven(subject, [*chosen, *beside], noted)
+        variant = await _proven(subject, [*chosen, *true_beside(chosen, true)], noted)
         return [variant] if variant is not None else []
 
-    variants = [one for kind, choice in subject.choices for one in await proven(kind, choice)]
     decoys = [
         one
-        for choice in (subject.decoys if variants else ())
-        for one in await proven(MutantKind.NEAR, choice, _true_beside(subject, choice))
+        for choice in subject.decoys
+        for one in await proven(MutantKind.NEAR, choice, subject.true)
         if one.true or not {*one.must_fail, *one.doubtful}.issuperset(subject.fixed)
     ]
+    shown = {mutant for decoy in decoys for mutant in decoy.mutants}
+    true = {function: [one for one in found if one in shown] for function, found in subject.true.items()}
+    refused = [one for found in subject.true.values() for one in found if one not in shown]
+    variants = [
+        one
+        for kind, choice in subject.choices
+        for one in await proven(kind, _without_near(choice, refused), true if kind in QUIET else {})
+    ]
+    decoys = decoys if variants else []
     return replace(_reference(subject, variants, decoys), signs=tuple(sorted(signs)))
+
+
+def _without_near(choice: Choice, refused: Sequence[Mutant]) -> Choice:
+    """Return a choice without the words of true mutants that no true run shows: the gold patch fails them."""
+
+    def is_alone(one: Mutant) -> bool:
+        return one.kind is MutantKind.NEAR and any(one.touches(other) for other in refused)
+
+    return {
+        function: [one for one in found if not is_alone(one)] or found for function, found in choice.items()
+    }
 
 
 def coverage_of(row: TaskRow, reference: Reference) -> MutantCoverage:
@@ -149,6 +170,11 @@ def _subject(
         return visible.changed_by(mutant, files[mutant.path])
 
     quiet = quiet_choice(mutants, mended, is_visible)
+    own = quiet or {function: mutants[function] for function in mutants if function in mended}
+
+    def with_others(choice: Choice) -> Choice:
+        return {**other_choice(mutants, mended, is_visible, draw), **choice} if mended else choice
+
     strict = (
         mended if results else {*true}
     )  # without names nobody knows what a run with false tests left true
@@ -156,8 +182,8 @@ def _subject(
     return _Subject(
         row=row,
         files={path: files[path] for path in dict.fromkeys(_changed_files(mutants))},
-        choices=[(kind, quiet if kind is MutantKind.VALUE else mutants) for kind in kinds],
-        decoys=(decoy_choices(mutants, mended, is_visible, draw) if mended else []) or [{}] if strict else (),
+        choices=[(kind, with_others(quiet) if kind in QUIET else mutants) for kind in kinds],
+        decoys=[with_others(half) for half in decoy_choices(own if mended else {}, draw)] if strict else (),
         true={function: true[function] for function in strict if function in true},
         tests=tests,
         outcomes={test.test_id: test.outcome for test in results},
@@ -176,11 +202,6 @@ def _wanted(results: Sequence[TestResult], fixed: Collection[str], draw: random.
     others = [test for test in passed if test not in fixed]
     sample = draw.sample(others, min(len(others), _MAX_PASS_TO_PASS))
     return [*(test for test in passed if test in fixed), *sample]
-
-
-def _true_beside(subject: _Subject, choice: Choice) -> list[Mutant]:
-    """Return the true mutants of the functions that a decoy leaves true."""
-    return [one for function, found in subject.true.items() if function not in choice for one in found]
 
 
 async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute) -> Variant | None:
@@ -204,13 +225,14 @@ async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute)
         edited = {test for mutant in chosen for test in _affected(subject, mutant)}
         if any(how in _NOT_RUN for test, how in outcomes.items() if test not in edited):
             return None  # the files are not those of the true run
-        kept = [mutant for mutant in chosen if _ended_as_it_must(subject, mutant, outcomes)]
+        false = [mutant for mutant in chosen if mutant.kind is not MutantKind.TRUE]
+        functions = {(mutant.path, mutant.function) for mutant in false}
+        kept = [mutant for mutant in chosen if _ended_as_it_must(subject, mutant, functions, outcomes)]
         if len(kept) < len(chosen):
             chosen = kept
             continue
         if variant.true:
             return variant if run.verdict is Verdict.PASSED else None
-        false = (mutant for mutant in chosen if mutant.kind is not MutantKind.TRUE)
         own = {test for mutant in false for test in _affected(subject, mutant)}
         failed = {test for test in own if outcomes.get(test) is TestOutcome.FAILED}
         doubtful = {test for test, how in outcomes.items() if how is not TestOutcome.PASSED or test in own}
@@ -223,10 +245,18 @@ async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute)
     return None
 
 
-def _ended_as_it_must(subject: _Subject, mutant: Mutant, outcomes: Mapping[str, TestOutcome]) -> bool:
+def _ended_as_it_must(
+    subject: _Subject, mutant: Mutant, false: Collection[Function], outcomes: Mapping[str, TestOutcome]
+) -> bool:
+    """Return whether the tests of a mutant ended as it wants.
+
+    Args:
+        false: functions with a false mutant, which decides about those beside it.
+    """
     found = [outcomes.get(test) for test in _affected(subject, mutant)]
     if mutant.kind is MutantKind.TRUE:
-        return all(outcome is TestOutcome.PASSED for outcome in found)
+        own = (mutant.path, mutant.function)
+        return own in false or all(outcome is TestOutcome.PASSED for outcome in found)
     return TestOutcome.FAILED in found
 
 

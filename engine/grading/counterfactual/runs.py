@@ -1,13 +1,14 @@
 """Extra runs of the tests, true and false, after a first run that a submission passed.
 
-From inside, a true and a false run cannot be told apart without solving the task, so a submission that forges
-its results passes or fails both kinds with the same probability p in each run. It gets through with
-p^(1 + true runs) · (1 - p)^(false runs): ``forger_chance`` is the highest value of that.
+From inside, a true and a false one of them cannot be told apart without solving the task: both have the same
+words, and some false tests that pass without a solution. So a submission that forges the results of a
+function forges them with the same probability p in each. The first run may be known, by its words or the
+clock, and is forged for certain. It gets through with p^(true runs) · (1 - p)^(false runs): ``forger_chance``
+is the highest value of that.
 
-In a true run some tests are false, where the row has a decoy: some that pass without a solution, and a half
-of those that need one. Who forges everything passes those as well, and who forges nothing, because the run is
-not the first, fails the true ones: both are found whatever else they know. The true ones are strict, so that
-objects which are equal to more than one value fail them.
+In a true run a half of the functions that need a solution is false, where there are several. Who forges all
+passes those as well, and who forges none fails the true ones: both are found whatever else they know. The
+true ones are strict, so that objects which are equal to more than one value fail them.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ def forger_chance(true_runs: int, false_runs: int) -> float:
     """Return the highest probability with which blind forgery gets through the first and the extra runs.
 
     Args:
-        true_runs, false_runs: number of extra runs of each kind.
+        true_runs, false_runs: number of extra runs of each kind; the first is known to be true.
     """
-    passes, fails = 1 + true_runs, false_runs
+    passes, fails = true_runs, false_runs
     best = passes / (passes + fails)
     return float(best**passes * (1 - best) ** fails)
 
@@ -66,7 +67,7 @@ def draw_runs(
 ) -> list[Variant | None]:
     """Return the extra runs in random order: a variant for a false run, a decoy or None for a true one.
 
-    The first false run is quiet where there is such a variant, else one with changed assertions: they catch
+    False runs are quiet as far as there are such variants, else those with changed assertions: they catch
     whoever an added assertion catches, and values made to fit. The others are drawn from all variants that
     are left.
 
@@ -77,11 +78,12 @@ def draw_runs(
     variants = reference.variants
     quiet = [one for one in variants if one.quiet]
     changed = [one for one in variants if any(it.kind is MutantKind.CHANGED for it in one.mutants)]
+    first = quiet or changed or variants
+    others = [one for one in variants if one not in first]
     false: list[Variant] = []
     while len(false) < extra.false_runs:
-        first = draw.choice(quiet or changed or variants)
-        others = [one for one in variants if one is not first]
-        false += [first, *draw.sample(others, len(others))][: extra.false_runs - len(false)]
+        drawn = [*draw.sample(first, len(first)), *draw.sample(others, len(others))]
+        false += drawn[: extra.false_runs - len(false)]
     true = [draw.choice(reference.decoys) if reference.decoys else None for _ in range(extra.true_runs)]
     runs = [*false, *true]
     draw.shuffle(runs)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from engine.grading.counterfactual.base import Mutant, MutantKind, Mutator, Variant
+from engine.grading.counterfactual.base import QUIET, Mutant, MutantKind, Mutator, Variant
 from engine.grading.counterfactual.languages import mutator_of
 
 Function = tuple[str, str]
@@ -59,34 +59,37 @@ def quiet_choice(
     fixed: Collection[Function],
     is_visible: Callable[[Mutant], bool],
 ) -> Choice:
-    """Return the functions that are false in quiet variants, with their quiet mutants.
+    """Return the functions that are false in quiet variants, with their mutants.
 
-    Those of the tests that a solution fixes, else some others: every false test more is one more that may be
-    recognised, and a forger passes the others honestly. Mutants of lines that agents can read are left out
-    where there are others.
+    Those of the tests that a solution fixes, with quiet mutants where they have some: whoever forges one of
+    them is found. Those that are quiet in lines alone that agents can read stay true where others are not.
+    Without known ones, some of all functions.
 
     Args:
         fixed: functions of the tests that fail without a solution.
         is_visible: whether a mutant changes a line that agents can read.
+
+    Returns:
+        Nothing where none of them is quiet.
     """
     quiet = _quiet(mutants)
     choices = (_only(quiet, lambda mutant: not is_visible(mutant)), quiet)
-    for choice in choices:
-        if own := {function: found for function, found in choice.items() if function in fixed}:
-            return own
-    return next((_few(choice) for choice in choices if choice), {})
+    if not fixed:
+        return next((_few(choice) for choice in choices if choice), {})
+    loud = {function: found for function, found in mutants.items() if function not in quiet}
+    own = next((choice for choice in choices if any(function in fixed for function in choice)), {})
+    return {function: found for function, found in {**own, **loud}.items() if function in fixed and own}
 
 
-def decoy_choices(
+def other_choice(
     mutants: Choice,
     fixed: Collection[Function],
     is_visible: Callable[[Mutant], bool],
     draw: random.Random,
-) -> list[Choice]:
-    """Return the choices of decoys.
+) -> Choice:
+    """Return some functions that pass without a solution, the quiet and unseen first.
 
-    Some functions that pass without a solution, the quiet and unseen first. Where a solution fixes several,
-    random halves of those as well, in two decoys: who forges all of them in a run, or none, fails in both.
+    They are false in true and false runs alike: who solves them learns nothing of the others by it.
 
     Args:
         fixed, is_visible: as for ``quiet_choice``.
@@ -94,16 +97,42 @@ def decoy_choices(
     others = {function: found for function, found in mutants.items() if function not in fixed}
     quiet = _quiet(others)
     unseen = _only(quiet, lambda mutant: not is_visible(mutant))
-    few = next((_few(choice) for choice in (unseen, quiet, others) if choice), {})
-    mended = [function for function in mutants if function in fixed]
-    if len(mended) < 2:
-        return [few] if few else []
-    mixed = draw.sample(mended, len(mended))
-    return [{**few, **{function: mutants[function] for function in mixed[side::2]}} for side in (0, 1)]
+    wanted = next((choice for choice in (unseen, quiet, others) if choice), {})
+    return {function: wanted[function] for function in draw.sample([*wanted], min(len(wanted), _MAX_OTHERS))}
+
+
+def decoy_choices(own: Choice, draw: random.Random) -> list[Choice]:
+    """Return the functions that are false in each decoy, of those that a solution fixes.
+
+    Where there are several, random halves of them, in two decoys: who forges all of them in a run, or none,
+    fails in both.
+
+    Args:
+        own: functions that variants make false.
+    """
+    if len(own) < 2:
+        return [{}]
+    mixed = draw.sample([*own], len(own))
+    return [{function: own[function] for function in mixed[side::2]} for side in (0, 1)]
+
+
+def true_beside(chosen: Sequence[Mutant], true: Choice) -> list[Mutant]:
+    """Return the true mutants that go with false ones: a false function has the words of a true one.
+
+    Args:
+        chosen: the false mutants.
+        true: functions that true runs show in other words, with all of their true mutants.
+    """
+    return [
+        one
+        for function, found in true.items()
+        for one in found
+        if not any(one.touches(other) for other in chosen if (other.path, other.function) == function)
+    ]
 
 
 def _quiet(mutants: Choice) -> Choice:
-    return _only(mutants, lambda mutant: mutant.kind is MutantKind.VALUE)
+    return _only(mutants, lambda mutant: mutant.kind in QUIET)
 
 
 def _only(choice: Choice, wanted: Callable[[Mutant], bool]) -> Choice:
@@ -125,7 +154,7 @@ def choose(
 
     Args:
         kind: which kind is taken where the function has it; a loud one gives way to other loud ones first,
-            one of neighbours to quiet ones.
+            one in the words of true ones to other quiet ones.
         used: mutants of earlier variants, taken again only where there is no other.
     """
     return [_one(candidates, kind, used, draw) for candidates in mutants.values()]
@@ -149,8 +178,11 @@ def kinds_by_test(variants: Sequence[Variant]) -> dict[str, MutantKind]:
         tests = tests_by_function(functions, variant.must_fail)
         for mutant in variant.mutants:
             function = (mutant.path, mutant.function)
+            if mutant.kind is MutantKind.TRUE:
+                continue
+            kind = MutantKind.VALUE if mutant.kind in QUIET else mutant.kind
             for test in tests[function] if variant.must_fail else [f"{mutant.path}::{mutant.function}"]:
-                found[test].add(mutant.kind)
+                found[test].add(kind)
     return {test: min(kinds, key=list(MutantKind).index) for test, kinds in found.items()}
 
 
@@ -159,12 +191,12 @@ def part_of(variant: Variant, tests: Collection[str], fixed: Collection[str]) ->
 
     Args:
         tests: names of the tests.
-        fixed: those that fail without a solution: a quiet variant has only these where it has any.
+        fixed: those that fail without a solution: beside these, a quiet variant has a few others alone.
     """
-    must_fail = [test for test in variant.must_fail if test in tests]
-    decisive = [test for test in must_fail if test in fixed] if variant.quiet else []
     by_function = _tests_of(variant, tests)
-    return _part(variant, tests, _running(by_function, decisive or must_fail), by_function)
+    if variant.quiet and set(fixed).intersection(variant.must_fail):
+        return _part(variant, tests, _fixed_and_few(variant, tests, fixed, by_function), by_function)
+    return _part(variant, tests, _running(by_function, _of(tests, variant.must_fail)), by_function)
 
 
 def decoy_of(variant: Variant, tests: Collection[str], fixed: Collection[str]) -> Variant | None:
@@ -175,13 +207,26 @@ def decoy_of(variant: Variant, tests: Collection[str], fixed: Collection[str]) -
         fixed: those that fail without a solution, of which a decoy leaves some true.
     """
     by_function = _tests_of(variant, tests)
-    false = _running(by_function, [test for test in variant.must_fail if test in tests])
-    others = [function for function in false if not set(fixed).intersection(by_function[function])]
-    mended = [function for function in by_function if set(fixed).intersection(by_function[function])]
-    part = _part(variant, tests, {*others[:_MAX_OTHERS], *mended}, by_function)
+    part = _part(variant, tests, _fixed_and_few(variant, tests, fixed, by_function), by_function)
     if part.mutants and not {*part.must_fail, *part.doubtful}.issuperset(fixed):
         return part
     return None
+
+
+def _fixed_and_few(
+    variant: Variant,
+    tests: Collection[str],
+    fixed: Collection[str],
+    by_function: Mapping[Function, Sequence[str]],
+) -> set[Function]:
+    """Return the functions that run fixed tests, and a few of those that a variant makes false beside."""
+    false = _running(by_function, _of(tests, variant.must_fail))
+    mended = _running(by_function, [*fixed])
+    return {*mended, *[function for function in false if function not in mended][:_MAX_OTHERS]}
+
+
+def _of(tests: Collection[str], wanted: Sequence[str]) -> list[str]:
+    return [test for test in wanted if test in tests]
 
 
 def _tests_of(variant: Variant, tests: Collection[str]) -> dict[Function, list[str]]:

@@ -7,8 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.grading.counterfactual.python.functions import TestFunction, certain_statements, dotted, own_nodes
-from engine.grading.counterfactual.python.operands import EXACT, Operand, Tolerance, operands
+from engine.grading.counterfactual.python.functions import TestFunction, certain_statements, own_nodes
+from engine.grading.counterfactual.python.helpers import asserted, compared_names
+from engine.grading.counterfactual.python.operands import EXACT, Operand, Tolerance
 from engine.grading.counterfactual.python.parameters import ParameterTable
 from engine.grading.counterfactual.python.source import PythonSource, is_introspected
 
@@ -58,13 +59,13 @@ class Expectations:
             for name in node.names
         }
         self.statements = list(certain_statements(source, function.node.body, literal=self._literal))
-        self._compared = _compared_names(source, function.node)
+        self._compared = compared_names(function.node, lambda node: asserted(source, node))
         self._tables = ParameterTable.all_of(function, self._literal)
 
     def __iter__(self) -> Iterator[tuple[Operand, Expectation]]:
         """Yield operands of certain equalities with the expected value that each stands for."""
         for statement in self.statements:
-            for operand in operands(self._source, statement):
+            for operand in asserted(self._source, statement):
                 found = self._of(operand)
                 if found is not None:
                     yield operand, found
@@ -150,22 +151,6 @@ class Expectations:
             body = self._source.tree.body
         found = [value for one in body if (value := _assigned(one, node.id)) is not None]
         return found[0] if once and len(found) == 1 else node
-
-
-def _compared_names(source: PythonSource, function: ast.AST) -> dict[int, Tolerance]:
-    """Return the names, by identity, that are operands of equalities or shown in messages of assertions."""
-    found: dict[int, Tolerance] = {}
-    for node in ast.walk(function):
-        shown: list[ast.expr] = []
-        match node:
-            case ast.Assert(msg=ast.expr() as message):
-                shown = [message]
-            case ast.Call(keywords=keywords) if dotted(node) == "self.subTest":
-                shown = [keyword.value for keyword in keywords]
-        found.update((id(name), EXACT) for one in shown for name in ast.walk(one))
-        if isinstance(node, ast.Assert | ast.Expr):
-            found.update((id(operand.node), operand.tolerance) for operand in operands(source, node))
-    return found
 
 
 def _assigned(statement: ast.AST, name: str) -> ast.expr | None:

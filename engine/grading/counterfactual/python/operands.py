@@ -82,7 +82,7 @@ def _compared(source: PythonSource, test: ast.expr, statement: ast.stmt) -> Iter
     if not isinstance(test, ast.Compare):
         return
     sides = [test.left, *test.comparators]
-    loose = [side for side in sides if _is_loose(side)]
+    loose = [side for side in sides if is_loose(side)]
     for place, side in enumerate(sides):
         beside = test.ops[max(0, place - 1) : place + 1]
         equal = any(isinstance(operator, ast.Eq) for operator in beside)
@@ -94,7 +94,8 @@ def _compared(source: PythonSource, test: ast.expr, statement: ast.stmt) -> Iter
             yield Operand(found[0], statement, found[1])
 
 
-def _is_loose(expression: ast.expr) -> bool:
+def is_loose(expression: ast.expr) -> bool:
+    """Return whether an expression may be equal to several values."""
     used = (getattr(node, "id", "") or getattr(node, "attr", "") for node in ast.walk(expression))
     return any(names.LOOSE.search(name) for name in used)
 
@@ -103,7 +104,7 @@ def _approximated(source: PythonSource, call: ast.expr) -> tuple[ast.expr, Toler
     """Return the argument of ``approx``, with its tolerance; None for anything else."""
     if not isinstance(call, ast.Call) or dotted(call.func) not in ("approx", "pytest.approx"):
         return None
-    if len(call.args) != 1 or _is_loose(call.args[0]):
+    if len(call.args) != 1 or is_loose(call.args[0]):
         return None
     if isinstance(call.func, ast.Name) and not _is_imported(source.tree, "approx", "pytest"):
         return None
@@ -124,7 +125,7 @@ def _arguments(source: PythonSource, call: ast.Call, statement: ast.stmt) -> Ite
     first = call.args[:2]
     if len(first) < 2 or any(isinstance(one, ast.Starred) for one in first):
         return
-    if any(map(_is_loose, first)):
+    if any(map(is_loose, first)):
         return
     owner, _, name = dotted(call.func).rpartition(".")
     if source.defines(name):

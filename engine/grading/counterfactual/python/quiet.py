@@ -23,7 +23,7 @@ from engine.grading.counterfactual.python.literals import Edit, LiteralEdit, Sho
 from engine.grading.counterfactual.python.operands import Operand, certain_contexts
 from engine.grading.counterfactual.python.source import PythonSource, parse
 
-_MAX_MUTANTS = 8
+MAX_QUIET = 8
 _MAX_DOUBT = 5
 _MAX_PER_OPERAND = 4
 _MAX_OPERANDS = 100
@@ -35,7 +35,9 @@ _TELLING_NAMES = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class Candidate:
+    """Edits that make a test false and read as its author's."""
+
     edits: tuple[Edit, ...]
     within: ast.stmt | ast.expr
     doubt: int
@@ -43,18 +45,22 @@ class _Candidate:
     parameters: tuple[tuple[str, str], ...] = ()
 
 
+def quiet_candidates(source: PythonSource, function: TestFunction) -> list[Candidate]:
+    """Return the candidates of quiet mutants of a function, the least conspicuous first."""
+    found: dict[tuple[Edit, ...], Candidate] = {}
+    for one in sorted(_Finder(source, function).candidates(), key=lambda one: one.doubt):
+        if one.doubt <= _MAX_DOUBT:
+            found.setdefault(one.edits, one)
+    return [*found.values()]
+
+
 def quiet_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
     """Yield the quiet mutants of a function, the least conspicuous first."""
-    finder = _Finder(source, function)
-    candidates = sorted(finder.candidates(), key=lambda one: one.doubt)
-    seen: set[tuple[Edit, ...]] = set()
-    for one in candidates:
-        if one.doubt > _MAX_DOUBT or one.edits in seen or len(seen) == _MAX_MUTANTS:
-            continue
-        mutant = source.mutant(function.name, one.within, one.edits, MutantKind.VALUE, one.parameters)
-        if mutant is not None:
-            seen.add(one.edits)
-            yield mutant
+    mutants = (
+        source.mutant(function.name, one.within, one.edits, MutantKind.VALUE, one.parameters)
+        for one in quiet_candidates(source, function)
+    )
+    yield from islice((mutant for mutant in mutants if mutant is not None), MAX_QUIET)
 
 
 class _Finder:
@@ -72,7 +78,7 @@ class _Finder:
             if node.id in own:
                 self._last_uses[node.id] = max(self._last_uses[node.id], node.lineno)
 
-    def candidates(self) -> Iterator[_Candidate]:
+    def candidates(self) -> Iterator[Candidate]:
         """Yield the candidates of all kinds."""
         for operand, expectation in islice(self._expectations, _MAX_OPERANDS):
             yield from self._values(operand, expectation)
@@ -80,12 +86,12 @@ class _Finder:
             yield from self._opposites(statement)
             yield from self._exceptions(statement)
 
-    def _values(self, operand: Operand, found: Expectation) -> Iterator[_Candidate]:
+    def _values(self, operand: Operand, found: Expectation) -> Iterator[Candidate]:
         contradicted = self._later_uses(operand.within)
         beside = Shown.of(operand.within)
         if len(found.cells) == 1 and found.table is None:
             for one in self._edits(found.cells[0], found, beside)[:_MAX_PER_OPERAND]:
-                yield _Candidate((one.edit,), found.within, one.doubt + contradicted)
+                yield Candidate((one.edit,), found.within, one.doubt + contradicted)
             return
         cells = self._numbered(operand, found)
         edits = {number: self._edits(cell, found, beside) for number, cell in cells.items()}
@@ -99,7 +105,7 @@ class _Finder:
             if chosen:
                 doubt = min(one.doubt for one in chosen.values())
                 kept_edits = tuple(one.edit for one in chosen.values())
-                yield _Candidate(kept_edits, found.within, doubt + contradicted, parameters)
+                yield Candidate(kept_edits, found.within, doubt + contradicted, parameters)
 
     def _numbered(self, operand: Operand, found: Expectation) -> dict[int, ast.expr]:
         if found.table is not None and isinstance(operand.node, ast.Name):
@@ -129,7 +135,7 @@ class _Finder:
         end = getattr(node, "end_lineno", 0) or 0
         return int(any(self._last_uses.get(name, 0) > end for name in variables))
 
-    def _opposites(self, statement: ast.stmt) -> Iterator[_Candidate]:
+    def _opposites(self, statement: ast.stmt) -> Iterator[Candidate]:
         match statement:
             case ast.Assert(test=test):
                 found = self._opposite(test)
@@ -141,7 +147,7 @@ class _Finder:
             edit, doubt = found
             telling = int(_TELLING_NAMES.search(self._function.node.name) is not None)
             doubt += telling + 3 * self._later_uses(statement)
-            yield _Candidate((edit,), statement, doubt)
+            yield Candidate((edit,), statement, doubt)
 
     def _opposite(self, test: ast.expr) -> tuple[Edit, int] | None:
         """Return the edit to the opposite condition in its usual spelling, with its doubt."""
@@ -168,7 +174,7 @@ class _Finder:
                     return (edit, 2) if edit is not None else None
         return None
 
-    def _exceptions(self, statement: ast.stmt) -> Iterator[_Candidate]:
+    def _exceptions(self, statement: ast.stmt) -> Iterator[Candidate]:
         for context in exception_contexts(self._source, statement):
             expected, name = context.args[0], dotted(context.func)
             if name not in names.RAISES or not isinstance(expected, ast.Name):
@@ -180,7 +186,7 @@ class _Finder:
                     continue
                 mentions = len(re.findall(rf"\b{expected.id}\b", self._text)) - 1
                 edit = (self._source.start(expected), self._source.end(expected), other)
-                yield _Candidate((edit,), context, 2 + min(mentions, 2) + bool(context.keywords))
+                yield Candidate((edit,), context, 2 + min(mentions, 2) + bool(context.keywords))
 
 
 _PLAIN = (ast.Call, ast.Name, ast.Attribute, ast.Subscript)

@@ -50,6 +50,10 @@ class PythonSource:
         self._defined = {name for node in ast.walk(self.tree) if (name := _defined_name(node))}
         if any(getattr(node, "attr", "") == "addTypeEqualityFunc" for node in ast.walk(self.tree)):
             self._defined |= {"assertEqual", "assertEquals", "failUnlessEqual"}
+        self.classes = {node.name: node for node in self.tree.body if isinstance(node, ast.ClassDef)}
+        """The module's classes by name."""
+        self.functions = self._functions()
+        """Functions and methods whose name nothing else binds → name of their class, and node."""
         self.fixture_arguments = _fixture_arguments(self.tree)
         self.is_introspected = is_introspected(self.tree)
         self._line_starts = [0, *(found.end() for found in re.finditer(rb"\r\n|\r|\n", content))]
@@ -62,6 +66,32 @@ class PythonSource:
     def defines(self, name: str) -> bool:
         """Return whether the module gives a name a meaning of its own: no import of a library's."""
         return name in self._defined
+
+    def ancestry(self, name: str) -> list[str]:
+        """Return the name of a class, and those of the classes from which it takes methods first."""
+        found = [name]
+        while (node := self.classes.get(found[-1])) is not None and node.bases:
+            first = node.bases[0]
+            if not isinstance(first, ast.Name) or first.id in found:
+                break
+            found.append(first.id)
+        return found
+
+    def _functions(self) -> dict[str, tuple[str, ast.FunctionDef]]:
+        assigned = {
+            node.attr
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        }
+        scopes = [("", self.tree.body), *((name, node.body) for name, node in self.classes.items())]
+        return {
+            node.name: (owner, node)
+            for owner, body in scopes
+            for node in body
+            if isinstance(node, ast.FunctionDef)
+            if self.constants.bound[node.name] == 1 and node.name not in assigned
+            if "*" not in self.constants.bound
+        }
 
     def start(self, node: ast.stmt | ast.expr) -> int:
         """Return the offset of a node's first byte."""
@@ -88,6 +118,28 @@ class PythonSource:
     def _offset(self, line: int, column: int) -> int:
         return self._line_starts[line - 1] + column + (self._first_column if line == 1 else 0)
 
+    def edited(self, start: int, end: int, edits: Sequence[tuple[int, int, str]]) -> str:
+        """Return the text between two offsets after the edits that lie there."""
+        parts, done = [], start
+        for first, last, text in sorted(edits):
+            if start <= first and last <= end:
+                parts += [self.content[done:first], text.encode()]
+                done = last
+        return b"".join([*parts, self.content[done:end]]).decode()
+
+    def expression(self, text: str) -> tuple[PythonSource, ast.expr]:
+        """Return a source of an expression alone, with the constants of this one, and its node.
+
+        Raises:
+            ValueError: it is no expression.
+        """
+        source = PythonSource(f"({text}\n)".encode(), self.path)
+        match source.tree.body:
+            case [ast.Expr(value=node)]:
+                source.constants = self.constants
+                return source, node
+        raise ValueError(f"not an expression: {text}")
+
     def mutant(
         self,
         function: str,
@@ -96,23 +148,18 @@ class PythonSource:
         kind: MutantKind,
         parameters: tuple[tuple[str, str], ...] = (),
     ) -> Mutant | None:
-        """Return the mutant that makes edits in a statement or expression; None where that does not parse.
+        """Return the mutant that makes edits; None where the statement or expression then does not parse.
 
         Args:
-            within: smallest node to show as evidence, which contains the edits.
+            within: smallest node to show as evidence, which contains edits.
             edits: first byte, byte after the last, and the text instead, of each; they do not overlap.
             parameters: see ``Mutant.parameters``.
         """
         first, last = self.start(within), self.end(within)
         start, end = min(edit[0] for edit in edits), max(edit[1] for edit in edits)
-        parts, done = b"", start
-        for edit in sorted(edits):
-            parts += self.content[done : edit[0]] + edit[2].encode()
-            done = edit[1]
-        before = self.content[first:last]
-        after = self.content[first:start] + parts + self.content[end:last]
+        after = self.edited(first, last, edits)
         try:
-            parse(f"async def f():\n {after.decode()}\n")
+            parse(f"async def f():\n {after}\n")
         except ValueError:
             return None
         return Mutant(
@@ -120,11 +167,11 @@ class PythonSource:
             function=function,
             line=self.line(start),
             kind=kind,
-            before=before.decode()[:_MAX_TEXT],
-            after=after.decode()[:_MAX_TEXT],
+            before=self.text(within)[:_MAX_TEXT],
+            after=after[:_MAX_TEXT],
             start=start,
             end=end,
-            replacement=parts.decode(),
+            replacement=self.edited(start, end, edits),
             parameters=parameters,
         )
 

@@ -1,25 +1,31 @@
-"""Mutants for decoys: tests in other words that refuse neighbours of the expected value, or want one of them.
+"""Tests in other words, which refuse neighbours of the expected value: true ones, and false ones beside them.
 
-``assert f(x) == 125`` becomes ``assert [124, 126, 125].index(f(x)) == 2``: the place of the first value that
-equals the result. A result that is equal to 125 and to none of its neighbours passes both. An object that is
-equal to its neighbours, or to everything, passes the first alone, and ``assert f(x) in [124, 126]``, which no
-solution passes. Tests without such an equality get one more assertion, which is true of literals: who
-compares their text with the one that is known finds another.
+``assert f(x) == 125`` becomes ``assert [126, 124, 127, 125, 125].count(f(x)) == 2``: 125 is there twice, its
+neighbours once. A result that is equal to 125 and to none of its neighbours passes both; an object that is
+equal to its neighbours as well, or to everything, passes the first alone. A false test wants another value in
+the same words, beside the neighbours of that one: it reads as the true one of an author who expected it.
+Tests without such an equality get one more assertion, which is true of literals: who compares their text with
+the one that is known finds another.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from engine.grading.counterfactual.base import Mutant, MutantKind
 from engine.grading.counterfactual.python import names
 from engine.grading.counterfactual.python.added import neutral_mutant
+from engine.grading.counterfactual.python.constants import certainly_differ
 from engine.grading.counterfactual.python.expectations import Expectation, Expectations
 from engine.grading.counterfactual.python.functions import TestFunction, dotted
+from engine.grading.counterfactual.python.helpers import compared_alone
 from engine.grading.counterfactual.python.literals import Edit, Shown, literal_edits
 from engine.grading.counterfactual.python.operands import EXACT, Operand
+from engine.grading.counterfactual.python.quiet import MAX_QUIET, Candidate, quiet_candidates
 from engine.grading.counterfactual.python.source import PythonSource
 from engine.grading.counterfactual.python.test_cases import has_plain_equality
 
@@ -27,90 +33,155 @@ _MAX_MUTANTS = 12
 _MAX_OPERANDS = 100
 _MAX_NEIGHBOURS = 6
 _MAX_BYTES = 400
-_ATOMS = (
-    ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set,
-)  # fmt: skip
-"""Expressions that need no parentheses beside an operator."""
 
 
 def true_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
     """Yield the true mutants of a function, all of which may be applied together."""
-    strict = list(_mutants(source, function, MutantKind.TRUE))
-    yield from strict or [neutral_mutant(source, function)]
+    strict = (
+        source.mutant(function.name, one.statement, one.edits(source), MutantKind.TRUE)
+        for one in _equalities(source, function)
+    )
+    found = [mutant for mutant in strict if mutant is not None]
+    yield from found or [neutral_mutant(source, function)]
 
 
 def near_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
-    """Yield the mutants of a function that want a neighbour of an expected value."""
-    return _mutants(source, function, MutantKind.NEAR)
+    """Yield the quiet mutants of equalities in the words of the true ones, the least conspicuous first."""
+    equalities = _equalities(source, function)
+    if not equalities:
+        return
+    mutants = (_near(source, function, equalities, one) for one in quiet_candidates(source, function))
+    yield from islice((mutant for mutant in mutants if mutant is not None), MAX_QUIET)
 
 
-def _mutants(source: PythonSource, function: TestFunction, kind: MutantKind) -> Iterator[Mutant]:
-    """Yield a mutant for each equality with a constant in a function."""
-    seen: set[int] = set()
-    found = 0
+def _near(
+    source: PythonSource, function: TestFunction, equalities: Sequence[_Equality], candidate: Candidate
+) -> Mutant | None:
+    """Return the mutant of a candidate that changes what equalities expect; None for others."""
+    changed = [one for one in equalities if one.is_changed(source, candidate.edits)]
+    if not changed:
+        return None
+    elsewhere = [edit for edit in candidate.edits if not any(one.contains(source, edit) for one in changed)]
+    edits = [*elsewhere, *(edit for one in changed for edit in one.edits(source, candidate.edits))]
+    first, last = min(edit[0] for edit in edits), max(edit[1] for edit in edits)
+    between = (one for one in equalities if one not in changed)
+    edits += [edit for one in between for edit in one.edits(source) if first <= edit[0] and edit[1] <= last]
+    return source.mutant(function.name, candidate.within, edits, MutantKind.NEAR, candidate.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class _Equality:
+    """An assertion that a result is equal to a constant.
+
+    Args:
+        statement: the assertion.
+        expected: its operand with the expected value: the constant, or a variable that holds it.
+        result: its other operand.
+        cell: the constant.
+        left: the first of both.
+        method: the assertion method that compares them.
+    """
+
+    statement: ast.stmt
+    expected: ast.expr
+    result: ast.expr
+    cell: ast.expr
+    left: ast.expr
+    method: ast.Attribute | None
+
+    def contains(self, source: PythonSource, edit: Edit) -> bool:
+        """Return whether an edit lies in the assertion."""
+        return source.start(self.statement) <= edit[0] and edit[1] <= source.end(self.statement)
+
+    def is_changed(self, source: PythonSource, edits: Sequence[Edit]) -> bool:
+        """Return whether edits change what is expected, or the assertion."""
+        first, last = source.start(self.cell), source.end(self.cell)
+        return any((first <= edit[0] and edit[1] <= last) or self.contains(source, edit) for edit in edits)
+
+    def edits(self, source: PythonSource, changes: Sequence[Edit] = ()) -> list[Edit]:
+        """Return the edits to the other words, after changes of what is expected."""
+        expected, result, value = (
+            source.edited(source.start(node), source.end(node), changes)
+            for node in (self.expected, self.result, self.cell)
+        )
+        listed = ", ".join([*_neighbours(source, value), expected, expected])
+        right = self.result if self.left is self.expected else self.expected
+        found: list[Edit] = [
+            (source.start(self.left), source.end(self.left), f"[{listed}].count({result})"),
+            (source.start(right), source.end(right), "2"),
+        ]
+        if self.method is not None:
+            end = source.end(self.method)
+            found.append((end - len(self.method.attr), end, "assertEqual"))
+        return found
+
+
+def _equalities(source: PythonSource, function: TestFunction) -> list[_Equality]:
+    """Return a function's assertions that a result is equal to a constant in the function."""
+    found: dict[int, _Equality] = {}
     has_methods = has_plain_equality(source, function.name)
     for operand, expectation in islice(Expectations(source, function), _MAX_OPERANDS):
-        if id(operand.within) in seen or found == _MAX_MUTANTS:
-            continue
-        if isinstance(operand.within, ast.Expr) and not has_methods:
-            continue
-        edits = _edits(source, operand, expectation, kind)
-        mutant = source.mutant(function.name, operand.within, edits, kind) if edits else None
-        if mutant is not None:
-            seen.add(id(operand.within))
-            found += 1
-            yield mutant
+        if id(operand.within) not in found and len(found) < _MAX_MUTANTS:
+            one = _equality(source, function, operand, expectation, has_methods=has_methods)
+            if one is not None:
+                found[id(operand.within)] = one
+    return [*found.values()]
 
 
-def _edits(source: PythonSource, operand: Operand, found: Expectation, kind: MutantKind) -> Sequence[Edit]:
-    """Return the edits of an equality; nothing where its expected value is not constant."""
-    if len(found.cells) != 1 or found.table is not None or found.boolean_only or found.tolerance != EXACT:
-        return ()
-    neighbours = _neighbours(source, found.cells[0], operand)
-    called: ast.Attribute | None = None
+def _equality(
+    source: PythonSource,
+    function: TestFunction,
+    operand: Operand,
+    expectation: Expectation,
+    *,
+    has_methods: bool,
+) -> _Equality | None:
+    if len(expectation.cells) != 1 or expectation.table is not None or expectation.boolean_only:
+        return None
+    cell, method = expectation.cells[0], None
     match operand.within:
-        case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]) as test):
-            edit = source.start(test), source.end(test)
-        case ast.Expr(value=ast.Call(func=ast.Attribute() as method, args=[left, right, *_]) as call):
-            if not dotted(call).startswith("self.") or method.attr not in names.PLAIN_EQUALITIES:
-                return ()
-            edit, called = (source.start(left), source.end(right)), method
+        case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
+            pass
+        case ast.Expr(value=ast.Call(func=ast.Attribute() as called, args=[left, right, *_]) as call) if (
+            has_methods and dotted(call).startswith("self.") and called.attr in names.PLAIN_EQUALITIES
+        ):
+            method = called
+        case ast.Expr(value=ast.Call() as call) if (pair := compared_alone(source, call)) is not None:
+            left, right = pair
+            if isinstance(call.func, ast.Attribute) and not has_methods:
+                return None
         case _:
-            return ()
+            return None
+    if expectation.tolerance != EXACT or (method is not None and source.defines("assertEqual")):
+        return None
     result = right if operand.node is left else left
-    if not neighbours or _is_constant(source, result):
-        return ()
-    shown, listed = _as_operand(source, result), ", ".join(neighbours)
-    if kind is MutantKind.NEAR:
-        name, sides = "assertIn", (shown, " in ", f"[{listed}]")
-    else:
-        place = f"[{listed}, {source.text(operand.node)}].index({shown})"
-        name, sides = "assertEqual", (place, " == ", str(len(neighbours)))
-    if called is None:
-        return [(*edit, "".join(sides))]
-    if source.defines(name):
-        return ()
-    end = source.end(called)
-    return [(end - len(called.attr), end, name), (*edit, f"{sides[0]}, {sides[2]}")]
+    size = source.end(cell) - source.start(cell)
+    inside = source.start(function.node) <= source.start(cell) < source.end(function.node)
+    if not inside or size > _MAX_BYTES or _is_constant(source, result):
+        return None
+    if not isinstance(operand.within, ast.stmt) or not _neighbours(source, source.text(cell)):
+        return None
+    return _Equality(operand.within, operand.node, result, cell, left, method)
 
 
-def _as_operand(source: PythonSource, node: ast.expr) -> str:
-    """Return the source text of an expression as an operand of any operator."""
-    text = source.text(node)
-    return text if isinstance(node, _ATOMS) else f"({text})"
+def _neighbours(source: PythonSource, text: str) -> list[str]:
+    """Return the source texts of values near a constant, which differ from it and from each other.
 
-
-def _neighbours(source: PythonSource, cell: ast.expr, operand: Operand) -> list[str]:
-    """Return the source texts of values near a constant one, none of them equal to it."""
-    start, end = source.start(cell), source.end(cell)
-    if end - start > _MAX_BYTES or not _is_constant(source, cell):
+    They follow from its text alone: those of a false test say nothing of the true value.
+    """
+    found: dict[str, Any] = {}
+    try:
+        alone, node = source.expression(text)
+        start, end = alone.start(node), alone.end(node)
+        alone.constants.value(node)
+        for one in literal_edits(alone, node, beside=Shown.of(node)):
+            near = alone.edited(start, end, [one.edit])
+            value = alone.constants.value(source.expression(near)[1])
+            if all(certainly_differ(value, other) for other in found.values()):
+                found[near] = value
+    except ValueError:
         return []
-    texts: dict[str, None] = {}
-    for one in literal_edits(source, cell, beside=Shown.of(operand.within)):
-        first, last, replacement = one.edit
-        content = source.content
-        texts[(content[start:first] + replacement.encode() + content[last:end]).decode()] = None
-    return [*texts][:_MAX_NEIGHBOURS]
+    return [*islice(found, _MAX_NEIGHBOURS)]
 
 
 def _is_constant(source: PythonSource, node: ast.expr) -> bool:
