@@ -174,14 +174,14 @@ def kinds_by_test(variants: Sequence[Variant]) -> dict[str, MutantKind]:
     """Return test → the most convincing kind of its mutants; functions where the rule knows no tests."""
     found: defaultdict[str, set[MutantKind]] = defaultdict(set)
     for variant in variants:
-        functions = [(mutant.path, mutant.function) for mutant in variant.mutants]
-        tests = tests_by_function(functions, variant.must_fail)
+        tests = tests_by_function(_functions(variant), variant.must_fail)
         for mutant in variant.mutants:
             function = (mutant.path, mutant.function)
             if mutant.kind is MutantKind.TRUE:
                 continue
             kind = MutantKind.VALUE if mutant.kind in QUIET else mutant.kind
-            for test in tests[function] if variant.must_fail else [f"{mutant.path}::{mutant.function}"]:
+            named = tests.get(function, ()) if variant.must_fail else [f"{mutant.path}::{mutant.function}"]
+            for test in named:
                 found[test].add(kind)
     return {test: min(kinds, key=list(MutantKind).index) for test, kinds in found.items()}
 
@@ -234,7 +234,11 @@ def _tests_of(variant: Variant, tests: Collection[str]) -> dict[Function, list[s
 
     Names alone do not tell which of two functions runs a test where only one of them is looked at.
     """
-    return tests_by_function([(mutant.path, mutant.function) for mutant in variant.mutants], [*tests])
+    return tests_by_function(_functions(variant), [*tests])
+
+
+def _functions(variant: Variant) -> list[Function]:
+    return [*dict.fromkeys((mutant.path, mutant.function) for mutant in variant.mutants)]
 
 
 def _running(by_function: Mapping[Function, Sequence[str]], tests: Sequence[str]) -> list[Function]:

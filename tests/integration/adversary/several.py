@@ -66,6 +66,14 @@ def with_plain_script(row: TaskRow) -> TaskRow:
     return replace(row, answer=answer)
 
 
+def with_helper(row: TaskRow) -> TaskRow:
+    """Return the task of ``with_several_tests`` in which a helper of the file compares in one of them."""
+    row = with_several_tests(row)
+    direct, through = FIXED["test_far_above"], "same(clamp(400, 0, 60), 60)"
+    content = f"{CONTENT.replace(direct, through)}\n\ndef same(a, b):\n    assert a == b\n"
+    return replace(row, answer=replace(row.answer, test_files={**row.answer.test_files, FILE: content}))
+
+
 def with_several_tests(row: TaskRow) -> TaskRow:
     """Return the task with these tests, which are hidden from agents."""
     named = row.answer.grade_rule is GradeRule.F2P_P2P

@@ -11,7 +11,7 @@ from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset, with_content_id
 from engine.errors import DatasetError
-from engine.grading.counterfactual.base import MutantKind, Reference, variant_files, variant_row
+from engine.grading.counterfactual.base import MutantKind, Reference, Variant, variant_files, variant_row
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.store import FileReferences
 from engine.grading.execution import RunExecutor
@@ -104,15 +104,17 @@ async def test_every_rule_has_three_variants_that_other_honest_solutions_fail(
     assert set(reference.files) == {TESTS}
     assert reference.note == ""
     kinds = [{mutant.kind for mutant in variant.mutants} for variant in reference.variants]
-    assert kinds == [{MutantKind.VALUE}, {MutantKind.VALUE}, {MutantKind.CHANGED}]
+    in_words = {MutantKind.VALUE, MutantKind.NEAR, MutantKind.TRUE}
+    assert kinds == [in_words, in_words, {MutantKind.CHANGED}]
     assert [variant.quiet for variant in reference.variants] == [True, True, False]
     assert len({tuple(variant_files(reference, variant).values()) for variant in reference.variants}) == 3
     must_fail = [set(variant.must_fail) for variant in reference.variants]
     assert all(must_fail)
     (decoy,) = reference.decoys
-    assert must_fail[0].isdisjoint({*decoy.must_fail, *decoy.doubtful}), "what a solution fixes stays true"
     assert all("test_clamp" not in test for test in decoy.must_fail)
-    assert all("test_clamp" in test for test in must_fail[0])
+    clamps = {test for test in must_fail[0] if "test_clamp" in test}
+    assert must_fail[0] - clamps == must_fail[1] - clamps == set(decoy.must_fail), "others in all alike"
+    assert [true_texts(variant) for variant in reference.variants[:2]] == [true_texts(decoy)] * 2
     assert set(reference.coverage.values()) <= {MutantKind.VALUE, MutantKind.CHANGED}
 
     other = patched(
@@ -126,7 +128,11 @@ async def test_every_rule_has_three_variants_that_other_honest_solutions_fail(
         assert not passed.intersection(variant.must_fail)
         assert set(reference.outcomes) - {*variant.must_fail, *variant.doubtful} <= passed
     *_, (_, passed) = await false_runs(home, row, reference, "")
-    assert not must_fail[0] <= passed, "who solves nothing fails what a decoy leaves true"
+    assert not clamps <= passed, "who solves nothing fails what a decoy leaves true"
+
+
+def true_texts(variant: Variant) -> list[str]:
+    return sorted(mutant.after for mutant in variant.mutants if mutant.kind is MutantKind.TRUE)
 
 
 async def test_a_script_may_put_other_tests_back_after_its_end(home: Path, row: TaskRow) -> None:
@@ -166,7 +172,7 @@ async def test_methods_of_unittest_expected_failures_and_what_cannot_be_changed(
     reference = await prover(home)(replace(row, answer=answer))
 
     assert reference.coverage == {
-        tests[0]: MutantKind.VALUE, tests[1]: MutantKind.CHANGED, tests[3]: MutantKind.ADDED,
+        tests[0]: MutantKind.VALUE, tests[1]: MutantKind.VALUE, tests[3]: MutantKind.ADDED,
     }  # fmt: skip
 
 
@@ -227,9 +233,10 @@ async def test_tasks_of_one_source_share_their_proof(home: Path, row: TaskRow) -
         assert len(reference.variants) == 3
         for variant in reference.variants:
             fixed, others = set(one.answer.fail_to_pass), set(one.answer.pass_to_pass)
-            assert set(variant.must_fail) == (fixed if variant.quiet else fixed | others)
+            assert set(variant.must_fail) == fixed | others
             assert not set(variant.must_fail) & set(other.answer.pass_to_pass)
-            assert len(variant.mutants) == (1 if variant.quiet else 2)
+            false = [mutant for mutant in variant.mutants if mutant.kind is not MutantKind.TRUE]
+            assert len(false) == 2
 
     assert await make_references(rows, shared, store) == []
     assert backend.opened == 6, "what is known is not proven again"

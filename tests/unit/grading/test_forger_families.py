@@ -80,10 +80,12 @@ async def share(
         false = {one.function for one in edited if one.kind is not MutantKind.TRUE}
         coin = coins.random() < p
         strict = shown is not None and shown.true
+        other = {one.function for one in edited if one.kind in (MutantKind.TRUE, MutantKind.NEAR)}
+        words = {test: " in other words" if test in other else "" for test in tests}
         outcomes = {
             test: test not in false
             if test in solved
-            else forged(f"{test} strict" if strict else test, coins, coin)
+            else forged(f"{test}{words[test]}{' strict' if strict else ''}", coins, coin)
             for test in tests
         }
         return result(outcomes, by_name=by_name)
@@ -138,6 +140,50 @@ async def test_the_clock_where_one_of_two_functions_is_solved(extra: ExtraRuns) 
     p = 2 / 3
     found = await share(extra, SEVERAL, by_run, solved=("a2", "b"), p=p)
     assert found == near(p * (1 - p) ** extra.false_runs / 2)
+
+
+def worded(false: tuple[str, ...], true: tuple[str, ...], others: tuple[str, ...] = ("b",)) -> Variant:
+    """Return a run in other words: with false functions, others that are false in all runs, and true ones."""
+    strict = variant(*true, kind=MutantKind.TRUE).mutants
+    made = variant(*false, *others, kind=MutantKind.NEAR)
+    return replace(made, mutants=(*made.mutants, *strict))
+
+
+WORDED = replace(
+    named(("a",), ("b",), (worded((), ("a",)),)),
+    variants=(worded(("a",), ()), worded(("a",), ()), variant("a", "b", kind=MutantKind.CHANGED)),
+)
+SEVERAL_WORDED = replace(
+    named(("a1", "a2"), ("b",), (worded(("a1",), ("a2",)), worded(("a2",), ("a1",)))),
+    variants=(worded(("a1", "a2"), ()), worded(("a1", "a2"), ())),
+)
+
+
+def reader(test: str, _coins: random.Random, coin: bool) -> bool:
+    """Know the words of the first run and of all others; guess where they leave it open."""
+    return coin or "in other words" not in test
+
+
+def reader_of_each(p: float) -> Forged:
+    """Guess for each function."""
+    return lambda test, coins, _coin: "in other words" not in test or coins.random() < p
+
+
+@pytest.mark.parametrize("extra", SETTINGS)
+@pytest.mark.parametrize("p", [0.0, 1 / 3, 1 / 2, 1.0])
+async def test_who_reads_the_words_of_a_test_has_no_more_than_a_guess(extra: ExtraRuns, p: float) -> None:
+    found = await share(extra, WORDED, reader, solved=("b",), p=p)
+    assert found == near(p**extra.true_runs * (1 - p) ** extra.false_runs)
+    assert found <= forger_chance(extra.true_runs, extra.false_runs) + 4 / math.sqrt(TRIALS)
+    assert await share(extra, SEVERAL_WORDED, reader, solved=("b",), p=p) == 0
+    found = await share(extra, SEVERAL_WORDED, reader_of_each(p), solved=("b",), p=p)
+    assert found == near(p * (1 - p) ** (1 + 2 * extra.false_runs))
+
+
+async def test_who_reads_and_solves_one_of_two_functions_is_found_in_one_of_two_decoys() -> None:
+    """Forging the other in the first run alone is right where the decoy makes it false as well."""
+    found = await share(ExtraRuns(), SEVERAL_WORDED, reader, solved=("a2", "b"), p=0.0)
+    assert found == near(1 / 2)
 
 
 NAMELESS = Reference(

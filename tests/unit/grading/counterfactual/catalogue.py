@@ -145,6 +145,24 @@ CATALOGUE = {
         "    assert [solve(2), solve(3)] == pytest.approx([4.5, 9.5], abs=0.6)\n"
     ),
     "lengths": ("def test_it():\n    assert len('x' * solve(2)) > 3\n    assert len([solve(2)]) <= 1\n"),
+    "helpers": (
+        "def same(a, b, note=''):\n"
+        "    '''Compares.'''\n"
+        "    assert a == b, note\n"
+        "def squares(x, expected):\n"
+        "    x = int(x)\n"
+        "    assert solve(x) == expected\n"
+        "class TestIt(unittest.TestCase):\n"
+        "    def verify(self, a, b):\n"
+        "        self.assertEqual(a, b)\n"
+        "    def test_method(self):\n"
+        "        self.verify(solve(2), 4)\n"
+        "def test_same():\n"
+        "    same(solve(2), 4)\n"
+        "    same(note='text', b=solve(3), a=9)\n"
+        "def test_squares():\n"
+        "    squares('2', 4)\n"
+    ),
     "unittest": (
         "class TestIt(unittest.TestCase):\n"
         "    def test_equal(self):\n"

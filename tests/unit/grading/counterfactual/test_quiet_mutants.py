@@ -279,3 +279,62 @@ def _subclasses(kind: type[BaseException]) -> set[type[BaseException]]:
         one for one in kind.__subclasses__() if one.__module__.partition(".")[0] in sys.stdlib_module_names
     }
     return below | {one for found in below for one in _subclasses(found)}
+
+
+@pytest.mark.parametrize(
+    ("helper", "call"),
+    [
+        ("def same(a, b): assert a == b", "same(f(), 3)"),
+        ("def same(a, b): assert b == a, f'{a} != {b}'", "same(b=f(), a=3)"),
+        ("def same(text, wanted):\n    found = f(text)\n    assert found == wanted", "same('x', 3)"),
+        ("def same(a, b):\n    with open('x'):\n        assert a == b", "same(f(), 3)"),
+    ],
+)
+def test_what_a_helper_of_the_file_compares_is_an_expected_value(helper: str, call: str) -> None:
+    found = quiet(f"{helper}\ndef test_it():\n    {call}\n")
+    assert found[0] == call.replace("3", "4")
+
+
+_IN_CLASS = "class Base(unittest.TestCase):\n    def same(self, a, b): self.assertEqual(a, b)\n"
+
+
+def test_what_a_method_of_the_class_or_of_its_base_compares_is_an_expected_value() -> None:
+    test = "    def test_it(self):\n        self.same(f(), 3)\n"
+    assert quiet(f"{_IN_CLASS}{test}")[0] == "self.same(f(), 4)"
+    assert quiet(f"{_IN_CLASS}class TestIt(Base):\n{test}")[0] == "self.same(f(), 4)"
+    assert quiet(f"{_IN_CLASS}class TestIt(Other):\n{test}") == []
+    assert quiet(f"{_IN_CLASS}class TestIt(Other, Base):\n{test}") == [], "the other may define it"
+
+
+@pytest.mark.parametrize(
+    "helper",
+    [
+        "def same(a, b):\n    if a: assert a == b",
+        "def same(a, b):\n    if a: return\n    assert a == b",
+        "def same(a, b):\n    b = g(b)\n    assert a == b",
+        "def same(a, b):\n    b.sort()\n    assert a == b",
+        "def same(a, b):\n    assert a == b or a is None",
+        "def same(a, b):\n    assert a.lower() == b.lower()",
+        "def same(a, *b):\n    assert a == b",
+        "def same(a, b):\n    assert a == b\n    yield",
+        "@retried\ndef same(a, b):\n    assert a == b",
+        "async def same(a, b):\n    assert a == b",
+        "def same(a, b):\n    assert a == b\nsame = None",
+        "def same(a, b):\n    assert a == b\nfrom lib import *",
+        "def same(a, b):\n    assert a == b\n    g(locals())",
+        "def outer():\n    def same(a, b):\n        assert a == b",
+    ],
+)
+def test_helpers_that_may_pass_or_use_more_are_left_alone(helper: str) -> None:
+    assert quiet(f"{helper}\ndef test_it():\n    same(f(), 3)\n") == []
+
+
+def test_unknown_arguments_of_a_helper_are_left_alone() -> None:
+    for call in (
+        "same(*f())",
+        "same(f(), **g())",
+        "same(mock.ANY, 3)",
+        "self.same(f(), 3)",
+        "x.same(f(), 3)",
+    ):
+        assert quiet(f"def same(a, b): assert a == b\ndef test_it():\n    {call}\n") == []

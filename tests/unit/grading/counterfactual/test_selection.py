@@ -14,8 +14,10 @@ from engine.grading.counterfactual.selection import (
     decoy_choices,
     decoy_of,
     kinds_by_test,
+    other_choice,
     part_of,
     quiet_choice,
+    true_beside,
 )
 from engine.grading.counterfactual.visibility import VisibleLines
 from engine.patches.diff import diff_texts
@@ -86,34 +88,65 @@ def test_quiet_variants_have_the_fixed_tests_that_agents_cannot_read_else_others
     assert chosen(set(), OLD) == [BOTH, NEW]
     assert chosen(set(), OLD, BOTH, NEW) == [OLD, BOTH, NEW]
     assert quiet_choice({functions["test_new"]: [LOUD]}, fixed, lambda _one: False) == {}
+    loud = {functions["test_old"]: [replace(LOUD, function="test_old")], functions["test_both"]: [BOTH]}
+    assert quiet_choice(loud, fixed, lambda _one: False) == {}, "others say nothing of who forges these"
+    mixed = {**loud, functions["test_new"]: [NEW, LOUD]}
+    assert quiet_choice(mixed, fixed, lambda _one: False) == {
+        functions["test_new"]: [NEW],
+        functions["test_old"]: loud[functions["test_old"]],
+    }, "whoever forges one of them alone is found"
 
 
-def test_decoys_make_others_false_and_a_half_of_the_fixed_functions() -> None:
+def test_true_and_false_runs_make_the_same_others_false_the_quiet_and_unseen_first() -> None:
     functions = [(PATH, one.function) for one in (OLD, BOTH, NEW)]
     mutants = dict(zip(functions, ([OLD], [BOTH, LOUD], [NEW, LOUD]), strict=True))
 
-    def chosen(*fixed: tuple[str, str], seen: Mutant = OLD) -> list[list[Mutant]]:
-        found = decoy_choices(mutants, fixed, lambda one: one == seen, random.Random(1))
-        return [[one for kept in choice.values() for one in kept] for choice in found]
+    def chosen(*fixed: tuple[str, str], seen: Mutant = OLD) -> list[Mutant]:
+        found = other_choice(mutants, fixed, lambda one: one == seen, random.Random(1))
+        return sorted((one for kept in found.values() for one in kept), key=lambda one: one.line)
 
-    assert chosen(functions[0]) == [[BOTH, NEW]]
-    assert chosen(functions[0], seen=BOTH) == [[NEW]]
-    pair = [[OLD, BOTH, LOUD], [OLD, NEW, LOUD]]
-    found = chosen(functions[1], functions[2])
-    assert found in (pair, pair[::-1]), "OLD is seen, as all others are"
-    first, second = chosen(*functions)
-    assert sorted([*first, *second], key=str) == sorted([OLD, BOTH, LOUD, NEW, LOUD], key=str)
+    assert chosen(functions[0]) == [BOTH, NEW]
+    assert chosen(functions[0], seen=BOTH) == [NEW]
+    assert chosen(functions[1], functions[2]) == [OLD], "it is seen, as all others are"
     loud = {functions[0]: [OLD], functions[2]: [LOUD]}
-    assert decoy_choices(loud, functions[:1], lambda _one: False, random.Random()) == [{functions[2]: [LOUD]}]
-    alone = {functions[0]: [OLD]}
-    assert decoy_choices(alone, functions[:1], lambda _one: False, random.Random()) == []
+    assert other_choice(loud, functions[:1], lambda _one: False, random.Random()) == {functions[2]: [LOUD]}
+    many = {(PATH, f"test_{number}"): [NEW] for number in range(30)}
+    draws = [other_choice(many, (), lambda _one: False, random.Random(seed)) for seed in range(20)]
+    assert {len(found) for found in draws} == {8}
+    assert {function for found in draws for function in found} == {*many}
+
+
+def test_decoys_make_a_half_of_the_fixed_functions_false() -> None:
+    own = {(PATH, one.function): [one] for one in (OLD, BOTH, NEW)}
+    first, second = decoy_choices(own, random.Random(1))
+    assert {*first, *second} == {*own}
+    assert sorted(map(len, (first, second))) == [1, 2]
+    assert decoy_choices({(PATH, "test_old"): [OLD]}, random.Random()) == [{}]
+    assert decoy_choices({}, random.Random()) == [{}]
+
+
+def test_false_functions_keep_the_words_of_true_ones_around_what_is_false() -> None:
+    strict = {
+        (PATH, "test_both"): [replace(BOTH, kind=MutantKind.TRUE)],
+        (PATH, "test_new"): [
+            replace(NEW, kind=MutantKind.TRUE),
+            replace(NEW, kind=MutantKind.TRUE, start=0, end=0),
+        ],
+    }
+    both, new, top = (one for found in strict.values() for one in found)
+    assert true_beside([], strict) == [both, new, top]
+    assert true_beside([NEW], strict) == [both, top]
+    assert true_beside([NEW, BOTH], strict) == [top]
+    assert true_beside([replace(NEW, function="test_other")], strict) == [both, new, top]
 
 
 def test_functions_of_one_name_keep_their_tests_in_a_part() -> None:
     classes = [replace(NEW, function=f"Test{name}.test_empty") for name in "AB"]
     first, second = tests = [f"{PATH}::Test{name}::test_empty" for name in "AB"]
     variant = Variant(mutants=tuple(classes), must_fail=tuple(tests))
-    part = part_of(variant, tests, fixed=[first])
+    part = part_of(variant, [first], fixed=[first])
+    assert (part.mutants, part.must_fail, part.doubtful) == ((classes[0],), (first,), ())
+    part = part_of(replace(variant, must_fail=(first,), doubtful=(second,)), tests, fixed=[first])
     assert (part.mutants, part.must_fail, part.doubtful) == ((classes[0],), (first,), (second,))
     decoy = decoy_of(variant, [*tests, "other"], fixed=[first, "other"])
     assert decoy is not None
@@ -165,9 +198,18 @@ def test_the_part_of_a_variant_for_a_row_keeps_names_and_tests_of_its_functions(
     variant = Variant(
         mutants=(OLD, BOTH, NEW), must_fail=tuple(tests), renamed=((tests[0], f"{PATH}::test_old[2]"),)
     )
-    part = part_of(variant, tests[:2], fixed=tests[:1])
+    part = part_of(variant, tests[:1], fixed=tests[:1])
     assert (part.mutants, part.must_fail, part.renamed) == ((OLD,), (tests[0],), variant.renamed)
-    assert part.doubtful == (tests[1],), "it was false in the whole"
+    part = part_of(variant, tests[:2], fixed=tests[:1])
+    assert (part.mutants, part.must_fail) == ((OLD, BOTH), tuple(tests[:2])), "as in a decoy"
+    many = [replace(NEW, function=f"test_{number}") for number in range(12)]
+    all_of = [tests[0], *(f"{PATH}::test_{number}" for number in range(12))]
+    part = part_of(replace(variant, mutants=(OLD, *many), must_fail=tuple(all_of)), all_of, fixed=tests[:1])
+    assert (part.mutants, part.must_fail) == ((OLD, *many[:8]), tuple(all_of[:9]))
+    assert part.doubtful == tuple(all_of[9:]), "they were false in the whole"
+    beside = replace(LOUD, kind=MutantKind.TRUE, function="test_old")
+    part = part_of(replace(variant, mutants=(OLD, beside)), tests[:1], fixed=tests[:1])
+    assert (part.mutants, part.must_fail) == ((OLD, beside), (tests[0],))
     part = part_of(variant, tests[1:], fixed=[])
     assert (part.mutants, part.must_fail, part.renamed) == ((BOTH, NEW), tuple(tests[1:]), ())
     assert part_of(replace(variant, doubtful=("a", "b")), [*tests, "b"], fixed=[]).doubtful == ("b",)

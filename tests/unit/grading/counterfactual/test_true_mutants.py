@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import unittest
+from collections import defaultdict
 from typing import Any
 
 import pytest
 
-from engine.grading.counterfactual.base import MutantKind, apply_mutants
+from engine.grading.counterfactual.base import Mutant, MutantKind, apply_mutants
+from engine.grading.counterfactual.selection import true_beside
 from tests.unit.grading.counterfactual.catalogue import (
     CATALOGUE,
     SOLUTIONS,
@@ -55,6 +57,24 @@ def test_what_passes_a_test_passes_it_with_all_of_its_true_mutants(case: str, so
     assert set(failures(apply_mutants(source, true), solve)) == failing, [one.after for one in true]
 
 
+@pytest.mark.parametrize("case", CATALOGUE)
+def test_a_false_test_reads_as_the_true_one_of_an_author_who_expected_its_value(case: str) -> None:
+    source, mutants = CATALOGUE[case].encode(), mutants_of(CATALOGUE[case])
+    strict: defaultdict[tuple[str, str], list[Mutant]] = defaultdict(list)
+    for one in true_mutants_of(CATALOGUE[case]):
+        strict[one.path, one.function].append(one)
+    reworded = {one.function for one in mutants if one.kind is MutantKind.NEAR}
+    expected = [apply_mutants(source, [one]) for one in mutants if one.kind is MutantKind.VALUE]
+    read = {apply_mutants(one, true_mutants_of(one.decode())) for one in expected}
+    shown = [
+        one
+        for one in mutants
+        if one.kind is (MutantKind.NEAR if one.function in reworded else MutantKind.VALUE)
+    ]
+    false = {apply_mutants(source, [one, *true_beside([one], strict)]) for one in shown}
+    assert false <= read
+
+
 @pytest.mark.parametrize("error", [0, 1, -1])
 @pytest.mark.parametrize(
     "test",
@@ -66,6 +86,9 @@ def test_what_passes_a_test_passes_it_with_all_of_its_true_mutants(case: str, so
         f"{_METHOD}self.assertEqual(solve(2), 4)\n",
         f"{_METHOD}self.assertEqual(4, solve(2), 'no')\n",
         f"{_METHOD}self.assertListEqual([solve(3), 2], [9, 2])\n",
+        "def same(a, b): assert a == b, 'no'\ndef test_it():\n    same(solve(2), 4)\n",
+        "def same(a, b): assert b == a\ndef test_it():\n    same(b=4, a=solve(2))\n",
+        f"{_METHOD}self.same(4, solve(2))\n    def same(self, a, b): self.assertEqual(a, b)\n",
         f"from unittest import TestCase as T\nclass Base(T): pass\n{_CLASS.format('Base')}"
         "self.assertEqual(solve(2), 4)\n",
     ],
@@ -81,7 +104,8 @@ def test_a_number_that_is_equal_to_its_neighbours_passes_the_true_test_alone(tes
     assert failures(apply_mutants(source, strict), lambda value: value * value + 1)
     wanted = [one for one in mutants_of(test) if one.kind is MutantKind.NEAR]
     assert wanted
-    assert [failures(apply_mutants(source, [one]), near) for one in wanted] == [{}] * len(wanted)
+    for one in wanted:
+        assert failures(apply_mutants(source, [one]), lambda value: value * value)
 
 
 @pytest.mark.parametrize(
