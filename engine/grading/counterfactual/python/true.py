@@ -175,13 +175,15 @@ def _neighbours(source: PythonSource, text: str) -> list[str]:
         start, end = alone.start(node), alone.end(node)
         alone.constants.value(node)
         for one in literal_edits(alone, node, beside=Shown.of(node)):
+            if len(found) == _MAX_NEIGHBOURS:
+                break
             near = alone.edited(start, end, [one.edit])
             value = alone.constants.value(source.expression(near)[1])
             if all(certainly_differ(value, other) for other in found.values()):
                 found[near] = value
     except ValueError:
         return []
-    return [*islice(found, _MAX_NEIGHBOURS)]
+    return [*found]
 
 
 def _is_constant(source: PythonSource, node: ast.expr) -> bool:
