@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,25 +18,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from engine.models.attention import Segments
 from engine.models.base import LanguageModel
 from engine.models.memory.live_bytes import LiveBytes
+from engine.models.memory.plan import Activations
 
 _PIECE = 31
 _TOKENS = (8 * _PIECE, 16 * _PIECE)
 """Lengths of the two rows whose difference is measured: what does not grow with tokens cancels out. They are
 no size that a weight has."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activations:
-    """Bytes per token of a row."""
-
-    inputs: int
-    """Inputs of all layers: what activation checkpointing keeps."""
-    kept: int
-    """Everything that all layers keep for the backward pass."""
-    layer: int
-    """Maximum during the passes of one layer, forwards and backwards, beyond its input."""
-    outside: int
-    """Everything that the embedding and the last norm keep."""
 
 
 def measure_activations(

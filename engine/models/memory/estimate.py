@@ -9,8 +9,8 @@ import torch
 from engine.config.trainer import TrainerConfig
 from engine.models.base import LanguageModel
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer
-from engine.models.memory.activations import Activations, measure_activations
-from engine.models.memory.plan import MemoryPlan, plan_memory
+from engine.models.memory.activations import measure_activations
+from engine.models.memory.plan import Activations, MemoryPlan, plan_memory
 from engine.models.opening import is_builtin, open_model
 from engine.models.precision import weight_type
 from engine.models.references import find_model

@@ -19,14 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from engine.config.trainer import TrainerConfig
 from engine.models.logit_tiles import KEPT, TILES, TILES_AT_ONCE
 from engine.models.sizes import ModelSizes
-
-if TYPE_CHECKING:
-    from engine.models.memory.activations import Activations
 
 Device = Literal["cpu", "cuda"]
 _Entry = tuple[str, float, str]
@@ -37,6 +34,20 @@ _RUNTIME = {"cpu": 0, "cuda": 2**30}
 """Bytes of the CUDA context, workspaces of its libraries, and gaps between tensors; an estimate."""
 _MOMENTS = {"adamw": 8.0, "adamw_8bit": 2.0 + 2 * 4 / 256}
 """Bytes of the optimizer's state per parameter; in 8 bits, with a scale for each 256 values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activations:
+    """Bytes per token of a row."""
+
+    inputs: int
+    """Inputs of all layers: what activation checkpointing keeps."""
+    kept: int
+    """Everything that all layers keep for the backward pass."""
+    layer: int
+    """Maximum during the passes of one layer, forwards and backwards, beyond its input."""
+    outside: int
+    """Everything that the embedding and the last norm keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
