@@ -38,6 +38,8 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "qwen3-0.6b-one-gpu": deepswe.qwen3_small,
     "qwen3-4b-lora-24gb": deepswe.qwen3_lora,
     "qwen3-coder-30b-8gpu": deepswe.qwen3_coder,
+    "deepswe-32b": deepswe.qwen3_32b,
+    "deepswe-32b-script": deepswe.qwen3_32b_script,
     "quickstart-fine-tune": fine_tuning.quickstart,
     "fine-tune": fine_tuning.fine_tune,
     "quickstart-improve": improvement.quickstart,

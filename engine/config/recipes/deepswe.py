@@ -16,13 +16,14 @@ steps in 65,536 tokens at temperature 1. The sampler runs on the (first) GPU bes
 from __future__ import annotations
 
 from engine.config.algorithm import AlgorithmConfig
-from engine.config.policies import TransformerPolicyConfig
+from engine.config.policies import TransformerPolicyConfig, VllmConfig
 from engine.config.recipes.quickstart import DATASET as QUICKSTART
 from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
 from engine.config.run import RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.trainer import TrainerConfig
 from engine.config.training import EvaluationConfig
+from engine.types import TerminationReason
 
 DATASET = "r2e-gym-subset"
 _TOKEN_WARNING = 4768
@@ -134,6 +135,79 @@ def qwen3_coder() -> TrainRun:
             max_context=65_536,
             rollout_timeout_s=2400.0,
         ),
+    )
+
+
+def qwen3_32b() -> TrainRun:
+    """Train Qwen3-32B, all weights, as DeepSWE's blog says: 64 groups of 8, 32K, on 64 GPUs of 80 GB.
+
+    The blog: 64 × 8 rollouts, 20 minutes a rollout, 5 minutes of tests (30 in evaluations), 200 iterations.
+    Its script, where the blog says nothing: 4,096 + 32,768 tokens, 50 steps, learning rate, clip, optimizer
+    steps of 8 groups, evaluation of the validation set every 10 iterations at temperature 0, tensor and
+    context parallelism of 8. A turn of 16,384 tokens is R2E-Gym's limit. Ours: sizes of sandboxes, gradings
+    at once, and half of the GPUs train and half sample, where DeepSWE's did both in turn. A run starts its
+    servers on its own machine: those of other machines belong in ``policy.vllm.addresses``.
+    """
+    return TrainRun(
+        name="deepswe-32b",
+        dataset=DatasetConfig(name=DATASET),
+        sandbox=SandboxConfig(
+            backend="kubernetes", memory_mb=4096, processes=256, disk_mb=4096, max_live=640, max_starting=64
+        ),
+        agent=_agent(4096 + 32_768, 16_384),
+        grading=GradingConfig(evaluation_timeout_s=1800.0, max_parallel=128),
+        policy=TransformerPolicyConfig(
+            checkpoint="Qwen/Qwen3-32B",
+            engine="vllm",
+            vllm=VllmConfig(replicas=4, tensor_parallel=8),
+            max_batch=128,
+        ),
+        rollout=RolloutConfig(group_size=8, max_concurrent=512),
+        algorithm=_ALGORITHM,
+        trainer=TrainerConfig(
+            iterations=200,
+            tasks_per_iteration=64,
+            minibatches=8,
+            learning_rate=1e-6,
+            precision="bf16",
+            activation_checkpointing=True,
+            data_parallel=4,
+            context_parallel=8,
+            launcher="torchrun",
+            tokens_per_microbatch=36_864,
+            rank_timeout_s=3600.0,
+            checkpoint_every=10,
+        ),
+        evaluation=EvaluationConfig(samples=500, train_samples=0, every=10, temperature=0.0),
+    )
+
+
+def qwen3_32b_script() -> TrainRun:
+    """Train Qwen3-32B as DeepSWE's published script does: 8 groups of 8, 90 minutes a rollout.
+
+    What differs from the blog is rLLM's ``examples/swe/train_deepswe_32b.sh``: 8 × 8 rollouts and one
+    optimizer step of all of them, so that the clip never takes effect; 5,400 s a rollout; a loss divided by
+    the 32,768 tokens of the response; rollouts that ended by the environment's timeout are trained on.
+    """
+    blog = qwen3_32b()
+    return blog.model_copy(
+        update={
+            "name": "deepswe-32b script",
+            "agent": blog.agent.model_copy(update={"rollout_timeout_s": 5400.0}),
+            "rollout": RolloutConfig(group_size=8, max_concurrent=64),
+            "algorithm": AlgorithmConfig(
+                preset="grpo_pp",
+                filtered_baseline="keep_zero",
+                normalisation_length=32_768,
+                filtered_reasons=(
+                    TerminationReason.MAX_CONTEXT,
+                    TerminationReason.MAX_RESPONSE,
+                    TerminationReason.MAX_STEPS,
+                    TerminationReason.ROLLOUT_TIMEOUT,
+                ),
+            ),
+            "trainer": blog.trainer.model_copy(update={"tasks_per_iteration": 8, "minibatches": 1}),
+        }
     )
 
 

@@ -29,12 +29,17 @@ def warnings(**algorithm: Any) -> list[tuple[str, str]]:
     return [(finding.setting.removeprefix("algorithm."), finding.message) for finding in found]
 
 
+DELIBERATE = {"deepswe-32b-script": ["algorithm.clip_low", "algorithm.clip_high"]}
+"""Settings without effect that a recipe has as published: the script takes one optimizer step per batch."""
+
+
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 def test_no_recipe_warns_of_itself(recipe: str) -> None:
     run = RECIPES[recipe]()
+    found = lint_data(run.model_dump(mode="json"))
+    assert [finding.setting for finding in found] == DELIBERATE.get(recipe, [])
     if isinstance(run, TrainRun):
-        assert lint(run) == []
-    assert lint_data(run.model_dump(mode="json")) == []
+        assert lint(run) == found
 
 
 @pytest.mark.parametrize("preset", sorted(set(PRESETS) - {"rloo"}))
