@@ -1,0 +1,99 @@
+"""Assumptions of a plan: everything that neither the run's configuration nor a data sheet says.
+
+The defaults describe software-engineering tasks; there is one set for all runs. ``--assume mfu=0.4``
+replaces one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from engine.config.base import Section, config_error
+from engine.errors import ConfigError
+
+
+class Assumptions(Section):
+    """Named assumptions; each description ends with its source."""
+
+    prompt_tokens: int = Field(default=4100, ge=1)
+    """Mean length of the first prompt, tokens. Source: ten trajectories of R2E-Gym's
+    agent, 4,070; 3,700 to 5,700."""
+    context_tokens: int = Field(default=37_000, ge=1)
+    """Mean length of a conversation that no limit ends, tokens. Source: DeepSWE's evaluation in 64K tokens,
+    25,200 to 49,500 (rllm#138); ten trajectories of R2E-Gym's agent, 37,800."""
+    context_spread: float = Field(default=0.4, gt=0)
+    """Standard deviation of the logarithm of that length. Source: ten trajectories of R2E-Gym's agent, 0.3;
+    rllm#138's two means are 0.7 apart."""
+    tokens_per_step: int = Field(default=750, ge=1)
+    """Mean tokens that a turn adds, response and observation. Source: DeepSWE's evaluation, 45,600 tokens in
+    64.8 steps (rllm#138); ten trajectories of R2E-Gym's agent, 820."""
+    sampled_share: float = Field(default=0.5, gt=0, le=1)
+    """Share of the tokens after the prompt that the policy samples. Source: ten trajectories of R2E-Gym's
+    agent without thinking, 0.32; DeepSWE thinks 100 to 2,000 tokens a step beside that (blog, section 5)."""
+    tool_s: float = Field(default=1.6, ge=0)
+    """Mean time of a tool call, seconds. Source: 413 calls of ten trajectories of R2E-Gym's agent, 1.6;
+    median 0.1, five of them over 80 s."""
+    tool_spread: float = Field(default=1.1, gt=0)
+    """Standard deviation of the logarithm of a rollout's tool time. Source: ten trajectories of R2E-Gym's
+    agent, 1.1."""
+    sandbox_start_s: float = Field(default=20.0, ge=0)
+    """Time from the request of a sandbox to its first command, seconds. Source: mean of SkyRL's remote
+    sandboxes (SkyRL#9)."""
+    grading_s: float = Field(default=24.0, ge=0)
+    """Mean time of a task's tests, seconds. Source: ten trajectories of R2E-Gym's agent, 24."""
+    grading_spread: float = Field(default=1.4, gt=0)
+    """Standard deviation of the logarithm of that time. Source: ten trajectories of R2E-Gym's agent,
+    1.4."""
+    solve_rate: float = Field(default=0.4, ge=0, le=1)
+    """Share of rollouts that pass, whose tests run again for counterfactual grading. Source: DeepSWE's
+    validation, 23 to 42 % (blog, Figure 2)."""
+    trained_share: float = Field(default=1.0, gt=0, le=1)
+    """Share of trajectories with a gradient. Source: none, an upper bound: groups of equal rewards and
+    filtered trajectories are left out."""
+    mfu: float = Field(default=0.25, gt=0, le=1)
+    """Model FLOPs utilisation of an update of a dense model. Source: prime-rl's benchmarks of Qwen3-4B, 14 %
+    at 16K tokens and 36 % at 64K: their mean."""
+    mfu_experts: float = Field(default=0.03, gt=0, le=1)
+    """The same of a mixture of experts with all weights trained. Source: prime-rl's benchmark of
+    Qwen3-30B-A3B with FSDP2, 2.9 % at 16K tokens."""
+    mfu_experts_lora: float = Field(default=0.29, gt=0, le=1)
+    """The same with adapters. Source: prime-rl's benchmark of Qwen3-30B-A3B, 29 % at 64K tokens."""
+    sampler_mfu: float = Field(default=0.4, gt=0, le=1)
+    """FLOPs utilisation of the sampler where arithmetic limits it (prefill, many sequences). Source: an
+    estimate; vLLM's 4,006 tokens/s of Qwen3-32B with short prompts on one H100 (gpustack) are 27 %, waits
+    included."""
+    sampler_bandwidth: float = Field(default=0.6, gt=0, le=1)
+    """Share of the memory bandwidth that decoding reaches. Source: an estimate; Qwen3-32B on one H100 takes
+    at least 43 ms a token (gpustack), of which reading its weights at this share are 33."""
+    decode_overhead_s: float = Field(default=0.005, ge=0)
+    """Time between two decoding steps for scheduling, sampling and tensor parallelism, seconds. Source: an
+    estimate."""
+    sampler_reserve: float = Field(default=0.05, ge=0, lt=1)
+    """Share of a GPU's memory that a vLLM server needs beside weights and KV cache. Source: an estimate."""
+    publish_bandwidth: float = Field(default=9e9, gt=0)
+    """Bytes per second of a publication of weights between GPUs. Source: slime, 61 GB of a 30B model in 7
+    s."""
+    publish_files_bandwidth: float = Field(default=2e9, gt=0)
+    """Bytes per second of a publication by files. Source: an estimate, one NVMe disk."""
+    sandbox_cores: float = Field(default=1.0, gt=0)
+    """CPU cores of a sandbox. Source: R2E-Gym's pods request one."""
+    image_gb: float = Field(default=0.4, gt=0)
+    """Disk of a task's image, GB. Source: R2E-Gym's images, 300 to 500 MB."""
+    dataset_tasks: int = Field(default=4578, ge=1)
+    """Number of tasks with images of their own. Source: R2E-Gym's subset without sympy."""
+
+
+def parse_assumptions(given: Mapping[str, Any]) -> Assumptions:
+    """Return the defaults with some replaced. Raises ConfigError that names every wrong one."""
+    unknown = sorted(set(given) - set(Assumptions.model_fields))
+    if unknown:
+        raise ConfigError(
+            f"unknown assumption '{', '.join(unknown)}'; known: {', '.join(Assumptions.model_fields)}"
+        )
+    try:
+        return Assumptions(**given)
+    except ValidationError as error:
+        raise config_error(error, what="assumption") from None

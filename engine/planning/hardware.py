@@ -1,0 +1,74 @@
+"""GPUs that a plan can be made for. To add one: a line in ``GPUS``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from engine.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """Data sheet of a GPU."""
+
+    name: str
+    memory: int
+    """Bytes of memory."""
+    flops: float
+    """Dense peak FLOP/s of bfloat16 products."""
+    bandwidth: float
+    """Peak bytes per second of the memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """GPUs of one kind."""
+
+    gpu: Gpu
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.count} × {self.gpu.name}"
+
+
+def _gpu(name: str, gigabytes: int, teraflops: float, terabytes: float) -> tuple[str, Gpu]:
+    return name, Gpu(name=name, memory=gigabytes * 10**9, flops=teraflops * 1e12, bandwidth=terabytes * 1e12)
+
+
+GPUS: Mapping[str, Gpu] = MappingProxyType(
+    dict(
+        (
+            _gpu("GB200", 186, 2500, 8.0),
+            _gpu("B200", 180, 2250, 7.7),
+            _gpu("H200", 141, 989, 4.8),
+            _gpu("H100", 80, 989, 3.35),
+            _gpu("H20", 96, 148, 4.0),
+            _gpu("A100", 80, 312, 2.039),
+            _gpu("A100-40GB", 40, 312, 1.555),
+            _gpu("L40S", 48, 362, 0.864),
+            _gpu("L4", 24, 121, 0.3),
+            _gpu("A10", 24, 125, 0.6),
+            _gpu("RTX-5090", 32, 209.5, 1.792),
+            _gpu("RTX-4090", 24, 165, 1.008),
+            _gpu("RTX-3090", 24, 71, 0.936),
+        )
+    )
+)
+"""Memory (GB), dense bfloat16 TFLOP/s with float32 sums and memory bandwidth (TB/s) from NVIDIA's data
+sheets; data-centre GPUs are the SXM modules (GB200 and B200: per GPU, of the NVL72 and HGX systems)."""
+
+_PATTERN = re.compile(r"(?:(\d+)\s*[x×]\s*)?(.+)")
+
+
+def parse_hardware(text: str) -> Hardware:
+    """Return the hardware named like ``8xH100`` or ``H100``. Raises ConfigError with the known GPUs."""
+    found = _PATTERN.fullmatch(text.strip())
+    count, name = (int(found[1] or 1), found[2].upper()) if found else (0, text)
+    if name not in GPUS or not count:
+        raise ConfigError(
+            f"unknown GPUs '{text}': expected COUNTxNAME, e.g. 8xH100; known names: {', '.join(GPUS)}"
+        )
+    return Hardware(gpu=GPUS[name], count=count)
