@@ -1,0 +1,64 @@
+"""Plans through the API and ``manage.py plan``."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import Client
+
+from engine.config.recipes import resolve
+from engine.planning import plan_run, to_json
+from tests.integration.access.test_api import API, client_of, send
+from webapp.permissions import Role
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_viewer_reads_the_plan_of_a_recipe_with_overrides() -> None:
+    body: dict[str, Any] = {
+        "recipe": "deepswe-32b",
+        "overrides": {"trainer.iterations": 10},
+        "gpus": "64xH100",
+        "assumptions": {"mfu": 0.4},
+    }
+    answer = send(client_of(Role.VIEWER), "/plans", body)
+    assert answer.status_code == 200
+    plan = answer.json()
+    assert (plan["iterations"], plan["hardware"]["count"], plan["fits"]) == (10, 64, True)
+    assert plan["assumptions"]["mfu"] == 0.4
+    assert send(client_of(None), "/plans", body).status_code == 403
+    assert Client().post(API + "/plans", json.dumps(body), content_type="application/json").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"recipe": "deepswe-32b", "gpus": "8xV100"}, "known names: GB200"),
+        ({"recipe": "deepswe-32b", "assumptions": {"speed": 1}}, "unknown assumption 'speed'"),
+        ({"recipe": "quickstart"}, "no shape of 'builtin:quickstart' is known"),
+        (
+            {"recipe": "deepswe-32b", "overrides": {"policy.checkpoint": "/etc"}},
+            "no shape of '/etc' is known",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_says_why(body: dict[str, Any], message: str) -> None:
+    answer = send(client_of(Role.VIEWER), "/plans", body)
+    assert answer.status_code == 422
+    assert message in answer.json()["detail"]
+
+
+def test_the_command_prints_the_same_plan() -> None:
+    out = io.StringIO()
+    call_command("plan", "deepswe-32b", "--json", stdout=out)
+    assert json.loads(out.getvalue()) == json.loads(json.dumps(to_json(plan_run(resolve("deepswe-32b")))))
+    out = io.StringIO()
+    with pytest.raises(SystemExit, match="1"):
+        call_command("plan", "deepswe-32b", "--gpus", "8xH100", "--set", "seed=3", stdout=out)
+    assert "the run needs 64 GPUs and there are 8" in out.getvalue()
+    with pytest.raises(CommandError, match="unknown GPUs 'many'"):
+        call_command("plan", "deepswe-32b", "--gpus", "many")

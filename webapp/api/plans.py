@@ -1,0 +1,35 @@
+"""Plans: what a run would need and cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Field, Router, Schema
+
+from engine.config.recipes import resolve
+from engine.planning import parse_assumptions, parse_hardware, plan_run, to_json
+from webapp.api.auth import viewer
+
+router = Router(tags=["plans"])
+
+
+class PlanIn(Schema):
+    """A recipe with overrides by dotted name, and what it would run on."""
+
+    recipe: str
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    gpus: str | None = None
+    """``COUNTxNAME``; null: as many H100 as the run needs."""
+    assumptions: dict[str, Any] = Field(default_factory=dict)
+
+
+@router.post("/plans", auth=viewer, response=dict[str, Any])
+def plan(request: HttpRequest, body: PlanIn) -> dict[str, Any]:
+    """Return memory, time and sandboxes of a run, as ``python -m engine.planning --json`` prints them."""
+    found = plan_run(
+        resolve(body.recipe, body.overrides),
+        hardware=parse_hardware(body.gpus) if body.gpus else None,
+        assume=parse_assumptions(body.assumptions),
+    )
+    return to_json(found)

@@ -1,0 +1,41 @@
+"""``manage.py plan RECIPE --gpus 8xH100``: what a run needs and costs, before anything starts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from engine.config.recipes import RECIPES, resolve
+from engine.errors import TrainyardError
+from engine.planning import parse_assumptions, parse_hardware, plan_run, render, to_json
+from webapp.management.commands._runs import add_overrides, parse_overrides
+
+
+class Command(BaseCommand):
+    """Print the plan of a run."""
+
+    help = "Print memory per GPU, time, GPU-hours and sandboxes of a run, before anything starts."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments for recipe, overrides, GPUs and assumptions."""
+        parser.add_argument("recipe", help=", ".join(sorted(RECIPES)))
+        add_overrides(parser)
+        parser.add_argument("--gpus", metavar="COUNTxNAME", help="e.g. 8xH100; default: the H100 it needs")
+        parser.add_argument("--assume", action="append", default=[], metavar="KEY=VALUE", help="e.g. mfu=0.4")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+    def handle(self, **options: Any) -> None:
+        """Print the plan; exit with code 1 if the run does not fit."""
+        try:
+            plan = plan_run(
+                resolve(options["recipe"], parse_overrides(options["set"])),
+                hardware=parse_hardware(options["gpus"]) if options["gpus"] else None,
+                assume=parse_assumptions(parse_overrides(options["assume"])),
+            )
+        except TrainyardError as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(json.dumps(to_json(plan), indent=2) if options["json"] else render(plan))
+        if plan.problems:
+            raise SystemExit(1)
