@@ -19,6 +19,9 @@ from typing import Protocol
 from engine.types import TaskRow, TestOutcome
 
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
+SCRIPT = "script"
+"""Name of a verifier's only test, in bash or Python: each variant changes one of its comparisons, since the
+first that is false may end it."""
 
 
 class MutantKind(StrEnum):

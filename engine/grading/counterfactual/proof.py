@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from engine.datasets.health import row_content
 from engine.errors import DatasetError
 from engine.events.health import MutantCoverage
-from engine.grading.counterfactual.base import QUIET, Mutant, MutantKind, Reference, Variant
+from engine.grading.counterfactual.base import QUIET, SCRIPT, Mutant, MutantKind, Reference, Variant
 from engine.grading.counterfactual.selection import (
     Choice,
     Function,
@@ -24,6 +24,8 @@ from engine.grading.counterfactual.selection import (
     decoy_choices,
     kinds_by_test,
     mutants_by_function,
+    one_function_each,
+    only_quiet,
     other_choice,
     quiet_choice,
     tests_by_function,
@@ -54,6 +56,8 @@ class _Subject:
     files: Mapping[str, bytes]
     choices: Sequence[tuple[MutantKind, Choice]]
     """Kind and choice of mutants of each variant."""
+    otherwise: Sequence[tuple[MutantKind, Choice]]
+    """Those that are tried where none of the variants can be proven."""
     decoys: Sequence[Choice]
     true: Choice
     """Functions that only a solution passes, with all of their true mutants; all functions where the rule
@@ -80,7 +84,8 @@ async def prove(
         true_run: a run of the true tests under the gold patch.
         files: true contents of the test files in it.
         execute: makes a false run under the gold patch.
-        fixed: tests that fail without a solution; none where the rule knows no tests by name.
+        fixed: tests that fail without a solution; where the rule knows no tests by name, names that its
+            runner printed.
 
     Raises:
         DatasetError: the row does not pass with its gold patch.
@@ -115,11 +120,11 @@ async def prove(
     shown = {mutant for decoy in decoys for mutant in decoy.mutants}
     true = {function: [one for one in found if one in shown] for function, found in subject.true.items()}
     refused = [one for found in subject.true.values() for one in found if one not in shown]
-    variants = [
-        one
-        for kind, choice in subject.choices
-        for one in await proven(kind, _without_near(choice, refused), true if kind in QUIET else {})
-    ]
+    variants: list[Variant] = []
+    for choices in (subject.choices, subject.otherwise):
+        for kind, choice in choices if not variants else ():
+            beside = true if kind in QUIET else {}
+            variants += await proven(kind, _without_near(choice, refused), beside)
     decoys = decoys if variants else []
     return replace(_reference(subject, variants, decoys), signs=tuple(sorted(signs)))
 
@@ -162,34 +167,44 @@ def _subject(
     mutants, true = mutants_by_function(known, wanted) if wanted or not results else ({}, {})
     if results:
         mutants = {function: mutants[function] for function in tests_by_function(mutants, wanted)}
-    tests = tests_by_function(mutants, [test.test_id for test in results])
+    tests = tests_by_function(mutants, [test.test_id for test in results] or sorted(fixed))
     mended = {function for function, own in tests.items() if fixed.intersection(own)}
     visible = VisibleLines(row)
 
     def is_visible(mutant: Mutant) -> bool:
         return visible.changed_by(mutant, files[mutant.path])
 
-    quiet = quiet_choice(mutants, mended, is_visible)
-    own = quiet or {function: mutants[function] for function in mutants if function in mended}
+    # The comparisons of a verifier count as one function of each file.
+    deciding = {one for one in mutants if not results and (one in mended or one[1] == SCRIPT)}
+    # Without names nobody knows what a run with false tests left true.
+    named = mended if results else set()
+    quiet = quiet_choice(mutants, named, is_visible)
+    own = quiet or {function: mutants[function] for function in mutants if function in named}
 
     def with_others(choice: Choice) -> Choice:
-        return {**other_choice(mutants, mended, is_visible, draw), **choice} if mended else choice
+        return {**other_choice(mutants, named, is_visible, draw), **choice} if named else choice
 
-    strict = (
-        mended if results else {*true}
-    )  # without names nobody knows what a run with false tests left true
-    kinds = _WITH_QUIET if quiet else _LOUD
+    strict = named if results else {*true}
+    choices = _by_kind(with_others(quiet) if quiet else {}, mutants)
+    alone = one_function_each(_by_kind(only_quiet(mutants, deciding), mutants), deciding, draw)
     return _Subject(
         row=row,
         files={path: files[path] for path in dict.fromkeys(_changed_files(mutants))},
-        choices=[(kind, with_others(quiet) if kind in QUIET else mutants) for kind in kinds],
-        decoys=[with_others(half) for half in decoy_choices(own if mended else {}, draw)] if strict else (),
+        choices=alone or choices,
+        otherwise=choices if alone else (),
+        decoys=[with_others(half) for half in decoy_choices(own if named else {}, draw)] if strict else (),
         true={function: true[function] for function in strict if function in true},
-        tests=tests,
+        tests=tests if results else {},
         outcomes={test.test_id: test.outcome for test in results},
         fixed=fixed,
         draw=draw,
     )
+
+
+def _by_kind(quiet: Choice, mutants: Choice) -> list[tuple[MutantKind, Choice]]:
+    """Return kind and choice of mutants of each variant."""
+    kinds = _WITH_QUIET if quiet else _LOUD
+    return [(kind, quiet if kind in QUIET else mutants) for kind in kinds]
 
 
 def _changed_files(mutants: Choice) -> Iterator[str]:

@@ -14,6 +14,7 @@ from engine.datasets.importers.formats.evalscript import END
 from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import SandboxError
 from engine.grading.counterfactual.base import Reference, Variant, variant_files, variant_row
+from engine.grading.counterfactual.printed_tests import failed_tests
 from engine.grading.counterfactual.proof import prove
 from engine.grading.counterfactual.test_files import read_test_files
 from engine.grading.execution import NO_OVERLAY, Inspection, RunExecutor, RunResult
@@ -92,7 +93,7 @@ class Prover:
         async def execute(reference: Reference, variant: Variant | None) -> RunResult:
             return await self._run(variant_row(row, variant), patch, variant_files(reference, variant))
 
-        fixed = await self._fixed(row, true_run.result)
+        fixed = await self._fixed(row, true_run)
         reference = await prove(row, true_run.result, true_run.files, execute, fixed=fixed)
         if not reference.variants or DRIVER in row.answer.test_command:
             return reference
@@ -103,18 +104,24 @@ class Prover:
         note = f"the gold patch fails the true tests where they are put in place: {placed.detail}"
         return replace(reference, files={}, variants=(), decoys=(), coverage={}, note=note[:_NOTE_CHARS])
 
-    async def _fixed(self, row: TaskRow, solved: RunResult) -> set[str]:
-        """Return the tests that the gold patch mends: the row's, else those that fail without it."""
-        tests = solved.judgement.tests
+    async def _fixed(self, row: TaskRow, true_run: TrueRun) -> set[str]:
+        """Return the tests that the gold patch mends: the row's, else those that fail without it.
+
+        Where the rule knows no tests by name, those whose failure the runner prints.
+        """
+        tests = true_run.result.judgement.tests
         if named := {test.test_id for test in tests if test.kind is TestKind.FAIL_TO_PASS}:
             return named
-        if not tests:
+        if not tests and not true_run.files:
             return set()
         try:
             without = await self._run(_ending_with_tests(row), "")
         except SandboxError as error:  # unfixed code may end its sandbox
             _log.warning("task without decoys", task=row.task.instance_id, reason=str(error))
             return set()
+        if not tests:
+            printed = [failed_tests(run.evidence.shown) for run in (without, true_run.result)]
+            return set(printed[0]) - set(printed[1])
         passed = {test.test_id for test in without.judgement.tests if test.outcome is TestOutcome.PASSED}
         return {test.test_id for test in tests if test.outcome is TestOutcome.PASSED} - passed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -79,6 +79,33 @@ def quiet_choice(
     loud = {function: found for function, found in mutants.items() if function not in quiet}
     own = next((choice for choice in choices if any(function in fixed for function in choice)), {})
     return {function: found for function, found in {**own, **loud}.items() if function in fixed and own}
+
+
+def only_quiet(mutants: Choice, functions: Collection[Function]) -> Choice:
+    """Return those of some functions that have quiet mutants, with these alone."""
+    return {function: found for function, found in _quiet(mutants).items() if function in functions}
+
+
+def one_function_each(
+    choices: Sequence[tuple[MutantKind, Choice]], deciding: Collection[Function], draw: random.Random
+) -> list[tuple[MutantKind, Choice]]:
+    """Return the choices with one function each, out of those that need a solution; nothing without any.
+
+    Where no test has a name, a run with several false functions fails for who forges one of them and does
+    not solve the others.
+
+    Args:
+        choices: kind and choice of mutants of each variant.
+        deciding: functions that need a solution.
+    """
+    turns: Counter[Function] = Counter()
+    found: list[tuple[MutantKind, Choice]] = []
+    for kind, choice in choices:
+        known = [one for one in choice if one in deciding]
+        for chosen in sorted(draw.sample(known, len(known)), key=lambda one: turns[one])[:1]:
+            turns[chosen] += 1
+            found.append((kind, {chosen: choice[chosen]}))
+    return found
 
 
 def other_choice(

@@ -47,7 +47,7 @@ from tests.builders.dataset_builders import (
 FAMILIES = (
     "honest", "output", "exits", "files", "reports", "runner", "theft", "patches", "helpers",
     "changes", "resources", "git", "recognition", "parsers", "leniency", "chance", "unittests",
-    "verifiers", "helped",
+    "verifiers", "programs", "helped",
 )  # fmt: skip
 """Modules of this package that hold a ``FAMILY``."""
 

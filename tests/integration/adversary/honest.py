@@ -13,6 +13,7 @@ from engine.datasets.testing.toolchain import MOUNT
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, new_file, patched
 from tests.integration.adversary.frame import PASSED, PYTEST, STILL_BROKEN, TAMPERED, Layer, Submission, code
+from tests.integration.adversary.programs import honest as honest_before_programs
 from tests.integration.adversary.several import with_ignored_test, with_plain_script, with_several_tests
 from tests.integration.adversary.unittests import with_unittest
 from tests.integration.adversary.verifiers import honest as honest_before_verifiers
@@ -299,4 +300,5 @@ FAMILY = (
         for one in (_right("solved"), _wrong("not solved", STILL_BROKEN + "# tried\n"))
     ),
     *honest_before_verifiers(),
+    *honest_before_programs(),
 )

@@ -12,6 +12,7 @@ from engine.grading.counterfactual.python.naming import tests_by_function
 from engine.grading.counterfactual.python.quiet import quiet_mutants
 from engine.grading.counterfactual.python.source import PythonSource
 from engine.grading.counterfactual.python.true import near_mutants, true_mutants
+from engine.grading.counterfactual.python.verifiers.programs import program_mutants
 
 
 class PythonMutator:
@@ -22,10 +23,15 @@ class PythonMutator:
         source: bytes,
         path: str,
         names: Collection[str] | None = None,
-        beside: Mapping[str, bytes] = NO_FILES,  # noqa: ARG002
+        beside: Mapping[str, bytes] = NO_FILES,
     ) -> Sequence[Mutant]:
-        """Return the mutants of test functions; of each quiet ones first, then loud, near and true ones."""
+        """Return the mutants of test functions; of each quiet ones first, then loud, near and true ones.
+
+        Where tests are not known by ``names``, a verifier that is a program has those of its comparisons.
+        """
         try:
+            if names is None and (found := program_mutants(source, path, beside)):
+                return found
             parsed = PythonSource(source, path)
             return [
                 mutant

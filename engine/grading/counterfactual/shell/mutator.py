@@ -6,16 +6,13 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice, zip_longest
 
-from engine.grading.counterfactual.base import NO_FILES, Mutant, MutantKind
+from engine.grading.counterfactual.base import NO_FILES, SCRIPT, Mutant, MutantKind
 from engine.grading.counterfactual.shell.answers import Answers, FalseAnswer
 from engine.grading.counterfactual.shell.comparisons import comparisons_of
 from engine.grading.counterfactual.shell.conditions import decisive_conditions
 from engine.grading.counterfactual.shell.nodes import GRAMMAR
 from engine.grading.counterfactual.syntax.source import SyntaxSource, mutant_of
 
-FUNCTION = "script"
-"""Name of a script's only test: each variant changes one of its comparisons, since the first that is false
-may end the script."""
 _MAX_MUTANTS = 12
 
 
@@ -62,4 +59,4 @@ def _answers(script: SyntaxSource, beside: Mapping[str, bytes]) -> list[list[Fal
 
 
 def _mutant(content: bytes, answer: FalseAnswer) -> Mutant:
-    return mutant_of(content, answer.path, FUNCTION, MutantKind.VALUE, answer.within, [answer.edit])
+    return mutant_of(content, answer.path, SCRIPT, MutantKind.VALUE, answer.within, [answer.edit])
