@@ -27,7 +27,6 @@ _MAX_BYTES = 2 << 20
 """Source text that is read in a session."""
 _MAX_MODULES = 4
 """Modules in a chain of attributes, as ``numpy.testing`` has two."""
-_SCALARS = (bool, int, float, str, bytes, type(None))
 _REBINDS = {"exec", "globals", "locals", "setattr", "vars"}
 """Functions by which a module may define names."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -314,6 +313,19 @@ def _has(values: "Iterable[Any]", written: "Iterable[Any]") -> bool:
             wanted = ast.literal_eval(node)
         except (ValueError, TypeError, SyntaxError, RecursionError):
             continue
-        if type(wanted) in _SCALARS and (type(value) is not type(wanted) or value != wanted):
+        if not _holds(value, wanted):
             return False
     return True
+
+
+def _holds(value: "Any", wanted: "Any") -> bool:
+    """Return whether a value is a written constant; what was added to a list, dict or set is none of it."""
+    if type(value) is not type(wanted):
+        return False
+    if type(wanted) is dict:
+        return all(key in value and _holds(value[key], one) for key, one in wanted.items())
+    if type(wanted) is set:
+        return bool(wanted <= value)
+    if type(wanted) in (list, tuple):
+        return len(value) >= len(wanted) and all(map(_holds, value, wanted))
+    return bool(value == wanted)

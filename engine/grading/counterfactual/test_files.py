@@ -37,9 +37,10 @@ async def read_test_files(box: Sandbox, row: TaskRow) -> dict[str, bytes]:
     names = (await asyncio.to_thread(lambda: list(dict.fromkeys(_names(row.answer)))))[:_MAX_NAMES]
     endings = [part for ending in MUTATORS for part in ("-o", "-name", f"*{ending}")][1:]
     # Folders and links are followed: the tests of some images are linked into the workdir.
-    command = ["find", "-L", *names, "-type", "f", "(", *endings, ")"]
+    show = ["-exec", "stat", "-L", "-c", "%d:%i %n", "{}", "+"]
+    command = ["find", "-L", *names, "-type", "f", "(", *endings, ")", *show]
     found = await box.exec(command, timeout_s=_FIND_S, cwd=row.task.workdir)
-    paths = [path for path in found.stdout.decode("utf-8", "replace").split("\n") if path]
+    paths = _once_each(found.stdout.decode("utf-8", "replace").split("\n"))
     if any(mutator_of(path) is SHELL for path in row.answer.test_files):
         paths += _safe(row.answer.test_files)  # the answers that a script expects
     files: dict[str, bytes] = {}
@@ -55,6 +56,19 @@ async def read_test_files(box: Sandbox, row: TaskRow) -> dict[str, bytes]:
             break
         files[path] = content
     return files
+
+
+def _once_each(shown: Iterable[str]) -> list[str]:
+    """Return the first path of each file of which lines show device, inode and path.
+
+    A row may name a file twice, as hidden and as a test, or by a link; its tests are those of one file.
+    """
+    first: dict[str, str] = {}
+    for line in shown:
+        identity, _, path = line.partition(" ")
+        if path:
+            first.setdefault(identity, path)
+    return list(first.values())
 
 
 def _names(answer: TaskAnswer) -> Iterator[str]:

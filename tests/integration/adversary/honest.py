@@ -117,7 +117,12 @@ def setup_module(module):
     module.LIMIT = 10
 
 
+CALLS, SEEN = ["start"], {{"start": 0}}
+
+
 def test_limit():
+    CALLS.append("limit")
+    SEEN["limit"] = 1
     assert clamp(11, 0, LIMIT) == LIMIT
 
 

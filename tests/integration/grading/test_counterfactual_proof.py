@@ -14,10 +14,12 @@ from engine.errors import DatasetError
 from engine.grading.counterfactual.base import MutantKind, Reference, Variant, variant_files, variant_row
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.store import FileReferences
+from engine.grading.counterfactual.test_files import read_test_files
 from engine.grading.execution import RunExecutor
 from engine.orchestrator.curate import make_dataset
 from engine.orchestrator.tasks.references import make_references
 from engine.patches.diff import diff_texts
+from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, patched, toolchain_or_skip, write_toy
@@ -67,6 +69,16 @@ def row(home: Path) -> TaskRow:
 
 
 SETTINGS = GradingConfig(timeout_s=60.0)
+
+
+async def test_a_test_file_of_several_names_is_read_once(home: Path, row: TaskRow) -> None:
+    hidden = (f"{row.task.workdir}/tests", "/testbed/linked")
+    named = replace(row, answer=replace(row.answer, hidden_paths=hidden))
+    async with LocalBackend(home).open(SandboxSpec(image=row.task.image)) as box:
+        await box.exec("ln -s tests linked", timeout_s=60.0)
+        files = await read_test_files(box, named)
+    assert TESTS in files
+    assert len({Path(name).name for name in files}) == len(files)
 
 
 def prover(home: Path) -> Prover:
