@@ -24,6 +24,7 @@ from engine.grading.counterfactual.base import MutantKind, Reference, Variant
 from engine.grading.counterfactual.selection import tests_by_function
 from engine.grading.evidence import named
 from engine.grading.execution import RunResult
+from engine.grading.rules.reward_file import reward_of
 from engine.types import CounterfactualOutcome, FindingKind, TamperFinding, TestOutcome, Verdict
 
 Execute = Callable[[Reference, Variant | None], Awaitable[RunResult]]
@@ -147,9 +148,17 @@ def _after_variant(
         how = f"the tests ran to their end at first, then ended with {_ending(run)}"
     elif lost:
         how = f"{len(lost)} tests passed at first, then not: {named(lost)}"
+    elif first.verdict is not Verdict.PASSED and _claimed(run) >= first.score - _SCORE_TOLERANCE:
+        how = f"the verifier's reward of {first.score:g} stayed where no test passed"
     else:
         return None
     return replace(_flaky(number, run, how), variant=True, lost=lost)
+
+
+def _claimed(run: RunResult) -> float:
+    """Return the reward that the verifier wrote, whether it is believed or not."""
+    rewards = run.evidence.rewards
+    return reward_of(rewards) if rewards and run.score == 0 else 0.0
 
 
 def _ending(run: RunResult) -> str:
