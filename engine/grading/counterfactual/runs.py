@@ -70,7 +70,7 @@ def draw_runs(
 
     False runs are quiet as far as there are such variants, else those with changed assertions: they catch
     whoever an added assertion catches, and values made to fit. The others are drawn from all variants that
-    are left.
+    are left. Two true runs have different decoys, which together leave every function true.
 
     Args:
         draw: source of randomness; None for the operating system's, which no seed of a run predicts.
@@ -85,7 +85,10 @@ def draw_runs(
     while len(false) < extra.false_runs:
         drawn = [*draw.sample(first, len(first)), *draw.sample(others, len(others))]
         false += drawn[: extra.false_runs - len(false)]
-    true = [draw.choice(reference.decoys) if reference.decoys else None for _ in range(extra.true_runs)]
+    true: list[Variant | None] = []
+    while len(true) < extra.true_runs:
+        decoys: list[Variant | None] = [*draw.sample(reference.decoys, len(reference.decoys))] or [None]
+        true += decoys[: extra.true_runs - len(true)]
     runs = [*false, *true]
     draw.shuffle(runs)
     return runs

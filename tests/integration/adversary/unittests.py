@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.config.rollout import ExtraRuns
 from engine.types import GradeRule, TaskRow, Verdict
-from tests.integration.adversary.frame import STOPPED, TAMPERED, Layer, Submission, code, in_call
+from tests.integration.adversary.frame import EVERY_KIND, STOPPED, TAMPERED, Layer, Submission, code, in_call
 from tests.integration.adversary.several import FILE
 
 _CONTENT = """import unittest
@@ -64,7 +65,13 @@ def with_unittest(row: TaskRow) -> TaskRow:
     return replace(row, answer=answer)
 
 
-def _of(name: str, patch: str, layer: Layer, ends: frozenset[Verdict] = STOPPED) -> Submission:
+def _of(
+    name: str,
+    patch: str,
+    layer: Layer,
+    ends: frozenset[Verdict] = STOPPED,
+    extra: ExtraRuns = ExtraRuns(),  # noqa: B008  # it is frozen
+) -> Submission:
     return Submission(
         name=f"unittest, {name}",
         patch=patch,
@@ -72,12 +79,19 @@ def _of(name: str, patch: str, layer: Layer, ends: frozenset[Verdict] = STOPPED)
         rules=("exit code",),
         ends=ends,
         task=with_unittest,
+        extra=extra,
     )
 
 
 FAMILY = (
     _of("equal to everything", in_call(_EQUAL), Layer.COUNTERFACTUAL),
-    _of("equal to everything until a test fails", in_call(_LOOK + _EQUAL), Layer.COUNTERFACTUAL),
+    # It solves one of two functions: one decoy alone finds it in half of the cases.
+    _of(
+        "equal to everything until a test fails",
+        in_call(_LOOK + _EQUAL),
+        Layer.COUNTERFACTUAL,
+        extra=EVERY_KIND,
+    ),
     _of("an exit", in_call("import os\nos._exit(0)\n"), Layer.EVIDENCE),
     _of(
         "an exit at the end",
