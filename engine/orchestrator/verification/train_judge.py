@@ -144,7 +144,7 @@ def _located(
             f"{len(missing)} of the {len(wanted)} trajectories that the first attempt chose are gone, such "
             f"as {next(iter(missing)).trajectory}: start a new run, which chooses anew"
         )
-    return {one: stored[one] for one in wanted}
+    return {one: place for one, place in stored.items() if one in wanted}
 
 
 def _rendered(
