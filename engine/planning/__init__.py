@@ -1,4 +1,4 @@
-"""What a run needs and costs, before anything starts. Loads neither torch nor a model."""
+"""Plans of what a run needs and costs, made before it starts. Loads neither torch nor a model."""
 
 from engine.planning.assumptions import Assumptions, parse_assumptions
 from engine.planning.hardware import GPUS, Gpu, Hardware, parse_hardware

@@ -33,7 +33,7 @@ class Time:
     name: str
     seconds: float
     remedy: str
-    """What makes it shorter."""
+    """Settings that make it shorter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,7 +116,7 @@ class ExampleFormat:
     text_tokens: Callable[[str], int]
     """Returns the length of one text."""
     part: JudgedPart = "trajectory"
-    """What the judge reads."""
+    """Input of the judge."""
 
     def example(self, one: Labelled) -> Example:
         """Return a trajectory's conversation. Raises ScoreError where even that does not fit."""

@@ -33,7 +33,7 @@ _VARIABLE = re.compile(r"\"?\$\{?(\w+)\}?\"?")
 
 
 class Decides(StrEnum):
-    """What of a program the verdict depends on."""
+    """Part of a program on which the verdict depends."""
 
     STATUS = "status"
     """The script passes only if the program ends with 0."""
