@@ -140,9 +140,7 @@ class CountingBackend(LocalBackend):
         return super().open(spec)
 
 
-async def test_a_datasets_own_script_runs_the_regression_tests_of_another_runner(
-    home: Path, own_row: TaskRow
-) -> None:
+async def test_a_datasets_own_script_runs_regression_tests(home: Path, own_row: TaskRow) -> None:
     metadata = {**own_row.answer.metadata, "run_tests_regression": RUNNER}
     answer = replace(own_row.answer, log_parser="parse_log_django", metadata=metadata)
     row, runs = replace(own_row, answer=answer), make_runs(home)
