@@ -2,7 +2,7 @@
 
 from engine.planning.assumptions import Assumptions, parse_assumptions
 from engine.planning.hardware import GPUS, Gpu, Hardware, parse_hardware
-from engine.planning.plan import RunPlan, plan_run
+from engine.planning.plan import RunPlan, plan_recipe, plan_run
 from engine.planning.text import render, to_json
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "RunPlan",
     "parse_assumptions",
     "parse_hardware",
+    "plan_recipe",
     "plan_run",
     "render",
     "to_json",

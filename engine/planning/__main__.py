@@ -13,9 +13,8 @@ import sys
 from collections.abc import Sequence
 
 from engine.config.base import parse_settings
-from engine.config.recipes import resolve
 from engine.errors import TrainyardError
-from engine.planning import parse_assumptions, parse_hardware, plan_run, render, to_json
+from engine.planning import plan_recipe, render, to_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,10 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     try:
-        plan = plan_run(
-            resolve(options.recipe, parse_settings(options.set)),
-            hardware=parse_hardware(options.gpus) if options.gpus else None,
-            assume=parse_assumptions(parse_settings(options.assume)),
+        plan = plan_recipe(
+            options.recipe,
+            parse_settings(options.set),
+            gpus=options.gpus,
+            assumptions=parse_settings(options.assume),
         )
     except TrainyardError as error:
         print(f"error: {error}", file=sys.stderr)

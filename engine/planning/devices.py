@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.algorithms.terms import needs_reference
 from engine.config.run import TrainRun
-from engine.models.memory.plan import GIB, MemoryPlan, Part, plan_memory
+from engine.models.memory.plan import GIB, MemoryPlan, Part, largest_parts, plan_memory
 from engine.models.sizes import ModelSizes
 from engine.planning.sampler import BYTES, Sampler
 from engine.planning.shapes import Shape, activations
@@ -33,11 +33,9 @@ class Devices:
         """Return why the parts do not fit, and what to change; None if they fit."""
         if self.total <= self.limit:
             return None
-        largest = sorted(self.parts, key=lambda part: -part.bytes)[:3]
-        parts = "; ".join(f"{part.name} {part.bytes / GIB:.1f} GiB ({part.remedy})" for part in largest)
         return (
             f"{self.work} needs {self.total / GIB:.1f} GiB on each GPU, which has "
-            f"{self.limit / GIB:.1f} GiB. The largest parts: {parts}"
+            f"{self.limit / GIB:.1f} GiB. The largest parts: {largest_parts(self.parts)}"
         )
 
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from engine.algorithms.terms import needs_old_logprobs, needs_reference
 from engine.config.environment import FrozenLakeConfig
+from engine.config.recipes import resolve
 from engine.config.run import AnyRun, TrainRun
 from engine.errors import ConfigError
 from engine.models.arithmetic import pass_flops
 from engine.models.sizes import ModelSizes
-from engine.planning.assumptions import Assumptions
+from engine.planning.assumptions import Assumptions, parse_assumptions
 from engine.planning.devices import Devices, plan_devices, update_memory
 from engine.planning.hardware import Hardware, parse_hardware
 from engine.planning.rollouts import Limits, Phase, simulate
@@ -101,6 +104,29 @@ class RunPlan:
     def bottleneck(self) -> Time:
         """Return the longest part of an iteration."""
         return max(self.iteration, key=lambda part: part.seconds)
+
+
+def plan_recipe(
+    recipe: str,
+    overrides: Mapping[str, Any],
+    *,
+    gpus: str | None = None,
+    assumptions: Mapping[str, Any] = MappingProxyType({}),
+) -> RunPlan:
+    """Return the plan of a recipe with overrides.
+
+    Args:
+        gpus: ``COUNTxNAME``; None: as many H100 as the run needs.
+        assumptions: those that replace defaults, by name.
+
+    Raises:
+        ConfigError: an unknown recipe, setting, GPU or assumption, or what ``plan_run`` cannot plan.
+    """
+    return plan_run(
+        resolve(recipe, dict(overrides)),
+        hardware=parse_hardware(gpus) if gpus else None,
+        assume=parse_assumptions(assumptions),
+    )
 
 
 def plan_run(

@@ -7,8 +7,7 @@ from typing import Any
 from django.http import HttpRequest
 from ninja import Field, Router, Schema
 
-from engine.config.recipes import resolve
-from engine.planning import parse_assumptions, parse_hardware, plan_run, to_json
+from engine.planning import plan_recipe, to_json
 from webapp.api.auth import viewer
 
 router = Router(tags=["plans"])
@@ -27,9 +26,5 @@ class PlanIn(Schema):
 @router.post("/plans", auth=viewer, response=dict[str, Any])
 def plan(request: HttpRequest, body: PlanIn) -> dict[str, Any]:
     """Return memory, time and sandboxes of a run, as ``python -m engine.planning --json`` prints them."""
-    found = plan_run(
-        resolve(body.recipe, body.overrides),
-        hardware=parse_hardware(body.gpus) if body.gpus else None,
-        assume=parse_assumptions(body.assumptions),
-    )
+    found = plan_recipe(body.recipe, body.overrides, gpus=body.gpus, assumptions=body.assumptions)
     return to_json(found)

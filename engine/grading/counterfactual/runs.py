@@ -151,17 +151,17 @@ def _after_variant(
         how = f"the tests ran to their end at first, then ended with {_ending(run)}"
     elif lost:
         how = f"{len(lost)} tests passed at first, then not: {named(lost)}"
-    elif first.verdict is not Verdict.PASSED and _claimed(run) >= first.score - _SCORE_TOLERANCE:
-        how = f"the verifier's reward of {first.score:g} stayed where no test passed"
+    elif first.verdict is not Verdict.PASSED and _disbelieved(run) >= first.score - _SCORE_TOLERANCE:
+        how = f"the verifier wrote {first.score:g} again, which is not believed: {run.detail}"
     else:
         return None
     return replace(_flaky(number, run, how), variant=True, lost=lost)
 
 
-def _claimed(run: RunResult) -> float:
-    """Return the reward that the verifier wrote, whether it is believed or not."""
+def _disbelieved(run: RunResult) -> float:
+    """Return the reward that the verifier wrote and the rule did not take; 0 where it took it."""
     rewards = run.evidence.rewards
-    return reward_of(rewards) if rewards and run.score == 0 else 0.0
+    return reward_of(rewards) if rewards and run.judgement.reward is None else 0.0
 
 
 def _ending(run: RunResult) -> str:

@@ -17,7 +17,7 @@ torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,6 +60,12 @@ class Part:
     """Settings that make it smaller."""
 
 
+def largest_parts(parts: Iterable[Part]) -> str:
+    """Return the three largest parts with what makes them smaller, as text."""
+    largest = sorted(parts, key=lambda part: -part.bytes)[:3]
+    return "; ".join(f"{p.name} {p.bytes / GIB:.1f} GiB ({p.remedy})" for p in largest if p.bytes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
     """Memory of one rank during an update."""
@@ -76,11 +82,9 @@ class MemoryPlan:
         """Return why the plan does not fit ``limit`` bytes and what to change; None if it fits."""
         if self.total <= limit:
             return None
-        largest = sorted(self.parts, key=lambda part: -part.bytes)[:3]
-        parts = "; ".join(f"{p.name} {p.bytes / GIB:.1f} GiB ({p.remedy})" for p in largest if p.bytes)
         return (
             f"an update needs {self.total / GIB:.1f} GiB on each of {self.ranks} ranks and the device has "
-            f"{limit / GIB:.1f} GiB. The largest parts: {parts}"
+            f"{limit / GIB:.1f} GiB. The largest parts: {largest_parts(self.parts)}"
         )
 
     def table(self) -> str:

@@ -95,6 +95,8 @@ class LocalBackend:
     async def prepare(self, images: Mapping[str, int]) -> None:
         """Start up to ``warm_per_image`` sandboxes of each image; see ``SandboxBackend.prepare``."""
         warm = self._warm_pool()
+        if not warm.settings.per_image:
+            return
         kinds: dict[Hashable, tuple[SandboxSpec, int]] = {}
         for name, count in images.items():
             try:

@@ -7,10 +7,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from engine.config.recipes import RECIPES, resolve
+from engine.config.base import parse_settings
+from engine.config.recipes import RECIPES
 from engine.errors import TrainyardError
-from engine.planning import parse_assumptions, parse_hardware, plan_run, render, to_json
-from webapp.management.commands._runs import add_overrides, parse_overrides
+from engine.planning import plan_recipe, render, to_json
+from webapp.management.commands._runs import add_overrides
 
 
 class Command(BaseCommand):
@@ -29,10 +30,11 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         """Print the plan; exit with code 1 if the run does not fit."""
         try:
-            plan = plan_run(
-                resolve(options["recipe"], parse_overrides(options["set"])),
-                hardware=parse_hardware(options["gpus"]) if options["gpus"] else None,
-                assume=parse_assumptions(parse_overrides(options["assume"])),
+            plan = plan_recipe(
+                options["recipe"],
+                parse_settings(options["set"]),
+                gpus=options["gpus"],
+                assumptions=parse_settings(options["assume"]),
             )
         except TrainyardError as error:
             raise CommandError(str(error)) from None
