@@ -5,6 +5,7 @@ To add an environment: a case in ``load_rows`` and ``open_environments``.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import socket
@@ -21,6 +22,7 @@ from engine.config.run import EvaluateRun, ImproveRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.training import HeldoutConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset
+from engine.datasets.testing.toolchain import renew_toolchains
 from engine.environments.base import EnvironmentFactory
 from engine.environments.frozenlake_maps import frozenlake_provenance, frozenlake_rows
 from engine.errors import RolloutsLostError
@@ -92,11 +94,14 @@ def _save_once(home: Path, name: str, lake: FrozenLakeConfig) -> None:
 async def open_backend(config: SandboxConfig, run: RunContext) -> SandboxPool:
     """Open the run's pool over a backend that works on this machine; remove earlier attempts' sandboxes.
 
+    Images get this version's test tools.
+
     It is closed with ``run.closing``.
 
     Raises:
         PreflightError: lists everything that the machine lacks.
     """
+    await asyncio.to_thread(renew_toolchains, run.home)
     backend = make_backend(config, run.home, run_id=run.run_id)
     for finding in await require(backend):
         log.warning("sandbox_preflight", finding=finding.message)

@@ -153,7 +153,7 @@ async def run_tests(
         if await _has_other_tools(sandbox):
             raise ImageError(
                 f"image '{sandbox.spec.image}' has test tools of another version, which report otherwise "
-                f"({error}): make its dataset again"
+                f"({error}): start the run again, or make its dataset again"
             ) from error
         problem = f"the test runner's report was damaged while it ran: {error}"
         return TestRun(forged=True, problem=problem, log=log, seconds=result.seconds)

@@ -1,7 +1,7 @@
 """Test toolchain of images: pytest, the signing driver and a source's pure-Python dependencies.
 
 ``home/toolchain/<hash>/`` is made once of wheels that pip downloads, and bound read-only into every sandbox
-whose image names it, at ``MOUNT``.
+whose image names it, at ``MOUNT``. After an update images get a copy with the new version's scripts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from engine.datasets.sources.downloads import run_pip_files, unpack
+from engine.sandbox.local.images import rebind_images
 
 PYTEST = "pytest==9.1.0"
 MOUNT = "/opt/trainyard"
@@ -46,15 +47,7 @@ def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
         folder = unpack(
             "wheels", staging / "wheels", staging / "unpacked", home=home, what="the test toolchain"
         )
-        for name, script in scripts.items():
-            (folder / name).write_bytes(script)
-            # Sandboxes see the folder read-only: none of them could keep the bytecode.
-            py_compile.compile(
-                str(folder / name),
-                dfile=f"{MOUNT}/{name}",
-                doraise=True,
-                invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-            )
+        _write_scripts(folder)
         (folder / "pytest.ini").write_text("[pytest]\n")
         folder.rename(target)
     except OSError:
@@ -63,6 +56,51 @@ def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return target
+
+
+def renew_toolchains(home: Path) -> None:
+    """Bind images that an earlier version made to copies of their toolchains with this version's scripts.
+
+    Toolchains of earlier versions stay: sandboxes that run have them mounted.
+
+    Raises:
+        OSError: the data folder cannot be written.
+    """
+    rebind_images(home, MOUNT, functools.cache(_renewed))
+
+
+def _renewed(folder: Path) -> Path:
+    """Return a toolchain with this version's scripts: the folder itself, or a copy."""
+    paths = {folder / name: script for name, script in runner_scripts().items()}
+    if all(path.is_file() and path.read_bytes() == script for path, script in paths.items()):
+        return folder
+    scripts = b"".join(paths.values())
+    target = folder.with_name(hashlib.sha256(folder.name.encode() + scripts).hexdigest()[:16])
+    if target.exists():
+        return target
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=folder.parent))
+    try:
+        renewed = shutil.copytree(folder, staging / target.name, symlinks=True)
+        _write_scripts(renewed)
+        renewed.rename(target)
+    except OSError:
+        if not target.exists():
+            raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return target
+
+
+def _write_scripts(folder: Path) -> None:
+    for name, script in runner_scripts().items():
+        (folder / name).write_bytes(script)
+        # Sandboxes see the folder read-only: none of them could keep the bytecode.
+        py_compile.compile(
+            str(folder / name),
+            dfile=f"{MOUNT}/{name}",
+            doraise=True,
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        )
 
 
 def runner_scripts() -> Mapping[str, bytes]:

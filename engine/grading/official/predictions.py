@@ -25,6 +25,7 @@ from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.importers.rejects import FIRST_REJECTS
 from engine.datasets.store import dataset_path, load_dataset
+from engine.datasets.testing.toolchain import renew_toolchains
 from engine.errors import DatasetError, HostileInputError
 from engine.events import harness
 from engine.events.harness import Prediction
@@ -78,6 +79,7 @@ async def grade_predictions(
     """
     rows = _rows(home, assignment)
     predictions, rejected = _predictions(rows, assignment.predictions)
+    await asyncio.to_thread(renew_toolchains, home)
     backend = make_backend(settings.sandbox, home, run_id=assignment.run_id)
     await require(backend)
     pool = SandboxPool(backend, settings.sandbox)

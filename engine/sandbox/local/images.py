@@ -13,13 +13,13 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.build_contexts import PREFIX
 from engine.errors import ImageError
-from engine.files import replace_folder
+from engine.files import atomic_write, replace_folder
 
 BASE_FOLDERS = frozenset(
     (
@@ -154,6 +154,27 @@ def build_image(
         replace_folder(staging, folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def rebind_images(home: Path, target: str, renewed: Callable[[Path], Path]) -> None:
+    """Let images mount other folders; sandboxes that run keep theirs, and damaged images stay as they are.
+
+    Args:
+        home: the data folder.
+        target: path in the sandbox.
+        renewed: the folder that takes the place of the one that an image has there.
+    """
+    for path in (home / "images").glob("[!.]*/image.json"):
+        try:
+            described = json.loads(path.read_text())
+            bound = described["binds"][target]
+        except (KeyError, ValueError, TypeError):
+            continue
+        if not (home / bound).is_dir():
+            continue
+        described["binds"][target] = _relative(home, str(renewed(home.absolute() / bound)))
+        if described["binds"][target] != bound:
+            atomic_write(path, json.dumps(described, indent=2, sort_keys=True))
 
 
 def _relative(home: Path, source: str) -> str:

@@ -18,6 +18,10 @@ _NEW_NAMESPACES = 0x7E020000
 """The CLONE_NEW… flags: mount, cgroup, UTS, IPC, user, PID and network namespace."""
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK, _NETLINK_ROUTE = 1, 2, 10, 16, 0
 _RWF_NOWAIT = 0x8
+_FILE_ADVICE = (0, 1, 2, 3, 5)
+"""All of ``posix_fadvise`` but DONTNEED."""
+_MEMORY_ADVICE = (*range(5), *range(8, 20), *range(22, 26))
+"""All of ``madvise`` but COLD and PAGEOUT, which no kernel before 5.4 knew, and the poisoning of pages."""
 _PERSONALITIES = (0x0, 0x0008, 0x20000, 0x20008, 0xFFFFFFFF)
 """Linux, UNAME26 and 32-bit variants of both, and the query: no personality that weakens protections."""
 
@@ -75,9 +79,12 @@ RULES = (
     Rule("clone", errno.EPERM, ((Argument(0, 0, mask=_NEW_NAMESPACES),),)),
     Rule("personality", errno.EPERM, tuple((Argument(0, value),) for value in _PERSONALITIES)),
     Rule("preadv2", errno.ENOTSUP, ((Argument(5, 0, mask=_RWF_NOWAIT),),)),
+    Rule("fadvise64", errno.EINVAL, tuple((Argument(3, advice),) for advice in _FILE_ADVICE)),
+    Rule("madvise", errno.EINVAL, tuple((Argument(2, advice),) for advice in _MEMORY_ADVICE)),
 )
 """Sandboxes share the host's page cache: ``preadv2`` without waiting, ``mincore`` and ``cachestat`` would
-show a submission which pages an earlier run of its tests has left there.
+show a submission which pages an earlier run of its tests has left there, and advice that pages are not needed
+would let it choose them.
 
 ``clone3`` takes its flags through memory, which no filter can see, and is absent for that reason."""
 

@@ -18,6 +18,7 @@ from typing import Any
 from engine.config.sandbox import SandboxConfig
 from engine.config.verifier import TestLimits
 from engine.datasets.store import load_dataset
+from engine.datasets.testing.toolchain import renew_toolchains
 from engine.errors import DatasetError
 from engine.files import atomic_write
 from engine.sandbox.backends import make_backend
@@ -79,6 +80,7 @@ async def score_files(home: Path, inputs: ScoringInputs, settings: ScoringSettin
         PreflightError: the machine lacks something.
     """
     work, rejected = await asyncio.to_thread(_work, home, inputs)
+    await asyncio.to_thread(renew_toolchains, home)
     backend = make_backend(settings.sandbox, home, run_id=inputs.run_id)
     await require(backend)
     pool = SandboxPool(backend, settings.sandbox)

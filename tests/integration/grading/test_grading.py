@@ -15,7 +15,7 @@ import pytest
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.testing import testrun
-from engine.datasets.testing.toolchain import MOUNT
+from engine.datasets.testing.toolchain import DRIVER, MOUNT, renew_toolchains
 from engine.errors import DatasetError
 from engine.grading.grader import Grader
 from engine.patches.diff import diff_texts
@@ -329,6 +329,25 @@ async def test_an_image_with_other_test_tools_is_told_from_a_damaged_report(
     assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)
     assert "test tools of another version" in grade.detail
     assert "make its dataset again" in grade.detail
+
+
+async def test_images_made_by_an_earlier_version_get_the_test_tools_of_this_one(
+    home: Path, row: TaskRow
+) -> None:
+    (driver,) = (home / "toolchain").glob("*/trainyard_driver.py")
+    ours = driver.read_bytes()
+    driver.write_bytes(b"raise SystemExit('of another version')")
+    backend = LocalBackend(home)
+    spec = SandboxSpec(image=row.task.image, workdir=row.task.workdir, run_id="toy")
+    async with backend.open(spec) as early:
+        renew_toolchains(home)
+        assert b"of another version" in await early.read_file(DRIVER)
+    async with backend.open(spec) as late:
+        assert await late.read_file(DRIVER) == ours
+    assert (await make_grader(backend).grade(row, row.answer.gold_patch)).verdict is Verdict.PASSED
+    images = {path: path.stat().st_mtime_ns for path in (home / "images").glob("*/image.json")}
+    renew_toolchains(home)
+    assert images == {path: path.stat().st_mtime_ns for path in images}
 
 
 async def test_a_cancelled_grading_does_not_take_its_siblings_along(home: Path, row: TaskRow) -> None:

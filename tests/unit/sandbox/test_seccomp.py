@@ -84,6 +84,10 @@ ARGUMENTS = [
     ("personality", (0,), 0),
     ("personality", (0xFFFFFFFF,), 0),
     ("personality", (0x40000,), errno.EPERM),
+    *(("fadvise64", (3, 0, 0, advice), 0) for advice in (0, 1, 2, 3, 5)),
+    ("fadvise64", (3, 0, 0, 4), errno.EINVAL),
+    *(("madvise", (0, 4096, advice), 0) for advice in (4, 8, 14, 18, 23)),
+    *(("madvise", (0, 4096, advice), errno.EINVAL) for advice in (20, 21, 100)),
 ]
 
 
