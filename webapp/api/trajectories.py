@@ -12,6 +12,7 @@ from ninja.errors import HttpError
 
 from engine.tokens import TOKEN_COLUMNS
 from webapp.api.auth import answer_reader, role_of_caller, viewer
+from webapp.api.runs import ScoreOut
 from webapp.api.runs import find as find_run
 from webapp.contexts.rollout.tokens import tokenless_reason
 from webapp.contexts.rollout.what_if import counterfactual
@@ -19,6 +20,7 @@ from webapp.models import Run, TokenBlob, Trajectory
 from webapp.permissions import check_rollouts
 from webapp.selectors.rollout import learning as learning_reads
 from webapp.selectors.rollout import predictions as prediction_reads
+from webapp.selectors.rollout import scores as score_reads
 from webapp.selectors.rollout import trajectories as reads
 from webapp.services.run.learning import query_of_recipe
 
@@ -132,8 +134,15 @@ class FindingOut(Schema):
     step: int | None
 
 
+class GivenScoreOut(ScoreOut):
+    """Score by a verifier's run."""
+
+    run_id: int
+    """The verifier's run."""
+
+
 class TrajectoryDetail(TrajectoryOut):
-    """A trajectory with its patch, tests and steps."""
+    """A trajectory with its patch, tests, scores and steps."""
 
     patch: str
     test_log: str | None
@@ -158,6 +167,8 @@ class TrajectoryDetail(TrajectoryOut):
     extra_grading_seconds: float
     steps: list[StepOut]
     tests: list[TestOut]
+    scores: list[GivenScoreOut]
+    """Scores by verifiers' runs."""
 
 
 class TrajectoryPage(Schema):
@@ -221,7 +232,7 @@ def choose_trajectories(request: HttpRequest, body: QueryIn) -> dict[str, Any]:
 
 @router.get("/trajectories/{int:trajectory_id}", response=TrajectoryDetail)
 def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
-    """Return a trajectory with all steps and tests."""
+    """Return a trajectory with all steps, tests and scores."""
     trajectory = _readable(request, trajectory_id)
     fields: dict[str, Any] = {
         field.attname: getattr(trajectory, field.attname) for field in Trajectory._meta.concrete_fields
@@ -231,7 +242,11 @@ def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
     if not sees_answers:
         fields["test_log"] = None
     fields["findings"] = reads.findings(trajectory, with_answers=sees_answers)
-    return fields | {"steps": reads.steps(trajectory.pk), "tests": reads.tests(trajectory.pk)}
+    return fields | {
+        "steps": reads.steps(trajectory.pk),
+        "tests": reads.tests(trajectory.pk),
+        "scores": score_reads.given_to([trajectory]),
+    }
 
 
 @router.get("/trajectories/{int:trajectory_id}/test-log", auth=answer_reader)

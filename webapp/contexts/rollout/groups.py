@@ -9,8 +9,9 @@ from webapp.contexts.frame import Crumb, LiveCursor, iteration_url, phase_label,
 from webapp.contexts.rollout.advantage import Sibling, siblings
 from webapp.contexts.rollout.diffs import Diff, patch_diff
 from webapp.contexts.rollout.what_if import WhatIf, build_what_if
-from webapp.models import Group, Run, Step, TestResult, Trajectory
+from webapp.models import Group, Run, Score, Step, TestResult, Trajectory
 from webapp.selectors.rollout import groups as group_reads
+from webapp.selectors.rollout import scores as score_reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,14 @@ class PatchView:
     same_as: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """A verifier's scores; None where a sibling has none."""
+
+    verifier: Run
+    scores: tuple[Score | None, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupContext:
     """The page; columns are ordered by reward, then index."""
@@ -61,6 +70,7 @@ class GroupContext:
     group: Group
     title: str
     columns: tuple[Sibling, ...]
+    scores: tuple[ScoreRow, ...]
     strip: tuple[StripRow, ...]
     num_steps: int
     matrix: tuple[MatrixRow, ...]
@@ -107,6 +117,18 @@ def _matrix(columns: list[Trajectory], tests: dict[int, list[TestResult]]) -> tu
     )
 
 
+def _scores(columns: list[Trajectory]) -> tuple[ScoreRow, ...]:
+    verifiers: dict[int, Run] = {}
+    found: dict[tuple[int, int], Score] = {}
+    for score in score_reads.given_to(columns):
+        verifiers.setdefault(score.run_id, score.run)
+        found[score.run_id, score.index] = score
+    return tuple(
+        ScoreRow(verifier, tuple(found.get((number, sibling.index)) for sibling in columns))
+        for number, verifier in verifiers.items()
+    )
+
+
 def patch_views(columns: list[Trajectory]) -> tuple[PatchView, ...]:
     """Return the patches of siblings, in the order given."""
     first: dict[str, int] = {}
@@ -140,6 +162,7 @@ def build_group(
         group=group,
         title=title,
         columns=siblings(columns),
+        scores=_scores(columns),
         strip=strip,
         num_steps=longest,
         matrix=_matrix(columns, group_reads.tests_of(columns)),

@@ -25,7 +25,8 @@ from webapp.contexts.rollout.advantage import formula
 from webapp.contexts.rollout.diffs import Diff, patch_diff
 from webapp.contexts.rollout.steps import StepView, step_views
 from webapp.contexts.rollout.tokens import tokenless_reason
-from webapp.models import Run, TestResult, Trajectory
+from webapp.models import Run, Score, TestResult, Trajectory
+from webapp.selectors.rollout import scores as score_reads
 from webapp.selectors.rollout import trajectories as reads
 from webapp.selectors.rollout.trajectories import Match, TrajectoryFilters
 
@@ -65,6 +66,8 @@ class TrajectoryContext:
     patch: Diff | None
     gold: Diff | None
     findings: tuple[dict[str, Any], ...]
+    scores: tuple[Score, ...]
+    """Scores by verifiers' runs."""
     shows_answer: bool
     """True if this person may see the gold patch and the output of the hidden tests."""
     has_repository: bool
@@ -137,6 +140,7 @@ def build_trajectory(
         patch=patch_diff(trajectory.patch),
         gold=patch_diff(reads.gold_patch(trajectory.task_id)) if shows_answer else None,
         findings=tuple(reads.findings(trajectory, with_answers=shows_answer)),
+        scores=tuple(score_reads.given_to([trajectory])),
         shows_answer=shows_answer,
         has_repository=run.config.get("environment", {}).get("type", "swe") == "swe",
     )

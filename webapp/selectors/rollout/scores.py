@@ -62,6 +62,22 @@ def count_stale(run_id: int) -> int:
     return Score.objects.filter(run_id=run_id).count() - current(Score, run_id).count()
 
 
+def given_to(trajectories: Collection[Trajectory]) -> list[Score]:
+    """Return the scores that verifiers' runs gave to trajectories of one group, in the order of the runs."""
+    epochs = {trajectory.index: trajectory.epoch for trajectory in trajectories}
+    if not epochs:
+        return []
+    one = next(iter(trajectories))
+    rows = Score.objects.select_related("run").filter(
+        source=str(one.run_id),
+        phase=one.phase,
+        iteration=one.iteration,
+        task_key=one.task_key,
+        index__in=epochs,
+    )
+    return [row for row in rows.order_by("run_id", "index") if row.source_epoch in (None, epochs[row.index])]
+
+
 def list_scores(run_id: int, *, missing: bool = False, number: int = 1, size: int = SIZE) -> Page[Score]:
     """Return a page of scores, best first and missing ones last; with ``missing`` only those.
 
