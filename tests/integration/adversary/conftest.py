@@ -13,7 +13,7 @@ from tests.integration.adversary.git import build_images
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Try the submissions that are marked ``adversary`` on request only: others represent them in Docker."""
+    """Try the submissions that are marked ``adversary`` on request only: others represent them."""
     if "adversary" not in config.getoption("markexpr"):
         for item in items:
             if item.get_closest_marker("adversary") is not None:
