@@ -22,6 +22,13 @@ _DEVIATIONS = {
     "group": "it is divided by the group's standard deviation (n − 1)",
     "batch": "it is divided by the update's standard deviation (n − 1)",
 }
+_MEANS = {
+    "leave_one_out": "mean(others)",
+    "group_mean": "mean(group)",
+    "batch_mean": "mean(update)",
+    "none": "",
+}
+_SPREADS = {"none": "", "group": "std(group)", "batch": "std(update)"}
 _KL = {
     "k1": "log π − log π_ref",
     "k2": "½ (log π − log π_ref)²",
@@ -51,6 +58,15 @@ def describe(config: AlgorithmConfig, *, max_context: int | None = None) -> list
     if config.overlong_buffer:
         entries.append(("Overlong penalty", _overlong(config, max_context)))
     return entries
+
+
+def advantage_equation(config: AlgorithmConfig) -> str:
+    """Return the advantage as an equation; ``r`` is the reward after its penalties."""
+    mean, spread = _MEANS[config.baseline], _SPREADS[config.std_normalisation]
+    difference = f"r − {mean}" if mean else "r"
+    if not spread:
+        return f"A = {difference}"
+    return f"A = ({difference}) ÷ {spread}" if mean else f"A = r ÷ {spread}"
 
 
 def changed_settings(config: AlgorithmConfig) -> dict[str, object]:

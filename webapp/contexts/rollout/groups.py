@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from webapp.contexts.frame import Crumb, LiveCursor, iteration_url, phase_label, run_crumbs
-from webapp.contexts.rollout.advantage import Sibling, siblings
+from webapp.contexts.rollout.advantage import Sibling, algorithm_of, equation, siblings
 from webapp.contexts.rollout.diffs import Diff, patch_diff
 from webapp.contexts.rollout.what_if import WhatIf, build_what_if
 from webapp.models import Group, Run, Score, Step, TestResult, Trajectory
@@ -69,6 +69,8 @@ class GroupContext:
     run: Run
     group: Group
     title: str
+    equation: str
+    """The advantage of the run's objective."""
     columns: tuple[Sibling, ...]
     scores: tuple[ScoreRow, ...]
     strip: tuple[StripRow, ...]
@@ -161,7 +163,8 @@ def build_group(
         run=run,
         group=group,
         title=title,
-        columns=siblings(columns),
+        equation=equation(run),
+        columns=siblings(columns, algorithm_of(run)),
         scores=_scores(columns),
         strip=strip,
         num_steps=longest,

@@ -21,7 +21,7 @@ from webapp.contexts.frame import (
     trajectory_url,
 )
 from webapp.contexts.numbers import MOST_ID, whole
-from webapp.contexts.rollout.advantage import formula
+from webapp.contexts.rollout.advantage import algorithm_of, formula
 from webapp.contexts.rollout.diffs import Diff, patch_diff
 from webapp.contexts.rollout.steps import StepView, step_views
 from webapp.contexts.rollout.tokens import tokenless_reason
@@ -131,7 +131,7 @@ def build_trajectory(
             most_thinking=max((step.thinking_tokens or 0 for step in rows), default=0),
             most_seconds=max((step.model_seconds + step.tool_seconds for step in rows), default=0.0),
         ),
-        formula=formula(trajectory),
+        formula=formula(trajectory, algorithm_of(run)),
         tests=tuple(reads.tests(trajectory.pk)),
         whole_log_chars=reads.whole_log_chars(trajectory.pk),
         samples=samples,

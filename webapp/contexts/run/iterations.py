@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from engine.types import RunKind
 from webapp.contexts.frame import Crumb, LiveCursor, iteration_url, phase_label, run_crumbs
 from webapp.contexts.numbers import whole
-from webapp.contexts.rollout.advantage import Sibling, siblings
+from webapp.contexts.rollout.advantage import Sibling, algorithm_of, siblings
 from webapp.contexts.run.runs import funnel_parts
 from webapp.models import Group, Iteration, Run
 from webapp.selectors.paging import Page, map_page
@@ -74,6 +74,7 @@ def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str])
     train = phase == "train"
     trains = train and run.kind != RunKind.IMPROVE
     funnel = iteration_reads.funnel(run.pk, index) if trains else None
+    algorithm = algorithm_of(run)
     has_next = train and run.current_iteration is not None and index < run.current_iteration
     return IterationContext(
         section="runs",
@@ -88,7 +89,7 @@ def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str])
         metrics=by_area(measured.metrics) if measured is not None else (),
         funnel=funnel,
         funnel_parts=funnel_parts(funnel),
-        page=map_page(page, lambda group: GroupRow(group, siblings(list(group.trajectories.all())))),
+        page=map_page(page, lambda group: GroupRow(group, siblings(group.trajectories.all(), algorithm))),
         previous_url=iteration_url(run.pk, phase, index - 1) if train and index > 0 else "",
         next_url=iteration_url(run.pk, phase, index + 1) if has_next else "",
         params=dict(params),

@@ -1,0 +1,106 @@
+"""Advantages explained on pages: what is printed is what the objective computed."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+
+from engine.algorithms.advantages import TrajectoryOutcome, outcome_members
+from engine.algorithms.describe import advantage_equation
+from engine.config.algorithm import AlgorithmConfig
+from engine.types import TerminationReason
+from webapp.contexts.rollout.advantage import algorithm_of, equation, formula
+from webapp.models import Run, Trajectory
+
+SUBMITTED, TOO_LONG, LOST = (
+    TerminationReason.SUBMITTED,
+    TerminationReason.MAX_CONTEXT,
+    TerminationReason.ENV_ERROR,
+)
+GROUP = (
+    (1.0, SUBMITTED, 500), (0.0, SUBMITTED, 990), (1.0, TOO_LONG, 1000), (0.0, TOO_LONG, 1000),
+    (1.0, SUBMITTED, 960), (0.0, SUBMITTED, 100), (0.5, SUBMITTED, 10), (None, LOST, 0),
+)  # fmt: skip
+
+
+def explained(**settings: Any) -> list[tuple[str, float | None]]:
+    """The printed arithmetic of each trajectory of the group, and its advantage."""
+    config = AlgorithmConfig.model_validate(settings)
+    outcomes = [
+        TrajectoryOutcome(index=index, reward=reward, termination=termination, length=length, kl=0.5)
+        for index, (reward, termination, length) in enumerate(GROUP)
+    ]
+    (members,) = outcome_members([outcomes], config, max_context=1000)
+    return [
+        (
+            formula(
+                Trajectory(
+                    reward=outcome.reward,
+                    baseline=member.baseline,
+                    advantage=member.advantage,
+                    termination=outcome.termination.value,
+                ),
+                config,
+            ),
+            member.advantage,
+        )
+        for outcome, member in zip(outcomes, members, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "std", "filtered", "penalties"),
+    [
+        *itertools.product(
+            ("leave_one_out", "group_mean", "batch_mean", "none"),
+            ("none", "group", "batch"),
+            ("drop", "keep_real_reward", "keep_zero"),
+            ({}, {"overlong_buffer": 100}, {"kl": "k1", "kl_placement": "reward", "kl_coefficient": 0.1}),
+        )
+    ],
+)
+def test_what_is_printed_gives_the_advantage(
+    baseline: str, std: str, filtered: str, penalties: dict[str, Any]
+) -> None:
+    found = explained(
+        preset="grpo_pp", baseline=baseline, std_normalisation=std, filtered_baseline=filtered, **penalties
+    )
+    for text, advantage in found:
+        if advantage is None:
+            assert text == ""
+        elif text or not (penalties and std != "none"):
+            assert re.fullmatch(r"[\d.()+−÷ ]+", text)
+            value = eval(text.replace("−", "-").replace("÷", "/"))
+            assert value == pytest.approx(advantage, abs=4e-3), text
+    assert sum(bool(text) for text, _ in found) >= (0 if penalties and std != "none" else 5)
+
+
+def test_filtered_trajectories_count_nothing_under_keep_zero() -> None:
+    found = explained(preset="grpo_pp", filtered_baseline="keep_zero")
+    assert found[2] == ("0 − 0.417", pytest.approx(-0.41667, abs=1e-5))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "A = r − mean(others)"),
+        ({"preset": "grpo"}, "A = (r − mean(group)) ÷ std(group)"),
+        ({"baseline": "none"}, "A = r"),
+        ({"baseline": "batch_mean", "std_normalisation": "batch"}, "A = (r − mean(update)) ÷ std(update)"),
+        ({"baseline": "none", "std_normalisation": "group"}, "A = r ÷ std(group)"),
+    ],
+)
+def test_the_head_is_the_objective_of_the_run(settings: dict[str, Any], said: str) -> None:
+    config = AlgorithmConfig.model_validate(settings)
+    assert advantage_equation(config) == said
+    assert equation(Run(config={"algorithm": config.model_dump(mode="json")})) == said
+
+
+def test_a_run_without_an_objective_explains_nothing() -> None:
+    for settings in ({}, {"algorithm": {"baseline": "of another version"}}):
+        run = Run(config=settings)
+        assert (algorithm_of(run), equation(run)) == (None, "Advantage")
+    assert formula(Trajectory(reward=1.0, baseline=0.5, advantage=0.5), None) == ""
