@@ -24,7 +24,8 @@ from torch import Tensor
 
 from bench.harness import store
 from engine.models.base import LanguageModel, logits_of
-from engine.models.builtin.transformer import ARCHITECTURES, Transformer
+from engine.models.builtin.architectures import ARCHITECTURES
+from engine.models.builtin.transformer import Transformer
 from engine.trainer.batch import Microbatch, Sample, make_microbatch
 from engine.trainer.ranks import ALONE
 from engine.trainer.scorer import Scorer

@@ -18,13 +18,14 @@ import torch
 
 from engine.errors import CheckpointError
 from engine.models.base import LanguageModel
+from engine.models.builtin.architectures import ARCHITECTURES, SHIPPED, TransformerConfig
 from engine.models.builtin.tokenizer import BpeTokenizer, load_tokenizer, phrase_tokenizer
-from engine.models.builtin.transformer import ARCHITECTURES, Transformer, TransformerConfig
+from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML
 from engine.models.chat.opening import open_chat
 from engine.models.families import Family, family_of
-from engine.models.references import BUILTIN, Reference, find_model
+from engine.models.references import Reference, find_model
 from engine.models.sharding import load_weights
 from engine.models.weights.model_weights import stored_tensors
 from engine.models.weights.opening import open_weights, read_config
@@ -166,9 +167,9 @@ def read_chat(folder: Path) -> Chat:
 def fresh_tokenizer(architecture: str) -> BpeTokenizer:
     """Return the tokenizer that goes with an architecture's random weights."""
     if architecture == "frozenlake":
-        phrases = json.loads((BUILTIN / "frozenlake" / "phrases.json").read_text())
+        phrases = json.loads((SHIPPED / "frozenlake" / "phrases.json").read_text())
         return phrase_tokenizer(phrases)
-    return load_tokenizer(BUILTIN / "quickstart")
+    return load_tokenizer(SHIPPED / "quickstart")
 
 
 def save_policy_checkpoint(

@@ -19,10 +19,9 @@ from pathlib import Path
 
 from engine.config.places import HUB_MODEL
 from engine.errors import CheckpointError
-from engine.models.builtin.transformer import ARCHITECTURES
+from engine.models.builtin.architectures import ARCHITECTURES, SHIPPED
 from engine.models.hub import fetch_model
 
-BUILTIN = Path(__file__).parent / "builtin" / "shipped"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -62,7 +61,7 @@ def find_model(ref: str, *, home: Path) -> Reference:
     if scheme in ("builtin", "run") and _NAME.fullmatch(name) is None:
         raise CheckpointError(f"'{ref}' names no checkpoint: expected {scheme}:NAME without folders")
     if scheme == "builtin":
-        return Reference(folder=BUILTIN / name)
+        return Reference(folder=SHIPPED / name)
     if scheme == "run":
         return Reference(folder=last_checkpoint(home / "runs" / name))
     if not Path(ref).exists() and HUB_MODEL.fullmatch(ref):

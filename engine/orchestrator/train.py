@@ -55,7 +55,7 @@ from engine.rollout.scheduler import GroupRequest
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest
 from engine.trainer.checkpoints.writer import CheckpointWriter
-from engine.trainer.factory import TrainingSetup
+from engine.trainer.factory import TrainingSetup, device_name
 from engine.trainer.learner import UpdateResult
 from engine.types import Group, TaskRow
 
@@ -76,7 +76,8 @@ async def train(config: TrainRun, run: RunContext) -> RunResult:
         return RunResult(state="stopped", reason=str(stop), summary=loop.progress.summary())
     finally:
         await loop.close()
-    return RunResult(state="succeeded", summary=loop.progress.summary())
+    device = device_name(config.trainer)
+    return RunResult(state="succeeded", summary={**loop.progress.summary(), "device": device})
 
 
 def _builtin_policy(config: TrainRun, trainer: AsyncTrainer) -> TransformerPolicy:

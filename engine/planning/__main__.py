@@ -13,8 +13,9 @@ import sys
 from collections.abc import Sequence
 
 from engine.config.base import parse_settings
+from engine.config.recipes import resolve
 from engine.errors import TrainyardError
-from engine.planning import plan_recipe, render, to_json
+from engine.planning import plan_configured, render, to_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,9 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     try:
-        plan = plan_recipe(
-            options.recipe,
-            parse_settings(options.set),
+        plan = plan_configured(
+            resolve(options.recipe, parse_settings(options.set)),
             gpus=options.gpus,
             assumptions=parse_settings(options.assume),
         )

@@ -1,12 +1,14 @@
 """Assumptions of a plan: everything that neither the run's configuration nor a data sheet says.
 
-The defaults describe software-engineering tasks; there is one set for all runs. ``--assume mfu=0.4``
-replaces one.
+The defaults describe software-engineering tasks; there is one set for all published models, and some other
+values for the engine's own tiny policies. Finished runs replace them by what they measured
+(``engine.planning.calibration``), and ``--assume mfu=0.4`` replaces either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -68,6 +70,9 @@ class Assumptions(Section):
     sampler_bandwidth: float = Field(default=0.6, gt=0, le=1)
     """Share of the memory bandwidth that decoding reaches. Source: an estimate; Qwen3-32B on one H100 takes
     at least 43 ms a token (gpustack), of which reading its weights at this share are 33."""
+    sampler_slowdown: float = Field(default=1.0, gt=0)
+    """Time per sampled token over what bandwidth, arithmetic and overhead give. Source: 1 by definition;
+    finished runs measure it."""
     decode_overhead_s: float = Field(default=0.005, ge=0)
     """Time between two decoding steps for scheduling, sampling and tensor parallelism, seconds. Source: an
     estimate."""
@@ -84,6 +89,41 @@ class Assumptions(Section):
     """Disk of a task's image, GB. Source: R2E-Gym's images, 300 to 500 MB."""
     dataset_tasks: int = Field(default=4578, ge=1)
     """Number of tasks with images of their own. Source: R2E-Gym's subset without sympy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A value that replaces a default."""
+
+    value: float
+    origin: str
+    """E.g. ``run 12``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """Assumptions of a plan and where they are from."""
+
+    assume: Assumptions
+    origins: Mapping[str, str]
+    """Origin of each assumption that is no default."""
+
+
+GIVEN = "given"
+"""Origin of assumptions that a person gave."""
+
+
+def gather_assumptions(measured: Mapping[str, Measured], given: Mapping[str, Any]) -> Basis:
+    """Return the defaults, replaced by what was measured, replaced by what a person gave.
+
+    Raises:
+        ConfigError: as ``parse_assumptions``.
+    """
+    values = {name: one.value for name, one in measured.items()}
+    origins = {name: one.origin for name, one in measured.items()}
+    return Basis(
+        assume=parse_assumptions({**values, **given}), origins={**origins, **dict.fromkeys(given, GIVEN)}
+    )
 
 
 def parse_assumptions(given: Mapping[str, Any]) -> Assumptions:

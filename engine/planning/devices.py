@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.algorithms.terms import needs_reference
 from engine.config.run import TrainRun
-from engine.models.memory.plan import GIB, MemoryPlan, Part, largest_parts, plan_memory
+from engine.models.memory.plan import GIB, Device, MemoryPlan, Part, largest_parts, plan_memory
 from engine.models.sizes import ModelSizes
 from engine.planning.sampler import BYTES, Sampler
 from engine.planning.shapes import Shape, activations
@@ -39,13 +39,14 @@ class Devices:
         )
 
 
-def update_memory(run: TrainRun, shape: Shape, sizes: ModelSizes) -> MemoryPlan:
+def update_memory(run: TrainRun, shape: Shape, sizes: ModelSizes, device: Device) -> MemoryPlan:
     """Return the memory of an update on each rank."""
     return plan_memory(
         sizes,
         activations(shape, run.trainer),
         run.trainer,
         longest=run.agent.max_context,
+        device=device,
         reference=needs_reference(run.algorithm),
     )
 

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from engine.errors import ConfigError
+from engine.models.memory.plan import Device
+
+CPU = "CPU"
+"""Name of a machine without GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,11 @@ class Gpu:
     """Dense peak FLOP/s of bfloat16 products."""
     bandwidth: float
     """Peak bytes per second of the memory."""
+
+    @property
+    def device(self) -> Device:
+        """Return the device type, as torch calls it."""
+        return "cpu" if self.name == CPU else "cuda"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +63,13 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
             _gpu("RTX-5090", 32, 209.5, 1.792),
             _gpu("RTX-4090", 24, 165, 1.008),
             _gpu("RTX-3090", 24, 71, 0.936),
+            _gpu(CPU, 8, 0.1, 0.02),
         )
     )
 )
 """Memory (GB), dense bfloat16 TFLOP/s with float32 sums and memory bandwidth (TB/s) from NVIDIA's data
-sheets; data-centre GPUs are the SXM modules (GB200 and B200: per GPU, of the NVL72 and HGX systems)."""
+sheets; data-centre GPUs are the SXM modules (GB200 and B200: per GPU, of the NVL72 and HGX systems). ``CPU``
+is two cores of a server, nominally: machines differ, and finished runs say what one of them does."""
 
 _PATTERN = re.compile(r"(?:(\d+)\s*[x×]\s*)?(.+)")
 

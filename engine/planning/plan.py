@@ -7,149 +7,80 @@ between iterations.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from engine.algorithms.terms import needs_old_logprobs, needs_reference
 from engine.config.environment import FrozenLakeConfig
-from engine.config.recipes import resolve
 from engine.config.run import AnyRun, TrainRun
 from engine.errors import ConfigError
 from engine.models.arithmetic import pass_flops
 from engine.models.sizes import ModelSizes
-from engine.planning.assumptions import Assumptions, parse_assumptions
+from engine.planning.assumptions import Assumptions, Basis, gather_assumptions
 from engine.planning.devices import Devices, plan_devices, update_memory
-from engine.planning.hardware import Hardware, parse_hardware
+from engine.planning.hardware import CPU, GPUS, Gpu, Hardware, parse_hardware
 from engine.planning.rollouts import Limits, Phase, simulate
+from engine.planning.run_plan import RunPlan, Sandboxes, Time
 from engine.planning.sampler import BYTES, Sampler
-from engine.planning.shapes import find_shape, model_sizes
+from engine.planning.shapes import find_shape, is_tiny, model_sizes
+from engine.planning.typical import typical_assumptions
 from engine.planning.workload import sample_rollouts
 
+SAMPLING, UPDATE = "sampling", "update"
+"""Names of the parts of an iteration that finished runs measure."""
 DEFAULT_GPU = "H100"
+"""GPU of plans that name none; models made for CPUs are planned for one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Time:
-    """A part of an iteration."""
-
-    name: str
-    seconds: float
-    remedy: str
-    """Settings that make it shorter."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sandboxes:
-    """Sandboxes and images of a run."""
-
-    live: int
-    """Sandboxes at once, for rollouts and gradings."""
-    cores: float
-    memory: int
-    """Bytes."""
-    starts: int
-    """Sandboxes started per iteration."""
-    images: int
-    """Images pulled at least once over the run."""
-    images_per_iteration: int
-    disk: int
-    """Bytes of these images."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
-    """Needs and costs of a run."""
-
-    name: str
-    model: str
-    parameters: int
-    trained: int
-    iterations: int
-    hardware: Hardware
-    devices: tuple[Devices, ...]
-    concurrent: int
-    """Rollouts at once."""
-    rollouts: int
-    """Rollouts per iteration."""
-    tokens: int
-    """Tokens of these rollouts."""
-    sampled: int
-    """Tokens of them that the policy samples."""
-    timed_out: float
-    """Share of rollouts that ``agent.rollout_timeout_s`` ends."""
-    iteration: tuple[Time, ...]
-    """Parts of an iteration, in their order; evaluations are spread over all iterations."""
-    sandboxes: Sandboxes | None
-    problems: tuple[str, ...]
-    """Reasons why the run does not fit, each with what to change."""
-    assumptions: Assumptions
-
-    @property
-    def iteration_s(self) -> float:
-        """Return the time of an iteration, seconds."""
-        return sum(part.seconds for part in self.iteration)
-
-    @property
-    def hours(self) -> float:
-        """Return the time of the run."""
-        return self.iterations * self.iteration_s / 3600
-
-    @property
-    def gpu_hours(self) -> float:
-        """Return the time of the run multiplied by its GPUs."""
-        return self.hours * self.hardware.count
-
-    @property
-    def bottleneck(self) -> Time:
-        """Return the longest part of an iteration."""
-        return max(self.iteration, key=lambda part: part.seconds)
-
-
-def plan_recipe(
-    recipe: str,
-    overrides: Mapping[str, Any],
-    *,
-    gpus: str | None = None,
-    assumptions: Mapping[str, Any] = MappingProxyType({}),
-) -> RunPlan:
-    """Return the plan of a recipe with overrides.
+def plan_configured(config: AnyRun, *, gpus: str | None, assumptions: Mapping[str, Any]) -> RunPlan:
+    """Return the plan of a run by default assumptions.
 
     Args:
-        gpus: ``COUNTxNAME``; None: as many H100 as the run needs.
+        config: a run of kind ``train``.
+        gpus: ``COUNTxNAME``; None: as many H100 as the run needs, or a CPU for models made for one.
         assumptions: those that replace defaults, by name.
 
     Raises:
-        ConfigError: an unknown recipe, setting, GPU or assumption, or what ``plan_run`` cannot plan.
+        ConfigError: an unknown GPU or assumption, or as ``plan_run``.
     """
+    config = train_run(config)
+    hardware = parse_hardware(gpus) if gpus else None
     return plan_run(
-        resolve(recipe, dict(overrides)),
-        hardware=parse_hardware(gpus) if gpus else None,
-        assume=parse_assumptions(assumptions),
+        config, hardware=hardware, basis=gather_assumptions(typical_assumptions(config), assumptions)
     )
 
 
-def plan_run(
-    config: AnyRun, *, hardware: Hardware | None = None, assume: Assumptions | None = None
-) -> RunPlan:
+def train_run(config: AnyRun) -> TrainRun:
+    """Return the configuration if it can be planned. Raises ConfigError for another kind of run."""
+    if not isinstance(config, TrainRun):
+        raise ConfigError(f"only runs of kind 'train' can be planned; this is of kind '{config.kind}'")
+    return config
+
+
+def planned_gpu(config: TrainRun, hardware: Hardware | None) -> Gpu:
+    """Return the GPU that a run is planned for, or the CPU."""
+    if hardware is not None:
+        return hardware.gpu
+    return GPUS[CPU if is_tiny(config.policy.checkpoint) else DEFAULT_GPU]
+
+
+def plan_run(config: AnyRun, *, hardware: Hardware | None = None, basis: Basis | None = None) -> RunPlan:
     """Return the plan of a run.
 
     Args:
         config: a run of kind ``train``.
-        hardware: all its GPUs; None: as many H100 as it needs.
-        assume: assumptions; None: the defaults.
+        hardware: all its GPUs; None: as many H100 as it needs, or a CPU for models made for one.
+        basis: assumptions; None: the defaults.
 
     Raises:
         ConfigError: another kind of run, or a model that the planner does not know.
     """
-    if not isinstance(config, TrainRun):
-        raise ConfigError(f"only runs of kind 'train' can be planned; this is of kind '{config.kind}'")
-    assume = assume or Assumptions()
-    gpu = (hardware or parse_hardware(DEFAULT_GPU)).gpu
+    config = train_run(config)
+    basis = basis or gather_assumptions(typical_assumptions(config), {})
+    assume, gpu = basis.assume, planned_gpu(config, hardware)
     shape = find_shape(config.policy.checkpoint)
     sizes = model_sizes(shape, config.trainer)
     sampler = Sampler(shape=shape, sizes=sizes, policy=config.policy, gpu=gpu, assume=assume)
-    devices = plan_devices(config, update_memory(config, shape, sizes), sampler)
+    devices = plan_devices(config, update_memory(config, shape, sizes, gpu.device), sampler)
     needed = sum(one.count for one in devices)
     num = config.trainer.tasks_per_iteration * config.rollout.group_size
     phase, limits = _phase(config, num, sampler)
@@ -168,17 +99,18 @@ def plan_run(
         timed_out=phase.timed_out,
         iteration=(
             *_rollout_times(config, phase, limits, sampler),
-            Time(name="update", seconds=_update_s(config, sizes, phase, num, sampler), remedy=_UPDATE),
+            Time(name=UPDATE, seconds=_update_s(config, sizes, phase, num, sampler), remedy=_FASTER_UPDATE),
             Time(name="publication", seconds=_publication_s(config, sizes, assume), remedy=_PUBLICATION),
             Time(name="evaluations", seconds=_evaluations_s(config, sampler), remedy=_EVALUATION),
         ),
         sandboxes=_sandboxes(config, num, limits, assume),
         problems=tuple(_problems(config, devices, needed, hardware, sampler)),
         assumptions=assume,
+        origins=basis.origins,
     )
 
 
-_UPDATE = "more trainer GPUs (trainer.data_parallel), or fewer and shorter trajectories"
+_FASTER_UPDATE = "more trainer GPUs (trainer.data_parallel), or fewer and shorter trajectories"
 _PUBLICATION = "policy.vllm.transfer='nccl'"
 _EVALUATION = "fewer evaluation.samples, or a larger evaluation.every"
 
@@ -224,7 +156,7 @@ def _rollout_times(config: TrainRun, phase: Phase, limits: Limits, sampler: Samp
     times = {
         "wait for room": (phase.room_s, f"a larger {bound}" if bound else in_sampler),
         "sandbox start": (phase.start_s, "a larger sandbox.max_starting, warm sandboxes"),
-        "sampling": (phase.sampling_s, in_sampler),
+        SAMPLING: (phase.sampling_s, in_sampler),
         "tools": (phase.tools_s, "a smaller agent.command_timeout_s, more cores for sandboxes"),
         "slowest rollouts": (
             phase.slowest_s,

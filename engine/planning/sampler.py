@@ -80,7 +80,7 @@ class Sampler:
         flops = batch * ((1 + prefill) * (products + attention) + 2.0 * self.sizes.head)
         reading = read / (self.assume.sampler_bandwidth * self.gpu.bandwidth * self.width)
         computing = flops / (self.assume.sampler_mfu * self.gpu.flops * self.width)
-        return self.assume.decode_overhead_s + max(reading, computing)
+        return self.assume.sampler_slowdown * (self.assume.decode_overhead_s + max(reading, computing))
 
     def _touched(self, batch: float) -> float:
         """Return the number of parameters that a step reads: of experts, those that any token chose."""

@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from engine.config.trainer import ALL_LINEAR, TrainerConfig
 from engine.errors import ConfigError, Problem
+from engine.models.builtin.architectures import ARCHITECTURES, SHIPPED
 from engine.models.families import family_of
 from engine.models.memory.plan import Activations
 from engine.models.published.shapes import SHAPES
@@ -69,15 +71,32 @@ class Shape:
 
 def find_shape(name: str) -> Shape:
     """Return the shape of a model that recipes name. Raises ConfigError with the known models."""
-    if name not in SHAPES:
+    settings = _tiny(name) or SHAPES.get(name)
+    if settings is None:
         raise ConfigError(
             Problem(
-                f"no shape of '{name}' is known to the planner; known: {', '.join(sorted(SHAPES))}. "
-                "`python -m engine.models plan` estimates the memory of any other model",
+                f"no shape of '{name}' is known to the planner; known: {', '.join(sorted(SHAPES))}, and the "
+                "policies that ship with the engine. `python -m engine.models plan` estimates the memory of "
+                "any other model",
                 "policy.checkpoint",
             )
         )
-    return parse_shape(SHAPES[name])
+    return parse_shape(settings)
+
+
+def is_tiny(name: str) -> bool:
+    """Return whether a model is one of the engine's own, made for CPUs."""
+    return _tiny(name) is not None
+
+
+def _tiny(name: str) -> Mapping[str, Any] | None:
+    """Return the ``config.json`` of a shipped policy, a built-in architecture or FrozenLake's warm start."""
+    scheme, _, rest = name.partition(":")
+    if scheme == "builtin" and rest in {path.parent.name for path in SHIPPED.glob("*/config.json")}:
+        settings: Mapping[str, Any] = json.loads((SHIPPED / rest / "config.json").read_text())
+        return settings
+    architecture = {"fresh": rest, "warm": "frozenlake"}.get(scheme, "")
+    return ARCHITECTURES[architecture].to_json() if architecture in ARCHITECTURES else None
 
 
 def parse_shape(settings: Mapping[str, Any]) -> Shape:

@@ -9,7 +9,7 @@ from typing import Any
 from engine.models.memory.plan import GIB
 from engine.planning.assumptions import Assumptions
 from engine.planning.devices import Devices
-from engine.planning.plan import RunPlan, Sandboxes
+from engine.planning.run_plan import RunPlan, Sandboxes
 
 
 def render(plan: RunPlan) -> str:
@@ -26,7 +26,7 @@ def render(plan: RunPlan) -> str:
             *([f"PROBLEM  {problem}" for problem in plan.problems] or ["It fits."]),
             "",
             "Assumptions (--assume NAME=VALUE)",
-            *_assumptions(plan.assumptions),
+            *_assumptions(plan),
         ]
     )
 
@@ -47,7 +47,7 @@ def to_json(plan: RunPlan) -> dict[str, Any]:
 
 def _memory(devices: Devices) -> Iterator[str]:
     yield ""
-    yield f"Memory of each of {devices.count} GPUs: {devices.work}"
+    yield f"Memory of each of {devices.count} devices: {devices.work}"
     for part in devices.parts:
         yield f"  {part.name:<32}{part.bytes / GIB:>9.2f} GiB"
     yield f"  {'total':<32}{devices.total / GIB:>9.2f} GiB of {devices.limit / GIB:.1f}"
@@ -83,9 +83,10 @@ def _sandboxes(sandboxes: Sandboxes) -> Iterator[str]:
     )
 
 
-def _assumptions(assume: Assumptions) -> Iterator[str]:
+def _assumptions(plan: RunPlan) -> Iterator[str]:
     defaults = Assumptions()
     for name, field in Assumptions.model_fields.items():
-        value, description = getattr(assume, name), " ".join((field.description or "").split())
-        changed = "" if value == getattr(defaults, name) else f" (default {getattr(defaults, name):g})"
-        yield f"  {name} = {value:g}{changed}: {description}"
+        value, description = getattr(plan.assumptions, name), " ".join((field.description or "").split())
+        origin = plan.origins.get(name)
+        changed = f" ({origin}; default {getattr(defaults, name):g})" if origin else ""
+        yield f"  {name} = {value:.4g}{changed}: {description}"

@@ -45,6 +45,12 @@ def training_device(config: TrainerConfig) -> torch.device:
     return torch.device("cuda" if cuda else "cpu")
 
 
+def device_name(config: TrainerConfig) -> str:
+    """Return the name of the policy's device: ``cpu``, or that of its GPU, e.g. ``NVIDIA H100 80GB HBM3``."""
+    device = training_device(config)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def trains_in_ranks(config: TrainerConfig) -> bool:
     """Return whether the policy is trained in processes of its own."""
     return config.data_parallel * config.context_parallel > 1 or config.cpu_offload

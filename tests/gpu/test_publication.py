@@ -19,8 +19,8 @@ from engine.inference.base import WeightConsumer
 from engine.inference.vllm.publishing.live_transfer import LiveTransfer
 from engine.inference.vllm.publishing.publication import Publisher, ServedModel
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
+from engine.models.builtin.architectures import SHIPPED
 from engine.models.opening import open_model
-from engine.models.references import BUILTIN
 from engine.trainer.trainer import Trainer
 from tests.unit.trainer.rl_model import make_groups, make_model
 
@@ -51,7 +51,7 @@ def test_versions_are_proven(tmp_path: Path, device: torch.device, way: Any, dev
 
 
 async def publish_versions(tmp_path: Path, device: torch.device, live: LiveTransfer, served_on: int) -> None:
-    folder = BUILTIN / "quickstart"
+    folder = SHIPPED / "quickstart"
     command = ServerCommand(
         model=folder, python=Path(sys.executable), max_context=512, dtype="bfloat16", gpu_memory=0.2,
         devices=(str(served_on),), extra=live.server_arguments(),

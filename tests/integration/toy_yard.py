@@ -32,8 +32,9 @@ from engine.events.control import Control
 from engine.events.spool import SpoolSink, read_lines
 from engine.inference.scripted.policies import OraclePolicy
 from engine.inference.scripted.tokens import TokenizedPolicy
+from engine.models.builtin.architectures import TransformerConfig
 from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
-from engine.models.builtin.transformer import Transformer, TransformerConfig
+from engine.models.builtin.transformer import Transformer
 from engine.models.chat.chatml import ChatML
 from engine.models.opening import save_policy_checkpoint
 from engine.orchestrator import execute

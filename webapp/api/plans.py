@@ -7,8 +7,10 @@ from typing import Any
 from django.http import HttpRequest
 from ninja import Field, Router, Schema
 
-from engine.planning import plan_recipe, to_json
+from engine.config.recipes import resolve
+from engine.planning import to_json
 from webapp.api.auth import viewer
+from webapp.selectors.run import plans
 
 router = Router(tags=["plans"])
 
@@ -25,6 +27,6 @@ class PlanIn(Schema):
 
 @router.post("/plans", auth=viewer, response=dict[str, Any])
 def plan(request: HttpRequest, body: PlanIn) -> dict[str, Any]:
-    """Return memory, time and sandboxes of a run, as ``python -m engine.planning --json`` prints them."""
-    found = plan_recipe(body.recipe, body.overrides, gpus=body.gpus, assumptions=body.assumptions)
-    return to_json(found)
+    """Return memory, time and sandboxes of a run, as ``manage.py plan --json`` prints them."""
+    config = resolve(body.recipe, body.overrides)
+    return to_json(plans.plan(config, gpus=body.gpus, assumptions=body.assumptions))

@@ -17,15 +17,10 @@ from engine.config.run import parse_run_config, policy_type
 from engine.errors import ConfigError, Problem
 from webapp.contexts.forms.chosen import ChosenView, build_chosen
 from webapp.contexts.forms.form_bases import rebase, recipe_base
-from webapp.contexts.forms.run_form import (
-    FormSection,
-    RunFormContext,
-    check,
-    form_sections,
-    parse_overrides,
-    recipe_choices,
-)
+from webapp.contexts.forms.new_run import RunFormContext, recipe_choices
+from webapp.contexts.forms.run_form import FormSection, check, form_sections, parse_overrides
 from webapp.contexts.forms.run_offers import run_offers
+from webapp.contexts.forms.run_plan import PlanView, build_plan
 from webapp.contexts.forms.short_forms import SHORT_FORMS, arrange, derive
 from webapp.contexts.frame import Crumb
 from webapp.contexts.numbers import MOST_ID, whole
@@ -43,7 +38,8 @@ from webapp.views.runs import run_or_404
 def run_new(request: HttpRequest, person: Person) -> HttpResponse:
     """Render the form, or create the run and redirect to its page.
 
-    Settings in the query string are entered in the form: ``?recipe=collect&dataset.name=quickstart``.
+    Settings in the query string are entered in the form: ``?recipe=collect&dataset.name=quickstart``, also
+    those of the plan: ``?recipe=deepswe-32b&plan.gpus=64xH100&assume.mfu=0.3``.
     """
     data = posted_of(request) if request.method == "POST" else params_of(request)
     clone = whole(data.get("clone", ""), most=MOST_ID)
@@ -118,6 +114,7 @@ def _context(
     shown: dict[str, Any] = {}
     findings: tuple[LintFinding, ...] = ()
     chosen: ChosenView | None = None
+    plan: PlanView | None = None
     base = _base(recipe, parent)
     if base is not None:
         shown, kept = rebase(base, posted)
@@ -126,7 +123,8 @@ def _context(
         offers = run_offers(parse_run_config(shown), dataset=kept.get("dataset.name", ""))
         sections = form_sections(shown, posted=kept, problems=refused, offers=offers, original=base)
         findings = () if refused else tuple(check(base, sections))
-        chosen = build_chosen(shown, parse_overrides(sections))
+        overrides = parse_overrides(sections)
+        chosen, plan = build_chosen(shown, overrides), build_plan(shown, overrides, posted)
     num_changed = sum(field.changed for section in sections for field in section.fields)
     if short is not None:
         sections, others = arrange(sections, short)
@@ -145,6 +143,7 @@ def _context(
         derived=json.dumps(derived),
         findings=findings,
         chosen=chosen,
+        plan=plan,
         refused=refused,
         num_changed=num_changed,
         experiments=tuple(run_reads.experiment_choices()),

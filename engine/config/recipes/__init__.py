@@ -11,6 +11,7 @@ from typing import Any
 
 from engine.config.recipes import (
     deepswe,
+    deepswe_variants,
     fine_tuning,
     frozenlake,
     importing,
@@ -40,6 +41,9 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "qwen3-coder-30b-8gpu": deepswe.qwen3_coder,
     "deepswe-32b": deepswe.qwen3_32b,
     "deepswe-32b-script": deepswe.qwen3_32b_script,
+    "deepswe-14b-filter": deepswe_variants.qwen3_14b_filter,
+    "deepswe-nonthinking": deepswe_variants.qwen3_32b_nonthinking,
+    "deepswe-qwen3-coder-30b": deepswe_variants.qwen3_coder_30b,
     "quickstart-fine-tune": fine_tuning.quickstart,
     "fine-tune": fine_tuning.fine_tune,
     "quickstart-improve": improvement.quickstart,

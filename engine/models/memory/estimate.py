@@ -8,7 +8,8 @@ import torch
 
 from engine.config.trainer import TrainerConfig
 from engine.models.base import LanguageModel
-from engine.models.builtin.transformer import ARCHITECTURES, Transformer
+from engine.models.builtin.architectures import ARCHITECTURES
+from engine.models.builtin.transformer import Transformer
 from engine.models.memory.activations import measure_activations
 from engine.models.memory.plan import Activations, MemoryPlan, plan_memory
 from engine.models.opening import is_builtin, open_model

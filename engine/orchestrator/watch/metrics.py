@@ -119,6 +119,7 @@ class RolloutMetrics:
         self._mean("time/start_mean", rollout.start_seconds)
         self._mean("time/model_mean", rollout.model_seconds)
         self._mean("time/tools_mean", rollout.tool_seconds)
+        self._mean("time/tests_mean", rollout.graded_seconds - rollout.extra_grading_seconds)
         self._mean("time/trajectory_mean", rollout.total_seconds)
         self._mean("sandbox/start_ms", 1000 * rollout.sandbox_seconds)
 

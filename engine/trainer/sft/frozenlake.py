@@ -37,7 +37,8 @@ from engine.environments.frozenlake_maps import (
 from engine.inference.base import ChatRequest, ChatResponse, SamplingParams
 from engine.inference.scripted.policies import ScriptedPolicy
 from engine.inference.scripted.tokens import TokenizedPolicy
-from engine.models.builtin.transformer import ARCHITECTURES, Transformer
+from engine.models.builtin.architectures import ARCHITECTURES
+from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML
 from engine.models.opening import fresh_tokenizer, save_policy_checkpoint

@@ -25,8 +25,9 @@ import torch
 from engine.config.run import SftRun
 from engine.inference.builtin.sampler import TransformerPolicy
 from engine.models.base import LanguageModel
+from engine.models.builtin.architectures import ARCHITECTURES
 from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
-from engine.models.builtin.transformer import ARCHITECTURES, Transformer
+from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
 from engine.models.opening import OpenedModel, save_policy
 from engine.models.weights.policy_files import write_json

@@ -39,7 +39,7 @@ def test_a_viewer_reads_the_plan_of_a_recipe_with_overrides() -> None:
     [
         ({"recipe": "deepswe-32b", "gpus": "8xV100"}, "known names: GB200"),
         ({"recipe": "deepswe-32b", "assumptions": {"speed": 1}}, "unknown assumption 'speed'"),
-        ({"recipe": "quickstart"}, "no shape of 'builtin:quickstart' is known"),
+        ({"recipe": "quickstart-oracle"}, "only runs of kind 'train' can be planned"),
         (
             {"recipe": "deepswe-32b", "overrides": {"policy.checkpoint": "/etc"}},
             "no shape of '/etc' is known",

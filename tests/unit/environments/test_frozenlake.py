@@ -12,10 +12,9 @@ from engine.agent.prompts import load_prompt
 from engine.environments.frozenlake import FrozenLakeEnvironment, Lake
 from engine.environments.frozenlake_maps import DIRECTIONS, GOAL, LARGEST, PLAYER
 from engine.errors import ConfigError
-from engine.models.builtin.transformer import ARCHITECTURES
+from engine.models.builtin.architectures import ARCHITECTURES, SHIPPED
 from engine.models.chat.chatml import ChatML
 from engine.models.opening import fresh_tokenizer
-from engine.models.references import BUILTIN
 from engine.tools import ObservationStyle
 from engine.tools.parser import parse
 from engine.tools.rendering import render_response
@@ -157,7 +156,7 @@ def lake_phrases() -> list[str]:
 
 
 def test_the_tokenizer_knows_the_phrases_of_a_turn() -> None:
-    assert json.loads((BUILTIN / "frozenlake" / "phrases.json").read_text()) == lake_phrases()
+    assert json.loads((SHIPPED / "frozenlake" / "phrases.json").read_text()) == lake_phrases()
 
 
 def test_the_compact_protocol_is_short() -> None:

@@ -12,7 +12,8 @@ from engine.errors import ModelError
 from engine.inference.base import Generation, SamplingParams
 from engine.inference.builtin.sampler import TransformerPolicy
 from engine.inference.builtin.sampling import sample
-from engine.models.builtin.transformer import ARCHITECTURES, Transformer
+from engine.models.builtin.architectures import ARCHITECTURES
+from engine.models.builtin.transformer import Transformer
 from engine.models.caches.base import Piece
 from engine.models.chat.chatml import ChatML
 from tests.unit.models.small import VOCAB, model, prompt, request, tokenizer

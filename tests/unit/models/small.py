@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import torch
 
 from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams
+from engine.models.builtin.architectures import TransformerConfig
 from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
-from engine.models.builtin.transformer import Transformer, TransformerConfig
+from engine.models.builtin.transformer import Transformer
 from engine.types import RolloutKey, Task, TaskAnswer, TaskRow
 
 VOCAB = 400

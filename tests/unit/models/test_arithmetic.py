@@ -13,7 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from engine.models.arithmetic import attended_pairs, pass_flops
 from engine.models.attention import Segments
-from engine.models.builtin.transformer import Transformer, TransformerConfig
+from engine.models.builtin.architectures import TransformerConfig
+from engine.models.builtin.transformer import Transformer
 from engine.models.devices import named_peak
 from engine.models.sizes import ModelSizes, count_sizes
 

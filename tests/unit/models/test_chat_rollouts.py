@@ -11,11 +11,11 @@ from engine.config.rollout import AgentConfig
 from engine.errors import CheckpointError, ConfigError
 from engine.inference.scripted.policies import OraclePolicy
 from engine.inference.scripted.tokens import TokenizedPolicy
+from engine.models.builtin.architectures import SHIPPED
 from engine.models.builtin.tokenizer import load_tokenizer
 from engine.models.chat.chatml import ChatML
 from engine.models.chat.opening import open_chat
 from engine.models.families import family_of
-from engine.models.references import BUILTIN
 from engine.rollout import GroupRequest
 from engine.tools.formats import ToolFormat
 from engine.types import TerminationReason
@@ -80,7 +80,7 @@ def test_a_folders_generation_settings_end_turns_too(tmp_path: Path) -> None:
 
 async def test_built_in_policies_read_the_tokens_they_were_trained_on() -> None:
     """The whole rollout of the shipped policy's format, id for id as its warm start had it."""
-    chat = open_chat(load_tokenizer(BUILTIN / "quickstart"), family_of("qwen3"), None)
+    chat = open_chat(load_tokenizer(SHIPPED / "quickstart"), family_of("qwen3"), None)
     assert isinstance(chat, ChatML)
     backend = MemoryBackend({"/testbed/pkg/m.py": SOURCE.encode()})
     (group,) = await swe_scheduler(

@@ -14,7 +14,8 @@ from engine.config.trainer import TrainerConfig
 from engine.models.__main__ import main
 from engine.models.adapters import add_adapters
 from engine.models.base import LanguageModel
-from engine.models.builtin.transformer import Transformer, TransformerConfig
+from engine.models.builtin.architectures import TransformerConfig
+from engine.models.builtin.transformer import Transformer
 from engine.models.memory.activations import measure_activations
 from engine.models.memory.estimate import estimate_memory
 from engine.models.memory.live_bytes import LiveBytes

@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM
 from engine.errors import CheckpointError, PreflightError
 from engine.models import hub
 from engine.models.attention import Segments
+from engine.models.builtin.architectures import SHIPPED
 from engine.models.builtin.transformer import Transformer
 from engine.models.opening import open_model
 from engine.models.published.pretrained import PretrainedModel
-from engine.models.references import BUILTIN
 from tests.unit.models.tiny_families import write_tiny
 
 CPU = torch.device("cpu")
@@ -196,7 +196,7 @@ def test_built_in_policies_stay_our_own_and_others_are_none(plain: Path, tmp_pat
     assert isinstance(open_model("builtin:quickstart", home=tmp_path).model, Transformer)
     assert open_model("fresh:tiny", home=tmp_path).folder is None
     stored = open_model("builtin:quickstart", home=tmp_path).model.head.weight
-    fresh = open_model(f"fresh:{BUILTIN / 'quickstart'}", home=tmp_path).model
+    fresh = open_model(f"fresh:{SHIPPED / 'quickstart'}", home=tmp_path).model
     assert isinstance(fresh, Transformer)
     assert not torch.equal(fresh.head.weight, stored)
     with pytest.raises(CheckpointError, match="family 'qwen3', but this needs a built-in policy"):

@@ -10,9 +10,10 @@ import torch
 
 from engine.errors import CheckpointError
 from engine.models.attention import Segments
+from engine.models.builtin.architectures import ARCHITECTURES, TransformerConfig
 from engine.models.builtin.batch_invariance import choose_tiles
 from engine.models.builtin.kv_cache import KVCache
-from engine.models.builtin.transformer import ARCHITECTURES, Block, Transformer, TransformerConfig
+from engine.models.builtin.transformer import Block, Transformer
 from engine.models.caches.base import Piece
 from engine.models.opening import open_model, save_policy_checkpoint
 from tests.unit.models.small import CONFIG, VOCAB, model, prompt, tokenizer

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engine.config.recipes import resolve
-from engine.planning import Assumptions, RunPlan, parse_hardware, plan_run
+from engine.planning import Assumptions, Basis, RunPlan, parse_hardware, plan_run
 
 TOLERANCE = 0.25
 NEMO_RL = "NeMo-RL 0.4, docs/about/performance-summary.md"
@@ -79,7 +79,8 @@ class Published:
     def plan(self) -> RunPlan:
         """The plan of this run."""
         config = resolve("deepswe-32b", self.settings)
-        return plan_run(config, hardware=parse_hardware(self.gpus), assume=self.assume)
+        basis = Basis(assume=self.assume, origins={})
+        return plan_run(config, hardware=parse_hardware(self.gpus), basis=basis)
 
 
 def math_row(name: str, model: str, seconds: float, tokens: int, why_not: str = "", **run: Any) -> Published:

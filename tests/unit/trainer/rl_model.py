@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from engine.models.builtin.transformer import Transformer, TransformerConfig
+from engine.models.builtin.architectures import TransformerConfig
+from engine.models.builtin.transformer import Transformer
 from engine.tokens import TokenRecord
 from engine.types import Group, TerminationReason
 from tests.unit.trainer.rl_builders import make_group, make_trajectory, random_tokens

@@ -28,7 +28,7 @@ from webapp.contexts.evaluation.evaluation_comparison import CompareContext
 from webapp.contexts.evaluation.evaluation_report import ReportContext
 from webapp.contexts.evaluation.evaluation_submission import SubmissionContext
 from webapp.contexts.evaluation.evaluation_task import TaskComparisonContext
-from webapp.contexts.forms.run_form import RunFormContext
+from webapp.contexts.forms.new_run import RunFormContext
 from webapp.contexts.rollout.groups import GroupContext
 from webapp.contexts.rollout.trajectories import SearchContext, TrajectoryContext
 from webapp.contexts.run.experiments import ExperimentContext, ExperimentListContext

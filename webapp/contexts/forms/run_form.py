@@ -21,12 +21,9 @@ from engine.algorithms.lint import lint_data
 from engine.config.base import Section
 from engine.config.contradictions import LintFinding
 from engine.config.places import Granted
-from engine.config.recipes import RECIPES
 from engine.config.run import POLICY_TYPE_KEY, PRESET_KEY, parse_run_config, policy_type, with_overrides
 from engine.errors import ConfigError, Problem
-from webapp.contexts.forms.chosen import ChosenView
 from webapp.contexts.forms.form_bases import UNSET, as_text, policy_types
-from webapp.contexts.frame import Crumb
 from webapp.services.access import places
 
 HIDDEN = ("kind", "data", "method", "recipe")
@@ -71,48 +68,6 @@ class FormSection:
     help: str
     fields: tuple[FormField, ...]
     open: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RecipeChoice:
-    """A recipe to start from."""
-
-    name: str
-    kind: str
-    help: str
-    current: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFormContext:
-    """The page: choose a recipe, then its settings."""
-
-    section: str
-    crumbs: tuple[Crumb, ...]
-    recipes: tuple[RecipeChoice, ...]
-    recipe: str
-    """Name of the chosen recipe; empty before the choice."""
-    clone_of: int | None
-    sections: tuple[FormSection, ...]
-    others: tuple[FormSection, ...]
-    """Sections behind the main ones, in the form of a recipe that has main settings."""
-    short: str
-    """Title of the form of a recipe with main settings; empty for other recipes."""
-    preset: str
-    """The objective's preset whose settings the form holds; empty for kinds without an objective."""
-    policy: str
-    """The type of policy whose settings the form holds; empty for kinds without a policy."""
-    derived: str
-    """Settings that were entered because they follow from others, as JSON."""
-    findings: tuple[LintFinding, ...]
-    """Errors first."""
-    chosen: ChosenView | None
-    """Trajectories that a fine-tuning run would train on; None for other kinds."""
-    refused: tuple[Problem, ...]
-    """Reasons for a refused run."""
-    num_changed: int
-    experiments: tuple[tuple[int, str], ...]
-    experiment: int | None
 
 
 def _kind(annotation: object) -> tuple[str, tuple[str, ...], bool]:
@@ -292,11 +247,3 @@ def check(base: Mapping[str, Any], sections: tuple[FormSection, ...]) -> list[Li
         return [
             LintFinding(severity="error", setting=one.setting, message=one.message) for one in error.problems
         ]
-
-
-def recipe_choices(current: str) -> tuple[RecipeChoice, ...]:
-    """Return every recipe with the first line of its docstring."""
-    return tuple(
-        RecipeChoice(name, make().kind, (make.__doc__ or "").strip().split("\n")[0], name == current)
-        for name, make in RECIPES.items()
-    )

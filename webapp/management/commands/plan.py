@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import OperationalError
 
 from engine.config.base import parse_settings
-from engine.config.recipes import RECIPES
+from engine.config.recipes import RECIPES, resolve
+from engine.config.run import AnyRun
 from engine.errors import TrainyardError
-from engine.planning import plan_recipe, render, to_json
+from engine.planning import RunPlan, plan_configured, render, to_json
 from webapp.management.commands._runs import add_overrides
+from webapp.selectors.run import plans
 
 
 class Command(BaseCommand):
@@ -30,14 +34,18 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         """Print the plan; exit with code 1 if the run does not fit."""
         try:
-            plan = plan_recipe(
-                options["recipe"],
-                parse_settings(options["set"]),
-                gpus=options["gpus"],
-                assumptions=parse_settings(options["assume"]),
-            )
+            config = resolve(options["recipe"], parse_settings(options["set"]))
+            plan = self._plan(config, options["gpus"], parse_settings(options["assume"]))
         except TrainyardError as error:
             raise CommandError(str(error)) from None
         self.stdout.write(json.dumps(to_json(plan), indent=2) if options["json"] else render(plan))
         if plan.problems:
             raise SystemExit(1)
+
+    def _plan(self, config: AnyRun, gpus: str | None, assumptions: Mapping[str, Any]) -> RunPlan:
+        """Return the plan, without this yard's runs while the database is down."""
+        try:
+            return plans.plan(config, gpus=gpus, assumptions=assumptions)
+        except OperationalError:
+            self.stderr.write("The database is not reachable: no assumption is from a finished run.")
+            return plan_configured(config, gpus=gpus, assumptions=assumptions)

@@ -1,0 +1,83 @@
+"""The plan beside the form of a new run, in a real browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+FORM = "/runs/new/?recipe=deepswe-32b"
+expect.set_options(timeout=60_000)
+
+
+def test_the_plan_follows_the_form(page: Page) -> None:
+    page.goto(f"{FORM}&plan.gpus=64xH100")
+    plan = page.locator("#form-plan")
+    expect(plan).to_contain_text("fits")
+    expect(plan).to_contain_text("64 × H100")
+    expect(plan).to_contain_text("512 rollouts")
+    page.fill("[name='plan.gpus']", "32xH100")
+    page.locator("[name='plan.gpus']").press("Tab")
+    expect(plan).to_contain_text("does not fit")
+    expect(plan).to_contain_text("The run needs 64 GPUs and there are 32")
+    page.fill("[name='plan.gpus']", "9xABACUS")
+    page.locator("[name='plan.gpus']").press("Enter")
+    expect(plan).to_contain_text("Unknown GPUs '9xABACUS'")
+    expect(page.locator("h1")).to_have_text("New run")
+    page.fill("[name='plan.gpus']", "")
+    page.locator("[name='plan.gpus']").press("Tab")
+    expect(plan).to_contain_text("64 × H100")
+
+
+def test_an_assumption_is_changed_and_reset_by_keyboard(page: Page) -> None:
+    page.goto(FORM)
+    plan = page.locator("#form-plan")
+    before = plan.locator("dd").first.inner_text()
+    page.click("a[href='#assumptions']")
+    page.fill("[name='assume.mfu']", "0.05")
+    page.locator("[name='assume.mfu']").press("Tab")
+    expect(plan).to_contain_text("1 given by you")
+    expect(plan.locator("dd").first).not_to_have_text(before)
+    expect(page.locator("#num-changed")).to_have_text("0")
+    assert page.evaluate("document.activeElement.closest('.setting') !== null"), "the focus is kept"
+    page.locator(".setting", has=page.locator("[name='assume.mfu']")).locator(".reset").click()
+    expect(plan.locator("dd").first).to_have_text(before)
+    page.fill("[name='assume.mfu']", "7")
+    page.locator("[name='assume.mfu']").press("Tab")
+    expect(plan).to_contain_text("less than or equal to 1")
+    expect(plan.locator("a[href='#s-assume.mfu']")).to_be_visible()
+
+
+def test_an_update_moves_neither_the_page_nor_the_controls(page: Page) -> None:
+    page.goto(FORM)
+    page.evaluate("window.scrollTo(0, 600)")
+    start = page.locator("button.primary").bounding_box()
+    page.locator("[name='trainer.iterations']").evaluate(
+        "field => { field.value = '3'; field.dispatchEvent(new Event('change', { bubbles: true })) }"
+    )
+    expect(page.locator("#form-plan")).to_contain_text("3 iterations")
+    assert page.evaluate("window.scrollY") == 600
+    assert page.locator("button.primary").bounding_box() == start
+
+
+def test_kinds_without_a_plan_show_none(page: Page) -> None:
+    page.goto("/runs/new/?recipe=quickstart-oracle")
+    expect(page.locator("#run-form")).to_be_visible()
+    expect(page.locator("#form-plan")).to_have_count(0)
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("light", 390), ("dark", 1440), ("dark", 390)])
+def test_the_plan_fits_the_page(page: Page, server: str, screenshots: Path, theme: str, width: int) -> None:
+    page.context.add_cookies([{"name": "theme", "value": theme, "url": server}])
+    page.set_viewport_size({"width": width, "height": 1000})
+    for name, query in {
+        "fits": "deepswe-32b&plan.gpus=64xH100",
+        "too-large": "deepswe-32b&plan.gpus=8xA100-40GB&assume.mfu=0.3",
+        "unknown": "deepswe-32b&policy.checkpoint=OWNER/MODEL",
+        "cpu": "quickstart",
+    }.items():
+        page.goto(f"/runs/new/?recipe={query}")
+        page.locator("#s-plan\\.gpus").scroll_into_view_if_needed()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} at {width} px"
+        page.screenshot(path=str(screenshots / f"plan-{name}-{theme}-{width}.png"))
