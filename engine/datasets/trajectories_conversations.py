@@ -15,7 +15,8 @@ from pathlib import Path
 from engine.datasets.conversations.base import Conversation, Message
 from engine.datasets.conversations.reading import Rejected, read_conversations
 from engine.datasets.store import with_content_id
-from engine.datasets.trajectories_r2e import ImportedTrajectory, convert, parse_action
+from engine.datasets.trajectories_r2e import ImportedTrajectory, Reject, convert, parse_action
+from engine.errors import DatasetError
 from engine.tools.parser import NativeCall
 from engine.tools.rendering import render_turn
 from engine.types import Step, Task, TaskAnswer, TaskRow, TerminationReason, ToolCall, Verdict
@@ -28,16 +29,21 @@ _FINISHING = frozenset({"finish", "submit"})
 _VERDICTS = {True: Verdict.PASSED, False: Verdict.FAILED}
 
 
-def read_trajectories(path: Path) -> Iterator[ImportedTrajectory]:
-    """Yield the trajectories of a file, in order; lines that are none are reported on stderr.
+def read_trajectories(path: Path, reject: Reject | None = None) -> Iterator[ImportedTrajectory]:
+    """Yield the trajectories of a file, in order.
+
+    Args:
+        reject: called for each line that is none and is left out; None raises its error instead.
 
     Raises:
-        DatasetError: the file cannot be read.
+        DatasetError: the file cannot be read, or a line is malformed.
     """
     seen: Counter[str] = Counter()
     for number, found in read_conversations(path):
         if isinstance(found, Rejected):
-            sys.stderr.write(f"{path}, line {number}: {found.reason}; left out\n")
+            if reject is None:
+                raise DatasetError(found.reason, row=number - 1)
+            reject(number, found.reason)
             continue
         row = _row(found, number)
         yield _trajectory(found, number, row, seen[row.task.id])

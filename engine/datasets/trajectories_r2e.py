@@ -8,7 +8,7 @@ As a command, ``python -m engine.datasets.trajectories_r2e FILE``, it prints NDJ
   ``step_finished`` …, ``trajectory_finished``; iteration 0, phase ``train``, ``seq`` from 1, epoch 1,
   ``time`` the file's modification time (the format has no timestamps).
 
-An error ends it with exit code 2 and one line on stderr that names the line and the field.
+A line that is no trajectory is reported on stderr and left out; a file without any ends it with exit code 2.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from engine.datasets.importers.fields import Row
+from engine.datasets.importers.formats import r2e_gym
 from engine.datasets.importers.formats.swe_row import read_row
 from engine.datasets.store import with_content_id
 from engine.errors import DatasetError
@@ -36,6 +38,7 @@ from engine.events.types import (
     TrajectoryStarted,
 )
 from engine.types import (
+    GradeRule,
     Step,
     TaskRow,
     TerminationReason,
@@ -60,6 +63,10 @@ _SUMMARY = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (.+)$", re.MU
 _OUTCOMES = {"XFAIL": TestOutcome.XFAIL, "XPASS": TestOutcome.XPASS}
 
 
+Reject = Callable[[int, str], None]
+"""Takes a line that is left out, counted from 1, and the reason."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedTrajectory:
     """One trajectory (line) of the file."""
@@ -82,35 +89,62 @@ class ImportedTrajectory:
     """Data without a field of its own: ``exp_name``, ``exit_reason``, limits, ``agent_args``."""
 
 
-def read_r2e_trajectories(path: Path) -> Iterator[ImportedTrajectory]:
+def read_r2e_trajectories(path: Path, reject: Reject | None = None) -> Iterator[ImportedTrajectory]:
     """Yield trajectories of a file, in order.
+
+    Args:
+        reject: called for each line that is left out; None raises its error instead.
 
     Raises:
         DatasetError: a line is malformed; names the line (as ``row``, from 0) and the field.
         OSError: the file cannot be read.
     """
     seen: Counter[str] = Counter()
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file):
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise DatasetError(f"not JSON: {error}", row=number) from error
-            if not isinstance(record, dict):
-                raise DatasetError("not an object", row=number)
-            row = _task_row(record, number)
-            yield _trajectory(record, number, row, seen[row.task.id])
+                record = _parse(line, number)
+                row = _task_row(record, number)
+                found = _trajectory(record, number, row, seen[row.task.id])
+            except DatasetError as error:
+                if reject is None:
+                    raise
+                reject(number + 1, str(error))
+                continue
+            yield found
             seen[row.task.id] += 1
+
+
+def _parse(line: bytes, number: int) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"not JSON: {error}", row=number) from error
+    if not isinstance(record, dict):
+        raise DatasetError("not an object", row=number)
+    return record
 
 
 def _task_row(record: Mapping[str, Any], number: int) -> TaskRow:
     published = _get(record, "ds", dict, number)
+    image = str(record.get("docker_image") or "")
+    if published.get("parsed_commit_content") is not None:
+        return _commit_row({"docker_image": image, **published}, number)
     row = read_row(published, number=number)
-    task = row.task(image=str(record.get("docker_image") or row.image), metadata={"format": "r2e-gym"})
+    task = row.task(image=image or row.image, metadata={"format": "r2e-gym"})
     answer = row.answer(metadata={"FAIL_TO_FAIL": published.get("FAIL_TO_FAIL", [])})
     return with_content_id(TaskRow(task=task, answer=answer, split="imported"))
+
+
+def _commit_row(published: Row, number: int) -> TaskRow:
+    """Return a task of R2E-Gym's own datasets, whose rows are commits."""
+    try:
+        found = r2e_gym.convert(published)
+    except DatasetError as error:
+        raise DatasetError(str(error), row=number, field=f"ds.{error.field}") from None
+    return with_content_id(TaskRow(task=found.task, answer=found.answer, split="imported"))
 
 
 def _trajectory(record: Mapping[str, Any], number: int, row: TaskRow, index: int) -> ImportedTrajectory:
@@ -177,11 +211,7 @@ def parse_action(action: str) -> tuple[ToolCall | None, str]:
 
 def parse_test_log(row: TaskRow, log: str) -> tuple[TestResult, ...]:
     """Return the required tests from pytest's summary lines; no results when the log has none of them."""
-    shown: dict[str, TestOutcome] = {}
-    for word, rest in _SUMMARY.findall(log):
-        outcome = _OUTCOMES.get(word) or TestOutcome(word.lower())
-        shown[rest.strip()] = outcome
-        shown.setdefault(rest.partition(" - ")[0].strip(), outcome)
+    shown = _by_map(log) if row.answer.grade_rule is GradeRule.MAP_EQUAL else _by_summary(log)
     required = [(test, TestKind.FAIL_TO_PASS) for test in row.answer.fail_to_pass]
     required += [(test, TestKind.PASS_TO_PASS) for test in row.answer.pass_to_pass]
     if not any(test in shown for test, _ in required):
@@ -190,6 +220,19 @@ def parse_test_log(row: TaskRow, log: str) -> tuple[TestResult, ...]:
         TestResult(test_id=test, kind=kind, outcome=shown.get(test, TestOutcome.MISSING))
         for test, kind in required
     )
+
+
+def _by_map(log: str) -> dict[str, TestOutcome]:
+    return {name: TestOutcome(status.lower()) for name, status in r2e_gym.parse_log(log).items()}
+
+
+def _by_summary(log: str) -> dict[str, TestOutcome]:
+    shown: dict[str, TestOutcome] = {}
+    for word, rest in _SUMMARY.findall(log):
+        outcome = _OUTCOMES.get(word) or TestOutcome(word.lower())
+        shown[rest.strip()] = outcome
+        shown.setdefault(rest.partition(" - ")[0].strip(), outcome)
+    return shown
 
 
 def _get(record: Mapping[str, Any], name: str, kind: type[Any], number: int, where: str = "") -> Any:
@@ -239,11 +282,11 @@ def events_of(trajectory: ImportedTrajectory, *, first_seq: int, time: float) ->
     )
 
 
-def print_ndjson(trajectories: Iterable[ImportedTrajectory], *, time: float) -> None:
-    """Write the lines that the module's docstring describes to standard output."""
+def print_ndjson(trajectories: Iterable[ImportedTrajectory], *, time: float) -> int:
+    """Write the lines that the module's docstring describes to standard output; return their trajectories."""
     known: set[str] = set()
-    seq = 1
-    for trajectory in trajectories:
+    seq, count = 1, 0
+    for count, trajectory in enumerate(trajectories, start=1):  # noqa: B007
         row = trajectory.row
         if row.task.id not in known:
             known.add(row.task.id)
@@ -252,9 +295,10 @@ def print_ndjson(trajectories: Iterable[ImportedTrajectory], *, time: float) -> 
         for event in events_of(trajectory, first_seq=seq, time=time):
             sys.stdout.write(event.model_dump_json() + "\n")
             seq += 1
+    return count
 
 
-def convert(read: Callable[[Path], Iterable[ImportedTrajectory]], content: str) -> int:
+def convert(read: Callable[[Path, Reject], Iterable[ImportedTrajectory]], content: str) -> int:
     """Run a command that converts the file that it is given; return its exit code.
 
     Args:
@@ -264,10 +308,17 @@ def convert(read: Callable[[Path], Iterable[ImportedTrajectory]], content: str) 
     parser = argparse.ArgumentParser(description=f"Convert {content} to events.")
     parser.add_argument("file", type=Path, help=f"JSON Lines of {content}")
     path: Path = parser.parse_args().file
+
+    def reject(line: int, reason: str) -> None:
+        sys.stderr.write(f"{path}, line {line}: {reason}; left out\n")
+
     try:
-        print_ndjson(read(path), time=path.stat().st_mtime)
+        num_written = print_ndjson(read(path, reject), time=path.stat().st_mtime)
     except (DatasetError, OSError) as error:
         sys.stderr.write(f"{path}: {error}\n")
+        return 2
+    if not num_written:
+        sys.stderr.write(f"{path} has no line that is a trajectory\n")
         return 2
     return 0
 

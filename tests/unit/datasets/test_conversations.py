@@ -303,8 +303,11 @@ def test_arguments_that_are_nested_deeply_cost_their_line_only(
 ) -> None:
     path = tmp_path / "set.jsonl"
     path.write_text("\n".join(json.dumps(nested(levels, as_text)) for levels in (20, depth, 20)))
-    kept = [one.line for one in read_trajectories(path)]
-    assert kept == [1, 3]
+    left_out: list[int] = []
+    kept = [one.line for one in read_trajectories(path, lambda line, _: left_out.append(line))]
+    assert (kept, left_out) == ([1, 3], [2])
+    with pytest.raises(DatasetError, match=r"row 1"):
+        list(read_trajectories(path))
 
 
 @pytest.mark.parametrize("place", ["content", "arguments", "text"])

@@ -14,6 +14,7 @@ from engine.datasets.trajectories_r2e import events_of, parse_action, read_r2e_t
 from engine.errors import DatasetError
 from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
 from engine.types import TerminationReason, TestOutcome, Verdict
+from tests.unit.datasets.importers import rows
 
 REPOSITORY = Path(__file__).parents[3]
 DATA = REPOSITORY.parent / "shared" / "data" / "r2e_gym" / "trajectories.jsonl"
@@ -122,8 +123,41 @@ def test_malformed_lines_are_named(tmp_path: Path, changes: dict[str, Any], fiel
     assert (raised.value.row, raised.value.field) == (1, field)
 
 
-def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "engine.datasets.trajectories_r2e", str(write(tmp_path, record(ds=1)))]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+def converted(path: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "engine.datasets.trajectories_r2e", str(path)]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+
+def test_the_command_leaves_out_what_is_no_trajectory_and_says_why(tmp_path: Path) -> None:
+    path = write(tmp_path, record(), record(exit_reason="aliens"), 3, record())
+    path.write_bytes(path.read_bytes() + b'{"ds": "\xff"}\n' + b"[" * 100_000)
+    done = converted(path)
+    assert done.returncode == 0
+    finished = [line for line in done.stdout.splitlines() if '"trajectory_finished"' in line]
+    assert [json.loads(line)["ref"]["index"] for line in finished] == [0, 1]
+    told = done.stderr.splitlines()
+    assert [int(line.split("line ")[1].split(":")[0]) for line in told] == [2, 3, 5, 6]
+    assert "unknown reason 'aliens' (row 1, field 'exit_reason'); left out" in told[0]
+
+
+def test_a_file_without_trajectories_is_an_error(tmp_path: Path) -> None:
+    for records in ((), (record(ds=1),)):
+        done = converted(write(tmp_path, *records))
+        assert done.returncode == 2
+        assert "no line that is a trajectory" in done.stderr
     assert "row 0, field 'ds'" in done.stderr
+
+
+def test_rows_of_r2e_gyms_own_datasets_are_tasks_by_their_commits(tmp_path: Path) -> None:
+    log = rows.OLD_LOG.replace("FAILED", "PASSED").replace(" - assert 11 == 10", "")
+    (trajectory,) = read_r2e_trajectories(write(tmp_path, record(ds=rows.r2e_gym(), test_output=log)))
+    task = trajectory.row.task
+    assert (task.instance_id, task.repo) == ("aiohttp__ffffffffffff", "aio-libs/aiohttp")
+    assert task.image == rows.r2e_gym()["docker_image"]
+    assert {test.test_id: test.outcome for test in trajectory.tests} == {
+        "TestCore.test_secret_upper": TestOutcome.PASSED,
+        "TestCore.test_secret_lower": TestOutcome.PASSED,
+    }
+    with pytest.raises(DatasetError, match="not JSON|malformed|file_diffs") as raised:
+        list(read_r2e_trajectories(write(tmp_path, record(ds=rows.r2e_gym(parsed_commit_content="{}")))))
+    assert (raised.value.row, raised.value.field) == (0, "ds.parsed_commit_content.file_diffs")
