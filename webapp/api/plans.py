@@ -7,9 +7,9 @@ from typing import Any
 from django.http import HttpRequest
 from ninja import Field, Router, Schema
 
-from engine.config.recipes import resolve
 from engine.planning import to_json
 from webapp.api.auth import viewer
+from webapp.selectors.dataset.defaults import resolve_recipe
 from webapp.selectors.run import plans
 
 router = Router(tags=["plans"])
@@ -28,5 +28,5 @@ class PlanIn(Schema):
 @router.post("/plans", auth=viewer, response=dict[str, Any])
 def plan(request: HttpRequest, body: PlanIn) -> dict[str, Any]:
     """Return memory, time and sandboxes of a run, as ``manage.py plan --json`` prints them."""
-    config = resolve(body.recipe, body.overrides)
+    config = resolve_recipe(body.recipe, body.overrides)
     return to_json(plans.plan(config, gpus=body.gpus, assumptions=body.assumptions))

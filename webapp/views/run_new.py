@@ -21,7 +21,7 @@ from webapp.contexts.forms.new_run import RunFormContext, recipe_choices
 from webapp.contexts.forms.run_form import FormSection, check, form_sections, parse_overrides
 from webapp.contexts.forms.run_offers import run_offers
 from webapp.contexts.forms.run_plan import PlanView, build_plan
-from webapp.contexts.forms.short_forms import SHORT_FORMS, arrange, derive
+from webapp.contexts.forms.short_forms import SHORT_FORMS, arrange, derive, from_collection, from_dataset
 from webapp.contexts.frame import Crumb
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.models import Experiment, Run
@@ -62,13 +62,20 @@ def _create(
         context = _context(recipe, parent, posted, (), experiment.pk if experiment else None)
         if posted.get("then") == "check":
             return page(request, person, "runs/form/new.html", context)
-        overrides = parse_overrides(context.sections + context.others)
+        overrides = {**_followed(context), **parse_overrides(context.sections + context.others)}
         run = _make(person, recipe, parent, overrides, experiment, start=posted.get("then") == "start")
     except (ConfigError, IllegalTransitionError) as error:
         problems = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
         context = _context(recipe, parent, posted, problems, experiment.pk if experiment else None)
         return page(request, person, "runs/form/new.html", context, status=422)
     return redirect("run-detail", run.pk)
+
+
+def _followed(context: RunFormContext) -> dict[str, str]:
+    """Return what the form says of settings that follow from the dataset, also where that is the recipe's."""
+    fields = (field for section in context.sections + context.others for field in section.fields)
+    names = {name for name in json.loads(context.derived) if name.startswith(("sandbox.", "grading."))}
+    return {field.key: field.value for field in fields if field.key in names}
 
 
 @transaction.atomic
@@ -118,8 +125,9 @@ def _context(
     base = _base(recipe, parent)
     if base is not None:
         shown, kept = rebase(base, posted)
-        if short is not None and short.derives and parent is None:
-            kept, derived = derive(shown, kept)
+        collects = short is not None and short.derives
+        if parent is None and (collects or "dataset" in shown):
+            kept, derived = derive(shown, kept, from_collection if collects else from_dataset)
         offers = run_offers(parse_run_config(shown), dataset=kept.get("dataset.name", ""))
         sections = form_sections(shown, posted=kept, problems=refused, offers=offers, original=base)
         findings = () if refused else tuple(check(base, sections))

@@ -8,7 +8,7 @@ To add a form: an entry in ``SHORT_FORMS``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from engine.config.run import POLICY_TYPE_KEY, parse_run_config, with_overrides
 from engine.errors import ConfigError
 from webapp.contexts.forms.form_bases import UNSET, as_text
 from webapp.contexts.forms.run_form import FormField, FormSection, form_sections, parse_overrides
+from webapp.selectors.dataset.defaults import dataset_settings
 from webapp.services.run import collection
 
 DERIVED = "rendered_derived"
@@ -224,14 +225,21 @@ def _subject(subject: Subject, fields: Mapping[str, FormField]) -> FormSection:
     return FormSection(subject.name, "", chosen, open=True)
 
 
-def derive(base: Mapping[str, Any], posted: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+Follow = Callable[[Mapping[str, Any], Mapping[str, str]], dict[str, str]]
+"""Derived settings of a configuration with what was posted, as texts."""
+
+
+def derive(
+    base: Mapping[str, Any], posted: Mapping[str, str], follow: Follow
+) -> tuple[dict[str, str], dict[str, str]]:
     """Return what was posted with derived settings entered, and the derived settings.
 
     Args:
         base: the configuration that the form is compared with.
         posted: texts by dotted setting; those that were derived when the form was rendered are derived anew.
+        follow: ``from_collection`` or ``from_dataset``.
     """
-    before, derived = _rendered(posted), _derived(base, posted)
+    before, derived = _rendered(posted), follow(base, posted)
     texts = {key: text.replace("\r\n", "\n") for key, text in posted.items()}
     left = {key for key in before if texts.get(key) == before[key]}
     left |= {key for key in derived.keys() - before.keys() if texts.get(key, "") in ("", _text(base, key))}
@@ -254,7 +262,15 @@ def _rendered(posted: Mapping[str, str]) -> Mapping[str, object]:
     return rendered if isinstance(rendered, dict) else {}
 
 
-def _derived(base: Mapping[str, Any], posted: Mapping[str, str]) -> dict[str, str]:
+def from_dataset(base: Mapping[str, Any], posted: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of sandboxes and gradings that follow from the dataset."""
+    values = dataset_settings(base, posted.get("dataset.name", _text(base, "dataset.name")))
+    return {key: as_text(value) for key, value in values.items()}
+
+
+def from_collection(base: Mapping[str, Any], posted: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a collection that follow from its dataset, its model and earlier runs."""
+
     def text(key: str) -> str:
         return posted.get(key, _text(base, key))
 

@@ -11,10 +11,10 @@ from django.db import OperationalError
 
 from engine.config.base import parse_settings
 from engine.config.recipes import RECIPES, resolve
-from engine.config.run import AnyRun
 from engine.errors import TrainyardError
 from engine.planning import RunPlan, plan_configured, render, to_json
 from webapp.management.commands._runs import add_overrides
+from webapp.selectors.dataset.defaults import resolve_recipe
 from webapp.selectors.run import plans
 
 
@@ -34,18 +34,29 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         """Print the plan; exit with code 1 if the run does not fit."""
         try:
-            config = resolve(options["recipe"], parse_settings(options["set"]))
-            plan = self._plan(config, options["gpus"], parse_settings(options["assume"]))
+            plan = self._plan(
+                options["recipe"],
+                parse_settings(options["set"]),
+                gpus=options["gpus"],
+                assumptions=parse_settings(options["assume"]),
+            )
         except TrainyardError as error:
             raise CommandError(str(error)) from None
         self.stdout.write(json.dumps(to_json(plan), indent=2) if options["json"] else render(plan))
         if plan.problems:
             raise SystemExit(1)
 
-    def _plan(self, config: AnyRun, gpus: str | None, assumptions: Mapping[str, Any]) -> RunPlan:
-        """Return the plan, without this yard's runs while the database is down."""
+    def _plan(
+        self,
+        recipe: str,
+        overrides: Mapping[str, Any],
+        *,
+        gpus: str | None,
+        assumptions: Mapping[str, Any],
+    ) -> RunPlan:
+        """Return the plan, without this yard's datasets and runs while the database is down."""
         try:
-            return plans.plan(config, gpus=gpus, assumptions=assumptions)
+            return plans.plan(resolve_recipe(recipe, overrides), gpus=gpus, assumptions=assumptions)
         except OperationalError:
-            self.stderr.write("The database is not reachable: no assumption is from a finished run.")
-            return plan_configured(config, gpus=gpus, assumptions=assumptions)
+            self.stderr.write("The database is not reachable: nothing follows from datasets and runs.")
+            return plan_configured(resolve(recipe, overrides), gpus=gpus, assumptions=assumptions)

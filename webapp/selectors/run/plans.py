@@ -95,8 +95,8 @@ def _record(run: int) -> RunRecord | None:
     rollouts = Trajectory.objects.filter(
         run=run, phase="train", state=Trajectory.State.FINISHED, num_steps__gt=0
     ).aggregate(
-        context_tokens=Avg("context_tokens"),
         context_spread=StdDev(Ln("context_tokens")),
+        context_tokens=Avg("context_tokens"),
         steps=Avg("num_steps"),
         generated_tokens=Avg("generated_tokens"),
         tool_s=Avg("tool_seconds"),

@@ -11,12 +11,12 @@ from django.contrib.auth.models import User
 from engine.config.recipes import resolve
 from engine.config.recipes.quickstart import DATASET as QUICKSTART
 from engine.types import RunKind, RunState
-from webapp.models import Dataset, Experiment, Run, Task
+from webapp.models import Experiment, Run
+from webapp.selectors.dataset.defaults import is_local
 from webapp.selectors.dataset.difficulty import SCRIPTED
 from webapp.services.run import runs
 
 RECIPE = "collect"
-_LOCAL_IMAGE = "local:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def derived_settings(*, dataset: str, model: str, by_endpoint: bool) -> dict[str
     return {
         "name": f"{model} on {dataset}"[:200],
         **({"agent.tool_format": "native"} if by_endpoint else {}),
-        **({"sandbox.backend": "local"} if _is_local(dataset) else {}),
+        **({"sandbox.backend": "local"} if is_local(dataset) else {}),
     }
 
 
@@ -105,12 +105,3 @@ def _policy(request: CollectionRequest) -> dict[str, Any]:
         policy = {"type": "transformer", "checkpoint": request.model}
     sampling = {} if request.temperature is None else {"temperature": request.temperature}
     return {f"policy.{name}": value for name, value in (policy | sampling).items()}
-
-
-def _is_local(name: str) -> bool:
-    """Return whether all images of a dataset are folders of this machine."""
-    dataset = Dataset.objects.filter(name=name).first()
-    tasks = Task.objects.filter(dataset=dataset)
-    return (
-        dataset is not None and tasks.exists() and not tasks.exclude(image__startswith=_LOCAL_IMAGE).exists()
-    )

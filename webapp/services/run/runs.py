@@ -16,12 +16,12 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from engine.config.environment import makes_own_tasks
-from engine.config.recipes import resolve
 from engine.config.run import parse_run_config, with_overrides
 from engine.errors import ConfigError, Problem
 from engine.types import RunState
 from webapp.dispatch import TaskName, send_on_commit
 from webapp.models import Dataset, Experiment, Run
+from webapp.selectors.dataset.defaults import resolve_recipe
 from webapp.selectors.rollout import scores
 from webapp.services import notifications
 from webapp.services.access import audit, places
@@ -40,10 +40,12 @@ def create(
 ) -> Run:
     """Create a draft from a recipe with dotted overrides (``{"trainer.iterations": 5}``).
 
+    Sandboxes and gradings follow the dataset where no override says otherwise (``resolve_recipe``).
+
     Raises:
         ConfigError: unknown recipe, unknown or invalid setting, or one that uses something not allowed.
     """
-    config = resolve(recipe, overrides).model_dump(mode="json")
+    config = resolve_recipe(recipe, overrides or {}).model_dump(mode="json")
     return _save(config=config, overrides=overrides, actor=actor, experiment=experiment, parent=None)
 
 

@@ -1,0 +1,63 @@
+"""Sandboxes and gradings follow the dataset: in the form, in new runs and in plans."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from tests.builders.web_builders import make_user
+from webapp.models import Dataset, Run, Task
+from webapp.permissions import Role
+from webapp.selectors.dataset.defaults import resolve_recipe
+from webapp.services.run import runs
+
+pytestmark = pytest.mark.django_db
+
+
+def make_dataset(name: str, image: str) -> None:
+    dataset = Dataset.objects.create(name=name)
+    Task.objects.create(dataset=dataset, key=name, instance_id=name, split="train", image=image)
+
+
+@pytest.fixture
+def published() -> None:
+    make_dataset("published", "namanjain12/aiohttp_final:1")
+    make_dataset("toys", "local:toys")
+
+
+@pytest.mark.usefixtures("published")
+def test_published_rows_get_larger_sandboxes_and_as_many_gradings_as_the_pool_has() -> None:
+    run = runs.create(recipe="quickstart", overrides={"dataset.name": "published"})
+    sandbox = run.config["sandbox"]
+    assert (sandbox["backend"], sandbox["memory_mb"], sandbox["processes"]) == ("docker", 4096, 256)
+    assert run.config["grading"]["max_parallel"] == sandbox["max_live"] == 64
+    toys = runs.create(recipe="quickstart", overrides={"dataset.name": "toys"})
+    assert (toys.config["sandbox"]["memory_mb"], toys.config["grading"]["max_parallel"]) == (256, 2)
+
+
+@pytest.mark.usefixtures("published")
+def test_what_a_person_sets_wins() -> None:
+    chosen = {"dataset.name": "published", "sandbox.memory_mb": 1024, "grading.max_parallel": 2}
+    config = resolve_recipe("quickstart", chosen).model_dump()
+    assert (config["sandbox"]["memory_mb"], config["grading"]["max_parallel"]) == (1024, 2)
+    assert config["sandbox"]["disk_mb"] == 4096
+
+
+@pytest.mark.usefixtures("published")
+def test_the_form_enters_them_and_keeps_what_is_changed_back() -> None:
+    client = Client()
+    client.force_login(make_user("ada", Role.OPERATOR))
+    page = client.get("/runs/new/?recipe=quickstart&dataset.name=published").context
+    fields = {field.key: field for section in page["sections"] for field in section.fields}
+    assert (fields["sandbox.memory_mb"].value, fields["sandbox.memory_mb"].base) == ("4096", "256")
+    assert fields["grading.max_parallel"].changed
+    posted = {field.key: field.value for field in fields.values()}
+    posted |= {
+        "recipe": "quickstart",
+        "rendered_derived": page["derived"],
+        "sandbox.memory_mb": "256",
+        "then": "draft",
+    }
+    assert client.post("/runs/new/", posted).status_code == 302
+    config = Run.objects.get().config
+    assert (config["sandbox"]["memory_mb"], config["sandbox"]["processes"]) == (256, 256)
