@@ -141,7 +141,7 @@ def _times(plan: RunPlan) -> tuple[tuple[str, str, float], ...]:
 
 def _refusal(problem: Problem) -> Refusal:
     field = PREFIX + problem.setting if problem.setting in Assumptions.model_fields else problem.setting
-    return Refusal(message=str(problem), field=field)
+    return Refusal(message=problem.message, field=field)
 
 
 def _field(name: str, basis: Basis, given: Mapping[str, str], refusals: Sequence[Refusal]) -> FormField:
