@@ -47,7 +47,7 @@ from tests.builders.dataset_builders import (
 FAMILIES = (
     "honest", "output", "exits", "files", "reports", "runner", "theft", "patches", "helpers",
     "changes", "resources", "git", "recognition", "parsers", "leniency", "chance", "unittests",
-    "verifiers", "programs", "helped",
+    "verifiers", "programs", "helped", "scripts",
 )  # fmt: skip
 """Modules of this package that hold a ``FAMILY``."""
 
@@ -152,6 +152,8 @@ class Submission:
     """Makes the task out of the toy's, which is already under the grade rule."""
     extra: ExtraRuns = ExtraRuns()
     """Runs after the first; more where chance decides which of them the submission forges."""
+    tools: tuple[str, ...] = ()
+    """Commands of the machine, without which it is left out."""
 
 
 def submissions() -> Iterator[tuple[str, Submission]]:

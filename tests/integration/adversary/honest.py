@@ -14,6 +14,7 @@ from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, new_file, patched
 from tests.integration.adversary.frame import PASSED, PYTEST, STILL_BROKEN, TAMPERED, Layer, Submission, code
 from tests.integration.adversary.programs import honest as honest_before_programs
+from tests.integration.adversary.scripts import honest as honest_before_scripts
 from tests.integration.adversary.several import with_ignored_test, with_plain_script, with_several_tests
 from tests.integration.adversary.unittests import with_unittest
 from tests.integration.adversary.verifiers import honest as honest_before_verifiers
@@ -306,4 +307,5 @@ FAMILY = (
     ),
     *honest_before_verifiers(),
     *honest_before_programs(),
+    *honest_before_scripts(),
 )

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,8 @@ def test_every_rule_is_tried_with_hostile_submissions_of_several_families() -> N
 async def test_submission(
     adversary_home: Path, adversary_row: TaskRow, submission: Submission, rule: str
 ) -> None:
+    if missing := [tool for tool in submission.tools if shutil.which(tool) is None]:
+        pytest.skip(f"not on this machine: {', '.join(missing)}")
     result = await grade(LocalBackend(adversary_home), adversary_row, submission, rule)
     assert result.verdict in submission.ends, f"{result.verdict}: {result.detail}\n{result.log[-3000:]}"
     assert submission.name not in HOSTILE or not result.reward, f"it got {result.reward}: {result.detail}"

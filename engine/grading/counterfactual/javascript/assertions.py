@@ -6,6 +6,8 @@ wherever it passes. Names of matchers are a closed list; unknown ones are left a
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,65 +28,95 @@ from engine.grading.counterfactual.javascript.equalities import equated, leaves
 from engine.grading.counterfactual.javascript.functions import expressions_of, parameter, uses_of
 from engine.grading.counterfactual.javascript.imports import own_names
 from engine.grading.counterfactual.javascript.opposites import negations, opposites, renamed
+from engine.grading.counterfactual.javascript.scripts import Script
 from engine.grading.counterfactual.syntax.bindings import ExpectedNames, declared
 from engine.grading.counterfactual.syntax.literals import Edit, is_literal, literal_edit
 from engine.grading.counterfactual.syntax.mutator import Candidate, SyntaxTest
 from engine.grading.counterfactual.syntax.source import SyntaxSource, text_of
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Surroundings of an assertion."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Certain:
+    """An expression that every passing run evaluates, with what it compares."""
 
-    context: str
-    """Name of the first parameter of the test: a context, or the function that ends it."""
-    awaited: bool
-    """Whether the test waits for the expression's promise."""
-    words: Sequence[str]
+    expression: Node
+    chain: Chain
+    compared: Sequence[tuple[Node, Sequence[Node]]]
+    """Operands of equalities, with messages that may name them."""
 
 
 def changed_candidates(source: SyntaxSource, test: SyntaxTest) -> Iterator[Candidate]:
     """Yield candidates of the assertions that every passing run executes: values first, then opposites."""
     context = parameter(test.node)
     ends_once = len(uses_of(test, context)) == 1
+    certain = [
+        _Certain(expression=expression, chain=chain, compared=[*equated(chain, context, awaited)])
+        for expression, awaited in expressions_of(test)
+        for chain in (chain_of(expression),)
+        if (awaited or not _is_promised(chain)) and (awaited or ends_once or chain.root != "request")
+    ]
+    yield from _changed(source, test, certain, context)
+
+
+def script_candidates(source: SyntaxSource, script: Script) -> Iterator[Candidate]:
+    """Yield candidates of a script's assertions and of calls of its helpers, one of each first.
+
+    The last assertion leads: what forges by an exit has done so before it.
+    """
+    asserting = [step for step in script.steps if script.asserts(step)]
+    others = asserting[:-1]
+    random.Random(source.path).shuffle(others)
+    certain = [
+        _Certain(
+            expression=step.expression,
+            chain=chain,
+            compared=[*equated(chain, "", step.awaited), *script.compared(step)],
+        )
+        for step in (*asserting[-1:], *others)
+        for chain in (script.chain(step),)
+        if step.awaited or not _is_promised(chain)
+    ]
+    turns: Counter[tuple[int, int]] = Counter()
+    found: list[tuple[int, Candidate]] = []
+    for one in _changed(source, script.test, certain, ""):
+        found.append((turns[one.within], one))
+        turns[one.within] += 1
+    yield from (one for _, one in sorted(found, key=lambda pair: pair[0]))
+
+
+def _changed(
+    source: SyntaxSource, test: SyntaxTest, found: Sequence[_Certain], context: str
+) -> Iterator[Candidate]:
     own = own_names(source)
     if names.TOLERANT.search(source.content):
         return
-    certain = [
-        (expression, chain, _Place(context, awaited, source.words))
-        for expression, awaited in expressions_of(test)
-        for chain in (chain_of(expression),)
-        if chain.root not in own
-        and not _is_loose(chain)
-        and (awaited or not _is_promised(chain))
-        and (awaited or ends_once or chain.root != "request")
-    ]
+    certain = [one for one in found if one.chain.root not in own and not _is_loose(one.chain)]
     valued: set[int] = set()
-    for expression, chain, place in certain:
-        for edit, messages in _values(chain, place):
-            valued.add(expression.id)
-            yield _candidate(expression, edit, messages)
-    yield from _names(test, certain)
-    for expression, chain, _ in certain:
-        for edit in opposites(chain, context):
-            yield _candidate(expression, edit, ())
-    for expression, chain, _ in certain:
-        for edit in negations(chain) if expression.id not in valued else ():
-            yield _candidate(expression, edit, ())
+    for one in certain:
+        for edit, messages in _values(one, source.words):
+            valued.add(one.expression.id)
+            yield _candidate(one.expression, edit, messages)
+    yield from _names(test, certain, source.words)
+    for one in certain:
+        for edit in opposites(one.chain, context):
+            yield _candidate(one.expression, edit, ())
+    for one in certain:
+        for edit in negations(one.chain) if one.expression.id not in valued else ():
+            yield _candidate(one.expression, edit, ())
 
 
-def _names(test: SyntaxTest, certain: Sequence[tuple[Node, Chain, _Place]]) -> Iterator[Candidate]:
+def _names(test: SyntaxTest, certain: Sequence[_Certain], words: Sequence[str]) -> Iterator[Candidate]:
     """Yield candidates that change the value of a name that serves as an expected value alone."""
     expected = ExpectedNames(test.body, declared("variable_declarator"))
-    operands: list[tuple[Node, Sequence[str]]] = []
-    for _, chain, place in certain:
-        own = [operand for operand, _ in equated(chain, place.context, place.awaited)]
-        subjects = [text_of(one) for one in chain.arguments or ()]
+    operands: list[Node] = []
+    for one in certain:
+        own = [operand for operand, _ in one.compared]
+        subjects = [text_of(argument) for argument in one.chain.arguments or ()]
         for operand in own:
             expected.compared(operand.byte_range, operand.byte_range)
             if operand.type == "identifier" and [*subjects, *map(text_of, own)].count(text_of(operand)) == 1:
-                operands.append((operand, place.words))
-    for operand, words in operands:
+                operands.append(operand)
+    for operand in operands:
         value = expected.value_of(text_of(operand))
         for leaf in leaves(value) if value is not None else ():
             edit = literal_edit(leaf, words)
@@ -109,11 +141,12 @@ def _is_promised(chain: Chain) -> bool:
     return any(link.name in ("resolves", "rejects", "eventually") for link in chain.links)
 
 
-def _values(chain: Chain, place: _Place) -> Iterator[tuple[Edit, Sequence[Node]]]:
+def _values(certain: _Certain, words: Sequence[str]) -> Iterator[tuple[Edit, Sequence[Node]]]:
     """Yield edits of what an assertion expects, with the assertion's messages."""
-    for operand, messages in equated(chain, place.context, place.awaited):
+    chain = certain.chain
+    for operand, messages in certain.compared:
         for leaf in leaves(operand):
-            edit = literal_edit(leaf, place.words)
+            edit = literal_edit(leaf, words)
             if edit is not None:
                 yield edit, messages
     last = chain.links[-1] if chain.links else None

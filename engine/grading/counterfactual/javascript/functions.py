@@ -13,9 +13,9 @@ from engine.grading.counterfactual.syntax.mutator import SyntaxTest
 from engine.grading.counterfactual.syntax.source import all_nodes, own_nodes, statements_of, text_of
 
 SEPARATOR = " > "
-_FUNCTIONS = frozenset({"arrow_function", "function_expression"})
-_SCOPES = frozenset({
-    *_FUNCTIONS, "function_declaration", "generator_function", "generator_function_declaration",
+FUNCTIONS = frozenset({"arrow_function", "function_expression"})
+SCOPES = frozenset({
+    *FUNCTIONS, "function_declaration", "generator_function", "generator_function_declaration",
     "method_definition", "class_declaration", "class",
 })  # fmt: skip
 
@@ -49,6 +49,21 @@ def _collect(node: Node, titles: tuple[str, ...]) -> Iterator[SyntaxTest]:
             elif role:
                 continue
         stack += [(child, below) for child in reversed(node.named_children)]
+
+
+def registers(root: Node) -> bool:
+    """Return whether a file registers a test or a suite with a runner, skipped ones included."""
+    return any(
+        node.type == "call_expression"
+        and _role(node)
+        and any(one.type in FUNCTIONS for one in _arguments(node))
+        for node in all_nodes(root)
+    )
+
+
+def _arguments(call: Node) -> list[Node]:
+    arguments = call.child_by_field_name("arguments")
+    return arguments.named_children if arguments is not None else []
 
 
 def _role(call: Node) -> str:
@@ -86,7 +101,7 @@ def _callback(call: Node) -> Node | None:
     children = arguments.named_children if arguments is not None else []
     if any(child.type == "object" and re.search(r"skip|todo|fail", text_of(child)) for child in children):
         return None
-    return next((child for child in children if child.type in _FUNCTIONS), None)
+    return next((child for child in children if child.type in FUNCTIONS), None)
 
 
 def parameter(function: Node) -> str:
@@ -124,7 +139,7 @@ def _before_end(done: Node, test: Node) -> Iterator[tuple[Node, bool]]:
         return
     function = None
     while node is not None and node.id != test.id:
-        if node.type in _SCOPES:
+        if node.type in SCOPES:
             if not _is_called_once(node):
                 return
             function = function or node
@@ -149,14 +164,14 @@ def _is_called_once(function: Node) -> bool:
 def certain_expressions(body: Node) -> Iterator[tuple[Node, bool]]:
     """Yield expressions that run in every passing run, and whether the test waits for their promise."""
     if body.type != "statement_block":
-        yield from _followed(body, awaited=True)
+        yield from followed(body, awaited=True)
         return
     for statement in certain_statements(statements_of(body)):
         if statement.type in ("expression_statement", "return_statement") and statement.named_children:
-            yield from _followed(statement.named_children[0], awaited=statement.type == "return_statement")
+            yield from followed(statement.named_children[0], awaited=statement.type == "return_statement")
 
 
-def _followed(expression: Node, *, awaited: bool) -> Iterator[tuple[Node, bool]]:
+def followed(expression: Node, *, awaited: bool) -> Iterator[tuple[Node, bool]]:
     """Yield an expression, and those in callbacks that it certainly calls."""
     while expression.type in ("await_expression", "parenthesized_expression") and expression.named_children:
         awaited = awaited or expression.type == "await_expression"
@@ -173,12 +188,12 @@ def _called_back(call: Node, *, awaited: bool) -> Node | None:
     if function is None or function.type != "member_expression" or arguments is None:
         return None
     parts = arguments.named_children
-    if len(parts) != 1 or parts[0].type not in _FUNCTIONS:
+    if len(parts) != 1 or parts[0].type not in FUNCTIONS:
         return None
     name = text_of(function.child_by_field_name("property"))
     waits = name == "then" and awaited
     is_async = any(child.type == "async" for child in parts[0].children)  # nobody awaits what it returns
-    loops = name == "forEach" and not is_async and _is_not_empty(function.child_by_field_name("object"))
+    loops = name == "forEach" and not is_async and is_not_empty(function.child_by_field_name("object"))
     return parts[0].child_by_field_name("body") if waits or loops else None
 
 
@@ -191,25 +206,27 @@ def certain_statements(body: Sequence[Node], *, in_loop: bool = False) -> Iterat
                 yield from certain_statements(statements_of(node), in_loop=in_loop)
             case "for_in_statement" if "of" in [child.type for child in node.children]:
                 inner = node.child_by_field_name("body")
-                if inner is not None and _is_not_empty(node.child_by_field_name("right")):
+                if inner is not None and is_not_empty(node.child_by_field_name("right")):
                     yield from certain_statements([inner], in_loop=True)
             case "try_statement" if node.child_by_field_name("handler") is None:
                 last = node.child_by_field_name("finalizer")
                 inner = node.child_by_field_name("body")
-                if last is not None and inner is not None and not _may_leave(last, in_loop=True):
+                if last is not None and inner is not None and not may_leave(last, in_loop=True):
                     yield from certain_statements([inner], in_loop=in_loop)
-        if _may_leave(node, in_loop=in_loop):
+        if may_leave(node, in_loop=in_loop):
             return
 
 
-def _is_not_empty(iterated: Node | None) -> bool:
+def is_not_empty(iterated: Node | None) -> bool:
+    """Return whether an expression is an array with a literal in it."""
     return iterated is not None and iterated.type == "array" and any(map(is_literal, iterated.named_children))
 
 
-def _may_leave(node: Node, *, in_loop: bool) -> bool:
+def may_leave(node: Node, *, in_loop: bool) -> bool:
+    """Return whether a statement may end the function, or in a loop the iteration, around it."""
     leaving = ("return_statement", "break_statement", "continue_statement", "yield_expression")
     return any(
         one.type in (leaving if in_loop else (leaving[0], leaving[3]))
         or (one.type == "property_identifier" and text_of(one) == "skip")
-        for one in own_nodes([node], _SCOPES)
+        for one in own_nodes([node], SCOPES)
     )

@@ -11,13 +11,15 @@ import tree_sitter_javascript
 import tree_sitter_typescript
 from tree_sitter import Language
 
-from engine.grading.counterfactual.javascript.assertions import changed_candidates
+from engine.grading.counterfactual.base import SCRIPT
+from engine.grading.counterfactual.javascript.assertions import changed_candidates, script_candidates
 from engine.grading.counterfactual.javascript.functions import (
     SEPARATOR,
     certain_statements,
     find_tests,
     parameter,
 )
+from engine.grading.counterfactual.javascript.scripts import script_of
 from engine.grading.counterfactual.syntax.added import added_candidates
 from engine.grading.counterfactual.syntax.mutator import Candidate, SyntaxTest
 from engine.grading.counterfactual.syntax.naming import is_same_file
@@ -34,11 +36,18 @@ class JavaScript:
         return _grammar(posixpath.splitext(path)[1])
 
     def tests(self, source: SyntaxSource) -> Iterable[SyntaxTest]:
-        """Yield the tests of a file, named by the titles of their suites and their own."""
-        return find_tests(source.root)
+        """Return the tests of a file, named by the titles of their suites and their own, or its script."""
+        script = script_of(source)
+        return find_tests(source.root) if script is None else [script.test]
 
     def candidates(self, source: SyntaxSource, test: SyntaxTest) -> Iterator[Candidate]:
         """Yield changed assertions, then a false one more."""
+        script = script_of(source)
+        if script is not None:
+            yield from script_candidates(source, script)
+            statements = statements_of(source.root)
+            yield from added_candidates(source, statements, script.statements, *_style(source, test))
+            return
         yield from changed_candidates(source, test)
         if test.body.type == "statement_block":
             statements = statements_of(test.body)
@@ -47,6 +56,8 @@ class JavaScript:
 
     def closeness(self, test: str, path: str, function: str) -> int:
         """Return the number of characters of the test's name that the function's titles explain."""
+        if function == SCRIPT:
+            return 0
         name = " ".join(test.split())
         *suites, title = function.split(SEPARATOR)
         if _PLACEHOLDER.search(title) is None and not name.endswith(title):
