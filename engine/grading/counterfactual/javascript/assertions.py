@@ -7,7 +7,6 @@ wherever it passes. Names of matchers are a closed list; unknown ones are left a
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -59,9 +58,10 @@ def changed_candidates(source: SyntaxSource, test: SyntaxTest) -> Iterator[Candi
 
 
 def script_candidates(source: SyntaxSource, script: Script) -> Iterator[Candidate]:
-    """Yield candidates of a script's assertions and of calls of its helpers, one of each first.
+    """Yield candidates of a script's assertions and of calls of its helpers, one of each if there are several.
 
-    The last assertion leads: what forges by an exit has done so before it.
+    The last assertion leads: what forges by an exit has done so before it. Nobody knows which of the others need
+    a solution, so that variants take different ones.
     """
     asserting = [step for step in script.steps if script.asserts(step)]
     others = asserting[:-1]
@@ -76,12 +76,9 @@ def script_candidates(source: SyntaxSource, script: Script) -> Iterator[Candidat
         for chain in (script.chain(step),)
         if step.awaited or not _is_promised(chain)
     ]
-    turns: Counter[tuple[int, int]] = Counter()
-    found: list[tuple[int, Candidate]] = []
-    for one in _changed(source, script.test, certain, ""):
-        found.append((turns[one.within], one))
-        turns[one.within] += 1
-    yield from (one for _, one in sorted(found, key=lambda pair: pair[0]))
+    found = [*_changed(source, script.test, certain, "")]
+    first = {one.within: one for one in reversed(found)}
+    yield from (one for one in found if len(first) == 1 or first[one.within] is one)
 
 
 def _changed(

@@ -342,10 +342,7 @@ def _plain(node: Node) -> Node:
     while True:
         if node.type == "parenthesized_expression" and node.named_children:
             node = node.named_children[0]
-        elif node.type == "call_expression" and text_of(node.child_by_field_name("function")) in (
-            "Number",
-            "Boolean",
-        ):
+        elif node.type == "call_expression" and text_of(node.child_by_field_name("function")) == "Number":
             arguments = node.child_by_field_name("arguments")
             if arguments is None or len(arguments.named_children) != 1:
                 return node
