@@ -58,10 +58,10 @@ def changed_candidates(source: SyntaxSource, test: SyntaxTest) -> Iterator[Candi
 
 
 def script_candidates(source: SyntaxSource, script: Script) -> Iterator[Candidate]:
-    """Yield candidates of a script's assertions and of calls of its helpers, one of each if there are several.
+    """Yield candidates of a script's assertions and helpers, one of each if there are several.
 
-    The last assertion leads: what forges by an exit has done so before it. Nobody knows which of the others need
-    a solution, so that variants take different ones.
+    The last assertion leads: what forges by an exit has done so before it. Nobody knows which of the others
+    need a solution, so that variants take different ones.
     """
     asserting = [step for step in script.steps if script.asserts(step)]
     others = asserting[:-1]
