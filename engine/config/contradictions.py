@@ -13,7 +13,7 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.config.policies import TransformerPolicyConfig
 from engine.config.rollout import AgentConfig, RolloutConfig
 from engine.config.trainer import TrainerConfig
-from engine.config.training import EvaluationConfig
+from engine.config.training import EvaluationConfig, ScheduleConfig
 
 MAX_ADAPTER_RANK = 512
 """Maximum rank of LoRA adapters that vLLM serves."""
@@ -43,6 +43,10 @@ class TrainSettings(Protocol):
         """Return the settings of batches and optimizer steps."""
 
     @property
+    def schedule(self) -> ScheduleConfig:
+        """Return the order of collection and updates."""
+
+    @property
     def evaluation(self) -> EvaluationConfig:
         """Return the settings of evaluations."""
 
@@ -62,7 +66,13 @@ def contradictions(run: TrainSettings) -> list[LintFinding]:
     """Return every combination of settings that makes training impossible or pointless."""
     return [
         LintFinding(severity="error", setting=setting, message=message)
-        for setting, message in (*_sampling(run), *_groups(run), *_lengths(run), *_engines(run))
+        for setting, message in (
+            *_sampling(run),
+            *_groups(run),
+            *_schedule(run),
+            *_lengths(run),
+            *_engines(run),
+        )
     ]
 
 
@@ -105,6 +115,26 @@ def _groups(run: TrainSettings) -> list[tuple[str, str]]:
                 "trainer.minibatches",
                 f"{run.trainer.minibatches} exceeds trainer.tasks_per_iteration "
                 f"({run.trainer.tasks_per_iteration}): an optimizer step takes whole groups",
+            )
+        )
+    return found
+
+
+def _schedule(run: TrainSettings) -> list[tuple[str, str]]:
+    found, schedule, size = [], run.schedule, run.rollout.group_size
+    if schedule.mode != "sync" and run.algorithm.dynamic_sampling:
+        found.append(
+            (
+                "algorithm.dynamic_sampling",
+                f"needs schedule.mode 'sync': with '{schedule.mode}' the next groups are sampled before it "
+                "is known which of these are replaced",
+            )
+        )
+    if schedule.min_siblings is not None and not 2 <= schedule.min_siblings < size:
+        found.append(
+            (
+                "schedule.min_siblings",
+                f"{schedule.min_siblings} must be at least 2 and less than rollout.group_size ({size})",
             )
         )
     return found

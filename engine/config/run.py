@@ -51,6 +51,7 @@ from engine.config.training import (
     CurationConfig,
     EvaluationConfig,
     HeldoutConfig,
+    ScheduleConfig,
     SftConfig,
 )
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
@@ -122,6 +123,7 @@ class TrainRun(_ActingRun):
     rollout: RolloutConfig = RolloutConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     trainer: TrainerConfig = TrainerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 
     @property

@@ -1,15 +1,16 @@
-"""Settings of supervised fine-tuning, evaluation and curation."""
+"""Settings of schedules, supervised fine-tuning, evaluation and curation."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from engine.config.base import Section
+from engine.config.base import ImpossibleSettingsError, Section
 from engine.config.places import CheckpointPlace, SourceTrees, Text
 from engine.config.rollout import AgentConfig
 from engine.config.source_spec import parse_source
+from engine.errors import Problem
 
 FaultKind = Literal[
     "added_not",
@@ -35,6 +36,46 @@ FaultKind = Literal[
     "wrong_variable",
 ]
 """Kinds of fault that ``engine.datasets.curation.faults`` can inject."""
+
+
+class ScheduleConfig(Section):
+    """Order of collection and updates: one after the other, or at the same time with a bound on staleness."""
+
+    mode: Literal["sync", "one_step_off", "async"] = "sync"
+    """``sync`` collects, then updates. The others collect during the update: ``one_step_off`` the whole next
+    iteration, ``async`` up to ``max_staleness`` iterations ahead, and trains on whichever groups are
+    complete, the oldest first."""
+    max_staleness: int | None = Field(default=None, ge=1)
+    """Maximum number of updates between the start of a group and the update that trains on it, with mode
+    ``async`` only; None: 4."""
+    on_update: Literal["continue", "restart"] = "continue"
+    """Unfinished rollouts when the weights change: ``continue`` samples on with the new weights, ``restart``
+    begins them anew in fresh sandboxes."""
+    min_siblings: int | None = Field(default=None, ge=1)
+    """Graded siblings after which the rest of a group has only ``straggler_s`` more; None waits for all."""
+    straggler_s: float = Field(default=60.0, ge=0)
+    """Time after ``min_siblings`` for the rest of a group, seconds; what is unfinished then is cancelled."""
+
+    @property
+    def staleness(self) -> int:
+        """Return the maximum number of updates between the start of a group and its own."""
+        if self.mode == "async":
+            return self.max_staleness or 4
+        return int(self.mode == "one_step_off")
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        problems = []
+        if self.mode != "async" and self.max_staleness is not None:
+            problems.append(Problem(f"has no effect with mode '{self.mode}': leave it out", "max_staleness"))
+        for name in ("on_update", "min_siblings", "straggler_s"):
+            if self.mode == "sync" and getattr(self, name) != type(self).model_fields[name].default:
+                problems.append(Problem("has no effect with mode 'sync': leave it out", name))
+        if self.mode != "sync" and self.min_siblings is None and self.straggler_s != 60.0:
+            problems.append(Problem("has no effect without min_siblings: leave it out", "straggler_s"))
+        if problems:
+            raise ImpossibleSettingsError(problems)
+        return self
 
 
 class HeldoutConfig(Section):

@@ -3,8 +3,8 @@
 Every event carries ``seq`` (1, 2, 3, … per run, across attempts) and ``epoch`` (the attempt). The
 orchestrator is a run's only writer. Other trainers may post the same events to the ingest API.
 To add one: a class here (``engine.events.sandboxes`` for those about sandboxes, ``engine.events.engines`` for
-those about inference engines), a member of ``AnyEvent``, a projection in
-``webapp.services.ingestion.projections``.
+those about inference engines, ``engine.events.schedule`` for those about schedules), a member of
+``AnyEvent``, a projection in ``webapp.services.ingestion.projections``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from engine.events.engines import EnginesReported
 from engine.events.health import ValidationRecord
 from engine.events.record import Record, RunEvent
 from engine.events.sandboxes import PoolStatus, SandboxesChanged
+from engine.events.schedule import BatchSelected, GroupAdmitted
 from engine.events.token_block import TokenField
 from engine.types import (
     CounterfactualOutcome,
@@ -440,6 +441,8 @@ AnyEvent = (
     | RunResumed
     | RunFinished
     | IterationStarted
+    | GroupAdmitted
+    | BatchSelected
     | TrajectoryStarted
     | StepFinished
     | TrajectoryFinished

@@ -215,13 +215,18 @@ async def collect_groups(
         RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is dropped.
         RolloutsLostError: not one rollout could run and be graded; names the most frequent reason.
     """
-    losses = Losses()
     groups = await run.interruptible(scheduler.collect(requests))
+    check_losses(groups, f"iteration {requests[0].iteration} ({requests[0].phase})")
+    return groups
+
+
+def check_losses(groups: Sequence[Group], where: str) -> None:
+    """Raise RolloutsLostError where infrastructure lost every trajectory of these groups."""
+    losses = Losses()
     for group in groups:
         for trajectory in group.trajectories:
             losses.add(trajectory)
-    losses.check(f"iteration {requests[0].iteration} ({requests[0].phase})")
-    return groups
+    losses.check(where)
 
 
 class Losses:

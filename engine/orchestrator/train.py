@@ -12,7 +12,9 @@
     run_finished
 
 All randomness is a function of the run's seed and of the checkpoint, so a resumed attempt
-repeats the same iterations.
+repeats the same iterations. With another ``schedule.mode`` than ``sync`` a ``RolloutFeed`` collects
+all the time, also during updates, and ``collect`` waits for its next batch; a resumed attempt then repeats
+the batches of its record.
 """
 
 from __future__ import annotations
@@ -23,53 +25,57 @@ import gc
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Protocol
+from typing import Any
 
 from engine.config.run import TrainRun
 from engine.environments.base import EnvironmentFactory
+from engine.events.spool import SPOOL_NAME
 from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
 from engine.inference.base import TrainablePolicy
-from engine.inference.builtin.sampler import TransformerPolicy
-from engine.models.precision import product_type
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.evaluations import run_evaluation, spread
 from engine.orchestrator.loop_probe import LoopReport
 from engine.orchestrator.policies.engines import start_training_engines
+from engine.orchestrator.policies.trained import open_trained_policy
 from engine.orchestrator.policies.warm_start import with_start_policy
 from engine.orchestrator.setup import (
     announce,
     build_scheduler,
-    collect_groups,
     open_environments,
 )
 from engine.orchestrator.tasks.selection import evaluation_rows, run_rows
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.memory import warn_of_memory
 from engine.orchestrator.training.prefetch import Prefetch
-from engine.orchestrator.training.progress import HELDOUT, TRAIN, TrainProgress
-from engine.orchestrator.training.resampling import Collection, collect_informative, discarded_members
+from engine.orchestrator.training.progress import HELDOUT, TRAIN, Saved, TrainProgress
+from engine.orchestrator.training.record import TrainingRecord
+from engine.orchestrator.training.resampling import Collection, discarded_members
+from engine.orchestrator.training.sources import open_source
 from engine.orchestrator.watch.alarms import Alarms
-from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 from engine.orchestrator.watch.metrics import iteration_metrics
-from engine.rollout.scheduler import GroupRequest
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest
 from engine.trainer.checkpoints.writer import CheckpointWriter
 from engine.trainer.factory import TrainingSetup, device_name
 from engine.trainer.learner import UpdateResult
-from engine.types import Group, TaskRow
+from engine.types import TaskRow
 
 
 async def train(config: TrainRun, run: RunContext) -> RunResult:
     """Train from the configured policy, or resume from the run's last checkpoint."""
     checkpoint = await asyncio.to_thread(load_latest, run.run_dir)
+    trained, record = checkpoint.iteration if checkpoint else None, None
+    if config.schedule.mode != "sync":
+        spool = run.run_dir / SPOOL_NAME
+        record = await asyncio.to_thread(TrainingRecord.read, spool, trained=trained or 0)
     announce(
         run,
-        resumed_from=checkpoint.iteration if checkpoint else None,
+        resumed_from=trained,
+        rollouts_kept=record.num_finished if record else None,
         total_iterations=config.trainer.iterations,
     )
     config = await with_start_policy(config, run)
-    loop = await TrainingLoop.open(config, run, checkpoint)
+    loop = await TrainingLoop.open(config, run, checkpoint, record)
     try:
         await loop.run(fresh=checkpoint is None)
     except RunStopped as stop:
@@ -78,26 +84,6 @@ async def train(config: TrainRun, run: RunContext) -> RunResult:
         await loop.close()
     device = device_name(config.trainer)
     return RunResult(state="succeeded", summary={**loop.progress.summary(), "device": device})
-
-
-def _builtin_policy(config: TrainRun, trainer: AsyncTrainer) -> TransformerPolicy:
-    """Return the sampler of the trainer's own weights."""
-    return TransformerPolicy(
-        trainer.model,
-        trainer.chat,
-        max_batch=config.policy.max_batch,
-        low=product_type(config.trainer.precision),
-    )
-
-
-class Saved(Protocol):
-    """Component whose state is stored in checkpoints, as JSON."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the current state."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state."""
 
 
 class TrainingLoop:
@@ -114,6 +100,7 @@ class TrainingLoop:
         rows: Sequence[TaskRow],
         heldout: Sequence[TaskRow],
         cursor: Mapping[str, Any] | None,
+        record: TrainingRecord | None,
     ) -> None:
         self._config = config
         self._run = run
@@ -123,17 +110,19 @@ class TrainingLoop:
         self._cursor = TaskCursor(rows, per_iteration=config.trainer.tasks_per_iteration, seed=config.seed)
         self._alarms = Alarms(run)
         self.progress = TrainProgress()
+        self.policy = policy
+        scheduler = build_scheduler(config, run, environments, self.policy)
+        self._source = open_source(config, run, scheduler, self._cursor, record)
         if cursor is not None:
             for name, part in self._saved_parts().items():
                 part.load_state_dict(cursor[name])
+        self._source.follow_record()
         self._writer = CheckpointWriter(
             run.run_dir, keep=config.trainer.keep_checkpoints, keep_best=config.trainer.keep_best
         )
         self._heldout_rate: float | None = None
         self._saving_s = 0.0
         """Time that the checkpoint before this iteration held it up, seconds."""
-        self.policy = policy
-        self._scheduler = build_scheduler(config, run, environments, self.policy)
         self._evaluator = build_scheduler(
             config, run, environments, self.policy, evaluation=config.evaluation
         )
@@ -145,6 +134,7 @@ class TrainingLoop:
         config: TrainRun,
         run: RunContext,
         checkpoint: Checkpoint | None,
+        record: TrainingRecord | None,
     ) -> TrainingLoop:
         """Open everything an attempt needs; the model first, so that an unusable one starts no sandbox.
 
@@ -152,6 +142,7 @@ class TrainingLoop:
             config: the run's configuration.
             run: this attempt.
             checkpoint: the checkpoint to resume from; None starts from the configured policy.
+            record: what earlier attempts collected; None with schedule ``sync``.
         """
         async with AsyncExitStack() as opened:
             policy: TrainablePolicy | None = None
@@ -168,8 +159,18 @@ class TrainingLoop:
             opened.push_async_callback(trainer.close)
             environments = await open_environments(config, run)
             cursor = checkpoint.cursor if checkpoint else None
-            policy = policy or _builtin_policy(config, trainer)
-            loop = cls(config, run, environments, trainer, policy, rows=rows, heldout=heldout, cursor=cursor)
+            policy = policy or open_trained_policy(config, trainer)
+            loop = cls(
+                config,
+                run,
+                environments,
+                trainer,
+                policy,
+                rows=rows,
+                heldout=heldout,
+                cursor=cursor,
+                record=record,
+            )
             await run.interruptible(policy.publish(loop.progress.policy_version, trainer))
             # The previous attempt may have been killed between the checkpoint and its event.
             await loop._announce_checkpoint(checkpoint)
@@ -183,7 +184,7 @@ class TrainingLoop:
             await self._evaluate()
             await self._save_checkpoint()
         while self.progress.iteration < self._config.trainer.iterations:
-            await self._run.safe_point()
+            await self._safe_point()
             started = time.monotonic()
             with self._run.probe.phase("rollout"):
                 collection = await self._collect()
@@ -208,6 +209,7 @@ class TrainingLoop:
     async def close(self) -> None:
         """Stop background work; a checkpoint being written is finished and announced."""
         await self._prefetch.close()
+        await self._source.close()
         await self.policy.close()
         await asyncio.to_thread(self._writer.close)
         await self._trainer.close()
@@ -220,31 +222,28 @@ class TrainingLoop:
             self._trainer.update(collection.trained, temperature=temperature)
         )
 
-    async def _collect(self) -> Collection:
-        iteration = self.progress.iteration
-        rows = self._cursor.take()
-        self._run.sink.emit(
-            IterationStarted,
-            iteration=iteration,
-            policy_version=self.progress.policy_version,
-            task_ids=[row.task.id for row in rows],
-        )
-        if self._config.algorithm.dynamic_sampling:
-            return await collect_informative(rows, self._cursor, self._sample, self._config.algorithm)
-        return Collection(trained=await self._sample(rows))
+    async def _safe_point(self) -> None:
+        """Pause if asked to, with nothing in flight."""
+        if self._run.control.desired() == "pause":
+            await self._source.drain()
+        await self._run.safe_point()
 
-    async def _sample(self, rows: Sequence[TaskRow]) -> list[Group]:
-        size, iteration = self._config.rollout.group_size, self.progress.iteration
-        requests = [GroupRequest(row=row, iteration=iteration, phase=TRAIN_PHASE, size=size) for row in rows]
-        return await collect_groups(self._run, self._scheduler, requests)
+    async def _collect(self) -> Collection:
+        iteration, version = self.progress.iteration, self.progress.policy_version
+        task_ids = self._source.tasks(iteration)
+        self._run.sink.emit(IterationStarted, iteration=iteration, policy_version=version, task_ids=task_ids)
+        return await self._source.collect(iteration, policy_version=version)
 
     async def _publish(self, result: UpdateResult) -> dict[str, float]:
         """Let the policy sample the changed weights, under a new version if they did change."""
-        if not result.optimizer_steps:
-            return {}
-        self.progress.policy_version += 1
-        publication = self.policy.publish(self.progress.policy_version, self._trainer)
-        return await self._run.interruptible(publication)
+        metrics: dict[str, float] = {}
+        if result.optimizer_steps:
+            self.progress.policy_version += 1
+            publication = self.policy.publish(self.progress.policy_version, self._trainer)
+            with self._source.new_weights():
+                metrics = await self._run.interruptible(publication)
+        self._source.updated()
+        return metrics
 
     def _report(
         self, collection: Collection, result: UpdateResult, measured: Mapping[str, float], held: LoopReport
@@ -267,6 +266,8 @@ class TrainingLoop:
         if algorithm.dynamic_sampling:
             metrics |= collection.metrics()
         metrics |= {**measured, **held.metrics}
+        trained_version = self.progress.policy_version - bool(result.optimizer_steps)
+        metrics |= self._source.metrics(groups, version=trained_version)
         metrics["time/checkpoint"] += self._saving_s
         self._alarms.after_iteration(iteration, groups, metrics)
         self._alarms.loop_held(iteration, held)
@@ -341,4 +342,5 @@ class TrainingLoop:
         )
 
     def _saved_parts(self) -> dict[str, Saved]:
-        return {"progress": self.progress, "tasks": self._cursor, "alarms": self._alarms}
+        own: dict[str, Saved] = {"progress": self.progress, "tasks": self._cursor, "alarms": self._alarms}
+        return own | dict(self._source.saved)

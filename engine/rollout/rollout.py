@@ -6,7 +6,6 @@ import asyncio
 import time
 import traceback
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import structlog
 
@@ -18,6 +17,7 @@ from engine.errors import PatchError, RunEndingError, SandboxError
 from engine.grading.submission.tampering import find_tampering
 from engine.inference.base import Policy, SamplingParams
 from engine.rollout.observer import GuardedObserver, ObserverFailedError
+from engine.rollout.places import Slots, open_gate
 from engine.rollout.seeds import environment_seed, step_seed
 from engine.rollout.stopwatch import Stopwatch
 from engine.sandbox.failures import Decision, decide, kind_of, own_doing
@@ -40,32 +40,6 @@ _PATCH_DEADLINE_S = 60.0
 _RETRY_PAUSE_S = 0.1
 
 
-class Slots(asyncio.Semaphore):
-    """Semaphore of acting rollouts, which counts them and those that are graded.
-
-    Args:
-        limit: maximum number of rollouts that act at once.
-    """
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
-        self.acting = 0
-        """Rollouts that hold a slot."""
-        self.grading = 0
-        """Rollouts that are being graded."""
-
-    async def acquire(self) -> Literal[True]:
-        """Take a slot, waiting for one."""
-        await super().acquire()
-        self.acting += 1
-        return True
-
-    def release(self) -> None:
-        """Give a slot back."""
-        self.acting -= 1
-        super().release()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutParts:
     """Parts shared by all rollouts of a scheduler."""
@@ -80,9 +54,11 @@ class RolloutParts:
     slots: Slots
     retry_temperatures: tuple[float, ...] = ()
     """Sampling temperatures of repetitions while the model does not submit."""
+    gate: asyncio.Event = field(default_factory=open_gate)
+    """Clear while attempts have to wait."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Rollout:
     """A rollout; ``run`` returns its trajectory after any failure that does not end the run."""
 
@@ -110,6 +86,8 @@ class Rollout:
     """US dollars of all attempts so far; None where no price is known."""
     _seconds: dict[str, float] = field(init=False, default_factory=dict)
     _began: float = field(init=False, default=0.0)
+    _interruption: asyncio.Timeout | None = field(init=False, default=None)
+    """Set while an attempt can be interrupted."""
 
     def __post_init__(self) -> None:
         self._sampling = self.parts.sampling
@@ -126,7 +104,7 @@ class Rollout:
             grade = await self._run()
         except (asyncio.CancelledError, RunEndingError) as ending:
             if self._announced:
-                reason = str(ending) if isinstance(ending, RunEndingError) else "the run was stopped"
+                reason = str(ending) or "the run was stopped"
                 self._outcome = replace(self._outcome, termination=TerminationReason.CANCELLED, error=reason)
                 await self.parts.observer.trajectory_finished(self._trajectory(None))
             raise
@@ -188,7 +166,7 @@ class Rollout:
         """Try fresh environments until infrastructure does not fail or ``decide`` ends the attempts."""
         while True:
             self._attempts += 1
-            await self._attempt()
+            await self._attempt_undisturbed()
             if self._outcome.termination is not TerminationReason.ENV_ERROR:
                 return
             self._failures.append(self._outcome.failure or "infrastructure")
@@ -198,6 +176,25 @@ class Rollout:
             if decision is not Decision.RETRY:
                 return
             await asyncio.sleep(_RETRY_PAUSE_S * 2 ** len(self._failures))
+
+    def begin_anew(self) -> None:
+        """Interrupt an attempt in progress; the next one waits for the gate."""
+        if self._interruption is not None:
+            self._interruption.reschedule(asyncio.get_running_loop().time())
+
+    async def _attempt_undisturbed(self) -> None:
+        """Attempt, and from the start again whenever ``begin_anew`` interrupts."""
+        while True:
+            await self.parts.gate.wait()
+            try:
+                async with asyncio.timeout(None) as self._interruption:
+                    try:
+                        return await self._attempt()
+                    finally:
+                        interruption, self._interruption = self._interruption, None
+            except TimeoutError:
+                if not interruption.expired():
+                    raise
 
     def _count_against_the_agent(self) -> None:
         """Attribute the failure to the agent: its commands exhausted a fresh sandbox as well."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from engine.agent.prompts import Prompt, load_prompt
@@ -17,7 +18,8 @@ from engine.environments.base import EnvironmentFactory
 from engine.errors import ConfigError, ModelError
 from engine.inference.base import Policy, SamplingParams, TokenPolicy
 from engine.rollout.observer import GuardedObserver, ObserverFailedError, RolloutObserver
-from engine.rollout.rollout import Rollout, RolloutParts, Slots
+from engine.rollout.places import Slots
+from engine.rollout.rollout import Rollout, RolloutParts
 from engine.types import Group, RolloutKey, TaskRow, Trajectory
 
 
@@ -93,6 +95,8 @@ class RolloutScheduler:
         )
         self._max_tasks = 2 * rollout.max_concurrent
         """Maximum number of rollouts in memory: as many that wait for their grades as act."""
+        self._room = asyncio.Semaphore(self._max_tasks)
+        self._live: set[Rollout] = set()
 
     @property
     def acting(self) -> int:
@@ -131,6 +135,39 @@ class RolloutScheduler:
             failures = group.exceptions
         for error in failures:
             raise (error.__cause__ or error) if isinstance(error, ObserverFailedError) else error
+
+    async def roll_out(self, request: RolloutRequest) -> Trajectory:
+        """Roll out and grade one request as soon as there is room.
+
+        Raises:
+            asyncio.CancelledError: after its environment was closed and its end recorded.
+            Exception: raised by the observer, or a ``RunEndingError``.
+        """
+        rollout = Rollout(parts=self._parts, key=request.key, row=request.row)
+        try:
+            async with self._room:
+                self._live.add(rollout)
+                return await rollout.run()
+        except ObserverFailedError as error:
+            raise (error.__cause__ or error) from None
+        finally:
+            self._live.discard(rollout)
+
+    async def wait_for_room(self) -> None:
+        """Wait until a rollout could begin at once: every earlier request has a place, and one is free."""
+        async with self._room, self._parts.slots:
+            pass
+
+    @contextmanager
+    def begun_anew(self) -> Iterator[None]:
+        """Interrupt all rollouts whose agents act; they begin anew after the body."""
+        self._parts.gate.clear()
+        for rollout in self._live:
+            rollout.begin_anew()
+        try:
+            yield
+        finally:
+            self._parts.gate.set()
 
     async def collect(self, requests: Sequence[GroupRequest]) -> list[Group]:
         """Roll out and grade every requested group, in the order of the requests. Raises as ``run``."""

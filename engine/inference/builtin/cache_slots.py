@@ -28,8 +28,6 @@ class _Row:
     fed: int = 0
     used: int = 0
     """Tick of the last activity: the least recently used parked row is evicted first."""
-    keep: bool = True
-    """False once the weights changed; the row is then emptied when parked."""
 
 
 class CacheSlots(Generic[Owner]):
@@ -58,7 +56,7 @@ class CacheSlots(Generic[Owner]):
             self._empty(found)
         self._swap(found, place)
         row = self._rows[place]
-        row.ids, row.fed, row.keep = prompt, min(row.fed, len(prompt) - 1), True
+        row.ids, row.fed = prompt, min(row.fed, len(prompt) - 1)
         self._borrow(place)
         self.active.append(owner)
 
@@ -74,16 +72,13 @@ class CacheSlots(Generic[Owner]):
         self.active.pop()
         self._tick += 1
         self._rows[last].used = self._tick
-        if not self._rows[last].keep:
-            self._empty(last)
 
     def forget(self) -> None:
-        """Empty the parked rows; active ones are emptied when they end."""
+        """Empty all rows; the next feed computes all tokens of the active ones again."""
         for place, row in enumerate(self._rows):
-            if place < len(self.active):
-                row.keep = False
-            else:
-                self._empty(place)
+            ids = row.ids if place < len(self.active) else []
+            self._empty(place)
+            self._rows[place].ids = ids
 
     def clear(self) -> list[Owner]:
         """Empty everything and return the owners that were active."""
@@ -97,7 +92,7 @@ class CacheSlots(Generic[Owner]):
         return self._feed(len(self.active) - len(owners))
 
     def feed_last(self) -> Tensor:
-        """Feed the last sampled token of every active sequence; return next-token logits [n, V]."""
+        """Feed the unfed tokens of every active sequence, the last sampled one; return logits [n, V]."""
         return self._feed(0)
 
     def _feed(self, first: int) -> Tensor:
@@ -125,7 +120,7 @@ class CacheSlots(Generic[Owner]):
         donor, shared = place, row.fed
         for index, other in enumerate(self._rows):
             reach = min(other.fed, len(row.ids) - 1)
-            if index != place and other.keep and reach > shared and other.ids[:shared] == row.ids[:shared]:
+            if index != place and reach > shared and other.ids[:shared] == row.ids[:shared]:
                 length = _common_length(other.ids, row.ids, shared, reach)
                 if length > shared:
                     donor, shared = index, length

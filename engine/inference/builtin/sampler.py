@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from engine.inference.builtin.caches import open_cache
 from engine.inference.builtin.sampling import sample
 from engine.models.base import LanguageModel
 from engine.models.chat.base import Chat
+from engine.threads import in_thread
 
 _GATHER_S = 0.002
 
@@ -61,12 +63,15 @@ class TransformerPolicy(TrainablePolicy):
     """Samples a language model for many rollouts at once.
 
     Args:
-        model: on any device; weights may change in place between generations, then call ``set_version``.
+        model: on any device; without ``trained``, its weights may change in place between generations, then
+            call ``set_version``.
         chat: the model's conversations.
         version: policy version recorded with every token.
         max_batch: maximum number of sequences sampled at once; others are queued.
         low: half precision of a published model's matrix products, the trainer's; None: the weights' own.
         name: display name.
+        trained: model in training, of which ``model`` is a copy that takes over its weights with each
+            publication; it may be trained while this samples.
     """
 
     def __init__(
@@ -78,12 +83,14 @@ class TransformerPolicy(TrainablePolicy):
         max_batch: int = 64,
         low: torch.dtype | None = None,
         name: str = "transformer",
+        trained: LanguageModel | None = None,
     ) -> None:
         self.name = name
         self.chat = chat
         self.max_context: int | None = model.max_context
         self.version = version
         self._model = model
+        self._trained = trained
         self._max_batch = max_batch
         self._cache = open_cache(model, max_batch, low=low)
         self._slots: CacheSlots[_Sequence] = CacheSlots(self._cache, max_batch)
@@ -91,6 +98,10 @@ class TransformerPolicy(TrainablePolicy):
         self._wake = threading.Condition()
         self._closing = False
         self._drop_caches = False
+        self._is_stepping = False
+        self._is_published = False
+        """True while the sampler has to wait for new weights."""
+        self._busy_seconds = 0.0
         self._thread: threading.Thread | None = None
 
     @property
@@ -99,10 +110,11 @@ class TransformerPolicy(TrainablePolicy):
         return self._cache.is_invariant
 
     async def take_metrics(self) -> dict[str, float]:
-        """Return ``sampling/batch_invariant``; nothing before any request."""
+        """Return ``sampling/batch_invariant`` and ``time/engine_busy``; nothing before any request."""
         if self.is_batch_invariant is None:
             return {}
-        return {"sampling/batch_invariant": float(self.is_batch_invariant)}
+        busy, self._busy_seconds = self._busy_seconds, 0.0
+        return {"sampling/batch_invariant": float(self.is_batch_invariant), "time/engine_busy": busy}
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Sample a completion.
@@ -127,12 +139,19 @@ class TransformerPolicy(TrainablePolicy):
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="sampler", daemon=True)
                 self._thread.start()
-            self._wake.notify()
+            self._wake.notify_all()
         return await sequence.future
 
     async def publish(self, version: int, weights: WeightSource) -> dict[str, float]:  # noqa: ARG002
-        """Sample the changed weights under a new version; they are the trainer's own, so nothing is sent."""
-        self.set_version(version)
+        """Sample the changed weights under a new version.
+
+        Without a copy they are the trainer's own, so nothing is sent. With one, sequences in progress go on
+        with the new weights after the current token, their keys and values computed anew.
+        """
+        if self._trained is None:
+            self.set_version(version)
+        else:
+            await in_thread(partial(self._take_over, self._trained, version))
         return {}
 
     def set_version(self, version: int) -> None:
@@ -141,23 +160,39 @@ class TransformerPolicy(TrainablePolicy):
             self.version = version
             self._drop_caches = True
 
+    @torch.no_grad()
+    def _take_over(self, trained: LanguageModel, version: int) -> None:
+        """Copy the trained weights between two steps of the sampler."""
+        with self._wake:
+            self._is_published = True
+            self._wake.wait_for(lambda: not self._is_stepping)
+            for own, theirs in zip(self._model.parameters(), trained.parameters(), strict=True):
+                own.copy_(theirs)
+            self.version, self._drop_caches, self._is_published = version, True, False
+            self._wake.notify_all()
+
     async def close(self) -> None:
         """Stop the worker thread; waiting requests fail with ModelError."""
         with self._wake:
             self._closing = True
             thread, self._thread = self._thread, None
-            self._wake.notify()
+            self._wake.notify_all()
         if thread is not None:
             await asyncio.to_thread(thread.join)
 
     def _serve(self) -> None:
         while self._await_work():
+            began = time.monotonic()
             try:
                 self._admit()
                 self._step()
             except Exception as error:  # a broken forward must reach every caller, not kill the thread
                 for sequence in self._slots.clear():
                     sequence.fail(ModelError(f"sampling failed: {type(error).__name__}: {error}"))
+            self._busy_seconds += time.monotonic() - began
+            with self._wake:
+                self._is_stepping = False
+                self._wake.notify_all()
         for sequence in (*self._slots.clear(), *self._waiting):
             sequence.fail(ModelError("the policy was closed while sampling"))
         self._waiting.clear()
@@ -170,10 +205,12 @@ class TransformerPolicy(TrainablePolicy):
                 idle = True
             else:
                 idle = False
-            closing = self._closing
-        if idle and not closing:
+        if idle and not self._closing:
             time.sleep(_GATHER_S)  # siblings' requests arrive together: one prefill serves them all
-        return not closing
+        with self._wake:
+            self._wake.wait_for(lambda: self._closing or not self._is_published)
+            self._is_stepping = not self._closing
+            return self._is_stepping
 
     def _admit(self) -> None:
         """Assign rows to waiting requests and feed their prompts' new tokens (one batched forward)."""

@@ -154,6 +154,7 @@ class Monitor:
             "engine/prefix_hit_rate": (after.prefix_hits - before.prefix_hits) / max(queries, 1),
             "engine/tokens_per_s": sums.tokens / sums.busy_s if sums.busy_s else 0.0,
             "engine/restarts": float(after.restarts - before.restarts),
+            "time/engine_busy": sums.busy_s,
         }
 
     # --- background --------------------------------------------------------------------------------

@@ -55,6 +55,11 @@ class TaskCursor:
             had.add(task_id)
         return [self._rows[task_id] for task_id in taken]
 
+    def row(self, task_id: str) -> TaskRow:
+        """Return a task of the split. Raises ConfigError when the split changed since."""
+        self._check(task_id)
+        return self._rows[task_id]
+
     def peek(self) -> list[TaskRow]:
         """Return the tasks that ``take`` would return, without moving the position."""
         state = self.state_dict()
@@ -68,11 +73,14 @@ class TaskCursor:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved position. Raises ConfigError when the split changed since."""
-        gone = [task_id for task_id in state["remaining"] if task_id not in self._rows]
-        if gone:
-            raise ConfigError(f"task {gone[0]} of the checkpoint is no longer in the dataset's split")
+        for task_id in state["remaining"]:
+            self._check(task_id)
         self._passes = int(state["passes"])
         self._remaining = list(state["remaining"])
+
+    def _check(self, task_id: str) -> None:
+        if task_id not in self._rows:
+            raise ConfigError(f"task {task_id} of the checkpoint is no longer in the dataset's split")
 
     def _next_pass(self) -> list[str]:
         order = list(self._rows)

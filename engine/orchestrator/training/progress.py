@@ -5,12 +5,22 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from engine.evaluation.metrics import EvaluationSummary
 from engine.orchestrator.setup import peak_memory_mb
 
 HELDOUT, TRAIN = "heldout", "train"
+
+
+class Saved(Protocol):
+    """Component whose state is stored in checkpoints, as JSON."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the current state."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,0 +1,39 @@
+"""Places of acting rollouts, and the gate that holds their attempts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+
+class Slots(asyncio.Semaphore):
+    """Semaphore of acting rollouts, which counts them and those that are graded.
+
+    Args:
+        limit: maximum number of rollouts that act at once.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.acting = 0
+        """Rollouts that hold a slot."""
+        self.grading = 0
+        """Rollouts that are being graded."""
+
+    async def acquire(self) -> Literal[True]:
+        """Take a slot, waiting for one."""
+        await super().acquire()
+        self.acting += 1
+        return True
+
+    def release(self) -> None:
+        """Give a slot back."""
+        self.acting -= 1
+        super().release()
+
+
+def open_gate() -> asyncio.Event:
+    """Return an event that is set."""
+    gate = asyncio.Event()
+    gate.set()
+    return gate
