@@ -20,8 +20,10 @@ weights before the update, and with k = π_old/μ, bounds a and b, and no gradie
     icepop          c = k where a ≤ k ≤ b, else 0        (IcePop: Ling team 2025, arXiv:2510.18855)
     sequence_mask   c = 1 where a ≤ exp(mean_t log k) ≤ b over the trajectory, else 0
 
-The mean over a trajectory is geometric: a product over 10⁴ tokens leaves any band. KL is estimated from the
-sampled tokens (Schulman 2020, joschu.net/blog/kl-approx), with d = log π_ref − log π:
+Without bounds (a = 0, b = ∞) token_tis is the decoupled PPO of asynchronous training, with π_old as its
+proximal policy (AReaL: Fu et al. 2025, arXiv:2505.24298, eq. 5). The mean over a trajectory is geometric: a
+product over 10⁴ tokens leaves any band. KL is estimated from the sampled tokens (Schulman 2020,
+joschu.net/blog/kl-approx), with d = log π_ref − log π:
 
     k1 = − d      k2 = d² / 2      k3 = exp(d) − d − 1
 

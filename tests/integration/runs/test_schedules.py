@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -15,7 +14,7 @@ import pytest
 from engine.config.run import TrainRun
 from engine.config.training import ScheduleConfig
 from tests.integration import toy_yard
-from tests.integration.runs.test_orchestrator import assert_same_state, of_type, sandboxes, weights
+from tests.integration.runs.test_orchestrator import of_type, sandboxes, weights
 from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
 
 ITERATIONS = 4
@@ -133,6 +132,8 @@ def test_killed_at_any_point_nothing_is_lost_or_made_twice(home: Path, after: in
     }
     assert not finished & again, "finished rollouts were kept"
     assert sandboxes(home) == []
+    if after != 40:  # repeating a run once is enough
+        return
     copied = make_run_dir(home, f"{name}-again", config, epoch=3)
     shutil.copy(run_dir / "events.jsonl", copied / "events.jsonl")
     finish(copied)

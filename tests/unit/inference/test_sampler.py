@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 from collections import Counter
 from typing import Any
@@ -245,3 +246,37 @@ def test_equally_likely_tokens_are_cut_to_exactly_k() -> None:
     assert sample(torch.zeros(1, 6), [SamplingParams(top_k=2)], [0.99]).logprobs == [
         pytest.approx(math.log(1 / 2))
     ]
+
+
+async def test_a_publication_in_mid_sequence_takes_effect_at_the_next_token() -> None:
+    """Each token's log-probability is of the weights of its version, over the whole prefix."""
+    first, trained = model(), model()
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    policy = TransformerPolicy(copy.deepcopy(first), ChatML(tokenizer()), max_batch=4, trained=trained)
+    prompts = [prompt(20 + i, i) for i in range(3)]
+    running = [
+        asyncio.create_task(policy.generate(request(ids, seed=i, max_tokens=150)))
+        for i, ids in enumerate(prompts)
+    ]
+    await asyncio.sleep(0.05)
+    await policy.publish(1, StubWeights())
+    generations = await asyncio.gather(*running)
+    await policy.close()
+    assert any(len(set(one.versions)) == 2 for one in generations), "nothing was in flight"
+    for ids, one in zip(prompts, generations, strict=True):
+        assert list(one.versions) == sorted(one.versions)
+        known = {0: recomputed(first, ids, one), 1: recomputed(trained, ids, one)}
+        for place, version in enumerate(one.versions):
+            assert one.logprobs[place] == pytest.approx(known[version][place], abs=1e-5)
+
+
+class StubWeights:
+    """A source of weights that a sampler beside the trainer never asks."""
+
+    async def send_weights(self, consumer: Any) -> Any:
+        raise AssertionError
+
+    async def logprobs(self, ids: Any) -> list[float]:
+        raise AssertionError
