@@ -9,7 +9,7 @@ import pytest
 from engine.types import TaskRow
 from tests.builders.dataset_builders import toolchain_or_skip
 from tests.integration.adversary.frame import toy_row
-from tests.integration.adversary.git import build_images
+from tests.integration.adversary.surroundings.git import build_images
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -44,12 +44,30 @@ from tests.builders.dataset_builders import (
     write_toy,
 )
 
-FAMILIES = (
-    "honest", "output", "exits", "files", "reports", "runner", "theft", "patches", "helpers",
-    "changes", "resources", "git", "recognition", "parsers", "leniency", "chance", "unittests",
-    "verifiers", "programs", "helped", "scripts",
-)  # fmt: skip
-"""Modules of this package that hold a ``FAMILY``."""
+FAMILIES = {
+    "honest": "honest",
+    "output": "outcomes.output",
+    "exits": "outcomes.exits",
+    "files": "surroundings.files",
+    "reports": "outcomes.reports",
+    "runner": "outcomes.runner",
+    "theft": "surroundings.theft",
+    "patches": "surroundings.patches",
+    "helpers": "outcomes.helpers",
+    "changes": "surroundings.changes",
+    "resources": "surroundings.resources",
+    "git": "surroundings.git",
+    "recognition": "surroundings.recognition",
+    "parsers": "outcomes.parsers",
+    "leniency": "surroundings.leniency",
+    "chance": "outcomes.chance",
+    "unittests": "outcomes.unittests",
+    "verifiers": "outcomes.verifiers",
+    "programs": "outcomes.programs",
+    "helped": "outcomes.helped",
+    "scripts": "outcomes.scripts",
+}
+"""Modules of this package that hold a ``FAMILY``, by its name."""
 
 STILL_BROKEN = NUMBERS.replace(*BROKEN)
 PYTEST = (
@@ -158,8 +176,8 @@ class Submission:
 
 def submissions() -> Iterator[tuple[str, Submission]]:
     """Yield every submission with the name of its family."""
-    for family in FAMILIES:
-        module = importlib.import_module(f"tests.integration.adversary.{family}")
+    for family, place in FAMILIES.items():
+        module = importlib.import_module(f"tests.integration.adversary.{place}")
         for submission in module.FAMILY:
             yield family, submission
 

@@ -13,11 +13,11 @@ from engine.datasets.testing.toolchain import MOUNT
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, new_file, patched
 from tests.integration.adversary.frame import PASSED, PYTEST, STILL_BROKEN, TAMPERED, Layer, Submission, code
-from tests.integration.adversary.programs import honest as honest_before_programs
-from tests.integration.adversary.scripts import honest as honest_before_scripts
+from tests.integration.adversary.outcomes.programs import honest as honest_before_programs
+from tests.integration.adversary.outcomes.scripts import honest as honest_before_scripts
+from tests.integration.adversary.outcomes.unittests import with_unittest
+from tests.integration.adversary.outcomes.verifiers import honest as honest_before_verifiers
 from tests.integration.adversary.several import with_ignored_test, with_plain_script, with_several_tests
-from tests.integration.adversary.unittests import with_unittest
-from tests.integration.adversary.verifiers import honest as honest_before_verifiers
 
 FAILED = frozenset({Verdict.FAILED})
 _TESTS = "tests/test_numbers.py"

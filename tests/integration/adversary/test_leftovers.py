@@ -10,7 +10,7 @@ import pytest
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow, Verdict
 from tests.builders.own_box_builders import REWARD, environments, graded_after, state_task
-from tests.integration.adversary.exits import EXIT_0
+from tests.integration.adversary.outcomes.exits import EXIT_0
 
 _FORGE = "mkdir -p /tmp/verifier; echo 1 > /tmp/verifier/reward.txt; echo 1 > /tmp/verifier/reward.json"
 _LIE = (

@@ -19,9 +19,7 @@ AT_ONCE = ""
 """Mark of what ends a script badly by itself."""
 EXIT_CODE = "process.exitCode"
 _MAX_DEPTH = 4
-_NAMES = frozenset({
-    "identifier", "shorthand_property_identifier", "shorthand_property_identifier_pattern",
-})  # fmt: skip
+_NAMES = frozenset(("identifier", "shorthand_property_identifier", "shorthand_property_identifier_pattern"))
 _READ_OF_LIST = frozenset({"push", "length", "join", "map", "forEach", "slice", "entries"})
 _FAILING = {"0": frozenset({"++", "+="}), "false": frozenset({"true"}), "true": frozenset({"false"})}
 """First value of a variable → operators or values by which it keeps a failure."""

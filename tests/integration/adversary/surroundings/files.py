@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from engine.patches.diff import diff_texts
 from tests.builders.dataset_builders import TEST_NUMBERS, new_file
-from tests.integration.adversary.exits import EXIT_0
 from tests.integration.adversary.frame import SIGNED, Layer, Submission
+from tests.integration.adversary.outcomes.exits import EXIT_0
 
 _SKIP_ALL = (
     "import pytest\ndef pytest_collection_modifyitems(items):\n    for i in items: i.add_marker('skip')\n"

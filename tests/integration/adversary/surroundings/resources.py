@@ -7,7 +7,7 @@ from dataclasses import replace
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import new_file
 from tests.integration.adversary.frame import SIGNED, STOPPED, Layer, Submission, code
-from tests.integration.adversary.output import FORGED
+from tests.integration.adversary.outcomes.output import FORGED
 
 _LOG = ("log",)
 _FILL = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.integration.adversary.frame import IDS, STOPPED, TAMPERED, Layer, Submission, code
-from tests.integration.adversary.output import FORGED
+from tests.integration.adversary.outcomes.output import FORGED
 
 _TELL = f"""
 import sys

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.integration.adversary.frame import EVERY, IDS, SIGNED, TAMPERED, Layer, Submission, code
-from tests.integration.adversary.output import FORGED
+from tests.integration.adversary.outcomes.output import FORGED
 
 _EVERY_PLUGIN = """
 import gc

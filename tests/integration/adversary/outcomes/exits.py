@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.integration.adversary.frame import EVERY, Layer, Submission, code
-from tests.integration.adversary.output import FORGED
+from tests.integration.adversary.outcomes.output import FORGED
 from tests.integration.adversary.several import with_ignored_test
 
 EXIT_0 = "import os\nos._exit(0)\n"

@@ -1,0 +1,1 @@
+"""Families that bend outcomes: of tests, runners, reports, verifiers and what they print."""
