@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.datasets.testing.testrun import run_tests
 from engine.grading.evidence import Evidence
 from engine.grading.running.guarded_files import GuardedFiles
-from engine.grading.running.placement import place_files
+from engine.grading.running.placement import place_files, remove_bytecode
 from engine.grading.running.request import RunRequest
 from engine.sandbox.base import Sandbox
 
@@ -17,6 +17,7 @@ async def run_driver(box: Sandbox, request: RunRequest) -> Evidence:
         SandboxError: the sandbox failed; failures of the tests are evidence.
     """
     answer, overlay = request.answer, request.overlay
+    await remove_bytecode(box, overlay)
     await place_files(box, overlay)
     guarded = await GuardedFiles.hashed(box, answer, overlay=overlay)
     run = await run_tests(box, answer.test_command, timeout_s=request.timeout_s, changed=request.changed)

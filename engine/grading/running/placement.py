@@ -18,6 +18,7 @@ from engine.sandbox.base import Sandbox
 
 _HEREDOC = re.compile(r"(?<!<)<<-?[ \t]*['\"\\]?(\w+)")
 _APPLIES = re.compile(r"^(?:if\s+!?\s*)?(?:git\s+(?:-\S+\s+\S+\s+)*apply|patch)\b")
+_REMOVE_S = 60.0
 _NOT_PLAIN = re.compile(r'[^a-zA-Z0-9 "#%()*+,\-./:;@\[\]_|~]')
 
 
@@ -54,6 +55,27 @@ async def place_files(box: Sandbox, files: Mapping[str, bytes]) -> None:
             await box.write_file(place, content)
         except OSError as error:
             raise PlacementError(place, error.strerror or str(error)) from error
+
+
+async def remove_bytecode(box: Sandbox, files: Iterable[str]) -> None:
+    """Remove what Python compiled of test files that are to be replaced: it holds their earlier text.
+
+    Args:
+        files: paths, relative to the workdir or absolute.
+
+    Raises:
+        SandboxError: the sandbox failed.
+    """
+    places = (
+        posixpath.split(posixpath.join(box.spec.workdir, path)) for path in files if path.endswith(".py")
+    )
+    compiled = [
+        f"{shlex.quote(folder)}/{cache}{shlex.quote(name.removesuffix('.py'))}{ending}"
+        for folder, name in places
+        for cache, ending in (("__pycache__/", ".*.pyc"), ("", ".pyc"))
+    ]
+    if compiled:
+        await box.exec(["/bin/sh", "-c", f"rm -f -- {' '.join(compiled)}"], timeout_s=_REMOVE_S, cwd="/")
 
 
 def placing_command(workdir: str, files: Mapping[str, bytes]) -> str:

@@ -29,7 +29,7 @@ from engine.grading.evidence import Evidence
 from engine.grading.running.guarded_files import GuardedFiles
 from engine.grading.running.marked_logs import read_log
 from engine.grading.running.nonces import Nonces
-from engine.grading.running.placement import place_files, placed_in, placing_command
+from engine.grading.running.placement import place_files, placed_in, placing_command, remove_bytecode
 from engine.grading.running.pytest_commands import SCRIPT, SCRIPT_BYTES, runs_pytest
 from engine.grading.running.reports import read_reports
 from engine.grading.running.request import RunRequest
@@ -127,6 +127,7 @@ async def _with_overlay(box: Sandbox, answer: TaskAnswer, overlay: Mapping[str, 
     """
     if not overlay:
         return answer.test_command
+    await remove_bytecode(box, overlay)
     placing = await asyncio.to_thread(placing_command, box.spec.workdir, overlay)
     runners = [path for path in answer.test_files if _marked(answer.test_command) and path.endswith(".sh")]
     if (command := placed_in(answer.test_command, placing, runners)) is not None:

@@ -18,6 +18,7 @@ from engine.datasets.testing import testrun
 from engine.datasets.testing.toolchain import DRIVER, MOUNT, renew_toolchains
 from engine.errors import DatasetError
 from engine.grading.grader import Grader
+from engine.grading.running.placement import remove_bytecode
 from engine.patches.diff import diff_texts
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
@@ -348,6 +349,22 @@ async def test_images_made_by_an_earlier_version_get_the_test_tools_of_this_one(
     images = {path: path.stat().st_mtime_ns for path in (home / "images").glob("*/image.json")}
     renew_toolchains(home)
     assert images == {path: path.stat().st_mtime_ns for path in images}
+
+
+async def test_what_python_compiled_of_a_replaced_test_file_is_removed(home: Path, row: TaskRow) -> None:
+    spec = SandboxSpec(image=row.task.image, workdir=row.task.workdir, run_id="toy")
+    stale = [
+        "t/__pycache__/test_a b.cpython-311-pytest-9.1.0.pyc",
+        "t/__pycache__/test_a b.pypy.pyc",
+        "t/test_a b.pyc",
+    ]
+    others = ["t/__pycache__/test_a.cpython-311.pyc", "t/test_a b.py", "__pycache__/test_a b.cpython-311.pyc"]
+    async with LocalBackend(home).open(spec) as box:
+        for path in (*stale, *others):
+            await box.write_file(path, b"")
+        await remove_bytecode(box, ["t/test_a b.py", "t/data.json", "absent/test_b.py"])
+        left = await box.exec("find . -name '*test_a*' | sort", timeout_s=60)
+    assert left.stdout.decode().split("\n")[:-1] == sorted(f"./{path}" for path in others)
 
 
 async def test_a_cancelled_grading_does_not_take_its_siblings_along(home: Path, row: TaskRow) -> None:
