@@ -154,6 +154,8 @@ def _writes_no_reward(root: Node, program: Node) -> bool:
             continue
         statement = enclosing(node, "redirected_statement", "command")
         command = without_redirects(statement) if statement is not None else None
+        while command is not None and command.type == "list":  # a redirect is that of its last command
+            command = without_redirects(command.children[-1])
         if command is None or command.type != "command":
             return False
         words = [plain_text(one) for one in arguments_of(command)]

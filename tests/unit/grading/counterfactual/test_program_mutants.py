@@ -332,6 +332,8 @@ def test_programs_count_whose_status_decides(script: str, decides: bool) -> None
 @pytest.mark.parametrize(
     "script",
     [
+        "python3 /tests/verify.py || echo 1 > /r/reward.txt\n",
+        "python3 /tests/verify.py && true || cp /tmp/x /r/reward.txt\n",
         "python3 /tests/verify.py\necho 1 > /r/reward.txt\n",
         'python3 /tests/verify.py\ncp /tmp/x "$REWARD"\n',
         "python3 /tests/verify.py\npython3 /tests/verify.py again\n",
@@ -339,5 +341,15 @@ def test_programs_count_whose_status_decides(script: str, decides: bool) -> None
 )
 def test_rewards_that_something_else_may_write_are_left_alone(script: str) -> None:
     assert mutants_of(REWARDS["written at the end"], script) == []
-    zero = "mkdir -p /r\necho 0 > /r/reward.txt\npython3 /tests/verify.py\ncat /r/reward.txt\n"
-    assert mutants_of(REWARDS["written at the end"], zero)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "mkdir -p /r\necho 0 > /r/reward.txt\npython3 /tests/verify.py\ncat /r/reward.txt\n",
+        "python3 /tests/verify.py || echo 0 > /r/reward.txt\n",
+        "cd /app && python3 /tests/verify.py || echo 0 > /r/reward.txt\n",
+    ],
+)
+def test_a_script_may_write_a_reward_of_zero_itself(script: str) -> None:
+    assert mutants_of(REWARDS["written at the end"], script)
