@@ -54,7 +54,7 @@ ENGINE_GPUS = {512: 6, 4096: 48}
 TRAINER_GPUS = {512: 24, 4096: 192}
 OVERBOOKING = 1.2
 """Rollouts in flight, as a multiple of those at which the engines saturate: some are at their tools."""
-TURNS_AT_ONCE = 4
+TURNS_AT_ONCE = {512: 4, 4096: 12}
 """Turns simulated as one, with their sums."""
 MODES: tuple[Literal["sync", "one_step_off", "async"], ...] = ("sync", "one_step_off", "async")
 
@@ -153,8 +153,9 @@ class StubEngine:
 class StubScheduler:
     """Rollouts with the interface of ``RolloutScheduler``; lengths depend on a rollout's key alone."""
 
-    def __init__(self, engine: StubEngine, *, concurrent: int) -> None:
+    def __init__(self, engine: StubEngine, *, concurrent: int, turns_at_once: int) -> None:
         self._engine = engine
+        self._turns_at_once = turns_at_once
         self._places = asyncio.Semaphore(concurrent)
         self.tokens = 0.0
         """Of finished conversations, prompts included."""
@@ -165,7 +166,7 @@ class StubScheduler:
         rng = random.Random(f"{request.key}")
         context = min(MAX_CONTEXT, _draw(rng, ASSUME.context_tokens, ASSUME.context_spread))
         added = max(1.0, context - ASSUME.prompt_tokens)
-        turns = max(1, round(added / ASSUME.tokens_per_step / TURNS_AT_ONCE))
+        turns = max(1, round(added / ASSUME.tokens_per_step / self._turns_at_once))
         tool_s = _draw(rng, ASSUME.tool_s * added / ASSUME.tokens_per_step, ASSUME.tool_spread) / turns
         async with self._places:
             await asyncio.sleep(ASSUME.sandbox_start_s)
@@ -209,7 +210,8 @@ async def simulate(mode: str, rollouts: int, *, warm_up: int, iterations: int) -
     """Simulate a run and measure its iterations after the first ``warm_up``."""
     loop, batch = asyncio.get_running_loop(), rollouts // SIBLINGS
     engine = StubEngine(peak=ENGINE_GPUS[rollouts] * GPU_TOKENS_PER_S)
-    scheduler = StubScheduler(engine, concurrent=round(OVERBOOKING * engine.peak / TOKENS_PER_S))
+    concurrent = round(OVERBOOKING * engine.peak / TOKENS_PER_S)
+    scheduler = StubScheduler(engine, concurrent=concurrent, turns_at_once=TURNS_AT_ONCE[rollouts])
     rows = [make_row(f"{number:016x}") for number in range(8 * batch)]
     sink = _Lags()
     feed = RolloutFeed(
@@ -244,7 +246,7 @@ async def simulate(mode: str, rollouts: int, *, warm_up: int, iterations: int) -
         "staleness_mean": sum(sink.lags) / len(sink.lags),
         "staleness_max": max(sink.lags),
         "timed_out_share": scheduler.timed_out / max(1, scheduler.finished),
-        "in_flight_max": round(OVERBOOKING * engine.peak / TOKENS_PER_S),
+        "in_flight_max": concurrent,
     }
 
 
@@ -291,7 +293,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     found = {"512": measure(512, warm_up=3, iterations=4 if quick else 12)}
     if not quick:
-        found["4096"] = measure(4096, warm_up=3, iterations=5)
+        found["4096"] = measure(4096, warm_up=2, iterations=4)
     store("schedule", {"goals": {"async_over_sync": 2.5, "engine_utilisation": 0.9}, **found}, quick=quick)
 
 

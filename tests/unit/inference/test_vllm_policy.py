@@ -273,6 +273,7 @@ async def test_metrics_and_events_of_an_iteration() -> None:
                 tokens += len((await rig.policy.generate(request)).ids)
         metrics = await rig.policy.take_metrics()
         named = {f"engine/{name}" for name in ("prefix_hit_rate", "tokens_per_s", "restarts")}
+        named.add("time/engine_busy")
         looked = {f"engine/{name}" for name in ("kv_use", "running", "waiting")}
         assert set(metrics) - looked == named
         assert metrics["engine/prefix_hit_rate"] == pytest.approx((40 + 80) / (40 + 80 + 120))
