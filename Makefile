@@ -5,6 +5,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RAY_STAMP := $(VENV)/.installed-ray
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 HEADLESS ?=
@@ -19,7 +20,7 @@ demo: $(STAMP) system ## train a small agent on real code and show it (HEADLESS=
 up: $(STAMP) system ## start the services alone
 	@$(BIN)/python manage.py up $(if $(PORT),--port $(PORT))
 
-test: $(STAMP) system-test ## every test, but in Docker some hostile submissions of each family
+test: $(STAMP) $(RAY_STAMP) system-test ## every test, but in Docker some hostile submissions of each family
 	@deploy/setup/docker.sh run $(MAKE) --no-print-directory test-here
 
 .PHONY: test-here
@@ -34,6 +35,14 @@ test-adversary: $(STAMP) system-test ## the hostile submissions that make test l
 
 test-adversary-here:
 	@$(BIN)/python -m pytest -m adversary tests/integration/adversary
+
+.PHONY: ray
+ray: $(RAY_STAMP) ## Ray, for a cluster on this machine
+
+$(RAY_STAMP): $(STAMP) requirements/ray.txt
+	@echo "Installing requirements/ray.txt …"
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements/ray.txt
+	@touch $@
 
 .PHONY: vllm
 vllm: $(VLLM_STAMP) ## vLLM for machines without GPU, in an environment of its own

@@ -39,7 +39,7 @@ from engine.events.control import Control, Heartbeat
 from engine.events.shipper import Shipper
 from engine.events.sink import EventSink
 from engine.events.spool import SpoolSink
-from engine.inference.endpoint.keys import read_secrets, take_keys
+from engine.inference.endpoint.keys import fetch_secrets, read_secrets, take_keys
 from engine.orchestrator import EXIT_FAILED, EXIT_FENCED, execute, note_failure, record
 from engine.orchestrator.context import RunContext, RunResult
 from engine.redaction import RedactingStream, know, machine_secrets, redact_record, secrets_in
@@ -113,7 +113,10 @@ def _main(options: argparse.Namespace) -> int:
                 _log_to(stream)
                 return run_attempt(run_dir, Launch.load(run_dir), console=sys.stdout)
         _log_to(sys.stderr)
-        return run_attempt(options.run_dir, Launch.load(options.run_dir))
+        launch = Launch.load(options.run_dir)
+        if options.secrets_from_server:
+            fetch_secrets(launch.endpoint("secrets"), launch.token)
+        return run_attempt(options.run_dir, launch)
     except TrainyardError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_FENCED if isinstance(error, FencedError) else EXIT_FAILED
@@ -246,6 +249,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--secrets-on-stdin",
         action="store_true",
         help="read the keys of endpoints and texts to keep out of events and logs from standard input",
+    )
+    parser.add_argument(
+        "--secrets-from-server",
+        action="store_true",
+        help="ask the web server for the keys of endpoints, with the token of the run folder",
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting of the recipe"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-import socket
+from functools import partial
+
+from django.conf import settings
 
 from engine.config.run import parse_run_config
 from engine.errors import ConfigError
@@ -13,6 +16,7 @@ from webapp.services.access import endpoints
 from webapp.services.run import attempts
 from workers import rundir
 from workers.launchers import LAUNCHERS
+from workers.launchers.base import LaunchOrder
 
 log = logging.getLogger(__name__)
 
@@ -21,19 +25,32 @@ def launch(*, run_id: int) -> bool:
     """Start a queued run's process; return False if it was claimed elsewhere or is no longer queued."""
     claim = attempts.claim_launch(run_id=run_id)
     if claim is not None:
-        start(claim)
+        start(claim, first=True)
     return claim is not None
 
 
-def start(claim: attempts.Claim, launcher: str = "local") -> None:
+def start(claim: attempts.Claim, *, first: bool = False) -> None:
     """Start the process of a claimed attempt; if that is impossible, fail the run with the reason.
 
     Nothing happens to an attempt that was replaced while it was prepared; a run that was stopped then ends.
+
+    Args:
+        claim: the attempt.
+        first: whether people wait for it, so that what is missing fails the run at once. The replacement of
+            a lost attempt waits for it instead: a cluster that restarts lacks nodes for a while.
     """
     try:
-        folder = rundir.prepare(claim)
-        used = endpoints.reveal(parse_run_config(claim.config))
-        handle = LAUNCHERS[launcher].launch(folder, used)
+        config = parse_run_config(claim.config)
+        launcher = LAUNCHERS[config.launcher.backend]
+        if first:
+            launcher.check(config.launcher)
+        order = LaunchOrder(
+            run_dir=rundir.prepare(claim),
+            name=f"trainyard-{_installation()}-run-{claim.run_id}-attempt-{claim.epoch}",
+            settings=config.launcher,
+            endpoints=endpoints.reveal(config),
+        )
+        launcher.launch(order, partial(_record, claim, order))
     except attempts.SupersededError as error:
         log.warning("%s", error)
         attempts.end_unstarted(run_id=claim.run_id, epoch=claim.epoch)
@@ -42,15 +59,18 @@ def start(claim: attempts.Claim, launcher: str = "local") -> None:
         attempts.give_up(
             run_id=claim.run_id, to=RunState.FAILED, reason=f"its process could not be started: {error}"
         )
-        return
+
+
+def _record(claim: attempts.Claim, order: LaunchOrder, host: str, handle: str) -> None:
     attempts.record_process(
-        run_id=claim.run_id,
-        epoch=claim.epoch,
-        host=socket.gethostname(),
-        handle=handle,
-        run_dir=str(folder),
+        run_id=claim.run_id, epoch=claim.epoch, host=host, handle=handle, run_dir=str(order.run_dir)
     )
-    log.info("run %d attempt %d started as %s", claim.run_id, claim.epoch, handle)
+    log.info("run %d attempt %d is %s on %s", claim.run_id, claim.epoch, handle, host)
+
+
+def _installation() -> str:
+    """Return a short name of this installation, which may share a cluster with others."""
+    return hashlib.sha256(f"installation {settings.SECRET_KEY}".encode()).hexdigest()[:8]
 
 
 def ask_to_stop(*, run_id: int) -> None:

@@ -9,7 +9,7 @@ from django.conf import settings
 from webapp.selectors.run import sandboxes as reads
 from webapp.services.ingestion import sandboxes
 from webapp.supervisor.reaping import ReapingFailedError, run_reaper
-from workers.launchers.local import PROJECT
+from workers.launchers.base import PROJECT
 
 log = logging.getLogger(__name__)
 

@@ -5,6 +5,10 @@
                                  start the next attempt from the last checkpoint
     process silent, elsewhere    the same, under a higher epoch that fences it
     process silent, here         wait while it writes its spool (the web server may be down), then kill it
+    job waits for a cluster      wait, and show it on the run's page
+    cluster does not answer      the same: nothing could be started there
+    cluster has no such job      wait for signs of life of a process that outlived the cluster's head, then
+                                 the same as for a process that is gone
     stopping for too long        kill it
     too many attempts            fail the run with the reason
 
@@ -28,7 +32,7 @@ from webapp.services.ingestion import ingest
 from webapp.services.run import attempts, states
 from workers import lifecycle, rundir
 from workers.launchers import LAUNCHERS
-from workers.launchers.base import ProcessState
+from workers.launchers.base import ProcessReport, ProcessState
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +41,11 @@ HUNG_AFTER = timedelta(minutes=5)
 """Time without heartbeat or output after which a process of this machine counts as hung."""
 CLAIM_GRACE = timedelta(seconds=15)
 """Time without a recorded process or a sign of life after which the claiming worker counts as dead."""
+MISSING_GRACE = timedelta(seconds=30)
+"""Time without a sign of life after which a job that the cluster does not have counts as lost: longer than a
+submission takes, and than a process needs to be fenced."""
+DISCONNECTED_AFTER = timedelta(days=1)
+"""Time without an answer of its cluster and without a sign of life after which a run fails."""
 
 
 class Decision(StrEnum):
@@ -86,6 +95,9 @@ def decide(
         ProcessState.DEAD: timedelta(0),
         ProcessState.UNREACHABLE: timeout.after,
         ProcessState.ALIVE: HUNG_AFTER,
+        ProcessState.PENDING: states.TIMEOUTS[RunState.QUEUED].after,
+        ProcessState.DISCONNECTED: DISCONNECTED_AFTER,
+        ProcessState.MISSING: MISSING_GRACE,
     }[process]
     return Decision.RECOVER if silent >= patience else Decision.WAIT
 
@@ -103,9 +115,12 @@ def reconcile() -> None:
 def _reconcile_run(run: Run) -> None:
     now = timezone.now()
     attempt = RunAttempt.objects.filter(run=run, epoch=run.epoch).first()
-    process = None
+    report = None
     if attempt is not None and attempt.handle:
-        process = LAUNCHERS[attempt.launcher].poll(host=attempt.host, handle=attempt.handle)
+        report = LAUNCHERS[attempt.launcher].poll(host=attempt.host, handle=attempt.handle)
+        if report.state is not ProcessState.DEAD:
+            attempts.note_condition(run_id=run.pk, epoch=attempt.epoch, condition=report.message)
+    process = report.state if report is not None else None
     decision = decide(
         state=RunState(run.state),
         process=process,
@@ -120,7 +135,7 @@ def _reconcile_run(run: Run) -> None:
         timeout = states.TIMEOUTS[RunState(run.state)]
         attempts.give_up(run_id=run.pk, to=timeout.to, reason=timeout.reason)
     elif decision is Decision.RECOVER:
-        _recover(run, attempt, process)
+        _recover(run, attempt, report)
 
 
 def _last_sign(run: Run, *, local: bool) -> datetime:
@@ -133,8 +148,9 @@ def _last_sign(run: Run, *, local: bool) -> datetime:
     return max(signs)
 
 
-def _recover(run: Run, attempt: RunAttempt | None, process: ProcessState | None) -> None:
-    if attempt is not None and process is ProcessState.ALIVE:
+def _recover(run: Run, attempt: RunAttempt | None, report: ProcessReport | None) -> None:
+    process = report.state if report is not None else None
+    if attempt is not None and process in (ProcessState.ALIVE, ProcessState.PENDING):
         _kill(attempt)
     _take_last_events(run)
     run.refresh_from_db()
@@ -145,7 +161,10 @@ def _recover(run: Run, attempt: RunAttempt | None, process: ProcessState | None)
         reason = "stopped" if graceful else states.TIMEOUTS[RunState.STOPPING].reason
         attempts.give_up(run_id=run.pk, to=RunState.STOPPED, reason=reason)
         return
-    why = _why(run, process)
+    why = _why(run, report)
+    if process is ProcessState.DISCONNECTED:
+        attempts.give_up(run_id=run.pk, to=RunState.FAILED, reason=why)
+        return
     if attempts.too_many(run_id=run.pk):
         minutes = int(attempts.ATTEMPTS_WITHIN.total_seconds() // 60)
         reason = f"{why}; {attempts.MAX_ATTEMPTS} attempts within {minutes} minutes did not get further"
@@ -162,9 +181,10 @@ def _kill(attempt: RunAttempt) -> None:
     launcher.kill(host=attempt.host, handle=attempt.handle)
     deadline = time.monotonic() + 5.0
     while time.monotonic() < deadline:
-        if launcher.poll(host=attempt.host, handle=attempt.handle) is not ProcessState.ALIVE:
+        report = launcher.poll(host=attempt.host, handle=attempt.handle)
+        if report.state not in (ProcessState.ALIVE, ProcessState.PENDING):
             return
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def _take_last_events(run: Run) -> None:
@@ -178,10 +198,12 @@ def _take_last_events(run: Run) -> None:
         log.warning("run %d: the rest of its spool cannot be stored: %s", run.pk, error)
 
 
-def _why(run: Run, process: ProcessState | None) -> str:
-    if process is None:
+def _why(run: Run, report: ProcessReport | None) -> str:
+    if report is None:
         return "no process was started"
-    if process is ProcessState.DEAD:
-        words = rundir.last_words(run.pk)
+    if report.state in (ProcessState.MISSING, ProcessState.DISCONNECTED):
+        return report.message
+    if report.state is ProcessState.DEAD:
+        words = report.message or rundir.last_words(run.pk)
         return f"its process ended unexpectedly ({words})" if words else "its process ended unexpectedly"
     return states.TIMEOUTS[RunState(run.state)].reason

@@ -7,7 +7,7 @@ from django.http import HttpRequest
 from ninja import Field, Router, Schema
 
 from webapp.api.auth import RunToken
-from webapp.services.ingestion import heartbeats, ingest
+from webapp.services.ingestion import heartbeats, ingest, secrets
 
 router = Router(tags=["engine"], auth=RunToken())
 
@@ -37,6 +37,19 @@ class BeatOut(Schema):
     acked_seq: int
 
 
+class EndpointSecretOut(Schema):
+    """Address and key of an endpoint."""
+
+    address: str
+    key: str
+
+
+class SecretsOut(Schema):
+    """Secrets of an attempt, as ``engine.inference.endpoint.keys.LaunchSecrets`` reads them."""
+
+    endpoints: dict[str, EndpointSecretOut]
+
+
 def token_of(request: HttpRequest) -> str:
     """Return the bearer token passed on by ``RunToken``."""
     return str(getattr(request, "auth", ""))
@@ -57,3 +70,9 @@ def post_events(request: HttpRequest, run_id: int) -> ingest.Receipt:
 def post_heartbeat(request: HttpRequest, run_id: int, beat: BeatIn) -> heartbeats.Answer:
     """Report that an attempt is alive and return the desired state of the run."""
     return heartbeats.beat(run_id=run_id, token=token_of(request), epoch=beat.epoch, seq=beat.seq)
+
+
+@router.post("/runs/{int:run_id}/secrets", response=SecretsOut)
+def post_secrets(request: HttpRequest, run_id: int) -> dict[str, object]:
+    """Return what the newest attempt keeps in memory only: addresses and keys of its run's endpoints."""
+    return {"endpoints": secrets.endpoints_of(run_id=run_id, token=token_of(request))}

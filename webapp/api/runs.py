@@ -63,6 +63,9 @@ class RunCosts(RunDetail):
     cost: float | None
     """US dollars; null where no price is known."""
     cached_tokens: int
+    launcher: str
+    condition: str
+    """The launcher's report about a process that does not simply run, such as a wait for a cluster."""
 
 
 class RunPage(Schema):
@@ -183,6 +186,8 @@ def get_run(request: HttpRequest, run_id: int) -> Run:
     run = find(run_id)
     counts = iteration_reads.live_counts(run)
     run.cost, run.cached_tokens = counts.cost, counts.cached_tokens  # type: ignore[attr-defined]
+    run.condition = run_reads.condition_of(run)  # type: ignore[attr-defined]
+    run.launcher = run.config.get("launcher", {}).get("backend", "local")  # type: ignore[attr-defined]
     return run
 
 

@@ -132,11 +132,14 @@ class RunAttempt(models.Model):
     launcher = models.CharField(max_length=16, default="local")
     host = models.CharField(max_length=200, blank=True, default="")
     handle = models.CharField(max_length=200, blank=True, default="")
-    """The launcher's own name of it: ``pid:start`` for a local process, guarding against re-used pids."""
+    """The launcher's own name of it: ``pid:start`` for a local process, guarding against re-used pids; the
+    submission id of a Ray job, whose ``host`` is the address of the cluster's dashboard."""
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     reason = models.TextField(blank=True, default="")
     """Reason for the attempt's start or end."""
+    condition = models.TextField(blank=True, default="")
+    """Launcher's report about a process that does not simply run: waits for a cluster, or is out of reach."""
     token_hash = models.CharField(max_length=64, blank=True, default="")
     """SHA-256 of its ingest token; a finished attempt keeps it, to be told that it is over."""
 

@@ -1,11 +1,13 @@
-"""Launchers of engine processes. ``LAUNCHERS`` maps the name stored with an attempt to its launcher.
+"""Launchers of engine processes. ``LAUNCHERS`` maps the setting ``launcher.backend`` to its launcher.
 
-To add one (a Ray job, a Slurm job): a module with a class that fits ``base.Launcher``, a line here.
+To add one (a Slurm job): a module with a class that fits ``base.Launcher``, a line here, its settings in
+``engine.config.launcher``.
 """
 
 from __future__ import annotations
 
 from workers.launchers.base import Launcher
 from workers.launchers.local import LocalLauncher
+from workers.launchers.ray.launcher import RayLauncher
 
-LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher()}
+LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher(), "ray": RayLauncher()}

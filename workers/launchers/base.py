@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import Protocol, TypeAlias
+
+from engine.config.launcher import LauncherConfig
 
 Endpoints: TypeAlias = Mapping[str, Mapping[str, str]]
 """Addresses and keys of endpoints by their names."""
-NO_ENDPOINTS: Endpoints = MappingProxyType({})
+PROJECT = Path(__file__).resolve().parent.parent.parent
+SECRETS = frozenset(
+    {
+        "DATABASE_URL",
+        "REDIS_URL",
+        "TRAINYARD_SECRET_KEY",
+        "TRAINYARD_SEALING_KEYS",
+        "TRAINYARD_ENDPOINT_KEY",
+        "TRAINYARD_VLLM_KEY",
+        "RAY_AUTH_TOKEN",
+    }
+)
+"""Environment variables withheld from engines, which authenticate with their run's token only and receive the
+keys of their own endpoints by other means."""
 
 
 class ProcessState(StrEnum):
@@ -20,24 +35,63 @@ class ProcessState(StrEnum):
     DEAD = "dead"
     UNREACHABLE = "unreachable"
     """The process belongs to another machine and cannot be polled by this worker."""
+    PENDING = "pending"
+    """The cluster has the job and has not started it yet."""
+    DISCONNECTED = "disconnected"
+    """The cluster does not answer."""
+    MISSING = "missing"
+    """The cluster answers and has no such job; its process may live on where the cluster lost it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReport:
+    """Result of a poll."""
+
+    state: ProcessState
+    message: str = ""
+    """Explanation for people, where the state alone does not explain itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOrder:
+    """One attempt to be started."""
+
+    run_dir: Path
+    """The prepared run folder."""
+    name: str
+    """Name of the attempt, unique over all installations that share a cluster."""
+    settings: LauncherConfig = field(default_factory=LauncherConfig)
+    endpoints: Endpoints = field(default_factory=dict)
+    """Endpoints of the run, never passed by its environment, its command line or a file; the engine redacts
+    their keys from all its output."""
+
+
+Recorder: TypeAlias = Callable[[str, str], None]
+"""Stores host and handle of an attempt's process."""
 
 
 class Launcher(Protocol):
     """Interface to start, poll and end engine processes."""
 
-    def launch(self, run_dir: Path, endpoints: Endpoints = NO_ENDPOINTS) -> str:
-        """Start ``engine.run`` on a prepared run folder, detached from this process; return its handle.
+    def check(self, settings: LauncherConfig) -> None:
+        """Check before a run's first start that its process can be started.
 
-        Args:
-            run_dir: the run folder.
-            endpoints: sent to the engine's standard input, never by its environment or a file; the engine
-                redacts their keys from all its output.
+        Raises:
+            ConfigError: something is missing; the problems name the settings.
+        """
+
+    def launch(self, order: LaunchOrder, record: Recorder) -> None:
+        """Start ``engine.run`` on a prepared run folder, detached from this process.
+
+        ``record`` is called as soon as the process has a handle; where the launcher can choose the handle,
+        before the process is started, so that a worker that dies in between leaves no unknown process.
 
         Raises:
             OSError: the process could not be started.
+            ConfigError: the cluster refused it.
         """
 
-    def poll(self, *, host: str, handle: str) -> ProcessState:
+    def poll(self, *, host: str, handle: str) -> ProcessReport:
         """Return the state of the process."""
 
     def ask_to_stop(self, *, host: str, handle: str) -> None:

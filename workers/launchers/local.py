@@ -14,26 +14,21 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from typing import BinaryIO
 
+from engine.config.launcher import LauncherConfig
 from engine.processes import process_start
 from engine.redaction import redactor
-from workers.launchers.base import NO_ENDPOINTS, Endpoints, ProcessState
-
-PROJECT = Path(__file__).resolve().parent.parent.parent
-_SECRETS = frozenset(
-    {
-        "DATABASE_URL",
-        "REDIS_URL",
-        "TRAINYARD_SECRET_KEY",
-        "TRAINYARD_SEALING_KEYS",
-        "TRAINYARD_ENDPOINT_KEY",
-        "TRAINYARD_VLLM_KEY",
-    }
+from workers.launchers.base import (
+    PROJECT,
+    SECRETS,
+    Endpoints,
+    LaunchOrder,
+    ProcessReport,
+    ProcessState,
+    Recorder,
 )
-"""Environment variables withheld from engines, which authenticate with their run's token only and receive the
-keys of their own endpoints on standard input."""
+
 ENGINE = (sys.executable, "-m", "engine.run", "--secrets-on-stdin")
 PID_FILE = "engine.pid"
 
@@ -50,28 +45,31 @@ class LocalLauncher:
     ) -> None:
         self._command = command
 
-    def launch(self, run_dir: Path, endpoints: Endpoints = NO_ENDPOINTS) -> str:
+    def check(self, settings: LauncherConfig) -> None:
+        """Do nothing: this machine runs Trainyard already."""
+
+    def launch(self, order: LaunchOrder, record: Recorder) -> None:
         """Start the engine with its output in ``engine.log``; the handle is ``pid:start``."""
-        with (run_dir / "engine.log").open("ab") as log, _secrets(endpoints) as secrets:
+        run_dir = order.run_dir
+        with (run_dir / "engine.log").open("ab") as log, _secrets(order.endpoints) as secrets:
             process = subprocess.Popen(
                 [*self._command, str(run_dir)],
                 stdin=secrets,
                 stdout=log,
                 stderr=log,
                 cwd=PROJECT,
-                env={key: value for key, value in os.environ.items() if key not in _SECRETS},
+                env={key: value for key, value in os.environ.items() if key not in SECRETS},
                 start_new_session=True,
             )
         started = process_start(process.pid) or 0
-        record = json.dumps({"pid": process.pid, "started": started})
-        (run_dir / PID_FILE).write_text(record)
-        return f"{process.pid}:{started}"
+        (run_dir / PID_FILE).write_text(json.dumps({"pid": process.pid, "started": started}))
+        record(socket.gethostname(), f"{process.pid}:{started}")
 
-    def poll(self, *, host: str, handle: str) -> ProcessState:
+    def poll(self, *, host: str, handle: str) -> ProcessReport:
         """Return the state of the process; a re-used pid counts as gone."""
         if host != socket.gethostname():
-            return ProcessState.UNREACHABLE
-        return ProcessState.ALIVE if _is_that(handle) else ProcessState.DEAD
+            return ProcessReport(ProcessState.UNREACHABLE)
+        return ProcessReport(ProcessState.ALIVE if _is_that(handle) else ProcessState.DEAD)
 
     def ask_to_stop(self, *, host: str, handle: str) -> None:
         """Send SIGTERM to the engine only, which closes its sandboxes itself."""

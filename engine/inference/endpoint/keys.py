@@ -1,7 +1,8 @@
 """Addresses and keys of endpoints and attached vLLM servers, in this process's memory only.
 
-A launcher sends those that a run's configuration names on standard input (``LaunchSecrets``). Without a
-server, a configuration names addresses, ``TRAINYARD_ENDPOINT_KEY`` holds the key of endpoints and
+A launcher sends those that a run's configuration names on standard input (``LaunchSecrets``); an engine on a
+cluster, to which no pipe leads, asks the server for them with its run's token. Without a server, a
+configuration names addresses, ``TRAINYARD_ENDPOINT_KEY`` holds the key of endpoints and
 ``TRAINYARD_VLLM_KEY`` that of vLLM servers; both variables are removed once read, so that no sandbox, rank
 or engine inherits them, and overwritten where the kernel shows the environment of a process. Keys are in no
 configuration, event or log: the process's redactor knows them.
@@ -13,15 +14,23 @@ import ctypes
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import httpx
+import structlog
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from engine.errors import ConfigError
+from engine.errors import ConfigError, FencedError, PreflightError
 from engine.redaction import know, passwords_in
 
 KEY, VLLM_KEY = "TRAINYARD_ENDPOINT_KEY", "TRAINYARD_VLLM_KEY"
+FETCH_WITHIN_S = 120.0
+"""Time that a server may be away while an engine asks for its secrets, seconds."""
+_FETCH_PAUSE_S = 2.0
+
+log = structlog.get_logger("keys")
 
 
 class Endpoint(BaseModel):
@@ -62,13 +71,53 @@ def read_secrets() -> None:
     text = sys.stdin.read()
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), sys.stdin.fileno())
+    _store(text, "on standard input")
+
+
+def fetch_secrets(url: str, token: str, *, within_s: float = FETCH_WITHIN_S) -> None:
+    """Move the secrets that the server has for this attempt into this process's memory and its redactor.
+
+    Args:
+        url: the run's ``secrets`` endpoint.
+        token: the run's bearer token.
+        within_s: time for which a server that does not answer is asked again, seconds.
+
+    Raises:
+        PreflightError: the server does not answer, or refuses.
+        FencedError: a newer attempt exists, or the run has ended.
+        ConfigError: they are malformed.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            answer = httpx.post(url, headers={"Authorization": f"Bearer {token}"}, timeout=5.0)
+            if not answer.is_server_error:
+                break
+            why = f"status {answer.status_code}"
+        except httpx.HTTPError as error:
+            why = f"{type(error).__name__}: {error}"
+        if time.monotonic() > deadline:
+            raise PreflightError(
+                f"this node cannot reach the web server at {url} ({why}): set TRAINYARD_WEB_URL to an "
+                "address that the cluster's nodes reach"
+            )
+        log.warning("web_server_unreachable", url=url, why=why)
+        time.sleep(_FETCH_PAUSE_S)
+    if answer.status_code in (httpx.codes.CONFLICT, httpx.codes.GONE):
+        raise FencedError(f"the server has no secrets for this attempt: {answer.text[:500]}")
+    if not answer.is_success:
+        raise PreflightError(f"the server refuses this attempt's secrets: {answer.text[:500]}")
+    _store(answer.text, f"of {url}")
+
+
+def _store(text: str, origin: str) -> None:
     try:
         found = LaunchSecrets.model_validate(json.loads(text))
     except ValueError as error:
         details = error.errors() if isinstance(error, ValidationError) else []
         places = ", ".join(sorted({".".join(map(str, item["loc"])) for item in details})) or "its JSON"
         raise ConfigError(
-            f"the secrets on standard input are malformed at {places}: expected "
+            f"the secrets {origin} are malformed at {places}: expected "
             '{"redacted": [...], "endpoints": {"NAME": {"address": "https://HOST/v1", "key": "..."}}}'
         ) from None
     know([*found.redacted, *(one.key.get_secret_value() for one in found.endpoints.values())])

@@ -29,8 +29,8 @@ from webapp.services.access import endpoints, places, sealing
 from webapp.services.run import attempts, runs
 from workers import lifecycle
 from workers.launchers import LAUNCHERS
-from workers.launchers.base import ProcessState
-from workers.launchers.local import PROJECT, LocalLauncher
+from workers.launchers.base import PROJECT, ProcessState
+from workers.launchers.local import LocalLauncher
 
 pytestmark = pytest.mark.django_db
 KEY = "sk-planted-key-of-an-endpoint-1234"
@@ -385,7 +385,7 @@ def test_an_engine_gets_the_keys_of_its_own_endpoints_and_nothing_else_holds_the
     assert lifecycle.launch(run_id=run.pk)
     attempt = RunAttempt.objects.get(run=run)
     deadline = time.monotonic() + 240
-    while launcher.poll(host=attempt.host, handle=attempt.handle) is ProcessState.ALIVE:
+    while launcher.poll(host=attempt.host, handle=attempt.handle).state is ProcessState.ALIVE:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     names, printed, digest, shown = (home / "runs" / str(run.pk) / "engine.log").read_text().splitlines()

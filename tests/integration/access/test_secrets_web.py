@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import subprocess
 import sys
 import time
@@ -29,7 +28,7 @@ from webapp.services.dataset import datasets
 from webapp.services.run import attempts
 from workers import lifecycle, rundir
 from workers.launchers import LAUNCHERS
-from workers.launchers.base import Endpoints, ProcessState
+from workers.launchers.base import LaunchOrder, ProcessState, Recorder
 
 pytestmark = pytest.mark.django_db
 KNOWN = "planted-known-secret"
@@ -115,9 +114,11 @@ def test_a_real_engine_learns_the_servers_secrets_and_its_end_shows_none(
     launch = json.loads((folder / "launch.json").read_text())
     (folder / "launch.json").write_text(json.dumps(launch | {"ingest_url": None}))
     launcher = LAUNCHERS["local"]
-    handle = launcher.launch(folder)
+    named: list[tuple[str, str]] = []
+    launcher.launch(LaunchOrder(run_dir=folder, name="one"), lambda *place: named.append(place))
+    ((host, handle),) = named
     deadline = time.monotonic() + 120
-    while launcher.poll(host=os.uname().nodename, handle=handle) is ProcessState.ALIVE:
+    while launcher.poll(host=host, handle=handle).state is ProcessState.ALIVE:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     (last,) = [json.loads(line.data) for line in read_lines(folder / "events.jsonl")]
@@ -188,7 +189,7 @@ def test_a_launch_fails_without_secrets_in_its_reason(
     settings.TRAINYARD_HOME = tmp_path
     run, claim = launched()
 
-    def refuse(_folder: Path, _endpoints: Endpoints) -> str:
+    def refuse(_order: LaunchOrder, _record: Recorder) -> None:
         raise OSError(PLANTED)
 
     monkeypatch.setattr(LAUNCHERS["local"], "launch", refuse)

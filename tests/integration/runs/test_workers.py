@@ -22,8 +22,8 @@ from tests.builders.web_builders import make_run
 from webapp.models import Alert, AuditEntry, Event, Run, RunAttempt
 from webapp.services.run import attempts, runs, states
 from workers import launchers, lifecycle, reconciler, rundir
-from workers.launchers.base import ProcessState
-from workers.launchers.local import PROJECT, LocalLauncher
+from workers.launchers.base import PROJECT, LaunchOrder, ProcessState
+from workers.launchers.local import LocalLauncher
 
 FAKE = (sys.executable, str(PROJECT / "tests" / "fakes" / "engine_process.py"))
 
@@ -59,7 +59,7 @@ def attempt(run: Run) -> RunAttempt:
 
 def process(run: Run) -> ProcessState:
     newest = attempt(run)
-    return launchers.LAUNCHERS["local"].poll(host=newest.host, handle=newest.handle)
+    return launchers.LAUNCHERS["local"].poll(host=newest.host, handle=newest.handle).state
 
 
 def state_of(run: Run) -> str:
@@ -192,7 +192,7 @@ def test_a_reused_pid_is_never_signalled(tmp_path: Path) -> None:
     host = os.uname().nodename
     try:
         forged = f"{bystander.pid}:{int(process_start(bystander.pid) or 0) - 1}"
-        assert launcher.poll(host=host, handle=forged) is ProcessState.DEAD
+        assert launcher.poll(host=host, handle=forged).state is ProcessState.DEAD
         launcher.ask_to_stop(host=host, handle=forged)
         launcher.kill(host=host, handle=forged)
         launcher.kill(host=host, handle="")
@@ -208,7 +208,10 @@ def test_an_engine_survives_the_death_of_its_launcher(tmp_path: Path) -> None:
     (tmp_path / "launch.json").write_text('{"epoch": 1}')
     script = (
         "import sys, time; from pathlib import Path; from workers.launchers.local import LocalLauncher;"
-        f"print(LocalLauncher({FAKE!r}).launch(Path(sys.argv[1])), flush=True); time.sleep(60)"
+        "from workers.launchers.base import LaunchOrder;"
+        "order = LaunchOrder(run_dir=Path(sys.argv[1]), name='one');"
+        f"LocalLauncher({FAKE!r}).launch(order, lambda host, handle: print(handle, flush=True));"
+        "time.sleep(60)"
     )
     worker = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)],
@@ -222,11 +225,11 @@ def test_an_engine_survives_the_death_of_its_launcher(tmp_path: Path) -> None:
         wait_for((tmp_path / "ready").exists)
         os.killpg(worker.pid, signal.SIGKILL)
         worker.wait()
-        assert launcher.poll(host=host, handle=handle) is ProcessState.ALIVE
+        assert launcher.poll(host=host, handle=handle).state is ProcessState.ALIVE
     finally:
         worker.stdout.close()
         launcher.kill(host=host, handle=handle)
-    wait_for(lambda: launcher.poll(host=host, handle=handle) is ProcessState.DEAD)
+    wait_for(lambda: launcher.poll(host=host, handle=handle).state is ProcessState.DEAD)
 
 
 def test_an_engine_gets_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,8 +237,10 @@ def test_an_engine_gets_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     script = tmp_path / "script.py"
     script.write_text("import os; print(sorted(os.environ), flush=True)")
     launcher = LocalLauncher((sys.executable, str(script)))
-    handle = launcher.launch(tmp_path)
-    wait_for(lambda: launcher.poll(host=os.uname().nodename, handle=handle) is ProcessState.DEAD)
+    named: list[str] = []
+    launcher.launch(LaunchOrder(run_dir=tmp_path, name="one"), lambda _host, handle: named.append(handle))
+    (handle,) = named
+    wait_for(lambda: launcher.poll(host=os.uname().nodename, handle=handle).state is ProcessState.DEAD)
     names = (tmp_path / "engine.log").read_text()
     assert "PATH" in names
     assert not any(name in names for name in ("TRAINYARD_SECRET_KEY", "DATABASE_URL", "REDIS_URL"))

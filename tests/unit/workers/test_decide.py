@@ -9,11 +9,20 @@ import pytest
 from engine.types import RunState
 from webapp.services.run import states
 from workers.launchers.base import ProcessState
-from workers.reconciler import CLAIM_GRACE, HUNG_AFTER, RESEND_AFTER, Decision, decide
+from workers.reconciler import (
+    CLAIM_GRACE,
+    DISCONNECTED_AFTER,
+    HUNG_AFTER,
+    MISSING_GRACE,
+    RESEND_AFTER,
+    Decision,
+    decide,
+)
 
 NOW = timedelta(0)
 SECOND = timedelta(seconds=1)
 ALIVE, DEAD, AWAY = ProcessState.ALIVE, ProcessState.DEAD, ProcessState.UNREACHABLE
+PENDING, CUT_OFF, MISSING = ProcessState.PENDING, ProcessState.DISCONNECTED, ProcessState.MISSING
 S = RunState
 
 
@@ -41,6 +50,14 @@ S = RunState
         # A live local process may be silent while the web server is away.
         (S.RUNNING, ALIVE, 60 * SECOND, timedelta(hours=1), None, Decision.WAIT),
         (S.RUNNING, ALIVE, HUNG_AFTER, timedelta(hours=1), None, Decision.RECOVER),
+        # A job waits for its cluster, and for the cluster to answer again; nothing is started elsewhere.
+        (S.STARTING, PENDING, timedelta(hours=5), timedelta(hours=5), None, Decision.WAIT),
+        (S.RUNNING, CUT_OFF, timedelta(hours=5), timedelta(hours=9), None, Decision.WAIT),
+        (S.RUNNING, CUT_OFF, DISCONNECTED_AFTER, timedelta(days=2), None, Decision.RECOVER),
+        # A job that the cluster lost may live on: its heartbeats count, then their absence.
+        (S.RUNNING, MISSING, 2 * SECOND, timedelta(hours=1), None, Decision.WAIT),
+        (S.RUNNING, MISSING, MISSING_GRACE, timedelta(hours=1), None, Decision.RECOVER),
+        (S.STOPPING, MISSING, SECOND, 8 * SECOND, None, Decision.RECOVER),
         # Stopping waits for the process, not for longer than its timeout.
         (S.STOPPING, ALIVE, SECOND, SECOND, None, Decision.WAIT),
         (S.STOPPING, ALIVE, SECOND, 8 * SECOND, None, Decision.RECOVER),

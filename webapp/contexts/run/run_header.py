@@ -44,6 +44,8 @@ class RunHeader:
     policy: str
     """Model or script that acts; empty for kinds without one."""
     stale: bool
+    condition: str
+    """The launcher's report about a process that does not simply run; empty where it does."""
     waiting: str
     """Pending request, not yet acknowledged; empty when nothing is pending."""
     controls: tuple[Control, ...]
@@ -183,6 +185,7 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         run=run,
         policy=policy_label(run.config.get("policy")),
         stale=run_reads.is_stale(run),
+        condition=run_reads.condition_of(run),
         waiting=waiting_for(run.state, run.desired),
         controls=controls_of(
             run.state,

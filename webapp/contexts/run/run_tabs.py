@@ -22,21 +22,23 @@ from webapp.contexts.run.config_view import Objective, SettingSection, describe,
 from webapp.contexts.run.engines import EnginesView, build_engines
 from webapp.contexts.sandboxes import PoolView, pool_view
 from webapp.models import Checkpoint, Event, Group, Run, RunAttempt, Trajectory
+from webapp.permissions import Role
 from webapp.selectors.paging import Page
 from webapp.selectors.rollout import groups as group_reads
 from webapp.selectors.rollout import trajectories as trajectory_reads
 from webapp.selectors.run import iterations as iteration_reads
 from webapp.selectors.run import runs as run_reads
+from webapp.selectors.run.logs import LogTail, log_tail
 
 TABS = (
     "groups", "trajectories", "tasks", "evaluation", "engines", "sandboxes", "checkpoints", "events",
-    "configuration",
+    "log", "configuration",
 )  # fmt: skip
-WITHOUT_ROLLOUTS = ("events", "sandboxes", "configuration")
+WITHOUT_ROLLOUTS = ("events", "sandboxes", "log", "configuration")
 """Tabs of runs that make or look at a dataset: they have no rollouts to show."""
-OF_VERIFIERS = ("scores", "events", "configuration")
+OF_VERIFIERS = ("scores", "events", "log", "configuration")
 """Tabs of runs that score the trajectories of others."""
-OF_FINE_TUNING = ("checkpoints", "events", "configuration")
+OF_FINE_TUNING = ("checkpoints", "events", "log", "configuration")
 """Tabs of runs that imitate examples."""
 _POOL = ("wanted", "waiting", "starting", "live", "idle")
 LABELS = {"tasks": "Solve map"}
@@ -156,6 +158,13 @@ class EventsPanel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogPanel:
+    """The end of the engine's log; None for those who may not see answers."""
+
+    tail: LogTail | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationPanel:
     """Every setting with the recipe's value beside it."""
 
@@ -176,11 +185,12 @@ Panel = (
     | SandboxesPanel
     | CheckpointsPanel
     | EventsPanel
+    | LogPanel
     | ConfigurationPanel
 )
 
 
-def build_panel(run: Run, tab: str, params: Mapping[str, str]) -> Panel:
+def build_panel(run: Run, tab: str, params: Mapping[str, str], role: Role) -> Panel:
     """Return the current tab's content."""
     match tab:
         case "trajectories":
@@ -208,6 +218,8 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str]) -> Panel:
             return CheckpointsPanel(rows=tuple(rows), total=total)
         case "events":
             return _events(run, params)
+        case "log":
+            return LogPanel(tail=log_tail(run.pk) if role.sees_answers else None)
         case "configuration":
             return _configuration(run)
         case _:

@@ -152,7 +152,7 @@ def build_run_detail(
         tab=tab,
         panel=None
         if update and tab == "scores" and run.state not in ENDED
-        else build_panel(run, tab, params),
+        else build_panel(run, tab, params, role),
         params={**params, "tab": tab},
         can_operate=role.includes(Role.OPERATOR),
         shows_rollouts=shows_rollouts(run, role),

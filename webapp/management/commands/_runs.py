@@ -14,6 +14,7 @@ from django.utils import timezone
 from engine.config.recipes import resolve
 from engine.errors import TrainyardError
 from webapp.models import Experiment, Run
+from webapp.selectors.run import runs as run_reads
 from webapp.services.run import experiments, runs
 from webapp.services.run.states import TERMINAL
 
@@ -93,6 +94,8 @@ def describe(run: Run) -> str:
         parts.append(f"{run.progress_message} {run.progress_done}/{run.progress_total}")
     if run.collection:
         parts += describe_collection(run.collection)
+    if condition := run_reads.condition_of(run):
+        parts.append(condition)
     if run.reason:
         parts.append(run.reason)
     return " · ".join([*parts, run.name])

@@ -12,7 +12,7 @@ from django.db.models.functions import Cast
 from django.utils import timezone
 
 from engine.types import RunKind, RunState
-from webapp.models import Checkpoint, Dataset, Event, Experiment, Group, Iteration, Run
+from webapp.models import Checkpoint, Dataset, Event, Experiment, Group, Iteration, Run, RunAttempt
 from webapp.selectors.paging import Page, paginate
 
 ACTIVE_STATES = (RunState.STARTING, RunState.RUNNING, RunState.PAUSED, RunState.STOPPING, RunState.QUEUED)
@@ -90,6 +90,14 @@ def troubled_runs(*, now: datetime, limit: int = 20) -> list[Run]:
         Q(heartbeat_at__lt=now - STALE_AFTER) | Q(heartbeat_at__isnull=True, running_at__lt=now - STALE_AFTER)
     )
     return list(with_reward(Run.objects.filter(failed | stale)).order_by("-id")[:limit])
+
+
+def condition_of(run: Run) -> str:
+    """Return the launcher's report about the process of a live run that does not simply run; else empty."""
+    if run.state not in (RunState.STARTING, RunState.RUNNING, RunState.PAUSED, RunState.STOPPING):
+        return ""
+    newest = RunAttempt.objects.filter(run=run, epoch=run.epoch)
+    return newest.values_list("condition", flat=True).first() or ""
 
 
 def is_stale(run: Run) -> bool:

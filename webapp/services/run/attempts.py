@@ -43,15 +43,15 @@ class Claim:
 
 
 @transaction.atomic
-def claim_launch(*, run_id: int, launcher: str = "local") -> Claim | None:
+def claim_launch(*, run_id: int) -> Claim | None:
     """Claim a queued run for launching; None if it was claimed elsewhere or is no longer queued."""
     if not states.move(run_id=run_id, to=RunState.STARTING, only_from=RunState.QUEUED):
         return None
-    return _new_attempt(run_id, launcher, "launched")
+    return _new_attempt(run_id, "launched")
 
 
 @transaction.atomic
-def claim_relaunch(*, run_id: int, epoch: int, reason: str, launcher: str = "local") -> Claim | None:
+def claim_relaunch(*, run_id: int, epoch: int, reason: str) -> Claim | None:
     """Claim the replacement of the lost attempt ``epoch``; None if it was replaced or the run has ended."""
     run = Run.objects.select_for_update().get(pk=run_id)
     if run.epoch != epoch or not states.move(run_id=run_id, to=RunState.STARTING):
@@ -63,15 +63,19 @@ def claim_relaunch(*, run_id: int, epoch: int, reason: str, launcher: str = "loc
         message=f"Attempt {epoch} was lost ({reason}); attempt {epoch + 1} goes on from what it saved.",
     )  # fmt: skip
     audit.record(actor=None, action="run.relaunch", run_id=run_id, changes={"reason": reason})
-    return _new_attempt(run_id, launcher, reason)
+    return _new_attempt(run_id, reason)
 
 
-def _new_attempt(run_id: int, launcher: str, reason: str) -> Claim:
+def _new_attempt(run_id: int, reason: str) -> Claim:
     token = secrets.token_urlsafe(32)
     Run.objects.filter(pk=run_id).update(epoch=F("epoch") + 1, heartbeat_at=None)
     run = Run.objects.get(pk=run_id)
     RunAttempt.objects.create(
-        run=run, epoch=run.epoch, launcher=launcher, reason=reason, token_hash=token_hash(token)
+        run=run,
+        epoch=run.epoch,
+        launcher=run.config.get("launcher", {}).get("backend", "local"),
+        reason=reason,
+        token_hash=token_hash(token),
     )
     notifications.run_changed(run_id, run.last_seq)
     return Claim(run_id=run_id, epoch=run.epoch, token=token, config=run.config)
@@ -81,6 +85,14 @@ def record_process(*, run_id: int, epoch: int, host: str, handle: str, run_dir: 
     """Record the process of an attempt."""
     RunAttempt.objects.filter(run_id=run_id, epoch=epoch).update(host=host, handle=handle)
     Run.objects.filter(pk=run_id).update(run_dir=run_dir)
+
+
+def note_condition(*, run_id: int, epoch: int, condition: str) -> None:
+    """Store what the launcher reports about an attempt's process and notify pages; no effect if known."""
+    condition = redact(condition)[:2000]
+    attempt = RunAttempt.objects.filter(run_id=run_id, epoch=epoch, ended_at=None)
+    if attempt.exclude(condition=condition).update(condition=condition):
+        notifications.run_changed(run_id, Run.objects.values_list("last_seq", flat=True).get(pk=run_id))
 
 
 def too_many(*, run_id: int) -> bool:

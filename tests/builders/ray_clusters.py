@@ -1,0 +1,122 @@
+"""Real Ray clusters on this machine, each of processes that only its own test session ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import httpx
+import psutil
+
+from tests.ports import reserved_port
+from webapp.supervisor.home import free_port
+
+TOKEN = "the-token-of-the-test-cluster-0123456789"
+_START_WITHIN_S = 300.0
+
+
+class RayCluster:
+    """A head with at most one more node; ports stay the same when the head is started again.
+
+    Args:
+        folder: for the session's files; its path must be short, since sockets lie below it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._gcs, self._dashboard = free_port(), reserved_port()
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def address(self) -> str:
+        """Address of the dashboard."""
+        return f"http://127.0.0.1:{self._dashboard}"
+
+    def start_head(self, resources: Mapping[str, float] | None = None) -> None:
+        """Start the head with two CPUs and wait until it takes jobs."""
+        head = (
+            *("--head", "--port", str(self._gcs), "--ray-client-server-port", str(reserved_port())),
+            *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(self._dashboard)),
+            *("--include-dashboard", "true", "--temp-dir", str(self._folder)),
+        )
+        self._start(*head, resources=resources or {})
+        self._until_nodes(1)
+
+    def start_node(self, resources: Mapping[str, float]) -> None:
+        """Start a second node with two CPUs and wait until the head knows it."""
+        self._start("--address", f"127.0.0.1:{self._gcs}", resources=resources)
+        self._until_nodes(2)
+
+    def kill(self) -> None:
+        """``kill -9`` everything that was started, jobs included."""
+        for started in self._started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                root = psutil.Process(started.pid)
+                for process in (*root.children(recursive=True), root):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
+            started.wait()
+        self._started.clear()
+
+    def _start(self, *arguments: str, resources: Mapping[str, float]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        named = "{" + ", ".join(f'"{name}": {amount}' for name, amount in resources.items()) + "}"
+        command = (
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, "--block"),
+            *("--num-cpus", "2", "--num-gpus", "0", "--resources", named, "--disable-usage-stats"),
+            *("--object-store-memory", str(100 << 20), "--node-ip-address", "127.0.0.1"),
+            *("--min-worker-port", "0", "--max-worker-port", "0"),
+            *("--dashboard-agent-listen-port", str(reserved_port())),
+        )
+        environment = os.environ | {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": TOKEN,
+            "RAY_memory_monitor_refresh_ms": "0",
+            # A busy machine starts the agent of a node slowly, and the node would not wait for it.
+            "RAY_agent_register_timeout_ms": "300000",
+            "RAY_raylet_start_wait_time_s": "300",
+        }
+        with (self._folder / f"start-{len(self._started)}.log").open("ab") as log:
+            self._started.append(
+                subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+            )
+
+    def _until_nodes(self, wanted: int) -> None:
+        deadline = time.monotonic() + _START_WITHIN_S
+        while self._num_nodes() < wanted:
+            assert all(one.poll() is None for one in self._started), self.log
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.2)
+
+    def _num_nodes(self) -> int:
+        try:
+            answer = httpx.get(
+                f"{self.address}/api/v0/nodes",
+                headers={"Authorization": f"Bearer {TOKEN}"},
+                timeout=10,
+                trust_env=False,
+            )
+            nodes = answer.raise_for_status().json()["data"]["result"]["result"]
+        except (httpx.HTTPError, KeyError, TypeError):
+            return 0
+        return sum(node["state"] == "ALIVE" for node in nodes)
+
+    @property
+    def log(self) -> str:
+        """What the nodes printed when they were started."""
+        return "\n".join(file.read_text() for file in sorted(self._folder.glob("start-*.log")))
+
+
+@contextlib.contextmanager
+def ray_cluster(folder: Path) -> Iterator[RayCluster]:
+    """Yield a cluster that has not been started; end what is left of it."""
+    cluster = RayCluster(folder)
+    try:
+        yield cluster
+    finally:
+        cluster.kill()

@@ -1,0 +1,29 @@
+"""One real Ray cluster for the tests of a module."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.builders.ray_clusters import TOKEN, RayCluster, ray_cluster
+
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("Ray is not installed: `make ray` installs it", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    """Yield a running head; it has the custom resource ``head``."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
+        ray_cluster(Path(folder)) as cluster,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
+        patch.setenv("RAY_API_SERVER_ADDRESS", cluster.address)
+        cluster.start_head({"head": 1})
+        yield cluster

@@ -1,0 +1,153 @@
+"""Launcher and reconciler with jobs of a real Ray cluster and a real database."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from engine.config.run import with_overrides
+from engine.types import RunState
+from tests.builders.ray_clusters import RayCluster
+from tests.builders.web_builders import make_run
+from webapp.models import Event, Run, RunAttempt
+from webapp.selectors.run.logs import log_tail
+from webapp.selectors.run.runs import condition_of
+from webapp.services.run import runs, states
+from workers import lifecycle, reconciler, rundir
+from workers.launchers import LAUNCHERS
+from workers.launchers.base import PROJECT, ProcessState
+from workers.launchers.ray.jobs import ClusterRefusedError, RayJobs
+
+pytestmark = [pytest.mark.django_db, pytest.mark.timeout(600)]
+FAKE = PROJECT / "tests" / "fakes" / "engine_process.py"
+
+
+@pytest.fixture(autouse=True)
+def home(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder, and the fake engine as the project on the nodes."""
+    settings.TRAINYARD_HOME = tmp_path
+    package = tmp_path / "project" / "engine"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "run.py").write_text(
+        f"import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path({str(FAKE)!r}, run_name='__main__')\n"
+    )
+    granted = {
+        "launcher.ray.project": [str(tmp_path / "project"), "/nowhere"],
+        "launcher.ray.runtime_env": [{"working_dir": "https://127.0.0.1:9/absent.zip"}],
+    }
+    monkeypatch.setenv("TRAINYARD_GRANTED", json.dumps(granted))
+    return tmp_path
+
+
+def launched(home: Path, word: str, **settings: Any) -> Run:
+    config = {"name": word, "launcher.backend": "ray", "launcher.ray.project": str(home / "project")}
+    run = make_run(**(config | settings))
+    runs.start(run=run)
+    lifecycle.launch(run_id=run.pk)
+    run.refresh_from_db()
+    return run
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 400
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.1)
+
+
+def attempt(run: Run) -> RunAttempt:
+    return RunAttempt.objects.filter(run=run).latest("epoch")
+
+
+def process(run: Run) -> ProcessState:
+    newest = attempt(run)
+    return LAUNCHERS["ray"].poll(host=newest.host, handle=newest.handle).state
+
+
+def test_an_attempt_is_one_job_however_often_it_is_submitted(cluster: RayCluster, home: Path) -> None:
+    run = launched(home, "sleep")
+    newest = attempt(run)
+    assert (newest.launcher, newest.host) == ("ray", cluster.address)
+    assert newest.handle.endswith(f"-run-{run.pk}-attempt-1")
+    jobs = RayJobs(cluster.address)
+    jobs.submit({"submission_id": newest.handle, "entrypoint": "touch /nowhere/second"})
+    wait_for((rundir.run_dir(run.pk) / "ready").exists)
+    assert not lifecycle.launch(run_id=run.pk), "it is claimed"
+    reconciler.reconcile()
+    assert RunAttempt.objects.filter(run=run).count() == 1
+    assert process(run) is ProcessState.ALIVE
+    # A run that does not end when it is asked to is killed, and what it spooled is kept.
+    runs.stop(run=run)
+    lifecycle.ask_to_stop(run_id=run.pk)
+    past = timezone.now() - states.TIMEOUTS[RunState.STOPPING].after
+    Run.objects.filter(pk=run.pk).update(state_changed_at=past)
+    reconciler.reconcile()
+    run.refresh_from_db()
+    assert run.state == "stopped"
+    assert process(run) is ProcessState.DEAD
+    assert Event.objects.filter(run=run).count() == 1
+
+
+def test_the_last_events_and_the_log_of_a_finished_job_are_taken(cluster: RayCluster, home: Path) -> None:
+    run = launched(home, "finish")
+    wait_for(lambda: process(run) is ProcessState.DEAD)
+    reconciler.reconcile()
+    run.refresh_from_db()
+    assert run.state == "succeeded"
+    assert Event.objects.filter(run=run).count() == 2
+    assert log_tail(run.pk).text == "the fake engine ends: finish\n"
+
+
+def test_a_job_that_cannot_start_says_why(cluster: RayCluster, home: Path) -> None:
+    unfit = launched(home, "finish", **{"launcher.ray.project": "/nowhere"})
+    broken = launched(
+        home, "finish", **{"launcher.ray.runtime_env": {"working_dir": "https://127.0.0.1:9/absent.zip"}}
+    )
+    for run, words in ((unfit, "there is no /nowhere"), (broken, "absent.zip")):
+        wait_for(lambda run=run: process(run) is ProcessState.DEAD)  # type: ignore[misc]
+        newest = attempt(run)
+        report = LAUNCHERS["ray"].poll(host=newest.host, handle=newest.handle)
+        assert words in report.message, report.message
+        assert words in reconciler._why(run, report)
+
+
+def test_a_cluster_that_is_too_small_or_away_fails_the_run_at_once(
+    cluster: RayCluster, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    big = launched(home, "finish", **{"launcher.ray.gpus": 8})
+    assert (big.state, attempt(big).handle) == ("failed", "")
+    assert "launcher.ray.gpus: asks 8 GPUs, the cluster has 0" in big.reason
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:9")
+    away = launched(home, "finish")
+    assert "the Ray cluster at http://127.0.0.1:9 does not answer" in away.reason
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS")
+    assert "no Ray cluster is known" in launched(home, "finish").reason
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
+    with pytest.raises(ClusterRefusedError, match="set RAY_AUTH_TOKEN of the workers"):
+        RayJobs(cluster.address).cluster()
+
+
+def test_a_replacement_waits_for_the_cluster_and_can_be_withdrawn(cluster: RayCluster, home: Path) -> None:
+    run = launched(home, "crash")
+    wait_for(lambda: process(run) is ProcessState.DEAD)
+    larger = with_overrides(run.config, {"launcher.ray.gpus": 8})
+    Run.objects.filter(pk=run.pk).update(config=larger)
+    reconciler.reconcile()
+    run.refresh_from_db()
+    assert (run.state, run.epoch) == ("starting", 2)
+    wait_for(lambda: process(run) is ProcessState.PENDING)
+    reconciler.reconcile()
+    assert "has not started the job yet" in condition_of(run)
+    runs.stop(run=run)
+    lifecycle.ask_to_stop(run_id=run.pk)
+    wait_for(lambda: process(run) is ProcessState.DEAD)
+    reconciler.reconcile()
+    run.refresh_from_db()
+    assert run.state == "stopped"

@@ -1,0 +1,69 @@
+"""What a Ray cluster lacks for a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.config.launcher import RayConfig
+from workers.launchers.ray.jobs import Cluster
+from workers.launchers.ray.preflight import missing, unreachable_web
+
+NODES = ({"CPU": 8.0, "GPU": 2.0, "memory": 64e9}, {"CPU": 32.0, "GPU": 2.0, "memory": 16e9, "fast": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({}, []),
+        ({"cpus": 32, "gpus": 2, "resources": {"fast": 1}}, []),
+        ({"gpus": 8}, ["launcher.ray.gpus: asks 8 GPUs, the cluster has 4"]),
+        ({"gpus": 3}, ["launcher.ray.gpus: asks 3 GPUs on one node, the largest node has 2"]),
+        (
+            {"cpus": 64, "memory_gb": 100, "resources": {"H100": 1}},
+            [
+                "launcher.ray.cpus: asks 64 CPUs, the cluster has 40",
+                "launcher.ray.memory_gb: asks 100.0 GB of memory, the cluster has 80.0 GB",
+                "launcher.ray.resources: asks 1 'H100', the cluster has 0",
+            ],
+        ),
+        (
+            {"cpus": 16, "memory_gb": 32},
+            ["launcher.ray: asks 16 CPUs, 32.0 GB of memory, but no single node has all of it"],
+        ),
+    ],
+)
+def test_what_is_missing_is_named_with_its_setting(asked: dict[str, Any], found: list[str]) -> None:
+    problems = missing(RayConfig(**asked), Cluster("2.60.0", NODES))
+    assert [str(problem) for problem in problems] == found
+
+
+@pytest.mark.parametrize(
+    ("version", "old"), [("2.9.3", True), ("", True), ("2.50.0", False), ("3.0.0", False)]
+)
+def test_another_version_of_ray_is_named(version: str, old: bool) -> None:
+    problems = [str(one) for one in missing(RayConfig(), Cluster(version, NODES))]
+    named = version or "of an unknown version"
+    expected = f"launcher.ray.address: the cluster runs Ray {named}; 2.50 or newer is needed"
+    assert problems == ([expected] if old else [])
+
+
+def test_a_cluster_without_nodes_is_named() -> None:
+    (problem,) = missing(RayConfig(), Cluster("2.60.0", ()))
+    assert "no node that is alive" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("web", "cluster", "refused"),
+    [
+        ("http://127.0.0.1:8000", "http://head.example.org:8265", True),
+        ("http://localhost:8000", "http://10.0.0.1:8265", True),
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8265", False),
+        ("http://10.0.0.2:8000", "http://10.0.0.1:8265", False),
+    ],
+)
+def test_nodes_elsewhere_cannot_reach_a_web_server_on_loopback(web: str, cluster: str, refused: bool) -> None:
+    problem = unreachable_web(web, cluster)
+    assert (problem is not None) is refused
+    assert problem is None or "TRAINYARD_WEB_URL" in problem.message

@@ -1,0 +1,1 @@
+"""Launcher of engines as jobs of a Ray cluster."""

@@ -1,0 +1,93 @@
+"""Comparison of what a run asks with what a Ray cluster has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from engine.config.launcher import RayConfig
+from engine.errors import Problem
+from workers.launchers.ray.jobs import Cluster
+
+OLDEST = (2, 50)
+"""Oldest version of Ray whose interface is known to fit."""
+GB = 1e9
+
+
+def missing(settings: RayConfig, cluster: Cluster) -> list[Problem]:
+    """Return what a cluster lacks for a run, each problem with the setting that asks for it."""
+    if _version(cluster.ray_version) < OLDEST:
+        known, found = ".".join(map(str, OLDEST)), cluster.ray_version or "of an unknown version"
+        return [Problem(f"the cluster runs Ray {found}; {known} or newer is needed", "launcher.ray.address")]
+    if not cluster.nodes:
+        return [Problem("the cluster has no node that is alive", "launcher.ray.address")]
+    asked = list(_asked(settings))
+    problems = [
+        Problem(_lack(name, wanted, cluster), setting)
+        for setting, name, wanted in asked
+        if max(node.get(name, 0.0) for node in cluster.nodes) < wanted
+    ]
+    fits = any(all(node.get(name, 0.0) >= wanted for _, name, wanted in asked) for node in cluster.nodes)
+    if not problems and not fits:
+        sum_asked = ", ".join(_amount(name, wanted) for _, name, wanted in asked)
+        problems = [Problem(f"asks {sum_asked}, but no single node has all of it", "launcher.ray")]
+    return problems
+
+
+def unreachable_web(web_url: str, address: str) -> Problem | None:
+    """Return the problem of a web server on loopback that nodes of a cluster elsewhere cannot reach."""
+    if _is_loopback(web_url) and not _is_loopback(address):
+        return Problem(
+            f"the cluster's nodes cannot send events to {web_url}: set TRAINYARD_WEB_URL to an address of "
+            "the web server that they reach",
+            "launcher.ray.address",
+        )
+    return None
+
+
+def reservation(settings: RayConfig) -> Mapping[str, float]:
+    """Return the resources that a job reserves, by Ray's names."""
+    return {name: wanted for _, name, wanted in _asked(settings)}
+
+
+def _asked(settings: RayConfig) -> Iterator[tuple[str, str, float]]:
+    """Yield setting, Ray's name and amount of everything that is asked for."""
+    asked = [
+        ("cpus", "CPU", settings.cpus),
+        ("gpus", "GPU", settings.gpus),
+        ("memory_gb", "memory", settings.memory_gb * GB),
+        *(("resources", name, amount) for name, amount in settings.resources.items()),
+    ]
+    for setting, name, wanted in asked:
+        if wanted:
+            yield f"launcher.ray.{setting}", name, wanted
+
+
+def _lack(name: str, wanted: float, cluster: Cluster) -> str:
+    total = sum(node.get(name, 0.0) for node in cluster.nodes)
+    asks = f"asks {_amount(name, wanted)}"
+    if total < wanted:
+        return f"{asks}, the cluster has {_amount(name, total, unit=False)}"
+    largest = max(node.get(name, 0.0) for node in cluster.nodes)
+    return f"{asks} on one node, the largest node has {_amount(name, largest, unit=False)}"
+
+
+def _amount(name: str, amount: float, *, unit: bool = True) -> str:
+    if name == "memory":
+        return f"{amount / GB:.1f} GB" + " of memory" * unit
+    words = {"CPU": "CPU", "GPU": "GPU"}.get(name, f"'{name}'")
+    plural = "s" if words in ("CPU", "GPU") and amount != 1 else ""
+    return f"{amount:g} {words}{plural}" if unit else f"{amount:g}"
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
