@@ -1,0 +1,65 @@
+"""The whole line on a cluster of two nodes: kills of worker and cluster lose and duplicate nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.builders.ray_clusters import RayCluster
+from tests.integration.toy_line import (
+    TERMINAL,
+    Line,
+    assert_nothing_lost_or_duplicated,
+    running_line,
+    sandboxes_left,
+)
+
+pytestmark = pytest.mark.timeout(900)
+ON_THE_OTHER_NODE = {"launcher.backend": "ray", "launcher.ray.resources": {"other": 1}}
+
+
+def condition(line: Line, run: int) -> str:
+    newest = "select condition from webapp_runattempt where run_id = %s order by epoch desc limit 1"
+    return str(line.value(newest, run))
+
+
+def reason(line: Line, run: int) -> str:
+    return str(line.value("select reason from webapp_run where id = %s", run))
+
+
+def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    cluster.start_node({"other": 1})
+    with running_line(tmp_path, {}) as line:
+        run = line.launch(**ON_THE_OTHER_NODE)
+        line.until(lambda: line.finished_iterations(run) >= 1, "a first iteration")
+        attempts = (
+            "select epoch, launcher, handle, reason from webapp_runattempt where run_id = %s order by 1"
+        )
+        before, iterations = line.rows(attempts, run), line.finished_iterations(run)
+        line.kill("worker")
+        line.until(lambda: line.finished_iterations(run) > iterations, "an iteration after the first worker")
+        assert line.rows(attempts, run) == before
+
+        cluster.kill()
+        line.until(lambda: "does not answer" in condition(line, run), "the outage on the run's page")
+        assert line.state(run) == "running"
+        cluster.start_head({"head": 1})
+        cluster.start_node({"other": 1})
+        line.until(lambda: line.state(run) in TERMINAL, "the end of the run")
+        assert line.state(run) == "succeeded", reason(line, run)
+        first, second = line.rows(attempts, run)
+        assert (first[:2], second[:2]) == ((1, "ray"), (2, "ray"))
+        assert "it was restarted" in second[3]
+        assert_nothing_lost_or_duplicated(line, run)
+        assert sandboxes_left(line, run) == []
+
+        long = line.launch(**{"trainer.iterations": 200}, **ON_THE_OTHER_NODE)
+        line.until(lambda: line.finished_iterations(long) >= 1, "a first iteration")
+        line.stack.manage("stop_run", str(long))
+        line.until(lambda: line.state(long) == "stopped", "the stop")
+        assert reason(line, long) == "a person stopped it"
+        assert '"event"' in line.stack.manage("run_log", str(long))
+        line.until(lambda: sandboxes_left(line, long) == [], "the end of its sandboxes")

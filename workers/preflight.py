@@ -1,0 +1,44 @@
+"""Check of a run's launcher: ``python -m workers.preflight RECIPE [--set KEY=VALUE]``.
+
+Prints what is missing, one line per problem, and exits with 1; prints the launcher and exits with 0 else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
+django.setup()
+
+from engine.config.base import parse_settings  # noqa: E402  (needs the app registry)
+from engine.config.recipes import resolve  # noqa: E402
+from engine.errors import ConfigError  # noqa: E402
+from workers.launchers import LAUNCHERS  # noqa: E402
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check the launcher of a recipe; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m workers.preflight", description="Check what a run's launcher lacks; start nothing."
+    )
+    parser.add_argument("recipe")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
+    options = parser.parse_args(arguments)
+    try:
+        settings = resolve(options.recipe, parse_settings(options.set)).launcher
+        LAUNCHERS[settings.backend].check(settings)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        return 1
+    print(f"launcher {settings.backend}: nothing is missing")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
