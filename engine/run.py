@@ -33,7 +33,7 @@ from engine.config.dry_run import dry_run_settings
 from engine.config.places import Allowed, places
 from engine.config.recipes import resolve
 from engine.config.run import AnyRun, TrainRun, check_places, load_run_config
-from engine.errors import ConfigError, FencedError, TrainyardError
+from engine.errors import ConfigError, FencedError, Problem, TrainyardError
 from engine.events.console import ConsoleSink
 from engine.events.control import Control, Heartbeat
 from engine.events.shipper import Shipper
@@ -139,6 +139,9 @@ def create_run_dir(recipe: str, overrides: dict[str, Any], *, home: Path, dry: b
         CheckpointError: the model is unknown, or cannot be trained here.
     """
     config = resolve(recipe, overrides)
+    if config.launcher.backend != "local":
+        message = "has no effect without the web application and its workers: leave it out"
+        raise ConfigError(Problem(message, "launcher.backend"))
     run_id = f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     run_dir = home.resolve() / "runs" / run_id
     if dry:

@@ -47,6 +47,8 @@ submission takes, and than a process needs to be fenced."""
 DISCONNECTED_AFTER = timedelta(days=1)
 """Time without an answer of its cluster and without a sign of life after which a run fails."""
 
+_NOT_STARTED_OR_ENDED = (ProcessState.DEAD, ProcessState.PENDING)
+
 
 class Decision(StrEnum):
     """Action to take for one run."""
@@ -86,7 +88,7 @@ def decide(
         due = state is RunState.QUEUED and min(in_state, nudged or in_state) > RESEND_AFTER
         return Decision.RESEND if due else Decision.WAIT
     if state is RunState.STOPPING:
-        over = process is ProcessState.DEAD or in_state > timeout.after
+        over = process in _NOT_STARTED_OR_ENDED or in_state > timeout.after
         return Decision.RECOVER if over else Decision.WAIT
     if process is None:
         over = in_state > CLAIM_GRACE and silent >= CLAIM_GRACE
@@ -157,7 +159,7 @@ def _recover(run: Run, attempt: RunAttempt | None, report: ProcessReport | None)
     if run.state in states.TERMINAL:
         return
     if run.state == RunState.STOPPING:
-        graceful = process is ProcessState.DEAD
+        graceful = process in _NOT_STARTED_OR_ENDED
         reason = "stopped" if graceful else states.TIMEOUTS[RunState.STOPPING].reason
         attempts.give_up(run_id=run.pk, to=RunState.STOPPED, reason=reason)
         return
@@ -182,7 +184,7 @@ def _kill(attempt: RunAttempt) -> None:
     deadline = time.monotonic() + 5.0
     while time.monotonic() < deadline:
         report = launcher.poll(host=attempt.host, handle=attempt.handle)
-        if report.state not in (ProcessState.ALIVE, ProcessState.PENDING):
+        if report.state is not ProcessState.ALIVE:
             return
         time.sleep(0.05)
 

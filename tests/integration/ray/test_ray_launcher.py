@@ -134,7 +134,7 @@ def test_a_cluster_that_is_too_small_or_away_fails_the_run_at_once(
         RayJobs(cluster.address).cluster()
 
 
-def test_a_replacement_waits_for_the_cluster_and_can_be_withdrawn(cluster: RayCluster, home: Path) -> None:
+def test_a_replacement_waits_for_the_cluster_and_stops_at_once(cluster: RayCluster, home: Path) -> None:
     run = launched(home, "crash")
     wait_for(lambda: process(run) is ProcessState.DEAD)
     larger = with_overrides(run.config, {"launcher.ray.gpus": 8})
@@ -146,8 +146,6 @@ def test_a_replacement_waits_for_the_cluster_and_can_be_withdrawn(cluster: RayCl
     reconciler.reconcile()
     assert "has not started the job yet" in condition_of(run)
     runs.stop(run=run)
-    lifecycle.ask_to_stop(run_id=run.pk)
-    wait_for(lambda: process(run) is ProcessState.DEAD)
     reconciler.reconcile()
     run.refresh_from_db()
-    assert run.state == "stopped"
+    assert (run.state, run.reason, condition_of(run)) == ("stopped", "stopped", "")

@@ -24,6 +24,12 @@ def condition(line: Line, run: int) -> str:
     return str(line.value(newest, run))
 
 
+def attempts(line: Line, run: int) -> list[tuple[int, str, str, str]]:
+    """Number, launcher, handle and reason of each attempt."""
+    rows = line.rows("select epoch, launcher, handle, reason from webapp_runattempt where run_id = %s", run)
+    return sorted((int(row[0]), str(row[1]), str(row[2]), str(row[3])) for row in rows)
+
+
 def reason(line: Line, run: int) -> str:
     return str(line.value("select reason from webapp_run where id = %s", run))
 
@@ -38,10 +44,10 @@ def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
         attempts = (
             "select epoch, launcher, handle, reason from webapp_runattempt where run_id = %s order by 1"
         )
-        before, iterations = line.rows(attempts, run), line.finished_iterations(run)
+        before, iterations = attempts(line, run), line.finished_iterations(run)
         line.kill("worker")
         line.until(lambda: line.finished_iterations(run) > iterations, "an iteration after the first worker")
-        assert line.rows(attempts, run) == before
+        assert attempts(line, run) == before
 
         cluster.kill()
         line.until(lambda: "does not answer" in condition(line, run), "the outage on the run's page")
@@ -50,7 +56,7 @@ def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
         cluster.start_node({"other": 1})
         line.until(lambda: line.state(run) in TERMINAL, "the end of the run")
         assert line.state(run) == "succeeded", reason(line, run)
-        first, second = line.rows(attempts, run)
+        first, second = attempts(line, run)
         assert (first[:2], second[:2]) == ((1, "ray"), (2, "ray"))
         assert "it was restarted" in second[3]
         assert_nothing_lost_or_duplicated(line, run)

@@ -57,6 +57,7 @@ S = RunState
         # A job that the cluster lost may live on: its heartbeats count, then their absence.
         (S.RUNNING, MISSING, 2 * SECOND, timedelta(hours=1), None, Decision.WAIT),
         (S.RUNNING, MISSING, MISSING_GRACE, timedelta(hours=1), None, Decision.RECOVER),
+        (S.STOPPING, PENDING, SECOND, SECOND, None, Decision.RECOVER),
         (S.STOPPING, MISSING, SECOND, 8 * SECOND, None, Decision.RECOVER),
         # Stopping waits for the process, not for longer than its timeout.
         (S.STOPPING, ALIVE, SECOND, SECOND, None, Decision.WAIT),

@@ -101,12 +101,13 @@ class RayLauncher:
         return _report(job)
 
     def ask_to_stop(self, *, host: str, handle: str) -> None:
-        """Withdraw a job that waits for resources; an engine that runs is told by its next heartbeat."""
-        if self.poll(host=host, handle=handle).state is ProcessState.PENDING:
-            self.kill(host=host, handle=handle)
+        """Do nothing: the next heartbeat's answer tells the engine; a pending job has no process."""
 
     def kill(self, *, host: str, handle: str) -> None:
-        """Have the cluster kill the job; no effect if the cluster does not answer."""
+        """Have the cluster kill the job; no effect if the cluster does not answer.
+
+        Ray ends a pending job only once it could start; the server then refuses it as fenced.
+        """
         try:
             RayJobs(host).stop(handle)
         except (ClusterUnreachableError, ClusterRefusedError) as error:
