@@ -1,0 +1,105 @@
+"""Logs of runs on their page, by command and in the API; secrets that engines ask the server for."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from django.core.management import call_command
+from django.test import Client
+
+from engine import redaction
+from engine.errors import FencedError, PreflightError
+from engine.inference.endpoint import keys
+from engine.redaction import Redactor, know
+from engine.types import RunState
+from tests.builders.web_builders import launched, make_run, make_user, relaunched
+from webapp.models import Dataset
+from webapp.permissions import Role
+from webapp.services.access import endpoints
+from webapp.services.run import attempts, runs
+from workers import rundir
+
+pytestmark = pytest.mark.django_db
+SECRET = "planted-known-secret"
+ENDPOINT = {"name": "hosted", "address": "https://api.example.org/v1", "key": "sk-key-of-an-endpoint-1234"}
+
+
+@pytest.fixture(autouse=True)
+def _home(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.TRAINYARD_HOME = tmp_path
+    monkeypatch.setattr(redaction, "_process", Redactor())
+    know([SECRET])
+
+
+def client_of(role: Role) -> Client:
+    client = Client()
+    client.force_login(make_user(role.value, role))
+    return client
+
+
+def test_operators_read_the_end_of_a_log_without_secrets() -> None:
+    run = make_run()
+    folder = rundir.run_dir(run.pk)
+    folder.mkdir(parents=True)
+    operator, viewer = client_of(Role.OPERATOR), client_of(Role.VIEWER)
+    page, api = f"/runs/{run.pk}/?tab=log", f"/api/v1/runs/{run.pk}/log"
+    assert "No log yet" in operator.get(page).content.decode()
+    (folder / "engine.log").write_text("".join(f"line {i} <b>{SECRET}</b>\n" for i in range(10_000)))
+    shown = operator.get(page).content.decode()
+    assert "line 9999 &lt;b&gt;[redacted]&lt;/b&gt;" in shown
+    assert "line 0 " not in shown
+    answer = operator.get(f"{api}?most=100").json()
+    assert answer["text"].splitlines()[-1] == "line 9999 <b>[redacted]</b>"
+    assert answer["text"].startswith("line "), "whole lines only"
+    assert answer["shortened"] is True
+    printed = io.StringIO()
+    call_command("run_log", str(run.pk), "--bytes", "100", stdout=printed)
+    assert printed.getvalue().strip() == answer["text"].strip()
+    assert viewer.get(api).status_code == 403
+    assert "line 9999" not in viewer.get(page).content.decode()
+
+
+def test_what_the_launcher_reports_is_on_the_page_until_the_run_ends() -> None:
+    run, claim = launched()
+    attempts.note_condition(run_id=run.pk, epoch=claim.epoch, condition=f"the cluster is away ({SECRET})")
+    client = client_of(Role.VIEWER)
+    page, api = f"/runs/{run.pk}/", f"/api/v1/runs/{run.pk}"
+    assert "the cluster is away ([redacted])" in client.get(page).content.decode()
+    assert client.get(api).json()["condition"] == "the cluster is away ([redacted])"
+    attempts.give_up(run_id=run.pk, to=RunState.STOPPED, reason="stopped")
+    assert "the cluster is away" not in client.get(page).content.decode()
+
+
+def test_the_newest_attempt_of_a_live_run_gets_the_keys_of_its_endpoints() -> None:
+    endpoints.save(**ENDPOINT)
+    Dataset.objects.create(name="quickstart")
+    policy = {"policy.type": "endpoint", "policy.endpoint": "hosted", "policy.model": "a-model"}
+    run, claim = launched(runs.create(recipe="quickstart-evaluate", overrides=policy))
+
+    def ask(token: str) -> tuple[int, Any]:
+        address = f"/api/v1/runs/{run.pk}/secrets"
+        answer = Client().post(address, headers={"Authorization": f"Bearer {token}"})
+        return answer.status_code, answer.json()
+
+    hosted = {"address": ENDPOINT["address"], "key": ENDPOINT["key"]}
+    assert ask(claim.token) == (200, {"endpoints": {"hosted": hosted}})
+    assert ask("another")[0] == 401
+    newer = relaunched(run, claim)
+    assert ask(claim.token)[0] == 409
+    assert ask(newer.token)[0] == 200
+    attempts.give_up(run_id=run.pk, to=RunState.STOPPED, reason="stopped")
+    assert ask(newer.token)[0] == 409, "it is fenced"
+
+
+def test_an_engine_without_secrets_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PreflightError, match="set TRAINYARD_WEB_URL"):
+        keys.fetch_secrets("http://127.0.0.1:9/secrets", "token", within_s=0.0)
+    for status, error in ((409, FencedError), (410, FencedError), (401, PreflightError)):
+        answer = httpx.Response(status, text="no")
+        monkeypatch.setattr(httpx, "post", lambda *_args, answer=answer, **_kwargs: answer)
+        with pytest.raises(error):
+            keys.fetch_secrets("http://127.0.0.1:9/secrets", "token")
