@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from engine.config.base import Section
-from engine.config.places import Granted
+from engine.config.places import Granted, Harmless
 
 
 class RayConfig(Section):
@@ -23,7 +23,7 @@ class RayConfig(Section):
     """Number of GPUs reserved for the run on one node; it sees no others."""
     memory_gb: float = Field(default=0.0, ge=0)
     """Memory reserved for the run on one node, GB; 0 reserves none."""
-    resources: Mapping[str, Annotated[float, Field(gt=0)]] = {}
+    resources: Annotated[Mapping[str, Annotated[float, Field(gt=0)]], Harmless()] = {}
     """Custom resources reserved for the run on one node, by name, e.g. ``accelerator_type:H100``."""
     python: Annotated[str, Granted()] = ""
     """Python interpreter of the run on the nodes; empty uses the path of the workers' own."""

@@ -18,6 +18,7 @@ from webapp.supervisor.home import free_port
 
 TOKEN = "the-token-of-the-test-cluster-0123456789"
 _START_WITHIN_S = 300.0
+_AGENT_PORTS = ("dashboard-agent-listen", "dashboard-agent-grpc", "metrics-export", "runtime-env-agent")
 
 
 class RayCluster:
@@ -71,13 +72,13 @@ class RayCluster:
             *("--num-cpus", "2", "--num-gpus", "0", "--resources", named, "--disable-usage-stats"),
             *("--object-store-memory", str(100 << 20), "--node-ip-address", "127.0.0.1"),
             *("--min-worker-port", "0", "--max-worker-port", "0"),
-            *("--dashboard-agent-listen-port", str(reserved_port())),
+            # A node waits 15 s only for the ports that its agent chooses itself, too short on a busy machine.
+            *(part for name in _AGENT_PORTS for part in (f"--{name}-port", str(reserved_port()))),
         )
         environment = os.environ | {
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": TOKEN,
             "RAY_memory_monitor_refresh_ms": "0",
-            # A busy machine starts the agent of a node slowly, and the node would not wait for it.
             "RAY_agent_register_timeout_ms": "300000",
             "RAY_raylet_start_wait_time_s": "300",
         }

@@ -25,7 +25,7 @@ from workers import rundir
 
 pytestmark = pytest.mark.django_db
 SECRET = "planted-known-secret"
-ENDPOINT = {"name": "hosted", "address": "https://api.example.org/v1", "key": "sk-key-of-an-endpoint-1234"}
+ADDRESS, KEY = "https://api.example.org/v1", "sk-key-of-an-endpoint-1234"
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_what_the_launcher_reports_is_on_the_page_until_the_run_ends() -> None:
 
 
 def test_the_newest_attempt_of_a_live_run_gets_the_keys_of_its_endpoints() -> None:
-    endpoints.save(**ENDPOINT)
+    endpoints.save(name="hosted", address=ADDRESS, key=KEY)
     Dataset.objects.create(name="quickstart")
     policy = {"policy.type": "endpoint", "policy.endpoint": "hosted", "policy.model": "a-model"}
     run, claim = launched(runs.create(recipe="quickstart-evaluate", overrides=policy))
@@ -85,7 +85,7 @@ def test_the_newest_attempt_of_a_live_run_gets_the_keys_of_its_endpoints() -> No
         answer = Client().post(address, headers={"Authorization": f"Bearer {token}"})
         return answer.status_code, answer.json()
 
-    hosted = {"address": ENDPOINT["address"], "key": ENDPOINT["key"]}
+    hosted = {"address": ADDRESS, "key": KEY}
     assert ask(claim.token) == (200, {"endpoints": {"hosted": hosted}})
     assert ask("another")[0] == 401
     newer = relaunched(run, claim)

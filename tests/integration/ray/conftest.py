@@ -1,4 +1,4 @@
-"""One real Ray cluster for the tests of a module."""
+"""One real Ray cluster for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed: `make ray` installs it", allow_module_level=True)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def cluster() -> Iterator[RayCluster]:
     """Yield a running head; it has the custom resource ``head``."""
     with (

@@ -19,18 +19,18 @@ pytestmark = pytest.mark.timeout(900)
 ON_THE_OTHER_NODE = {"launcher.backend": "ray", "launcher.ray.resources": {"other": 1}}
 
 
-def condition(line: Line, run: int) -> str:
+def condition_of(line: Line, run: int) -> str:
     newest = "select condition from webapp_runattempt where run_id = %s order by epoch desc limit 1"
     return str(line.value(newest, run))
 
 
-def attempts(line: Line, run: int) -> list[tuple[int, str, str, str]]:
+def attempts_of(line: Line, run: int) -> list[tuple[int, str, str, str]]:
     """Number, launcher, handle and reason of each attempt."""
     rows = line.rows("select epoch, launcher, handle, reason from webapp_runattempt where run_id = %s", run)
     return sorted((int(row[0]), str(row[1]), str(row[2]), str(row[3])) for row in rows)
 
 
-def reason(line: Line, run: int) -> str:
+def reason_of(line: Line, run: int) -> str:
     return str(line.value("select reason from webapp_run where id = %s", run))
 
 
@@ -41,22 +41,19 @@ def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
     with running_line(tmp_path, {}) as line:
         run = line.launch(**ON_THE_OTHER_NODE)
         line.until(lambda: line.finished_iterations(run) >= 1, "a first iteration")
-        attempts = (
-            "select epoch, launcher, handle, reason from webapp_runattempt where run_id = %s order by 1"
-        )
-        before, iterations = attempts(line, run), line.finished_iterations(run)
+        before, iterations = attempts_of(line, run), line.finished_iterations(run)
         line.kill("worker")
         line.until(lambda: line.finished_iterations(run) > iterations, "an iteration after the first worker")
-        assert attempts(line, run) == before
+        assert attempts_of(line, run) == before
 
         cluster.kill()
-        line.until(lambda: "does not answer" in condition(line, run), "the outage on the run's page")
+        line.until(lambda: "does not answer" in condition_of(line, run), "the outage on the run's page")
         assert line.state(run) == "running"
         cluster.start_head({"head": 1})
         cluster.start_node({"other": 1})
         line.until(lambda: line.state(run) in TERMINAL, "the end of the run")
-        assert line.state(run) == "succeeded", reason(line, run)
-        first, second = attempts(line, run)
+        assert line.state(run) == "succeeded", reason_of(line, run)
+        first, second = attempts_of(line, run)
         assert (first[:2], second[:2]) == ((1, "ray"), (2, "ray"))
         assert "it was restarted" in second[3]
         assert_nothing_lost_or_duplicated(line, run)
@@ -66,6 +63,6 @@ def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
         line.until(lambda: line.finished_iterations(long) >= 1, "a first iteration")
         line.stack.manage("stop_run", str(long))
         line.until(lambda: line.state(long) == "stopped", "the stop")
-        assert reason(line, long) == "a person stopped it"
+        assert reason_of(line, long) == "a person stopped it"
         assert '"event"' in line.stack.manage("run_log", str(long))
         line.until(lambda: sandboxes_left(line, long) == [], "the end of its sandboxes")
