@@ -37,7 +37,6 @@ class Job:
     """``PENDING``, ``RUNNING``, ``STOPPED``, ``SUCCEEDED`` or ``FAILED``."""
     message: str
     error_type: str = ""
-    exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,6 @@ class RayJobs:
             status=found["status"],
             message=found["message"] or "",
             error_type=found.get("error_type") or "",
-            exit_code=found.get("driver_exit_code"),
         )
 
     def stop(self, submission_id: str) -> None:

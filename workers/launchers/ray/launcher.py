@@ -35,7 +35,10 @@ from workers.launchers.ray.preflight import missing, reservation, unreachable_we
 log = logging.getLogger(__name__)
 
 NODE_UNFIT = 78
-"""Exit code of the start script on a node that cannot run the engine; its last line is the reason."""
+"""Exit code of the start script on a node that cannot run the engine."""
+UNFIT = "trainyard: "
+"""Beginning of the line in which the start script says why. It need not be the last line of the log: Ray
+writes the script there too, before or after the script's output."""
 KILL_AFTER_S = 1
 """Time from SIGTERM to SIGKILL when a job is killed, seconds. Ray sends both to all processes of a job; an
 orderly stop is asked for by the heartbeat's answer instead, which reaches the engine only."""
@@ -44,7 +47,7 @@ RETRY_AFTER_S = 5.0
 _STATES = {"PENDING": ProcessState.PENDING, "RUNNING": ProcessState.ALIVE}
 
 SCRIPT = """\
-unfit() {{ echo "node $(hostname): $1" >&2; exit {unfit}; }}
+unfit() {{ echo "{marker}node $(hostname): $1" >&2; exit {unfit}; }}
 [ -r {run_dir}/launch.json ] || unfit "there is no {run_dir}: the data folder must be storage that the \
 workers' machine and the nodes share, at the same path"
 cd {project} || unfit "there is no {project}: install Trainyard there or set launcher.ray.project"
@@ -98,7 +101,7 @@ class RayLauncher:
             return ProcessReport(
                 ProcessState.MISSING, f"the Ray cluster at {host} has no job {handle}: it was restarted"
             )
-        return _report(job)
+        return report_of(job)
 
     def ask_to_stop(self, *, host: str, handle: str) -> None:
         """Do nothing: the next heartbeat's answer tells the engine; a pending job has no process."""
@@ -126,14 +129,15 @@ def _address(settings: RayConfig) -> str:
     return address.rstrip("/")
 
 
-def _report(job: Job) -> ProcessReport:
+def report_of(job: Job) -> ProcessReport:
+    """Translate the state of a job into a report."""
     state = _STATES.get(job.status, ProcessState.DEAD)
     if state is ProcessState.PENDING:
         return ProcessReport(state, f"the Ray cluster has not started the job yet: {job.message}")
     if job.error_type != ENTRYPOINT_FAILED:
         return ProcessReport(state, "" if state is ProcessState.ALIVE else job.message)
-    last = job.message.strip().rpartition("\n")[2]
-    return ProcessReport(state, last if job.exit_code == NODE_UNFIT else "")
+    reasons = [line.removeprefix(UNFIT) for line in job.message.splitlines() if line.startswith(UNFIT)]
+    return ProcessReport(state, reasons[-1] if reasons else "")
 
 
 def _job(order: LaunchOrder) -> dict[str, Any]:
@@ -144,7 +148,7 @@ def _job(order: LaunchOrder) -> dict[str, Any]:
     variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(KILL_AFTER_S), **environment.get("env_vars", {})}
     return {
         "submission_id": order.name,
-        "entrypoint": _script(order),
+        "entrypoint": start_script(order),
         "entrypoint_num_cpus": wanted.pop("CPU", 0),
         "entrypoint_num_gpus": wanted.pop("GPU", 0),
         "entrypoint_memory": int(wanted.pop("memory", 0)),
@@ -153,10 +157,12 @@ def _job(order: LaunchOrder) -> dict[str, Any]:
     }
 
 
-def _script(order: LaunchOrder) -> str:
+def start_script(order: LaunchOrder) -> str:
+    """Return the shell command of an attempt's job."""
     settings = order.settings.ray
     return SCRIPT.format(
         unfit=NODE_UNFIT,
+        marker=UNFIT,
         run_dir=shlex.quote(str(order.run_dir)),
         project=shlex.quote(settings.project or str(PROJECT)),
         python=shlex.quote(settings.python or sys.executable),
