@@ -88,6 +88,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "csp.middleware.CSPMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "webapp.middleware.CompressionMiddleware",
     "webapp.guards.rates.rate_limit",
     "webapp.middleware.OutageMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
