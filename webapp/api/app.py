@@ -16,7 +16,18 @@ from ninja import NinjaAPI
 from ninja.parser import Parser
 
 from engine.errors import ConfigError, DatasetError, MissingScoreError
-from webapp.api import datasets, endpoints, evaluations, ingest, logs, plans, pool, runs, trajectories
+from webapp.api import (
+    datasets,
+    endpoints,
+    evaluations,
+    ingest,
+    logs,
+    plans,
+    pool,
+    run_edits,
+    runs,
+    trajectories,
+)
 from webapp.services.ingestion import ingest as ingest_service
 from webapp.services.run.states import IllegalTransitionError
 
@@ -32,6 +43,7 @@ class StrictParser(Parser):
 api = NinjaAPI(title="Trainyard", version="1", urls_namespace="api", docs_url=None, parser=StrictParser())
 api.add_router("", ingest.router)
 api.add_router("", runs.router)
+api.add_router("", run_edits.router)
 api.add_router("", logs.router)
 api.add_router("", plans.router)
 api.add_router("", pool.router)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Router, Schema
+from ninja import Field, Query, Router, Schema
 from ninja.errors import HttpError
 
 from engine.config.recipes import RECIPES
@@ -49,6 +49,10 @@ class RunOut(Schema):
     running_at: datetime | None
     finished_at: datetime | None
     heartbeat_at: datetime | None
+    tags: list[str]
+    notes: str
+    archived_at: datetime | None
+    acknowledged_at: datetime | None
 
 
 class RunDetail(RunOut):
@@ -73,6 +77,17 @@ class RunPage(Schema):
 
     total: int
     items: list[RunOut]
+
+
+class RunQuery(Schema):
+    """Filters of the list of runs; empty means everything but archived runs."""
+
+    state: str = ""
+    kind: str = ""
+    q: str = ""
+    tag: str = ""
+    archived: str = ""
+    """``only`` selects archived runs, ``all`` includes them."""
 
 
 class RunIn(Schema):
@@ -157,11 +172,11 @@ def recipes(request: HttpRequest) -> list[RecipeOut]:
 
 @router.get("/runs", auth=viewer, response=RunPage)
 def list_runs(
-    request: HttpRequest, state: str = "", kind: str = "", q: str = "", page: int = 1, size: int = 50
+    request: HttpRequest, filters: Query[RunQuery], page: int = 1, size: int = 50
 ) -> dict[str, Any]:
     """List runs, newest first; ``state=active`` selects queued and live runs."""
-    filters = run_reads.RunFilters(state=state, kind=kind, q=q)
-    found = run_reads.list_runs(filters, number=page, size=max(1, min(size, 200)))
+    wanted = run_reads.RunFilters(**filters.model_dump())
+    found = run_reads.list_runs(wanted, number=page, size=max(1, min(size, 200)))
     return {"total": found.total, "items": list(found.rows)}
 
 

@@ -82,6 +82,21 @@ class Run(models.Model):
     nudged_at = models.DateTimeField(null=True, blank=True)
     """Time of the reconciler's last task for it."""
 
+    tags: models.JSONField[list[str], list[str]] = models.JSONField(default=list, blank=True)
+    """Words that people file it under, sorted."""
+    notes = models.TextField(blank=True, default="")
+    """Text that people wrote about it."""
+    archived_at = models.DateTimeField(null=True, blank=True)
+    """Time since when lists leave it out."""
+    archived_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    acknowledged_at = models.DateTimeField(null=True, blank=True)
+    """Time when a person took note of its failure; cleared when the run is resumed."""
+    acknowledged_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+
     class Meta:
         ordering = ["-id"]
         indexes = [

@@ -16,16 +16,21 @@ from webapp.models import Run
 from webapp.selectors.run import alerts as alert_reads
 from webapp.selectors.run import runs as run_reads
 from webapp.services import annotations as annotation_writes
+from webapp.services.run import edits as run_edits
 from webapp.services.run import runs as run_writes
+from webapp.services.run.edits import Edit
 from webapp.services.run.states import IllegalTransitionError
 from webapp.views.access import Person, operator, viewer
-from webapp.views.pages import page, params_of
+from webapp.views.pages import page, params_of, posted_of
 
 ACTIONS: dict[str, Callable[..., None]] = {
     "start": run_writes.start,
     "stop": run_writes.stop,
     "pause": run_writes.pause,
     "resume": run_writes.resume,
+    "archive": run_edits.archive,
+    "restore": run_edits.restore,
+    "acknowledge": run_edits.acknowledge,
 }
 
 
@@ -56,13 +61,39 @@ def run_detail(request: HttpRequest, person: Person, run_id: int) -> HttpRespons
 @operator
 @require_POST
 def run_action(request: HttpRequest, person: Person, run_id: int, action: str) -> HttpResponseRedirect:
-    """Start, stop, pause or resume a run."""
+    """Start, stop, pause, resume, archive, restore or acknowledge a run."""
     run = run_or_404(run_id)
     user: User = person.user
     try:
         ACTIONS[action](run=run, actor=user)
     except (ConfigError, IllegalTransitionError) as error:
         messages.error(request, f"Nothing was changed: {error}")
+    return _back(request, run_id)
+
+
+@operator
+@require_POST
+def run_edit(request: HttpRequest, person: Person, run_id: int) -> HttpResponseRedirect:
+    """Rename, tag, annotate or file a run."""
+    form = posted_of(request)
+    tags = form.get("tags")
+    new = form.get("new_experiment", "").strip()
+    changes = Edit(
+        name=form.get("name"),
+        tags=None if tags is None else tags.split(","),
+        notes=form.get("notes"),
+        experiment=new or form.get("experiment"),
+    )
+    try:
+        run_edits.edit(run=run_or_404(run_id), changes=changes, actor=person.user)
+    except ConfigError as error:
+        messages.error(request, f"Nothing was changed: {error}")
+    return redirect("run-detail", run_id)
+
+
+def _back(request: HttpRequest, run_id: int) -> HttpResponseRedirect:
+    if request.POST.get("next") == "overview":
+        return redirect("overview")
     return redirect("run-detail", run_id)
 
 
@@ -74,8 +105,4 @@ def alert_acknowledge(request: HttpRequest, person: Person, alert_id: int) -> Ht
     if alert is None:
         raise Http404("There is no such alert.")
     annotation_writes.acknowledge(alert=alert, actor=person.user)
-    return (
-        redirect("overview")
-        if request.POST.get("next") == "overview"
-        else redirect("run-detail", alert.run_id)
-    )
+    return _back(request, alert.run_id)

@@ -78,6 +78,11 @@ class RunHeader:
     """Counts of a run without rollouts: (name, number)."""
 
     @property
+    def can_archive(self) -> bool:
+        """Return whether it may be archived: it is not archived, and neither queued nor live."""
+        return self.run.archived_at is None and self.run.state in (RunState.DRAFT, *ENDED)
+
+    @property
     def verify_urls(self) -> tuple[tuple[str, str], ...]:
         """Return label and address of the forms that score its trajectories; empty while it has none."""
         if not self.has_rollouts or not self.counts.total:

@@ -25,6 +25,9 @@ from webapp.selectors.run import runs as run_reads
 from webapp.selectors.run.iterations import Funnel
 from webapp.selectors.run.runs import RunFilters
 
+ARCHIVED_CHOICES = (("all", "shown too"), ("only", "only these"))
+"""Choices (value, label) of the filter for archived runs; hidden without one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunListContext:
@@ -39,6 +42,8 @@ class RunListContext:
     kinds: tuple[str, ...]
     experiments: tuple[tuple[int, str], ...]
     datasets: tuple[str, ...]
+    tags: tuple[str, ...]
+    archived_choices: tuple[tuple[str, str], ...]
     params: Mapping[str, str]
     filtered: bool
     can_operate: bool
@@ -52,6 +57,8 @@ def parse_run_filters(params: Mapping[str, str]) -> RunFilters:
         kind=params.get("kind", ""),
         experiment=whole(experiment, most=MOST_ID),
         dataset=params.get("dataset", ""),
+        tag=params.get("tag", ""),
+        archived=params.get("archived", ""),
         q=params.get("q", "").strip(),
         sort=params.get("sort", "-id"),
     )
@@ -77,8 +84,10 @@ def build_run_list(params: Mapping[str, str], *, can_operate: bool) -> RunListCo
         kinds=tuple(str(kind) for kind in RunKind),
         experiments=tuple(run_reads.experiment_choices()),
         datasets=tuple(run_reads.dataset_choices()),
+        tags=tuple(run_reads.tag_choices()),
+        archived_choices=ARCHIVED_CHOICES,
         params=dict(params),
-        filtered=any((filters.state, filters.kind, filters.experiment, filters.dataset, filters.q)),
+        filtered=filters != RunFilters(sort=filters.sort),
         can_operate=can_operate,
     )
 
@@ -105,6 +114,8 @@ class RunDetailContext:
     params: Mapping[str, str]
     can_operate: bool
     shows_rollouts: bool
+    experiments: tuple[tuple[int, str], ...]
+    """Choices of the form that files the run; empty for those who may not."""
 
 
 def funnel_parts(funnel: Funnel | None) -> tuple[tuple[str, str, float], ...]:
@@ -128,6 +139,7 @@ def build_run_detail(
         update: whether it updates a page that is shown: its scores stay until the run has ended, since
             calibration reads all of them.
     """
+    can_operate = role.includes(Role.OPERATOR)
     points = iteration_reads.points_after(run.pk, -1)
     header = build_header(run, points)
     charts: ChartSet = run_charts(points)
@@ -154,6 +166,7 @@ def build_run_detail(
         if update and tab == "scores" and run.state not in ENDED
         else build_panel(run, tab, params, role),
         params={**params, "tab": tab},
-        can_operate=role.includes(Role.OPERATOR),
+        can_operate=can_operate,
         shows_rollouts=shows_rollouts(run, role),
+        experiments=tuple(run_reads.experiment_choices()) if can_operate and not update else (),
     )

@@ -19,11 +19,18 @@ class Command(BaseCommand):
         """Add the filter options."""
         parser.add_argument("--state", default="", help="show only runs in this state, or `active` ones")
         parser.add_argument("--kind", default="")
+        parser.add_argument("--tag", default="", help="show only runs with this tag")
+        parser.add_argument("--archived", action="store_true", help="show archived runs too")
         parser.add_argument("-n", type=int, default=20, help="number of runs to list")
 
     def handle(self, **options: Any) -> None:
         """Print the runs and their total number."""
-        filters = RunFilters(state=options["state"], kind=options["kind"])
+        filters = RunFilters(
+            state=options["state"],
+            kind=options["kind"],
+            tag=options["tag"],
+            archived="all" if options["archived"] else "",
+        )
         page = list_runs(filters, number=1, size=max(1, options["n"]))
         for run in page.rows:
             self.stdout.write(describe(run))

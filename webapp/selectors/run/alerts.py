@@ -11,7 +11,7 @@ def open_alerts(*, run_id: int | None = None, limit: int = 20) -> tuple[list[Ale
     if run_id is not None:
         alerts = alerts.filter(run_id=run_id)
     else:
-        alerts = alerts.exclude(severity="info")
+        alerts = alerts.filter(run__archived_at=None).exclude(severity="info")
     return list(alerts.select_related("run").defer("run__config").order_by("-time")[:limit]), alerts.count()
 
 

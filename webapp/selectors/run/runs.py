@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Exists, F, FloatField, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Exists, F, FloatField, Func, OuterRef, Q, QuerySet, Subquery, TextField
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 from django.utils import timezone
@@ -32,6 +32,9 @@ class RunFilters:
     kind: str = ""
     experiment: int | None = None
     dataset: str = ""
+    tag: str = ""
+    archived: str = ""
+    """``only`` selects archived runs, ``all`` includes them; they are left out otherwise."""
     q: str = ""
     sort: str = "-id"
     """A key of ``SORTS``, with a leading minus for descending."""
@@ -55,6 +58,10 @@ def with_reward(runs: QuerySet[Run]) -> QuerySet[Run]:
 def list_runs(filters: RunFilters, *, number: int, size: int = 50) -> Page[Run]:
     """Return one page of runs, newest first unless sorted otherwise."""
     runs = with_reward(Run.objects.all())
+    if filters.archived != "all":
+        runs = runs.filter(archived_at__isnull=filters.archived != "only")
+    if filters.tag:
+        runs = runs.filter(tags__contains=[filters.tag])
     if filters.state == "active":
         runs = runs.filter(state__in=ACTIVE_STATES)
     elif filters.state:
@@ -78,14 +85,19 @@ def active_runs(limit: int = 20) -> list[Run]:
 
 
 def finished_runs(limit: int = 10) -> list[Run]:
-    """Return ended runs, last ended first."""
+    """Return ended runs that are not archived, last ended first."""
     ended = (RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED)
-    return list(with_reward(Run.objects.filter(state__in=ended)).order_by("-finished_at", "-id")[:limit])
+    runs = Run.objects.filter(state__in=ended, archived_at=None)
+    return list(with_reward(runs).order_by("-finished_at", "-id")[:limit])
 
 
 def troubled_runs(*, now: datetime, limit: int = 20) -> list[Run]:
-    """Return runs that need attention: failed in the last three days, or live without a heartbeat."""
-    failed = Q(state=RunState.FAILED, finished_at__gte=now - timedelta(days=3))
+    """Return runs that need attention: failed in the last three days, or live without a heartbeat.
+
+    Failed runs that a person acknowledged or archived are left out.
+    """
+    since = now - timedelta(days=3)
+    failed = Q(state=RunState.FAILED, finished_at__gte=since, acknowledged_at=None, archived_at=None)
     stale = Q(state__in=(RunState.RUNNING, RunState.PAUSED, RunState.STOPPING)) & (
         Q(heartbeat_at__lt=now - STALE_AFTER) | Q(heartbeat_at__isnull=True, running_at__lt=now - STALE_AFTER)
     )
@@ -127,7 +139,11 @@ def reward_series(run_ids: Iterable[int], *, last: int = 60) -> dict[int, list[f
 def get_run(run_id: int) -> Run | None:
     """Return one run with experiment, dataset, parent and creator; None when there is none."""
     return (
-        Run.objects.select_related("experiment", "dataset", "created_by", "parent").filter(pk=run_id).first()
+        Run.objects.select_related(
+            "experiment", "dataset", "created_by", "parent", "archived_by", "acknowledged_by"
+        )
+        .filter(pk=run_id)
+        .first()
     )
 
 
@@ -175,6 +191,13 @@ def existing(run_ids: Collection[int]) -> set[int]:
 def experiment_choices() -> list[tuple[int, str]]:
     """Return every experiment as (id, name)."""
     return list(Experiment.objects.order_by("name").values_list("id", "name"))
+
+
+def tag_choices() -> list[str]:
+    """Return every tag of the runs, sorted."""
+    tags = Run.objects.exclude(tags=[]).order_by()
+    names = tags.annotate(tag=Func(F("tags"), function="jsonb_array_elements_text", output_field=TextField()))
+    return sorted(set(names.values_list("tag", flat=True)))
 
 
 def runs_with_checkpoints(limit: int = 50) -> list[int]:

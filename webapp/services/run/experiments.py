@@ -6,7 +6,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from engine.errors import ConfigError
-from webapp.models import Experiment, Run
+from webapp.models import Experiment
 from webapp.services.access import audit
 
 
@@ -19,14 +19,3 @@ def create(*, name: str, description: str = "", actor: User | None = None) -> Ex
     experiment = Experiment.objects.create(name=name, description=description, created_by=actor)
     audit.record(actor=actor, action="experiment.create", target=f"experiment {name}")
     return experiment
-
-
-@transaction.atomic
-def assign(*, run: Run, experiment: Experiment | None, actor: User | None = None) -> None:
-    """Assign a run to an experiment, or remove it from one."""
-    run.experiment = experiment
-    run.save(update_fields=["experiment"])
-    audit.record(
-        actor=actor, action="run.experiment", run_id=run.pk,
-        changes={"experiment": experiment.name if experiment is not None else None},
-    )  # fmt: skip

@@ -105,7 +105,9 @@ def start(*, run: Run, actor: User | None = None) -> None:
     _check_sources(run)
     difficulty.measure_for(run=run)
     learning.check(run.config)
-    states.require(run_id=run.pk, to=RunState.QUEUED, only_from=RunState.DRAFT)
+    states.require(
+        run_id=run.pk, to=RunState.QUEUED, only_from=RunState.DRAFT, archived_at=None, archived_by=None
+    )
     send_on_commit(TaskName.LAUNCH_RUN, run.pk)
     _done(run, actor, "run.start")
 
@@ -209,21 +211,11 @@ def resume(*, run: Run, actor: User | None = None) -> None:
     for ended in (RunState.FAILED, RunState.STOPPED, *retried):
         if states.move(
             run_id=run.pk, to=RunState.QUEUED, only_from=ended, reason="", summary={}, finished_at=None,
-            desired="run",
+            desired="run", archived_at=None, archived_by=None, acknowledged_at=None, acknowledged_by=None,
         ):  # fmt: skip
             send_on_commit(TaskName.LAUNCH_RUN, run.pk)
             return _done(run, actor, "run.resume")
     raise _illegal(run, RunState.RUNNING)
-
-
-@transaction.atomic
-def rename(*, run: Run, name: str, actor: User | None = None) -> None:
-    """Rename a run. Raises ConfigError if the name is empty or too long."""
-    if not 0 < len(name.strip()) <= 200:
-        raise ConfigError("a run's name has 1 to 200 characters")
-    old, run.name = run.name, name.strip()
-    run.save(update_fields=["name"])
-    _done(run, actor, "run.rename", {"name": {"old": old, "new": run.name}})
 
 
 def _illegal(run: Run, wanted: RunState) -> IllegalTransitionError:

@@ -1,0 +1,130 @@
+"""Names, tags, notes, experiments, archiving and acknowledgement of runs: page, API and command."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.test import Client
+from django.utils import timezone
+
+from tests.builders.web_builders import make_run, make_user
+from webapp.models import AuditEntry, Experiment, Run
+from webapp.permissions import Role
+from webapp.selectors.run import runs as reads
+from webapp.selectors.run.runs import RunFilters
+from webapp.services.run import runs as run_writes
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def operator() -> Client:
+    client = Client()
+    client.force_login(make_user("ada", Role.OPERATOR))
+    return client
+
+
+def fail(run: Run) -> None:
+    Run.objects.filter(pk=run.pk).update(state="failed", finished_at=timezone.now(), reason="it broke")
+
+
+def test_a_run_is_edited_from_its_page(operator: Client) -> None:
+    run = make_run(name="old")
+    form = {
+        "name": "new", "tags": "slow,  lr sweep ,slow,", "notes": "why\r\nnot", "experiment": "",
+        "new_experiment": "first",
+    }  # fmt: skip
+    assert operator.post(f"/runs/{run.pk}/edit/", form)["Location"] == f"/runs/{run.pk}/"
+    run.refresh_from_db()
+    assert (run.name, run.tags, run.notes) == ("new", ["lr sweep", "slow"], "why\nnot")
+    assert run.experiment == Experiment.objects.get(name="first")
+    entry = AuditEntry.objects.get(action="run.edit")
+    assert entry.changes["name"] == {"old": "old", "new": "new"}
+    assert entry.actor is not None
+    page = operator.get(f"/runs/{run.pk}/").content.decode()
+    assert "?tag=lr%20sweep" in page
+    operator.post(f"/runs/{run.pk}/edit/", form | {"new_experiment": "", "experiment": "first"})
+    assert AuditEntry.objects.filter(action="run.edit").count() == 1
+    operator.post(f"/runs/{run.pk}/edit/", form | {"new_experiment": ""})
+    assert Run.objects.get().experiment is None
+    operator.post(f"/runs/{run.pk}/edit/", {"name": " ", "tags": "x" * 60})
+    run.refresh_from_db()
+    assert (run.name, run.tags) == ("new", ["lr sweep", "slow"])
+
+
+def test_lists_filter_by_tag_and_leave_out_archived_runs(operator: Client) -> None:
+    tagged, other = make_run(name="alpha"), make_run(name="beta")
+    operator.post(f"/runs/{tagged.pk}/edit/", {"tags": 'a"b'})
+    operator.post(f"/runs/{other.pk}/archive/")
+
+    def found(**filters: str) -> list[int]:
+        return [run.pk for run in reads.list_runs(RunFilters(**filters), number=1).rows]  # type: ignore[arg-type]
+
+    assert found() == found(tag='a"b') == [tagged.pk]
+    assert found(archived="only") == [other.pk]
+    assert found(archived="all") == [other.pk, tagged.pk]
+    assert found(tag="a") == []
+    assert reads.tag_choices() == ['a"b']
+    assert "beta" not in operator.get("/runs/").content.decode()
+    assert "beta" in operator.get("/runs/?archived=only").content.decode()
+    assert "Archived" in operator.get(f"/runs/{other.pk}/").content.decode()
+    operator.post(f"/runs/{other.pk}/restore/")
+    assert found() == [other.pk, tagged.pk]
+    run_writes.start(run=tagged)
+    operator.post(f"/runs/{tagged.pk}/archive/")
+    assert found() == [other.pk, tagged.pk], "a queued run is not archived"
+
+
+def test_a_failure_is_acknowledged_until_the_run_is_resumed(operator: Client) -> None:
+    run = make_run()
+    fail(run)
+    assert "it broke" in operator.get("/").content.decode()
+    response = operator.post(f"/runs/{run.pk}/acknowledge/", {"next": "overview"})
+    assert response["Location"] == "/"
+    run.refresh_from_db()
+    assert run.acknowledged_by is not None
+    assert not reads.troubled_runs(now=timezone.now())
+    assert "by ada" in operator.get(f"/runs/{run.pk}/").content.decode()
+    run_writes.resume(run=run)
+    run.refresh_from_db()
+    assert run.acknowledged_at is None
+    operator.post(f"/runs/{run.pk}/acknowledge/")
+    run.refresh_from_db()
+    assert run.acknowledged_at is None, "only failures are acknowledged"
+
+
+def test_viewers_change_nothing() -> None:
+    run = make_run(name="old")
+    client = Client()
+    client.force_login(make_user("eve", Role.VIEWER))
+    for action in ("edit", "archive", "restore", "acknowledge"):
+        assert client.post(f"/runs/{run.pk}/{action}/", {"name": "new"}).status_code == 403
+    assert client.post(f"/api/v1/runs/{run.pk}/edit", {"name": "new"}, "application/json").status_code == 403
+    assert "edit-run" not in client.get(f"/runs/{run.pk}/").content.decode()
+    run.refresh_from_db()
+    assert run.name == "old"
+
+
+def test_the_api_and_the_command_edit_too(operator: Client) -> None:
+    run = make_run()
+    body = {"name": "mine", "tags": ["a"], "experiment": "first"}
+    answer = operator.post(f"/api/v1/runs/{run.pk}/edit", body, "application/json")
+    assert answer.status_code == 200
+    assert (answer.json()["tags"], answer.json()["name"]) == (["a"], "mine")
+    assert operator.post(f"/api/v1/runs/{run.pk}/edit", {"name": ""}, "application/json").status_code == 422
+    printed = StringIO()
+    call_command(
+        "edit_run", run.pk, "--tag", "b", "--untag", "a", "--notes", "n", "--archive", stdout=printed
+    )
+    assert printed.getvalue().endswith("mine · b\n")
+    assert operator.get("/api/v1/runs").json()["total"] == 0
+    assert operator.get("/api/v1/runs?archived=only&tag=b").json()["items"][0]["notes"] == "n"
+    assert operator.post(f"/api/v1/runs/{run.pk}/restore").json()["archived_at"] is None
+    assert operator.post(f"/api/v1/runs/{run.pk}/acknowledge").status_code == 409
+    with pytest.raises(CommandError, match="cannot become acknowledged"):
+        call_command("edit_run", run.pk, "--acknowledge")
+    call_command("runs", "--tag", "b", stdout=printed)
+    assert "1 of 1 runs" in printed.getvalue()
