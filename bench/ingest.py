@@ -86,8 +86,9 @@ def web_server(home: Path) -> Iterator[tuple[str, dict[str, str], dict[str, int]
             "REDIS_URL": redis.url,
             "PYTHONPATH": str(PROJECT),
         }
-        manage = [sys.executable, str(PROJECT / "manage.py"), "migrate", "-v", "0"]
-        subprocess.run(manage, env=environment, check=True)
+        for arguments in (["migrate"], ["collectstatic", "--no-input"]):
+            manage = [sys.executable, str(PROJECT / "manage.py"), *arguments, "-v", "0"]
+            subprocess.run(manage, env=environment, check=True)
         command = [sys.executable, "-m", "uvicorn", "webapp.asgi:application", "--port", str(port)]
         with (home / "web.log").open("wb") as log:
             server = subprocess.Popen(

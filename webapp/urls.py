@@ -99,8 +99,11 @@ urlpatterns = [
             {"part": part},
             name=f"step-{part}",
         )
-        for part in ("observation", "thought", "response")
+        for part in ("observation", "thought", "action", "response")
     ],
+    path("trajectories/<int:trajectory_id>/steps/", trajectories.step_window, name="step-window"),
+    path("trajectories/<int:trajectory_id>/found/", trajectories.found, name="trajectory-found"),
+    path("trajectories/<int:trajectory_id>/patch/", trajectories.patch, name="trajectory-patch"),
     path("trajectories/<int:trajectory_id>/test-log/", trajectories.test_log, name="trajectory-test-log"),
     path("runs/<int:run_id>/predictions.jsonl", trajectories.predictions, name="run-predictions"),
     path("runs/<int:run_id>/harness-report.json", trajectories.harness_report, name="run-harness-report"),

@@ -20,6 +20,11 @@
       remember("rail", root.dataset.rail);
       window.dispatchEvent(new Event("resize"));
     },
+    wrap() {
+      root.dataset.wrap = root.dataset.wrap === "on" ? "off" : "on";
+      remember("wrap", root.dataset.wrap);
+      for (const button of document.querySelectorAll("[data-action=wrap]")) button.setAttribute("aria-pressed", String(root.dataset.wrap === "on"));
+    },
     drawer(button) {
       const open = root.dataset.drawer !== "open";
       root.dataset.drawer = open ? "open" : "closed";

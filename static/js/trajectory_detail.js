@@ -1,4 +1,4 @@
-// The trajectory's page: reading position, keys, texts that are loaded on demand.
+// The trajectory's page: reading position and keys.
 (() => {
   "use strict";
   const list = document.getElementById("trajectory-steps");
@@ -27,7 +27,9 @@
   // view take their true height only then, which shifts what lies at the reading line.
   let pinned = null;
 
-  function go(step) {
+  async function go(wanted) {
+    if (!wanted) return;
+    const step = wanted.classList.contains("stub") ? await window.trainyard.steps.load(Number(wanted.id.replace("step-", ""))) : wanted;
     if (!step) return;
     pinned = step;
     step.scrollIntoView({ block: "start" });
@@ -38,14 +40,16 @@
   addEventListener("keydown", (event) => { if (/^(Arrow|Page|Home|End| )/.test(event.key)) pinned = null; });
   for (const name of ["wheel", "touchmove", "pointerdown"]) addEventListener(name, () => { pinned = null; }, { passive: true });
 
+  // The last step that begins above the reading line.
   function reading() {
-    const line = 120;
-    let found = steps()[0];
-    for (const step of steps()) {
-      if (step.getBoundingClientRect().top > line) break;
-      found = step;
+    const all = list.children;
+    let [low, high] = [0, all.length - 1];
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (all[middle].getBoundingClientRect().top > 120) high = middle - 1;
+      else low = middle;
     }
-    return found;
+    return all[low];
   }
 
   let waiting = false;
@@ -65,6 +69,7 @@
     const all = [...list.querySelectorAll(selector)];
     const open = !all.some((details) => details.open);
     const keep = current;
+    folded.set(selector, open);
     for (const details of all) details.open = open;
     if (keep) go(keep);
   }
@@ -84,37 +89,25 @@
   key("t", () => toggle("details.thought"));
   key("o", () => toggle("details.observation"));
   key("x", () => { const raw = current?.querySelector("details.raw"); if (raw) raw.open = !raw.open; });
+  key("w", () => document.querySelector(".step-tools [data-action=wrap]")?.click());
+  key("p", () => { pinned = null; document.getElementById("prompt")?.scrollIntoView({ block: "start" }); });
   key("d", () => { pinned = null; document.getElementById("patch")?.scrollIntoView({ block: "start" }); });
 
-  async function load(pre, address) {
-    try {
-      const response = await fetch(address, { credentials: "same-origin" });
-      if (!response.ok) throw new Error(String(response.status));
-      pre.textContent = await response.text();
-      return true;
-    } catch {
-      window.trainyard.announce("That could not be loaded; try again.");
-      return false;
+  // Steps that come later are folded as those that are there.
+  const folded = new Map();
+  document.addEventListener("trainyard:loaded", (event) => {
+    for (const step of event.detail) {
+      for (const [selector, open] of folded) for (const details of step.querySelectorAll(selector)) details.open = open;
     }
-  }
-
-  document.addEventListener("toggle", async (event) => {
-    const pre = event.target.querySelector?.("pre[data-load]");
-    if (!pre || !event.target.open || pre.dataset.loaded) return;
-    pre.dataset.loaded = "1";
-    if (!(await load(pre, pre.dataset.load))) { delete pre.dataset.loaded; pre.textContent = "could not be loaded: fold and open again"; }
-  }, true);
-  document.addEventListener("click", async (event) => {
-    const button = event.target.closest("[data-show-all]");
-    if (!button) return;
-    button.disabled = true;
-    const text = button.closest("details").querySelector("pre, .prewrap");
-    if (await load(text, button.dataset.showAll)) button.closest(".cut").remove();
-    else button.disabled = false;
+    if (pinned && !pinned.isConnected) pinned = document.getElementById(pinned.id);
+    pinned?.scrollIntoView({ block: "start" });
+    if (current && !current.isConnected) { current = null; mark(pinned || reading()); }
   });
+  document.addEventListener("trainyard:unpin", () => { pinned = null; });
+  document.addEventListener("trainyard:go", (event) => go(document.getElementById(event.detail)));
   document.addEventListener("trainyard:live", () => { const now = current; current = null; mark(now); });
   const named = () => document.getElementById(location.hash.slice(1));
-  addEventListener("hashchange", () => go(named()));
+  addEventListener("hashchange", () => { if (named()?.classList.contains("step")) go(named()); });
   if (named()?.classList.contains("step")) go(named());
   else mark(reading());
 })();

@@ -21,6 +21,7 @@ from webapp.permissions import check_rollouts
 from webapp.selectors.rollout import learning as learning_reads
 from webapp.selectors.rollout import predictions as prediction_reads
 from webapp.selectors.rollout import scores as score_reads
+from webapp.selectors.rollout import steps as step_reads
 from webapp.selectors.rollout import trajectories as reads
 from webapp.services.run.learning import query_of_recipe
 
@@ -243,7 +244,7 @@ def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
         fields["test_log"] = None
     fields["findings"] = reads.findings(trajectory, with_answers=sees_answers)
     return fields | {
-        "steps": reads.steps(trajectory.pk),
+        "steps": step_reads.steps(trajectory.pk),
         "tests": reads.tests(trajectory.pk),
         "scores": score_reads.given_to([trajectory]),
     }

@@ -15,6 +15,7 @@ from django.template.loader import render_to_string
 
 from webapp.contexts.dataset.health import build_health
 from webapp.contexts.rollout.groups import build_group
+from webapp.contexts.rollout.steps import StepEntry
 from webapp.contexts.rollout.trajectories import build_trajectory
 from webapp.contexts.run.iterations import build_iteration
 from webapp.contexts.run.overview import build_overview
@@ -70,6 +71,7 @@ RUN_REGIONS = {
 POOL_REGIONS = {"pool-head": "sandboxes/_head.html", "pool-body": "sandboxes/_body.html"}
 TRAJECTORY_REGIONS = {
     "trajectory-head": "trajectories/_head.html",
+    "trajectory-strip": "trajectories/_strip.html",
     "trajectory-tail": "trajectories/_tail.html",
     "trajectory-outcome": "trajectories/_outcome.html",
 }
@@ -139,19 +141,23 @@ def _trajectory_page(subscription: Subscription) -> Snapshot:
         task_key=task_key,
         index=int(index),
         shows_answer=subscription.role.sees_answers,
+        newest=True,
     )
     if context is None:
         raise GoneError
     html = _render(TRAJECTORY_REGIONS, variables(context))
-    html["trajectory-strip"] = "".join(
-        render_to_string("trajectories/_strip_item.html", {"view": view}) for view in context.steps
-    )
     return Snapshot(
         seq=run.last_seq,
         identity=context.live.identity,
         html=html,
-        steps=tuple(render_to_string("trajectories/_step.html", {"view": view}) for view in context.steps),
+        steps=tuple(_step_html(entry) for entry in context.steps),
     )
+
+
+def _step_html(entry: StepEntry) -> str:
+    if entry.view is None:
+        return render_to_string("trajectories/_stub.html", {"entry": entry})
+    return render_to_string("trajectories/_step.html", {"view": entry.view})
 
 
 def _overview_page(subscription: Subscription) -> Snapshot:

@@ -18,6 +18,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from webapp.contexts.dataset.health import LOOKS
+from webapp.contexts.rollout.printed import printed as render_printed
 
 register = template.Library()
 
@@ -135,6 +136,18 @@ def prose(value: str) -> SafeString:
     return format_html_join(
         "", "{}", ((format_html("<code>{}</code>", part) if i % 2 else part,) for i, part in enumerate(parts))
     )
+
+
+@register.filter
+def printed(value: str) -> SafeString:
+    """Return text of a model or sandbox with its colours and with hidden characters marked."""
+    return render_printed(value)
+
+
+@register.filter
+def known(value: float | None) -> float | None:
+    """Return None for 0, where 0 means that nothing was reported."""
+    return value or None
 
 
 @register.filter

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
 
 from webapp.contexts.numbers import whole
+from webapp.contexts.rollout.found import find_text, text_to_find
 from webapp.contexts.rollout.groups import build_group
+from webapp.contexts.rollout.steps import WINDOW_CHARS, WINDOW_STEPS, plain_part, whole_part, window
 from webapp.contexts.rollout.trajectories import build_search, build_trajectory
 from webapp.contexts.run.iterations import build_iteration
-from webapp.models import Run
+from webapp.models import Run, Trajectory
 from webapp.permissions import check_rollouts
 from webapp.selectors.rollout import predictions as prediction_reads
+from webapp.selectors.rollout import steps as step_reads
 from webapp.selectors.rollout import trajectories as reads
 from webapp.views.access import Person, answer_reader, viewer
 from webapp.views.pages import page, params_of
@@ -56,7 +60,8 @@ def group_detail(
 def trajectory_detail(
     request: HttpRequest, person: Person, run_id: int, phase: str, iteration: int, task_key: str, index: int
 ) -> HttpResponse:
-    """Render a rollout with all its steps."""
+    """Render a rollout with all its steps, those from ``from`` on in full."""
+    params = params_of(request)
     context = build_trajectory(
         _readable_run(person, run_id),
         phase=phase,
@@ -64,27 +69,63 @@ def trajectory_detail(
         task_key=task_key,
         index=index,
         shows_answer=person.role.sees_answers,
+        start=whole(params.get("from", "")) or 0,
+        find=text_to_find(params),
     )
     if context is None:
         raise Http404(f"Run {run_id} has no rollout {index} of task {task_key} in {phase} {iteration}.")
     return page(request, person, "trajectories/detail.html", context)
 
 
+def _readable_trajectory(person: Person, trajectory_id: int) -> Trajectory:
+    trajectory = reads.get_by_id(trajectory_id)
+    if trajectory is None:
+        raise Http404("There is no such trajectory.")
+    _readable_run(person, trajectory.run_id)
+    return trajectory
+
+
+@viewer
+def found(request: HttpRequest, person: Person, trajectory_id: int) -> HttpResponse:
+    """Return where the steps of a rollout contain the text ``find``, as HTML."""
+    trajectory = _readable_trajectory(person, trajectory_id)
+    text = text_to_find(params_of(request))
+    hits = find_text(trajectory.pk, text) if text else None
+    return render(request, "trajectories/_found.html", {"found": hits})
+
+
+@viewer
+def step_window(request: HttpRequest, person: Person, trajectory_id: int) -> HttpResponse:
+    """Return steps in full from ``from`` on as HTML, for a page that shows them as one line each."""
+    _readable_trajectory(person, trajectory_id)
+    start = whole(params_of(request).get("from", "")) or 0
+    rows = step_reads.steps(trajectory_id, start=start, limit=WINDOW_STEPS)
+    return render(request, "trajectories/_window.html", {"views": window(rows, chars=WINDOW_CHARS)})
+
+
 @viewer
 def step_text(
-    request: HttpRequest,  # noqa: ARG001
-    person: Person,
-    trajectory_id: int,
-    index: int,
-    part: str,
+    request: HttpRequest, person: Person, trajectory_id: int, index: int, part: str
 ) -> HttpResponse:
-    """Return the complete observation, thought or raw response of a step as plain text."""
-    step = reads.get_step(trajectory_id, index)
+    """Return a complete part of a step: as plain text, or with ``html`` as the page shows it."""
+    step = step_reads.get_step(trajectory_id, index)
     if step is None:
         raise Http404("There is no such step.")
     _readable_run(person, step.trajectory.run_id)
-    text = {"observation": step.observation, "thought": step.thought, "response": step.response}[part]
-    return HttpResponse(text, content_type="text/plain; charset=utf-8")
+    if "html" in request.GET:
+        return render(request, "trajectories/_whole.html", {"part": part, **whole_part(step, part)})
+    return HttpResponse(plain_part(step, part), content_type="text/plain; charset=utf-8")
+
+
+@viewer
+def patch(
+    request: HttpRequest,  # noqa: ARG001
+    person: Person,
+    trajectory_id: int,
+) -> HttpResponse:
+    """Return the complete patch of a rollout as plain text."""
+    trajectory = _readable_trajectory(person, trajectory_id)
+    return HttpResponse(trajectory.patch, content_type="text/plain; charset=utf-8")
 
 
 @answer_reader

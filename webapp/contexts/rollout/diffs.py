@@ -1,27 +1,37 @@
 """Patches and edits as lines for a page, highlighted by Pygments on the server.
 
 Everything comes from models, so it is hostile: text leaves here as plain strings (the template escapes)
-or as what Pygments' HTML formatter escaped.
+or as what Pygments' HTML formatter escaped. Lines are highlighted after the cut, because Pygments takes about
+0.1 ms a line.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
-from pygments.lexers import TextLexer, get_lexer_for_filename
-from pygments.util import ClassNotFound
+from pygments.lexer import Lexer
+from pygments.lexers import TextLexer, find_lexer_class_for_filename
 
 from engine.errors import PatchError
 from engine.patches.structure import parse_patch
+from webapp.contexts.rollout.printed import marked
 
-MAX_LINES = 2000
-MAX_HIGHLIGHT = 200_000
-"""Characters above which code is shown without colours: Pygments takes about 0.1 ms a line."""
+PATCH_LINES = 500
+EDIT_LINES = 200
+LINE_CHARS = 1_000
+MAX_HIGHLIGHT = 30_000
+"""Characters of a diff above which code is shown without colours."""
+_CONTEXT = 3
+"""Unchanged lines that are shown on both sides of a change where there are many."""
+_MAX_COMPARED = 100_000
+"""Product of the numbers of lines up to which two texts are compared line by line."""
 _CSS = {"+": "gi", "-": "gd"}
 
 
@@ -43,30 +53,48 @@ class Diff:
     num_added: int
     num_removed: int
     num_files: int
+    num_shown: int
+    """Lines of the diff that are shown, unchanged ones that are folded included."""
 
     @property
     def cut(self) -> bool:
-        """Return whether lines are left out."""
-        return self.num_lines > len(self.lines)
+        """Return whether lines are left out at the end."""
+        return self.num_lines > self.num_shown
 
 
-def code_lines(text: str, path: str) -> list[SafeString]:
-    """Return highlighted HTML of every line of ``text``, by the file name's language."""
-    count = text.count("\n") + 1
-    if len(text) > MAX_HIGHLIGHT:
-        return [escape(line) for line in text.split("\n")]
-    try:
-        lexer = get_lexer_for_filename(path, stripnl=False, ensurenl=False)
-    except ClassNotFound:
-        lexer = TextLexer(stripnl=False, ensurenl=False)
-    html = highlight(text, lexer, HtmlFormatter(nowrap=True)).split("\n")
-    # Pygments normalises line ends; where it counts lines otherwise, plain text is right.
-    if len(html) not in (count, count + 1):
-        return [escape(line) for line in text.split("\n")]
-    return [mark_safe(line) for line in html[:count]]  # noqa: S308  (escaped by the formatter)
+@functools.lru_cache(maxsize=256)
+def _lexer(name: str) -> Lexer:
+    kind = find_lexer_class_for_filename(name) or TextLexer
+    return kind(stripnl=False, ensurenl=False)
 
 
-def patch_diff(patch: str) -> Diff | None:
+def code_lines(lines: Sequence[str], path: str) -> list[SafeString]:
+    """Return HTML of each line, highlighted by the file name's language unless they are too many."""
+    shown = [line[:LINE_CHARS] for line in lines]
+    html = _highlighted(shown, path) if sum(map(len, shown)) <= MAX_HIGHLIGHT else None
+    if html is None:
+        html = [escape(line) for line in shown]
+    return [_finished(line, len(whole)) for line, whole in zip(html, lines, strict=True)]
+
+
+def _highlighted(lines: list[str], path: str) -> list[SafeString] | None:
+    """Return highlighted lines; None where Pygments counts lines otherwise, as it normalises line ends."""
+    name = path.rpartition("/")[2]
+    lexer = _lexer(f"x{name[name.rfind('.') :]}" if "." in name else name)
+    found = highlight("\n".join(lines), lexer, HtmlFormatter(nowrap=True)).split("\n")
+    if len(found) not in (len(lines), len(lines) + 1):
+        return None
+    return [mark_safe(line) for line in found[: len(lines)]]  # noqa: S308  (escaped by the formatter)
+
+
+def _finished(html: SafeString, length: int) -> SafeString:
+    if length <= LINE_CHARS:
+        return marked(html)
+    return marked(html) + escape(f" … {length - LINE_CHARS:,} more characters")
+
+
+@functools.lru_cache(maxsize=64)
+def patch_diff(patch: str, limit: int = PATCH_LINES) -> Diff | None:
     """Return a unified diff; None if it is empty. Text that is no unified diff is shown unchanged."""
     if not patch.strip():
         return None
@@ -78,19 +106,23 @@ def patch_diff(patch: str) -> Diff | None:
     hunks = [(file, hunk) for file in files for hunk in file.hunks]
     lines: list[DiffLine] = []
     for file, hunk in hunks:
-        if hunk.first_line >= MAX_LINES:
+        if hunk.first_line >= limit:
             break
-        lines += [DiffLine("gh", "", escape(line)) for line in raw[len(lines) : hunk.first_line]]
-        lines += _hunk_lines(raw[hunk.first_line : min(hunk.end_line, MAX_LINES)], file.paths)
-    lines += [DiffLine("gh", "", escape(line)) for line in raw[len(lines) : MAX_LINES]]
+        lines += [_header(line) for line in raw[len(lines) : hunk.first_line]]
+        lines += _hunk_lines(raw[hunk.first_line : min(hunk.end_line, limit)], file.paths)
+    lines += [_header(line) for line in raw[len(lines) : limit]]
     signs = [line[:1] for _, hunk in hunks for line in raw[hunk.first_line + 1 : hunk.end_line]]
-    return Diff(tuple(lines), len(raw), signs.count("+"), signs.count("-"), len(files))
+    return Diff(tuple(lines), len(raw), signs.count("+"), signs.count("-"), len(files), len(lines))
+
+
+def _header(line: str, css: str = "gh") -> DiffLine:
+    return DiffLine(css, "", _finished(escape(line[:LINE_CHARS]), len(line)))
 
 
 def _hunk_lines(raw: list[str], paths: tuple[str, ...]) -> list[DiffLine]:
-    code = code_lines("\n".join(line[1:] for line in raw[1:]), paths[-1] if paths else "")
+    code = code_lines([line[1:] for line in raw[1:]], paths[-1] if paths else "")
     return [
-        DiffLine("gu", "", escape(raw[0])),
+        _header(raw[0], "gu"),
         *(
             DiffLine(_CSS.get(line[:1], ""), line[:1] or " ", html)
             for line, html in zip(raw[1:], code, strict=True)
@@ -98,28 +130,87 @@ def _hunk_lines(raw: list[str], paths: tuple[str, ...]) -> list[DiffLine]:
     ]
 
 
-def edit_diff(old: str, new: str, path: str) -> Diff:
-    """Return a ``str_replace`` as a diff from the old to the new text."""
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of a difference: its place in the old text (removed) or the new one, or folded lines."""
+
+    sign: str
+    place: int
+    folded: int = 0
+
+
+def edit_diff(old: str, new: str, path: str, limit: int = EDIT_LINES) -> Diff:
+    """Return a ``str_replace`` as a diff from the old to the new text; long unchanged parts are folded."""
     old_lines, new_lines = old.split("\n"), new.split("\n")
-    old_html, new_html = code_lines(old, path), code_lines(new, path)
-    lines: list[DiffLine] = []
-    matcher = difflib.SequenceMatcher(a=old_lines, b=new_lines, autojunk=False)
-    if len(old_lines) * len(new_lines) > 250_000:
-        blocks = [("replace", 0, len(old_lines), 0, len(new_lines))]
-    else:
-        blocks = [(op, i1, i2, j1, j2) for op, i1, i2, j1, j2 in matcher.get_opcodes()]
-    for op, i1, i2, j1, j2 in blocks:
+    rows = list(_rows(old_lines, new_lines))
+    html = {
+        "-": _places(old_lines, [row.place for row in rows[:limit] if row.sign == "-"], path),
+        "": _places(
+            new_lines, [row.place for row in rows[:limit] if row.sign != "-" and not row.folded], path
+        ),
+    }
+    lines = [
+        DiffLine("gu", "", escape(f"… {row.folded:,} unchanged lines"))
+        if row.folded
+        else DiffLine(_CSS.get(row.sign, ""), row.sign, html["-" if row.sign == "-" else ""][row.place])
+        for row in rows[:limit]
+    ]
+    added, removed = (sum(row.sign == sign for row in rows) for sign in "+-")
+    shown = sum(row.folded or 1 for row in rows[:limit])
+    return Diff(tuple(lines), sum(row.folded or 1 for row in rows), added, removed, 1, shown)
+
+
+def _places(lines: list[str], places: list[int], path: str) -> dict[int, SafeString]:
+    """Return HTML of the lines at some places, highlighted with those between them."""
+    if not places:
+        return {}
+    first = places[0]
+    return dict(enumerate(code_lines(lines[first : places[-1] + 1], path), start=first))
+
+
+def _rows(old: list[str], new: list[str]) -> Iterator[_Row]:
+    for op, i1, i2, j1, j2 in _opcodes(old, new):
         if op == "equal":
-            lines += [DiffLine("", " ", html) for html in old_html[i1:i2]]
+            yield from _unchanged(j1, j2, is_first=j1 == 0, is_last=j2 == len(new))
             continue
-        lines += [DiffLine("gd", "-", html) for html in old_html[i1:i2]]
-        lines += [DiffLine("gi", "+", html) for html in new_html[j1:j2]]
-    added = sum(1 for line in lines if line.css == "gi")
-    removed = sum(1 for line in lines if line.css == "gd")
-    return Diff(tuple(lines[:MAX_LINES]), len(lines), added, removed, 1)
+        yield from (_Row("-", place) for place in range(i1, i2))
+        yield from (_Row("+", place) for place in range(j1, j2))
 
 
-def added_diff(text: str, path: str) -> Diff:
+def _unchanged(start: int, end: int, *, is_first: bool, is_last: bool) -> Iterator[_Row]:
+    before, after = 0 if is_first else _CONTEXT, 0 if is_last else _CONTEXT
+    folded = end - start - before - after
+    if folded <= 2 * _CONTEXT:
+        yield from (_Row(" ", place) for place in range(start, end))
+        return
+    yield from (_Row(" ", place) for place in range(start, start + before))
+    yield _Row("", start, folded)
+    yield from (_Row(" ", place) for place in range(end - after, end))
+
+
+def _opcodes(old: list[str], new: list[str]) -> Iterator[tuple[str, int, int, int, int]]:
+    """Yield ``difflib``'s opcodes; what is equal at both ends is never compared twice."""
+    most = min(len(old), len(new))
+    head = next((n for n in range(most) if old[n] != new[n]), most)
+    most -= head
+    tail = next((n for n in range(most) if old[-1 - n] != new[-1 - n]), most)
+    a, b = old[head : len(old) - tail], new[head : len(new) - tail]
+    if head:
+        yield ("equal", 0, head, 0, head)
+    if len(a) * len(b) > _MAX_COMPARED:
+        yield ("replace", head, head + len(a), head, head + len(b))
+    else:
+        matcher = difflib.SequenceMatcher(a=a, b=b, autojunk=False)
+        yield from (
+            (op, i1 + head, i2 + head, j1 + head, j2 + head) for op, i1, i2, j1, j2 in matcher.get_opcodes()
+        )
+    if tail:
+        yield ("equal", len(old) - tail, len(old), len(new) - tail, len(new))
+
+
+def added_diff(text: str, path: str, limit: int = EDIT_LINES) -> Diff:
     """Return a new file or inserted text: every line is added."""
-    html = code_lines(text, path)
-    return Diff(tuple(DiffLine("gi", "+", line) for line in html[:MAX_LINES]), len(html), len(html), 0, 1)
+    lines = text.split("\n")
+    html = code_lines(lines[:limit], path)
+    shown = tuple(DiffLine("gi", "+", line) for line in html)
+    return Diff(shown, len(lines), len(lines), 0, 1, len(shown))

@@ -1,21 +1,29 @@
-"""A step as the page shows it: the action rendered by its kind, long texts cut and counted.
+"""Steps as the page shows them: long texts cut and counted, and a window of them at a time.
 
-To add a kind of action: a branch in ``_body`` and one in ``trajectories/_action.html``.
+The page shows some steps in full and the others as one line each, which keeps it small;
+``trajectory_steps.js`` replaces the lines by the steps while somebody reads; without scripts they are links.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from webapp.contexts.rollout.diffs import Diff, added_diff, edit_diff
+from webapp.contexts.rollout.actions import ActionBody, action_body, first_line, short_path
 from webapp.models import Step
+from webapp.selectors.rollout.steps import OutlineRow
 
 OBSERVATION_LINES = 200
-OBSERVATION_CHARS = 100_000
-THOUGHT_CHARS = 100_000
-ACTIONS = ("command", "search", "view", "edit", "finish", "other", "none")
+OBSERVATION_CHARS = 20_000
+THOUGHT_LINES = 400
+THOUGHT_CHARS = 40_000
+PAGE_STEPS, PAGE_CHARS = 20, 48_000
+"""Steps, and characters of their texts, that a page shows in full at first."""
+WHOLE_LINES, WHOLE_CHARS = 20_000, 2_000_000
+"""Lines of a diff, and characters of any other argument, that are shown on demand."""
+WINDOW_STEPS, WINDOW_CHARS = 40, 200_000
+"""The same for each of the later requests."""
+_OUTLINE_TITLE = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,134 +43,108 @@ class CutText:
 
 def cut_text(text: str, *, lines: int = OBSERVATION_LINES, chars: int = OBSERVATION_CHARS) -> CutText:
     """Return the first ``lines`` lines, at most ``chars`` characters."""
-    all_lines = text.split("\n")
-    shown = "\n".join(all_lines[:lines])[:chars]
-    return CutText(shown, shown.count("\n") + 1 if shown else 0, len(all_lines) if text else 0, len(text))
-
-
-@dataclass(frozen=True, slots=True)
-class ActionBody:
-    """Content of the action, without its numbers."""
-
-    kind: str
-    """``command``, ``edit``, ``view``, ``search``, ``finish``, ``call`` (any other tool) or ``none``."""
-    title: str
-    """One-line summary: the command, the path or the search term."""
-    note: str = ""
-    text: str = ""
-    """A command of several lines, a submission's text, the raw response where nothing was parsed."""
-    diff: Diff | None = None
-    arguments: tuple[tuple[str, str], ...] = ()
+    shown = "\n".join(text[: chars + 1].split("\n", lines)[:lines])[:chars]
+    num_lines = text.count("\n") + 1 if text else 0
+    return CutText(shown, shown.count("\n") + 1 if shown else 0, num_lines, len(text))
 
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """One step, ready for the template."""
+    """One step in full, ready for the template."""
 
     step: Step
     body: ActionBody
     thought: CutText
     observation: CutText
+
+    @property
+    def num_chars(self) -> int:
+        """Return about how many characters the page shows of it."""
+        shown = len(self.thought.text) + len(self.observation.text) + len(self.body.text)
+        return shown + sum(len(line.html) for line in self.body.diff.lines) if self.body.diff else shown
+
+
+def step_view(step: Step) -> StepView:
+    """Return a step ready for the template."""
+    return StepView(
+        step=step,
+        body=action_body(step),
+        thought=cut_text(step.thought, lines=THOUGHT_LINES, chars=THOUGHT_CHARS),
+        observation=cut_text(step.observation),
+    )
+
+
+def window(steps: Sequence[Step], *, chars: int) -> tuple[StepView, ...]:
+    """Return the first steps in full up to a number of characters, but at least one."""
+    views: list[StepView] = []
+    left = chars
+    for step in steps:
+        view = step_view(step)
+        left -= view.num_chars
+        if views and left < 0:
+            break
+        views.append(view)
+    return tuple(views)
+
+
+def plain_part(step: Step, part: str) -> str:
+    """Return a complete part of a step as text: ``observation``, ``thought``, ``response`` or ``action``."""
+    if part == "action":
+        return "\n\n".join(f"{name}:\n{value}" for name, value in step.arguments.items())
+    return str(getattr(step, part))
+
+
+def whole_part(step: Step, part: str) -> dict[str, object]:
+    """Return what the template of a complete part needs."""
+    if part == "action":
+        return {
+            "body": action_body(step, limit=WHOLE_LINES, text_chars=WHOLE_CHARS, argument_chars=WHOLE_CHARS)
+        }
+    return {"text": plain_part(step, part)}
+
+
+@dataclass(frozen=True, slots=True)
+class StepEntry:
+    """A step in the strip and, where ``view`` is None, as one line in the list."""
+
+    row: OutlineRow
+    title: str
+    seconds: float
+    """Model and tool time."""
     thinking_width: str
     """Thinking tokens against the longest thinking of the trajectory, per cent, for the strip."""
     seconds_width: str
-
-    @property
-    def seconds(self) -> float:
-        """Return the sum of model and tool time."""
-        return self.step.model_seconds + self.step.tool_seconds
+    view: StepView | None
 
 
-def _text(arguments: Mapping[str, Any], key: str) -> str:
-    value = arguments.get(key)
-    return value if isinstance(value, str) else "" if value is None else str(value)
+def step_entries(rows: Sequence[OutlineRow], views: Sequence[StepView]) -> tuple[StepEntry, ...]:
+    """Return all steps of a trajectory, some of them in full."""
+    shown = {view.step.index: view for view in views}
+    most_thinking = max((row.thinking_tokens or 0 for row in rows), default=0)
+    most_seconds = max((row.model_seconds + row.tool_seconds for row in rows), default=0.0)
+    return tuple(
+        StepEntry(
+            row=row,
+            title=_title(row),
+            seconds=row.model_seconds + row.tool_seconds,
+            thinking_width=_share(row.thinking_tokens or 0, most_thinking),
+            seconds_width=_share(row.model_seconds + row.tool_seconds, most_seconds),
+            view=shown.get(row.index),
+        )
+        for row in rows
+    )
 
 
-def _rest(arguments: Mapping[str, Any], *shown: str) -> tuple[tuple[str, str], ...]:
-    return tuple((str(k), str(v)) for k, v in arguments.items() if k not in shown and v is not None)
-
-
-def _short(path: str) -> str:
-    """Return a path without the usual working folder in front."""
-    return path.removeprefix("/testbed/") or path
-
-
-def _file_editor(arguments: Mapping[str, Any]) -> ActionBody:
-    command, path = _text(arguments, "command"), _text(arguments, "path")
-    match command:
-        case "str_replace":
-            diff = edit_diff(_text(arguments, "old_str"), _text(arguments, "new_str"), path)
-            rest = _rest(arguments, "command", "path", "old_str", "new_str")
-            return ActionBody("edit", _short(path), "replace", diff=diff, arguments=rest)
-        case "create":
-            diff = added_diff(_text(arguments, "file_text"), path)
-            return ActionBody(
-                "edit",
-                _short(path),
-                "create",
-                diff=diff,
-                arguments=_rest(arguments, "command", "path", "file_text"),
-            )
-        case "insert":
-            diff = added_diff(_text(arguments, "new_str"), path)
-            note = f"insert after line {_text(arguments, 'insert_line') or '?'}"
-            return ActionBody("edit", _short(path), note, diff=diff)
-        case "view":
-            span = arguments.get("view_range")
-            bounds = isinstance(span, list | tuple) and len(span) == 2
-            note = f"lines {span[0]}–{span[1]}" if bounds and span else _text(arguments, "view_range")
-            return ActionBody(
-                "view", _short(path), note, arguments=_rest(arguments, "command", "path", "view_range")
-            )
-        case _:
-            return ActionBody(
-                "edit", _short(path), command.replace("_", " "), arguments=_rest(arguments, "command", "path")
-            )
-
-
-def action_body(step: Step) -> ActionBody:
-    """Return the rendered action of a step."""
-    arguments = step.arguments if isinstance(step.arguments, Mapping) else {}
-    match step.tool:
-        case "":
-            return ActionBody("none", "no tool call could be read", text=step.response)
-        case "execute_bash":
-            command = _text(arguments, "command") or _text(arguments, "cmd")
-            return ActionBody(
-                "command",
-                command.split("\n")[0][:200],
-                text=command,
-                arguments=_rest(arguments, "command", "cmd"),
-            )
-        case "search":
-            where = _text(arguments, "path")
-            rest = _rest(arguments, "search_term", "path")
-            return ActionBody(
-                "search", _text(arguments, "search_term"), f"in {where}" if where else "", arguments=rest
-            )
-        case "finish" | "submit":
-            text = _text(arguments, "result")
-            return ActionBody("finish", "submit", text=text, arguments=_rest(arguments, "command", "result"))
-        case "file_editor" | "str_replace_editor":
-            return _file_editor(arguments)
-        case _:
-            return ActionBody("call", step.tool, arguments=_rest(arguments))
+def _title(row: OutlineRow) -> str:
+    if not row.tool:
+        return "no tool call could be read"
+    texts = (
+        (row.path, row.term, row.command)
+        if row.action in ("view", "edit")
+        else (row.term, row.command, row.path)
+    )
+    return first_line(short_path(next((text for text in texts if text), row.tool)))[:_OUTLINE_TITLE]
 
 
 def _share(value: float, most: float) -> str:
-    return f"{min(100.0, 100 * value / most):.1f}" if most else "0"
-
-
-def step_views(steps: list[Step], *, most_thinking: int, most_seconds: float) -> tuple[StepView, ...]:
-    """Return steps ready for the template; the two maxima are the trajectory's, for the strip's bars."""
-    return tuple(
-        StepView(
-            step=step,
-            body=action_body(step),
-            thought=cut_text(step.thought, lines=2000, chars=THOUGHT_CHARS),
-            observation=cut_text(step.observation),
-            thinking_width=_share(step.thinking_tokens or 0, most_thinking),
-            seconds_width=_share(step.model_seconds + step.tool_seconds, most_seconds),
-        )
-        for step in steps
-    )
+    return f"{min(100.0, 100 * value / most):.0f}" if most else "0"

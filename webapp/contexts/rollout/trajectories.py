@@ -23,10 +23,12 @@ from webapp.contexts.frame import (
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.rollout.advantage import algorithm_of, formula
 from webapp.contexts.rollout.diffs import Diff, patch_diff
-from webapp.contexts.rollout.steps import StepView, step_views
+from webapp.contexts.rollout.found import Found, find_text
+from webapp.contexts.rollout.steps import PAGE_CHARS, PAGE_STEPS, StepEntry, step_entries, window
 from webapp.contexts.rollout.tokens import tokenless_reason
 from webapp.models import Run, Score, TestResult, Trajectory
 from webapp.selectors.rollout import scores as score_reads
+from webapp.selectors.rollout import steps as step_reads
 from webapp.selectors.rollout import trajectories as reads
 from webapp.selectors.rollout.trajectories import Match, TrajectoryFilters
 
@@ -53,7 +55,13 @@ class TrajectoryContext:
     task_url: str
     group_url: str
     siblings: tuple[SiblingLink, ...]
-    steps: tuple[StepView, ...]
+    steps: tuple[StepEntry, ...]
+    """All steps, those from the wanted one on in full."""
+    find: str
+    """Text that was searched for; empty for none."""
+    found: Found | None
+    statement: str
+    """The task's problem statement; empty where it is not known."""
     formula: str
     tests: tuple[TestResult, ...]
     whole_log_chars: int
@@ -93,15 +101,30 @@ def time_parts(trajectory: Trajectory) -> tuple[tuple[str, str, float], ...]:
 
 
 def build_trajectory(
-    run: Run, *, phase: str, iteration: int, task_key: str, index: int, shows_answer: bool
+    run: Run,
+    *,
+    phase: str,
+    iteration: int,
+    task_key: str,
+    index: int,
+    shows_answer: bool,
+    start: int = 0,
+    find: str = "",
+    newest: bool = False,
 ) -> TrajectoryContext | None:
-    """Return the page of a trajectory; None if the trajectory does not exist."""
+    """Return the page of a trajectory; None if there is none.
+
+    Args:
+        start: first step that is shown in full.
+        find: text to search for; empty for none.
+        newest: True to show the newest steps in full instead.
+    """
     trajectory = reads.get_trajectory(
         run.pk, phase=phase, iteration=iteration, task_key=task_key, index=index
     )
     if trajectory is None:
         return None
-    rows, samples = reads.steps(trajectory.pk), reads.num_samples(trajectory.pk)
+    samples = reads.num_samples(trajectory.pk)
     task = trajectory.task
     title = task.instance_id if task else task_key
     parent = group_url(run.pk, phase, iteration, task_key)
@@ -126,11 +149,10 @@ def build_trajectory(
         task_url=task_address(trajectory),
         group_url=parent,
         siblings=_siblings(trajectory, partial(trajectory_url, run.pk, phase, iteration, task_key)),
-        steps=step_views(
-            rows,
-            most_thinking=max((step.thinking_tokens or 0 for step in rows), default=0),
-            most_seconds=max((step.model_seconds + step.tool_seconds for step in rows), default=0.0),
-        ),
+        steps=_steps(trajectory.pk, max(0, trajectory.num_steps - PAGE_STEPS) if newest else start),
+        find=find,
+        found=find_text(trajectory.pk, find) if find else None,
+        statement=task.problem_statement if task else "",
         formula=formula(trajectory, algorithm_of(run)),
         tests=tuple(reads.tests(trajectory.pk)),
         whole_log_chars=reads.whole_log_chars(trajectory.pk),
@@ -144,6 +166,11 @@ def build_trajectory(
         shows_answer=shows_answer,
         has_repository=run.config.get("environment", {}).get("type", "swe") == "swe",
     )
+
+
+def _steps(trajectory_id: int, start: int) -> tuple[StepEntry, ...]:
+    rows = step_reads.steps(trajectory_id, start=start, limit=PAGE_STEPS)
+    return step_entries(step_reads.outline(trajectory_id), window(rows, chars=PAGE_CHARS))
 
 
 def _siblings(trajectory: Trajectory, address: Callable[[int], str]) -> tuple[SiblingLink, ...]:

@@ -29,6 +29,11 @@ def get_trajectory(
     )
 
 
+def get_by_id(trajectory_id: int) -> Trajectory | None:
+    """Return one trajectory."""
+    return Trajectory.objects.filter(pk=trajectory_id).first()
+
+
 def with_token_flag(rows: QuerySet[Trajectory]) -> QuerySet[Trajectory]:
     """Add ``has_token_ids`` to trajectories: whether token ids were recorded."""
     # Not ``Exists``, for which PostgreSQL may read the whole table of blobs to hash it.
@@ -54,20 +59,6 @@ def findings(trajectory: Trajectory, *, with_answers: bool) -> list[dict[str, An
         found if with_answers or found["kind"] != FindingKind.COUNTERFACTUAL else {**found, "detail": ""}
         for found in trajectory.findings
     ]
-
-
-def steps(trajectory_id: int, *, start: int = 0) -> list[Step]:
-    """Return all steps from index ``start`` on."""
-    return list(
-        Step.objects.filter(trajectory_id=trajectory_id, index__gte=start)
-        .defer("search_text")
-        .order_by("index")
-    )
-
-
-def get_step(trajectory_id: int, index: int) -> Step | None:
-    """Return one step."""
-    return Step.objects.filter(trajectory_id=trajectory_id, index=index).first()
 
 
 def tests(trajectory_id: int) -> list[TestResult]:

@@ -6,18 +6,17 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 from engine.events.types import GroupMember, StepFinished, TrajectoryFinished, TrajectoryStarted
 from engine.patches.sections import submission_hash
 from engine.types import TestOutcome
 from webapp.models import Trajectory
+from webapp.services.storage.tool_kinds import action_kind
 
 SEARCH_CHARS = 2_000
 """Characters of a step that are indexed for full-text search (PostgreSQL refuses vectors above 1 MB)."""
-_ACTIONS = {"execute_bash": "command", "search": "search", "finish": "finish", "submit": "finish"}
 _PASSED = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
 
 STEP_COLUMNS = (
@@ -36,15 +35,6 @@ TOKEN_BLOB_COLUMNS = ("trajectory_id", "length", "samples", "data")
 def moment(seconds: float) -> datetime:
     """Convert Unix seconds to an aware UTC time."""
     return datetime.fromtimestamp(seconds, tz=UTC)
-
-
-def action_kind(tool: str, arguments: Mapping[str, Any]) -> str:
-    """Classify an action: command, search, view, edit, finish, other; ``none`` if no call was parsed."""
-    if not tool:
-        return "none"
-    if tool in ("file_editor", "str_replace_editor"):
-        return "view" if arguments.get("command") == "view" else "edit"
-    return _ACTIONS.get(tool, "other")
 
 
 def step_row(trajectory_id: int, event: StepFinished) -> tuple[object, ...]:

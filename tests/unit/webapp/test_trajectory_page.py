@@ -1,0 +1,174 @@
+"""The trajectory's page: steps in windows, search over all of them, actions by what their tools do."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from tests.builders.page_builders import Yard, make_yard
+from tests.builders.web_builders import make_user
+from webapp.contexts.rollout.actions import action_body
+from webapp.contexts.rollout.steps import PAGE_STEPS
+from webapp.models import Step, Trajectory
+from webapp.permissions import Role
+
+pytestmark = pytest.mark.django_db
+MANY = 60
+
+
+def client() -> Client:
+    opened = Client()
+    opened.force_login(make_user("vera", Role.VIEWER))
+    return opened
+
+
+def long_rollout(yard: Yard, **fields: Any) -> Trajectory:
+    """A rollout with more steps than a page shows in full."""
+    ref = yard.ref(0, 0, 9)
+    yard.stream.add("trajectory_started", ref=ref, sandbox_id="s")
+    for index in range(MANY):
+        texts = {"observation": f"printed by step {index}", "thought": f"think {index}"} | fields
+        yard.stream.step(
+            ref, index, tool="execute_bash", arguments={"command": f"make part-{index}"}, **texts
+        )
+    yard.stream.finished(ref, steps=MANY)
+    yard.post()
+    return Trajectory.objects.get(run=yard.run, phase="train", iteration=0, index=9)
+
+
+def address_of(yard: Yard, index: int = 9) -> str:
+    return f"/runs/{yard.run.pk}/train/0/{yard.tasks[0].key}/{index}/"
+
+
+def whole_steps(html: str) -> list[int]:
+    return [int(number) for number in re.findall(r'class="step"\s+id="step-(\d+)"', html)]
+
+
+def test_a_long_page_shows_some_steps_and_links_to_the_others() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    long_rollout(yard)
+    opened = client()
+    page = opened.get(address_of(yard)).content.decode()
+    assert whole_steps(page) == list(range(PAGE_STEPS))
+    assert len(re.findall(r'<article class="step', page)) == MANY, "every step has its anchor"
+    assert '<a href="?from=45#step-45">' in page
+    assert "make part-45" in page
+    assert "printed by step 45" not in page
+    assert len(re.findall(r'data-key="strip-\d+"', page)) == MANY
+    page = opened.get(address_of(yard), {"from": "45"}).content.decode()
+    assert whole_steps(page) == list(range(45, MANY))
+    assert "printed by step 45" in page
+
+
+def test_windows_of_steps_are_bounded_by_text_and_never_empty() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    trajectory = long_rollout(yard, observation="x" * 19_000)
+    opened = client()
+    page = opened.get(address_of(yard)).content.decode()
+    assert whole_steps(page) == [0, 1]
+    window = opened.get(f"/trajectories/{trajectory.pk}/steps/", {"from": "30"}).content.decode()
+    assert whole_steps(window)[0] == 30
+    assert 5 < len(whole_steps(window)) < 12
+    past = opened.get(f"/trajectories/{trajectory.pk}/steps/", {"from": "999"})
+    assert (past.status_code, whole_steps(past.content.decode())) == (200, [])
+
+
+def test_search_finds_what_is_folded_cut_or_not_on_the_page() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    long_text = "line\n" * 5_000 + "Needle <b> 100%_\\ at the end"
+    trajectory = long_rollout(yard, observation=long_text)
+    opened = client()
+    address = f"/trajectories/{trajectory.pk}/found/"
+    found = opened.get(address, {"find": "needle <B>"})
+    assert (found.context["found"].num_hits, found.context["found"].num_steps) == (MANY, MANY)
+    assert "<mark>Needle &lt;b&gt;</mark> 100%_\\ at the end" in found.content.decode()
+    assert opened.get(address, {"find": "100%_\\"}).context["found"].num_hits == MANY
+    assert opened.get(address, {"find": "100__"}).context["found"].num_hits == 0
+    one = opened.get(address_of(yard), {"find": "make part-59"})
+    (hit,) = one.context["found"].hits
+    assert (hit.index, hit.part, hit.url) == (59, "action", "?from=59&find=make+part-59#step-59")
+    assert "no match" in opened.get(address, {"find": "not there"}).content.decode()
+    thoughts = opened.get(address, {"find": "think 5"}).context["found"]
+    assert {hit.part for hit in thoughts.hits} == {"thinking"}
+    assert thoughts.num_hits == 11
+
+
+def test_a_cut_part_is_shown_whole_on_demand_and_stays_escaped() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    ref = yard.ref(0, 0, 9)
+    yard.stream.add("trajectory_started", ref=ref, sandbox_id="s")
+    new = "\n".join(f"<script>{n}</script>" for n in range(3_000))
+    arguments = {"command": "create", "path": "/testbed/a.txt", "file_text": new}
+    observation = "\x1b[31m<img src=x>\u202e\n" * 900
+    yard.stream.step(ref, 0, tool="str_replace_editor", arguments=arguments, observation=observation)
+    yard.post()
+    trajectory = Trajectory.objects.get(run=yard.run, phase="train", iteration=0, index=9)
+    opened = client()
+    page = opened.get(address_of(yard)).content.decode()
+    assert "showing 200 of 3\u202f000 lines" in page
+    for part, least in (("action", 3_000), ("observation", 900), ("thought", 1), ("response", 1)):
+        whole = opened.get(f"/trajectories/{trajectory.pk}/steps/0/{part}/", {"html": "1"}).content.decode()
+        assert whole.count("\n") + whole.count('class="line') >= least, part
+        assert "<script>" not in whole
+        assert "<img" not in whole
+        assert "\u202e" not in whole
+    plain = opened.get(f"/trajectories/{trajectory.pk}/steps/0/action/")
+    assert plain["Content-Type"].startswith("text/plain")
+    assert new in plain.content.decode()
+
+
+def test_the_whole_patch_and_unknown_numbers() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    trajectory = Trajectory.objects.filter(run=yard.run, phase="train").earliest("id")
+    opened = client()
+    patch = opened.get(f"/trajectories/{trajectory.pk}/patch/")
+    assert patch.content.decode() == trajectory.patch
+    Step.objects.filter(trajectory=trajectory).update(
+        generated_tokens=0, model_seconds=0, thinking_tokens=None
+    )
+    page = opened.get(address_of(yard, 0)).content.decode()
+    assert "– gen" in page
+    assert "– model" in page
+    assert "– thinking" in page
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "kind", "title", "note"),
+    [
+        ("execute_bash", {"command": "\n  pytest -q\nls"}, "command", "pytest -q", ""),
+        ("bash", {"command": "ls"}, "command", "ls", ""),
+        ("execute_ipython_cell", {"code": "1 + 1"}, "command", "1 + 1", "Python"),
+        ("str_replace_editor", {"command": "view", "path": "/testbed/a.py", "view_range": "[3, -1]"},
+         "view", "a.py", "lines 3 to the end"),
+        ("file_editor", {"command": "view", "path": "/testbed/a.py", "view_range": [1, 9]},
+         "view", "a.py", "lines 1–9"),
+        ("str_replace_editor", {"command": "create", "path": "b.py", "file_text": "x"},
+         "edit", "b.py", "create"),
+        ("write_file", {"path": "b.py", "content": "x"}, "edit", "b.py", "create"),
+        ("file_editor", {"command": "insert", "path": "b.py", "new_str": "x", "insert_line": "3"},
+         "edit", "b.py", "insert after line 3"),
+        ("file_editor", {"command": "undo_edit", "path": "b.py"}, "edit", "b.py", "undo the last edit"),
+        ("search", {"search_term": "def f", "path": "src"}, "search", "def f", "in src"),
+        ("read_file", {"path": "/testbed/a.py"}, "view", "a.py", ""),
+        ("submit", {}, "finish", "submit", ""),
+        ("think", {"thought": "hm"}, "call", "think", ""),
+        ("", {}, "none", "no tool call could be read", ""),
+    ],
+)  # fmt: skip
+def test_tools_are_shown_by_what_they_do(
+    tool: str, arguments: dict[str, Any], kind: str, title: str, note: str
+) -> None:
+    body = action_body(Step(tool=tool, arguments=arguments))
+    assert (body.kind, body.title, body.note) == (kind, title, note)
+    assert (body.diff is not None) == (kind == "edit" and "undo" not in note)
+
+
+def test_odd_arguments_are_shown_and_cut() -> None:
+    body = action_body(Step(tool="file_editor", arguments={"command": ["x"], "path": 3, "view_range": "all"}))
+    assert (body.title, body.note) == ("3", "['x']")
+    long = action_body(Step(tool="strange", arguments={"what": "y" * 5_000, "none": None}))
+    assert [(a.name, len(a.text), a.num_chars) for a in long.arguments] == [("what", 2_000, 5_000)]
+    assert long.cut
