@@ -67,6 +67,21 @@ INFRASTRUCTURE_REASONS = frozenset(
 """Reasons that say nothing about the policy: excluded from a group's statistics, never reward 0."""
 
 
+class RolloutPhase(StrEnum):
+    """Work or wait of a live rollout; it is in one phase at a time."""
+
+    PLACE = "place"
+    """Waits for a place among the rollouts that act."""
+    SANDBOX = "sandbox"
+    """Waits for its environment: for a place in the pool, image pull and start."""
+    MODEL = "model"
+    """Waits for a response of the policy."""
+    TOOLS = "tools"
+    """Everything else between start and end."""
+    GRADING = "grading"
+    """Waits for its grade: for a place among the gradings, and for the tests."""
+
+
 class Verdict(StrEnum):
     """Verdict of grading."""
 

@@ -24,7 +24,7 @@ from engine.models.chat.base import Reply
 from engine.tokens import TokenRecord
 from engine.tools import cap_characters, printable
 from engine.tools.parser import ParsedResponse, parse_content, parse_native, unclosed_thinking
-from engine.types import RolloutKey, Step, TaskRow, TerminationReason
+from engine.types import RolloutKey, RolloutPhase, Step, TaskRow, TerminationReason
 
 _MIN_COMMAND_S = 0.1
 _MAX_COUNT = 2**31 - 1
@@ -68,6 +68,8 @@ class AgentLoop:
     """``max_tokens`` is set by the loop from the limits."""
     seed_of_step: Callable[[int], int]
     on_step: Callable[[Step], None]
+    on_phase: Callable[[RolloutPhase], None] = lambda _phase: None
+    """Called when the wait for a response begins, and when it ends."""
     _steps: list[Step] = field(init=False, default_factory=list)
     _conversation: Conversation = field(init=False)
     _context: int = field(init=False)
@@ -174,6 +176,7 @@ class AgentLoop:
                 timer.cancel()
 
     async def _respond(self, index: int, room: int) -> Turn:
+        self.on_phase(RolloutPhase.MODEL)
         try:
             async with self._within_time():
                 return await self._conversation.respond(
@@ -184,6 +187,8 @@ class AgentLoop:
                 )
         except TimeoutError:
             raise _Ended(TerminationReason.ROLLOUT_TIMEOUT) from None
+        finally:
+            self.on_phase(RolloutPhase.TOOLS)
 
     def _read(self, index: int, turn: Turn, model_seconds: float) -> Step:
         """Make one response into a step (thought, tool call, parse error)."""

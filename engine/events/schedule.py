@@ -1,4 +1,4 @@
-"""Events about the order in which a training run collects and trains on groups.
+"""Events about the order in which a training run collects and trains on groups, and its timeline.
 
 Together with ``trajectory_finished`` they are the record from which a schedule other than ``sync`` is
 repeated: the same groups, in the same order, give the same weights.
@@ -11,6 +11,8 @@ from typing import Literal
 from pydantic import Field
 
 from engine.events.record import Record, RunEvent
+
+LaneName = Literal["engines", "trainer", "place", "sandbox", "grading"]
 
 
 class GroupAdmitted(RunEvent):
@@ -46,3 +48,44 @@ class BatchSelected(RunEvent):
     """Version of the weights before the update."""
     groups: list[SelectedGroup]
     """In the order in which the update takes them."""
+
+
+class CostliestRollout(Record):
+    """Training rollout that accounts for most of a lane's time."""
+
+    iteration: int = Field(ge=0)
+    """Iteration in its key."""
+    task_id: str = Field(min_length=1, max_length=64)
+    index: int = Field(ge=0)
+    start: float = Field(ge=0)
+    """First moment of its time in the lane, seconds since the timeline's start."""
+    end: float = Field(ge=0)
+    """Last moment of its time in the lane."""
+    seconds: float = Field(ge=0)
+    """Its time in the lane."""
+
+
+class TimelineLane(Record):
+    """One kind of work or wait.
+
+    ``engines``: requests were in flight. ``trainer``: the update ran; its costliest rollout is the one of the
+    batch that ended last, for which the trainer waited. ``place``, ``sandbox``, ``grading``: rollouts waited
+    for a place among those that act, for their sandbox, for their grade (its tests included).
+    """
+
+    name: LaneName
+    spans: list[tuple[float, float]] = Field(max_length=64)
+    """Intervals in which at least one rollout was in the lane, seconds since the timeline's start; the
+    shortest gaps are closed where there are too many."""
+    seconds: float = Field(ge=0)
+    """Length of all intervals, before gaps were closed."""
+    rollout_seconds: float = Field(ge=0)
+    """Sum over rollouts of their time in the lane."""
+    costliest: CostliestRollout | None = None
+
+
+class Timeline(Record):
+    """Wall time of an iteration from its safe point to the end of its update."""
+
+    seconds: float = Field(ge=0)
+    lanes: list[TimelineLane] = Field(max_length=8)

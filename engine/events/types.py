@@ -17,7 +17,7 @@ from engine.events.engines import EnginesReported
 from engine.events.health import ValidationRecord
 from engine.events.record import Record, RunEvent
 from engine.events.sandboxes import PoolStatus, SandboxesChanged
-from engine.events.schedule import BatchSelected, GroupAdmitted
+from engine.events.schedule import BatchSelected, GroupAdmitted, Timeline
 from engine.events.token_block import TokenField
 from engine.types import (
     CounterfactualOutcome,
@@ -272,6 +272,8 @@ class IterationFinished(RunEvent):
     """E.g. reward/mean, solve/none, solve/partial, solve/all, steps/mean, tokens/response_mean,
     tokens/thinking_per_step, termination/<reason>, time/{rollout,grading,update}, loss/value,
     clip/high, clip/low, grad/norm, entropy/mean, funnel/*."""
+    timeline: Timeline | None = None
+    """None in runs of other kinds than training, and in events of earlier versions."""
 
 
 class PassAtK(Record):

@@ -34,6 +34,7 @@ from engine.inference.endpoint.messages import configured_sampling
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.watch.event_observer import EventObserver
 from engine.orchestrator.watch.metrics import is_infrastructure
+from engine.orchestrator.watch.phase_lanes import PhaseLanes
 from engine.rollout.environments import FrozenLakeEnvironments, RolloutGrader, SweEnvironments
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 from engine.sandbox.backends import make_backend
@@ -157,6 +158,7 @@ def build_scheduler(
     policy: Policy,
     *,
     evaluation: HeldoutConfig | None = None,
+    lanes: PhaseLanes | None = None,
 ) -> RolloutScheduler:
     """Return a scheduler whose rollouts are recorded as this run's events.
 
@@ -166,6 +168,7 @@ def build_scheduler(
         environments: factory of the environments.
         policy: produces the responses.
         evaluation: settings of evaluations within a run that learns; None for the run's own rollouts.
+        lanes: receives the phases of the rollouts.
     """
     agent = config.agent
     sampling = SamplingParams()
@@ -184,7 +187,7 @@ def build_scheduler(
         if evaluation.temperature is not None:
             sampling = replace(sampling, temperature=evaluation.temperature)
     repeats = config.collection.retry_temperatures if isinstance(config, RolloutRun | EvaluateRun) else ()
-    observer = EventObserver(run.sink, observe_duration=environments.observe_duration)
+    observer = EventObserver(run.sink, observe_duration=environments.observe_duration, lanes=lanes)
     run.closing.callback(observer.close)
     return RolloutScheduler(
         environments=environments,

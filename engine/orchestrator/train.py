@@ -29,6 +29,7 @@ from typing import Any
 
 from engine.config.run import TrainRun
 from engine.environments.base import EnvironmentFactory
+from engine.events.schedule import Timeline
 from engine.events.spool import SPOOL_NAME
 from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
 from engine.inference.base import TrainablePolicy
@@ -38,11 +39,7 @@ from engine.orchestrator.loop_probe import LoopReport
 from engine.orchestrator.policies.engines import start_training_engines
 from engine.orchestrator.policies.trained import open_trained_policy
 from engine.orchestrator.policies.warm_start import with_start_policy
-from engine.orchestrator.setup import (
-    announce,
-    build_scheduler,
-    open_environments,
-)
+from engine.orchestrator.setup import announce, build_scheduler, open_environments
 from engine.orchestrator.tasks.selection import evaluation_rows, run_rows
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.memory import warn_of_memory
@@ -53,6 +50,7 @@ from engine.orchestrator.training.resampling import Collection, discarded_member
 from engine.orchestrator.training.sources import open_source
 from engine.orchestrator.watch.alarms import Alarms
 from engine.orchestrator.watch.metrics import iteration_metrics
+from engine.orchestrator.watch.phase_lanes import PhaseLanes
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest
 from engine.trainer.checkpoints.writer import CheckpointWriter
@@ -111,7 +109,8 @@ class TrainingLoop:
         self._alarms = Alarms(run)
         self.progress = TrainProgress()
         self.policy = policy
-        scheduler = build_scheduler(config, run, environments, self.policy)
+        self._lanes = PhaseLanes()
+        scheduler = build_scheduler(config, run, environments, self.policy, lanes=self._lanes)
         self._source = open_source(config, run, scheduler, self._cursor, record)
         if cursor is not None:
             for name, part in self._saved_parts().items():
@@ -185,6 +184,7 @@ class TrainingLoop:
             await self._save_checkpoint()
         while self.progress.iteration < self._config.trainer.iterations:
             await self._safe_point()
+            self._lanes.begin()
             started = time.monotonic()
             with self._run.probe.phase("rollout"):
                 collection = await self._collect()
@@ -198,9 +198,11 @@ class TrainingLoop:
             await self._announce_checkpoint(self._writer.finished())
             times = {"time/rollout": collected - started, "time/update": time.monotonic() - collected}
             times["time/iteration"] = sum(times.values()) + self._saving_s
+            timeline = self._lanes.timeline(collection.keys(), collected=collected)
             with self._run.probe.phase("report"):
                 held = self._run.probe.report()
-                await asyncio.to_thread(self._report, collection, result, sampling | publishing | times, held)
+                measured = sampling | publishing | times
+                await asyncio.to_thread(self._report, collection, result, measured, held, timeline)
             if self._is_due(self._config.evaluation.every):
                 await self._evaluate()
             if self._is_due(self._config.trainer.checkpoint_every):
@@ -246,7 +248,12 @@ class TrainingLoop:
         return metrics
 
     def _report(
-        self, collection: Collection, result: UpdateResult, measured: Mapping[str, float], held: LoopReport
+        self,
+        collection: Collection,
+        result: UpdateResult,
+        measured: Mapping[str, float],
+        held: LoopReport,
+        timeline: Timeline,
     ) -> None:
         """Record and count a finished iteration; called outside of the event loop's thread."""
         iteration, groups = self.progress.iteration, collection.groups
@@ -280,6 +287,7 @@ class TrainingLoop:
             iteration=iteration,
             policy_version=self.progress.policy_version,
             metrics=metrics,
+            timeline=timeline,
         )
 
     def _is_due(self, every: int | None) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from engine.types import RolloutKey, Step, Trajectory
+from engine.types import RolloutKey, RolloutPhase, Step, Trajectory
 
 
 class RolloutObserver(Protocol):
@@ -17,6 +17,9 @@ class RolloutObserver(Protocol):
 
     def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
         """Handle the start of a rollout or of a new attempt; ``sandbox_id`` is empty when none started."""
+
+    def phase_changed(self, key: RolloutKey, phase: RolloutPhase | None) -> None:
+        """Handle the start of a rollout's phase, which ends the one before; None at the rollout's end."""
 
     def step_finished(self, key: RolloutKey, step: Step) -> None:
         """Handle a finished step of a live rollout."""
@@ -39,6 +42,11 @@ class GuardedObserver:
         """Forward the call."""
         with _marked():
             self._observer.trajectory_started(key, sandbox_id)
+
+    def phase_changed(self, key: RolloutKey, phase: RolloutPhase | None) -> None:
+        """Forward the call."""
+        with _marked():
+            self._observer.phase_changed(key, phase)
 
     def step_finished(self, key: RolloutKey, step: Step) -> None:
         """Forward the call."""

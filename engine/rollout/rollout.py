@@ -26,6 +26,7 @@ from engine.types import (
     INFRASTRUCTURE_REASONS,
     Grade,
     RolloutKey,
+    RolloutPhase,
     TaskRow,
     TerminationReason,
     Timings,
@@ -100,6 +101,7 @@ class Rollout:
         the run, is raised again.
         """
         self._began = time.monotonic()
+        self._enter(RolloutPhase.PLACE)
         try:
             grade = await self._run()
         except (asyncio.CancelledError, RunEndingError) as ending:
@@ -108,6 +110,8 @@ class Rollout:
                 self._outcome = replace(self._outcome, termination=TerminationReason.CANCELLED, error=reason)
                 await self.parts.observer.trajectory_finished(self._trajectory(None))
             raise
+        finally:
+            self._enter(None)
         trajectory = self._trajectory(grade)
         if not self._announced:
             self.parts.observer.trajectory_started(self.key, "")
@@ -135,6 +139,7 @@ class Rollout:
         if self._unpatchable:
             return Grade(verdict=Verdict.PATCH_FAILED, reward=0.0, detail=self._unpatchable)
         self.parts.slots.grading += 1
+        self._enter(RolloutPhase.GRADING)
         try:
             async with Stopwatch(self._spent, "grading"):
                 return await self._environment.grade(self._patch)
@@ -208,6 +213,7 @@ class Rollout:
     async def _attempt(self) -> None:
         self._outcome, self._patch, self._unpatchable = _nothing(TerminationReason.CANCELLED), "", ""
         self._grade = None
+        self._enter(RolloutPhase.SANDBOX)
         environment = self.parts.environments.make(
             self.key, self.row, seed=environment_seed(self.parts.seed, self.key)
         )
@@ -216,6 +222,7 @@ class Rollout:
         try:
             async with Stopwatch(self._spent, "sandbox"):
                 sandbox_id = await environment.reset()
+            self._enter(RolloutPhase.TOOLS)
             self._announced = True
             self.parts.observer.trajectory_started(self.key, sandbox_id)
             loop = self._loop(environment)
@@ -258,6 +265,7 @@ class Rollout:
 
     async def _grade_in_place(self, environment: Environment) -> None:
         """Grade the attempt; where the sandbox fails, the whole attempt has failed."""
+        self._enter(RolloutPhase.GRADING)
         async with Stopwatch(self._spent, "grading"):
             try:
                 grade = await environment.grade(self._patch)
@@ -289,6 +297,7 @@ class Rollout:
             sampling=self._sampling,
             seed_of_step=lambda step: step_seed(parts.seed, self.key, step, self._repetition),
             on_step=lambda step: parts.observer.step_finished(self.key, step),
+            on_phase=self._enter,
         )
 
     def _failed(self, error: Exception) -> None:
@@ -300,6 +309,9 @@ class Rollout:
             failure=kind_of(error),
         )
         self._patch = ""
+
+    def _enter(self, phase: RolloutPhase | None) -> None:
+        self.parts.observer.phase_changed(self.key, phase)
 
     def _spent(self, what: str, seconds: float) -> None:
         self._seconds[what] = self._seconds.get(what, 0.0) + seconds

@@ -211,6 +211,30 @@ def metrics_of(iteration: int) -> dict[str, float]:
     }  # fmt: skip
 
 
+def timeline_of(yard: Yard, iteration: int, task: int = 0) -> dict[str, object]:
+    """A timeline whose straggler is rollout 1 of a task, and in which nothing waited for a place."""
+    most = {
+        "iteration": iteration,
+        "task_id": yard.tasks[task].key,
+        "index": 1,
+        "start": 1.0,
+        "end": 8.0,
+        "seconds": 6.5,
+    }
+    spans = {
+        "engines": [[1.0, 4.0], [5.0, 9.0]],
+        "trainer": [[9.0, 12.0]],
+        "place": [],
+        "sandbox": [[0.0, 2.0]],
+        "grading": [[4.0, 9.0]],
+    }
+    return {"seconds": 12.0, "lanes": [
+        {"name": name, "spans": found, "seconds": sum(end - start for start, end in found), "rollout_seconds": 0 if name == "trainer" else 18.0,
+         "costliest": most if found else None}
+        for name, found in spans.items()
+    ]}  # fmt: skip
+
+
 def add_iteration(yard: Yard, iteration: int, *, groups: int = 2, finish: bool = True) -> None:
     """An iteration with its groups, metrics and checkpoint."""
     keys = [yard.tasks[(iteration + i) % len(yard.tasks)].key for i in range(groups)]
@@ -223,6 +247,7 @@ def add_iteration(yard: Yard, iteration: int, *, groups: int = 2, finish: bool =
             iteration=iteration,
             policy_version=iteration + 1,
             metrics=metrics_of(iteration),
+            timeline=timeline_of(yard, iteration, iteration % len(yard.tasks)),
         )
         yard.stream.add(
             "checkpoint_saved", iteration=iteration + 1, policy_version=iteration + 1,

@@ -21,6 +21,7 @@ from engine.tools.rendering import render_response
 from engine.types import (
     Grade,
     RolloutKey,
+    RolloutPhase,
     Step,
     Task,
     TaskAnswer,
@@ -130,6 +131,10 @@ class Recorder:
         self.told: list[tuple[str, RolloutKey]] = []
         self.finished: list[Trajectory] = []
         self.sandboxes: list[str] = []
+        self.phases: list[tuple[RolloutKey, RolloutPhase | None]] = []
+
+    def phase_changed(self, key: RolloutKey, phase: RolloutPhase | None) -> None:
+        self.phases.append((key, phase))
 
     def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
         self.told.append(("started", key))

@@ -18,7 +18,7 @@ expect.set_options(timeout=60_000)
 def addresses(yard: Yard) -> dict[str, str]:
     """Every kind of page."""
     run, key = yard.run.pk, yard.tasks[0].key
-    tabs = ("groups", "tasks", "evaluation", "events", "configuration")
+    tabs = ("groups", "tasks", "timeline", "evaluation", "events", "configuration")
     return {
         "overview": "/",
         "runs": "/runs/",
@@ -238,3 +238,21 @@ def test_a_long_trajectory_is_readable_and_searchable(page: Page) -> None:
     page.reload()
     expect(page.locator("html")).to_have_attribute("data-wrap", "on")
     expect(page.locator("#found")).to_contain_text("showing 200 of 300 matches in 300 steps")
+
+
+def test_a_time_strip_leads_to_the_straggler_by_keyboard_and_lives(page: Page) -> None:
+    yard = aside(make_yard, iterations=2, group_size=2)
+    page.goto(f"/runs/{yard.run.pk}/?tab=timeline")
+    expect(page.locator("#live-dot")).to_have_attribute("data-state", "live")
+    expect(page.locator("#run-panel h3")).to_have_text(["Iteration 1", "Iteration 0"])
+    aside(add_iteration, yard, 2)
+    aside(yard.post)
+    expect(page.locator("#run-panel h3")).to_have_text(["Iteration 2", "Iteration 1", "Iteration 0"])
+    bar = page.locator("#run-panel svg a").nth(1)
+    expect(bar).to_have_accessible_name("Trainer busy: boltons__iterutils-2 #1 ended last, 6.50 s")
+    page.locator("#run-panel svg a").nth(0).focus()
+    for _ in range(2):  # the same link in the table is in between
+        page.keyboard.press("Tab")
+    expect(bar).to_be_focused()
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/runs/{yard.run.pk}/train/2/{yard.tasks[2].key}/1/")

@@ -26,6 +26,7 @@ from webapp.api import (
     pool,
     run_edits,
     runs,
+    timelines,
     trajectories,
 )
 from webapp.services.ingestion import ingest as ingest_service
@@ -44,6 +45,7 @@ api = NinjaAPI(title="Trainyard", version="1", urls_namespace="api", docs_url=No
 api.add_router("", ingest.router)
 api.add_router("", runs.router)
 api.add_router("", run_edits.router)
+api.add_router("", timelines.router)
 api.add_router("", logs.router)
 api.add_router("", plans.router)
 api.add_router("", pool.router)

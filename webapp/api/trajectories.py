@@ -59,6 +59,10 @@ class TrajectoryOut(Schema):
     """False where the policy answers in text, and before the rollout has ended."""
     policy_version_min: int
     policy_version_max: int
+    trained_iteration: int | None
+    """Iteration that trained on it; null before, and with schedule ``sync``."""
+    trained_version: int | None
+    """Policy version before that update: minus the rollout's versions it is the staleness."""
     started_at: datetime
     finished_at: datetime | None
     total_seconds: float

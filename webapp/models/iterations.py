@@ -24,6 +24,10 @@ class Iteration(models.Model):
     profile: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """Per env-step index, computed when the iteration finished: ``{"steps": [n0, n1, …],
     "thinking": [mean tokens …], "generated": [mean tokens …], "actions": {"edit": n, …}}``."""
+    timeline: models.JSONField[dict[str, Any] | None, dict[str, Any] | None] = models.JSONField(
+        null=True, blank=True
+    )
+    """``engine.events.schedule.Timeline``; None where none was reported."""
 
     class Meta:
         ordering = ["run_id", "index"]

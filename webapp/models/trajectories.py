@@ -137,6 +137,10 @@ class Trajectory(models.Model):
     """US dollars; None where no price is known."""
     policy_version_min = models.IntegerField(default=0)
     policy_version_max = models.IntegerField(default=0)
+    trained_iteration = models.IntegerField(null=True, blank=True)
+    """Iteration whose update had it in its batch; None where batches are not reported (schedule ``sync``)."""
+    trained_version = models.IntegerField(null=True, blank=True)
+    """Policy version before that update."""
 
     queue_seconds = models.FloatField(default=0.0)
     sandbox_seconds = models.FloatField(default=0.0)

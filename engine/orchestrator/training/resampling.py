@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from engine.algorithms.advantages import ZERO_ADVANTAGE, Member, group_members, is_informative
 from engine.config.algorithm import AlgorithmConfig
 from engine.orchestrator.training.curriculum import TaskCursor
-from engine.types import Group, TaskRow
+from engine.types import Group, RolloutKey, TaskRow
 
 Sample = Callable[[Sequence[TaskRow]], Awaitable[list[Group]]]
 """Function that rolls out a group of each task."""
@@ -35,6 +35,10 @@ class Collection:
     def groups(self) -> list[Group]:
         """Return all sampled groups."""
         return [*self.trained, *self.discarded]
+
+    def keys(self) -> list[RolloutKey]:
+        """Return the keys of all rollouts."""
+        return [trajectory.key for group in self.groups for trajectory in group.trajectories]
 
     def metrics(self) -> dict[str, float]:
         """Return metrics of the sampling effort spent on discarded groups."""

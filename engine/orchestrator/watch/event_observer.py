@@ -12,9 +12,10 @@ from typing import Any
 from engine.events.sink import EventSink
 from engine.events.token_block import TokenBlock
 from engine.events.types import StepFinished, TrajectoryFinished, TrajectoryStarted
+from engine.orchestrator.watch.phase_lanes import PhaseLanes
 from engine.rollout.summary import RolloutSummary
 from engine.threads import in_thread
-from engine.types import RolloutKey, Step, Trajectory
+from engine.types import RolloutKey, RolloutPhase, Step, Trajectory
 
 TRAIN_PHASE = "train"
 DurationObserver = Callable[[str, float], None]
@@ -25,10 +26,22 @@ class EventObserver:
     """Observer that records rollouts as events, and their durations in the pool's histograms.
 
     Token columns are included only in trajectories of the training phase, which were trained on.
+
+    Args:
+        sink: receives the events.
+        observe_duration: receives durations of commands and gradings.
+        lanes: receives the phases of rollouts.
     """
 
-    def __init__(self, sink: EventSink, *, observe_duration: DurationObserver | None = None) -> None:
+    def __init__(
+        self,
+        sink: EventSink,
+        *,
+        observe_duration: DurationObserver | None = None,
+        lanes: PhaseLanes | None = None,
+    ) -> None:
         self._sink = sink
+        self._lanes = lanes
         self._observe_duration = observe_duration
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="events")
 
@@ -39,6 +52,11 @@ class EventObserver:
     def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
         """Record that a rollout was admitted (again, after an infrastructure failure)."""
         self._sink.emit(TrajectoryStarted, ref=ref(key), sandbox_id=sandbox_id)
+
+    def phase_changed(self, key: RolloutKey, phase: RolloutPhase | None) -> None:
+        """Count the time of the phase."""
+        if self._lanes is not None:
+            self._lanes.enter(key, phase)
 
     def step_finished(self, key: RolloutKey, step: Step) -> None:
         """Record a finished turn."""

@@ -81,6 +81,10 @@ def test_a_feed_collects_while_the_trainer_updates(home: Path, asynchronous: Pat
     lags = [event["metrics"]["staleness/max"] for event in finished]
     assert 0 < max(lags) <= 2
     assert sum(event["metrics"]["time/engine_busy"] for event in finished) > 0
+    lanes = [{lane["name"]: lane for lane in event["timeline"]["lanes"]} for event in finished]
+    assert all(one["trainer"]["seconds"] > 0 for one in lanes)
+    for name in ("engines", "sandbox", "grading"):
+        assert sum(one[name]["rollout_seconds"] for one in lanes) > 0
     order = [event["type"] for event in events(asynchronous)]
     assert order.index("batch_selected") < order.index("iteration_finished")
 

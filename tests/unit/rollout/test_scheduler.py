@@ -17,7 +17,16 @@ from engine.inference.scripted.policies import NoopPolicy, OraclePolicy
 from engine.rollout import GroupRequest, RolloutScheduler, SweEnvironments
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
-from engine.types import Grade, RolloutKey, Step, TaskRow, TerminationReason, Trajectory, Verdict
+from engine.types import (
+    Grade,
+    RolloutKey,
+    RolloutPhase,
+    Step,
+    TaskRow,
+    TerminationReason,
+    Trajectory,
+    Verdict,
+)
 from tests.builders.rollout_builders import (
     GOLD,
     SOURCE,
@@ -57,6 +66,9 @@ async def test_oracle_solves_and_noop_does_not() -> None:
     assert grader.graded[0].split("@@")[-1] == GOLD.split("@@")[-1]
     told = ["started", "step 0", "step 1", "step 2", "finished"]
     assert recorder.of(make_key(index=0)) == recorder.of(make_key(index=1)) == told
+    turns = [RolloutPhase.TOOLS, RolloutPhase.MODEL] * 3 + [RolloutPhase.TOOLS]
+    phases = [RolloutPhase.PLACE, RolloutPhase.SANDBOX, *turns, RolloutPhase.GRADING, None]
+    assert [phase for key, phase in recorder.phases if key == make_key(index=0)] == phases
     assert len(recorder.finished[0].tokens)
     prompt = load_prompt("compact_v1", "xml")
     assert [(one.prompt, one.prompt_hash) for one in recorder.finished] == [
@@ -158,6 +170,8 @@ async def test_exhausted_retries_exclude_the_rollout_and_harm_no_other() -> None
     ).collect([request(size=2)])
     lost, solved = group.trajectories
     assert (lost.termination, lost.grade, lost.attempts) == (TerminationReason.ENV_ERROR, None, 2)
+    phases = [RolloutPhase.PLACE, RolloutPhase.SANDBOX, RolloutPhase.SANDBOX, None]
+    assert [phase for key, phase in recorder.phases if key == lost.key] == phases
     assert lost.error == "SandboxError: b"
     assert solved.reward == 1.0
     assert recorder.of(lost.key) == ["started", "finished"]

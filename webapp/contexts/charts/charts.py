@@ -72,6 +72,30 @@ RUN_CHARTS = (
         ),
     ),
     ChartSpec(
+        "staleness", "Staleness of the batch", "updates of the weights",
+        (Series("staleness/mean", "mean over tokens", 1), Series("staleness/max", "most", 2)),
+    ),
+    ChartSpec(
+        "off_policy", "Off-policy share", "share",
+        (
+            Series("staleness/off_policy_share", "stale tokens", 1),
+            Series("staleness/mixed_share", "rollouts of several versions", 5),
+            Series("staleness/cancelled", "siblings cancelled by the deadline", 2),
+        ),
+        span=(0, 1),
+    ),
+    ChartSpec(
+        "ratio", "Spread of the importance ratio", "over trained tokens",
+        (Series("ratio/max", "largest", 2), Series("ratio/mean", "mean", 1)),
+    ),
+    ChartSpec(
+        "waits", "Waits", "seconds per rollout",
+        (
+            Series("time/sandbox_wait", "place and sandbox", 5),
+            Series("time/grading_wait", "place among the gradings", 4),
+        ),
+    ),
+    ChartSpec(
         "grading_extra", "Extra runs of tests", "share of grading time",
         (Series("grading/extra_share", "repeated and false tests", 2),), span=(0, 1),
     ),

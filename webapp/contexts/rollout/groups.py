@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from webapp.contexts.frame import Crumb, LiveCursor, iteration_url, phase_label, run_crumbs
 from webapp.contexts.rollout.advantage import Sibling, algorithm_of, equation, siblings
 from webapp.contexts.rollout.diffs import Diff, patch_diff
+from webapp.contexts.rollout.staleness import Staleness, staleness_of
 from webapp.contexts.rollout.what_if import WhatIf, build_what_if
 from webapp.models import Group, Run, Score, Step, TestResult, Trajectory
 from webapp.selectors.rollout import groups as group_reads
@@ -72,6 +73,8 @@ class GroupContext:
     equation: str
     """The advantage of the run's objective."""
     columns: tuple[Sibling, ...]
+    staleness: tuple[Staleness | None, ...]
+    """Staleness of each column; empty where none is known."""
     scores: tuple[ScoreRow, ...]
     strip: tuple[StripRow, ...]
     num_steps: int
@@ -153,6 +156,7 @@ def build_group(
     columns = sorted(
         group.trajectories.all(), key=lambda t: (-(t.reward if t.reward is not None else -1e9), t.index)
     )
+    staleness = tuple(staleness_of(trajectory) for trajectory in columns)
     strip, longest = _strip(columns, group_reads.steps_of(columns))
     title = group.task.instance_id if group.task else task_key
     where = Crumb(phase_label(phase, iteration), iteration_url(run.pk, phase, iteration))
@@ -165,6 +169,7 @@ def build_group(
         title=title,
         equation=equation(run),
         columns=siblings(columns, algorithm_of(run)),
+        staleness=staleness if any(staleness) else (),
         scores=_scores(columns),
         strip=strip,
         num_steps=longest,

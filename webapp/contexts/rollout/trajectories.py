@@ -24,6 +24,7 @@ from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.rollout.advantage import algorithm_of, formula
 from webapp.contexts.rollout.diffs import Diff, patch_diff
 from webapp.contexts.rollout.found import Found, find_text
+from webapp.contexts.rollout.staleness import Staleness, staleness_of
 from webapp.contexts.rollout.steps import PAGE_CHARS, PAGE_STEPS, StepEntry, step_entries, window
 from webapp.contexts.rollout.tokens import tokenless_reason
 from webapp.models import Run, Score, TestResult, Trajectory
@@ -70,6 +71,8 @@ class TrajectoryContext:
     """Number of training samples: more than 1 where the conversation was rendered anew."""
     tokenless: str
     """Reason why the trajectory has no token ids; empty where it has them, or may still get them."""
+    staleness: Staleness | None
+    """None where its update is not known."""
     time_parts: tuple[tuple[str, str, float], ...]
     patch: Diff | None
     gold: Diff | None
@@ -158,6 +161,7 @@ def build_trajectory(
         whole_log_chars=reads.whole_log_chars(trajectory.pk),
         samples=samples,
         tokenless="" if samples else tokenless_reason(run, trajectory),
+        staleness=staleness_of(trajectory),
         time_parts=time_parts(trajectory),
         patch=patch_diff(trajectory.patch),
         gold=patch_diff(reads.gold_patch(trajectory.task_id)) if shows_answer else None,

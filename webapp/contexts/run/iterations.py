@@ -10,6 +10,7 @@ from webapp.contexts.frame import Crumb, LiveCursor, iteration_url, phase_label,
 from webapp.contexts.numbers import whole
 from webapp.contexts.rollout.advantage import Sibling, algorithm_of, siblings
 from webapp.contexts.run.runs import funnel_parts
+from webapp.contexts.run.timeline import Strip, build_strip
 from webapp.models import Group, Iteration, Run
 from webapp.selectors.paging import Page, map_page
 from webapp.selectors.rollout import groups as group_reads
@@ -41,6 +42,8 @@ class IterationContext:
     seconds: float | None
     metrics: tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
     """Area → (name, value)."""
+    strip: Strip | None
+    """None where it has no timeline."""
     funnel: Funnel | None
     funnel_parts: tuple[tuple[str, str, float], ...]
     page: Page[GroupRow]
@@ -87,6 +90,7 @@ def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str])
         iteration=iteration,
         seconds=seconds,
         metrics=by_area(measured.metrics) if measured is not None else (),
+        strip=build_strip(iteration),
         funnel=funnel,
         funnel_parts=funnel_parts(funnel),
         page=map_page(page, lambda group: GroupRow(group, siblings(group.trajectories.all(), algorithm))),

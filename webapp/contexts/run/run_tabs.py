@@ -20,6 +20,7 @@ from webapp.contexts.frame import choices_of, trajectory_url
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.run.config_view import Objective, SettingSection, describe, objective
 from webapp.contexts.run.engines import EnginesView, build_engines
+from webapp.contexts.run.timeline import TimelinePanel, build_timeline
 from webapp.contexts.sandboxes import PoolView, pool_view
 from webapp.models import Checkpoint, Event, Group, Run, RunAttempt, Trajectory
 from webapp.permissions import Role
@@ -31,9 +32,11 @@ from webapp.selectors.run import runs as run_reads
 from webapp.selectors.run.logs import LogTail, log_tail
 
 TABS = (
-    "groups", "trajectories", "tasks", "evaluation", "engines", "sandboxes", "checkpoints", "events",
-    "log", "configuration",
+    "groups", "trajectories", "tasks", "timeline", "evaluation", "engines", "sandboxes", "checkpoints",
+    "events", "log", "configuration",
 )  # fmt: skip
+OF_COLLECTIONS = tuple(name for name in TABS if name != "timeline")
+"""Tabs of runs whose rollouts no trainer waits for."""
 WITHOUT_ROLLOUTS = ("events", "sandboxes", "log", "configuration")
 """Tabs of runs that make or look at a dataset: they have no rollouts to show."""
 OF_VERIFIERS = ("scores", "events", "log", "configuration")
@@ -62,7 +65,9 @@ def tab_names(kind: str) -> tuple[str, ...]:
         return OF_VERIFIERS
     if kind == RunKind.SFT:
         return OF_FINE_TUNING
-    return TABS if RunKind(kind).has_rollouts else WITHOUT_ROLLOUTS
+    if kind == RunKind.TRAIN:
+        return TABS
+    return OF_COLLECTIONS if RunKind(kind).has_rollouts else WITHOUT_ROLLOUTS
 
 
 def tabs_of(names: Sequence[str], current: str, url: str) -> tuple[Tab, ...]:
@@ -180,6 +185,7 @@ Panel = (
     | TestScoresPanel
     | TrajectoriesPanel
     | TasksPanel
+    | TimelinePanel
     | EvaluationPanel
     | EnginesPanel
     | SandboxesPanel
@@ -204,6 +210,8 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str], role: Role) -> Pa
                 num_iterations=found.num_iterations,
                 num_tasks=found.num_tasks,
             )
+        case "timeline":
+            return build_timeline(run.pk, params)
         case "scores":
             by_tests = run.config.get("method") == "tests"
             return build_test_scores(run, params) if by_tests else build_scores(run, params)

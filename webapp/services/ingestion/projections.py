@@ -20,9 +20,10 @@ from engine.events import types as e
 from engine.events.engines import EnginesReported
 from engine.events.health import ValidationRecord
 from engine.events.sandboxes import PoolStatus, SandboxesChanged
+from engine.events.schedule import BatchSelected
 from engine.types import RunKind, RunState
 from webapp.dispatch import TaskName, send_on_commit
-from webapp.models import Alert, Checkpoint, Evaluation, Iteration, Run
+from webapp.models import Alert, Checkpoint, Evaluation, Iteration, Run, Trajectory
 from webapp.services.dataset import health
 from webapp.services.ingestion.sandboxes import SandboxStore
 from webapp.services.run import states
@@ -104,6 +105,8 @@ class Projection:
                 self._move(event, RunState.RUNNING, only_from=RunState.PAUSED)
             case e.RunFinished():
                 self._run_finished(event)
+            case BatchSelected():
+                self._batch_selected(event)
             case e.IterationStarted():
                 self._iteration_started(event)
             case e.IterationFinished():
@@ -181,6 +184,17 @@ class Projection:
         )
         self._fields |= {"current_iteration": event.iteration, "policy_version": event.policy_version}
 
+    def _batch_selected(self, event: BatchSelected) -> None:
+        self._trajectories.flush()
+        for group in event.groups:
+            Trajectory.objects.filter(
+                run=self._run,
+                phase="train",
+                iteration=group.iteration,
+                task_key=group.task_id,
+                index__in=group.indices,
+            ).update(trained_iteration=event.iteration, trained_version=event.policy_version)
+
     def _iteration_finished(self, event: e.IterationFinished) -> None:
         self._trajectories.flush()
         row, _ = Iteration.objects.get_or_create(
@@ -193,6 +207,7 @@ class Projection:
         row.policy_version = event.policy_version
         row.finished_at = moment(event.time)
         row.metrics = event.metrics
+        row.timeline = event.timeline.model_dump(mode="json") if event.timeline is not None else None
         row.profile = iteration_profile(self._run.pk, event.iteration)
         row.save()
         self._fields |= {"current_iteration": event.iteration, "policy_version": event.policy_version}

@@ -1,0 +1,92 @@
+"""The timeline of an iteration: intervals, sums, and the rollouts that cost most."""
+
+from __future__ import annotations
+
+from engine.events.schedule import Timeline, TimelineLane
+from engine.orchestrator.watch.phase_lanes import PhaseLanes, merged
+from engine.types import RolloutKey, RolloutPhase
+
+
+class Clock:
+    """Time as a test sets it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def key(index: int, iteration: int = 0) -> RolloutKey:
+    return RolloutKey(iteration=iteration, phase="train", task_id="t", index=index)
+
+
+def lane(timeline: Timeline, name: str) -> TimelineLane:
+    return next(one for one in timeline.lanes if one.name == name)
+
+
+def at(clock: Clock, lanes: PhaseLanes, *changes: tuple[float, int, RolloutPhase | None]) -> None:
+    for seconds, index, phase in changes:
+        clock.now = 100.0 + seconds
+        lanes.enter(key(index), phase)
+
+
+def test_lanes_are_the_union_of_the_rollouts_phases() -> None:
+    clock = Clock()
+    lanes = PhaseLanes(clock)
+    lanes.begin()
+    at(
+        clock,
+        lanes,
+        (0, 0, RolloutPhase.SANDBOX),
+        (1, 1, RolloutPhase.SANDBOX),
+        (2, 0, RolloutPhase.MODEL),
+        (3, 0, RolloutPhase.TOOLS),
+        (4, 1, RolloutPhase.MODEL),
+        (5, 0, RolloutPhase.MODEL),
+        (6, 0, RolloutPhase.GRADING),
+        (7, 1, RolloutPhase.GRADING),
+        (8, 0, None),
+        (9, 1, None),
+    )
+    clock.now = 112.0
+    found = lanes.timeline([key(0), key(1)], collected=109.5)
+    assert found.seconds == 12
+    assert [one.name for one in found.lanes] == ["engines", "trainer", "place", "sandbox", "grading"]
+    engines, sandbox = lane(found, "engines"), lane(found, "sandbox")
+    assert (engines.spans, engines.seconds, engines.rollout_seconds) == ([(2, 3), (4, 7)], 4, 5)
+    assert (sandbox.spans, sandbox.rollout_seconds) == ([(0, 4)], 5)
+    assert sandbox.costliest is not None
+    assert (sandbox.costliest.index, sandbox.costliest.start, sandbox.costliest.end) == (1, 1, 4)
+    assert lane(found, "grading").spans == [(6, 9)]
+    assert (lane(found, "place").spans, lane(found, "place").costliest) == ([], None)
+    trainer = lane(found, "trainer")
+    assert trainer.spans == [(9.5, 12)]
+    assert trainer.costliest is not None
+    assert (trainer.costliest.index, trainer.costliest.seconds) == (1, 9.5)
+
+
+def test_what_goes_on_over_the_end_of_an_iteration_is_divided_between_two() -> None:
+    clock = Clock()
+    lanes = PhaseLanes(clock)
+    lanes.begin()
+    at(clock, lanes, (1, 0, RolloutPhase.GRADING))
+    clock.now = 104.0
+    first = lanes.timeline([], collected=102.0)
+    lanes.begin()
+    at(clock, lanes, (6, 0, None))
+    clock.now = 110.0
+    second = lanes.timeline([key(0)], collected=106.0)
+    assert lane(first, "grading").spans == [(1, 4)]
+    assert lane(second, "grading").spans == [(0, 2)]
+    assert lane(second, "grading").rollout_seconds == 2
+    assert lane(first, "trainer").costliest is None, "the trainer waited for no rollout"
+    assert lane(second, "trainer").costliest is not None
+
+
+def test_the_shortest_gaps_are_closed_where_there_are_too_many_spans() -> None:
+    spans = [(0.0, 1.0), (1.1, 2.0), (5.0, 6.0), (6.5, 7.0), (20.0, 21.0)]
+    assert merged(spans, at_most=5) == spans
+    assert merged(spans, at_most=3) == [(0.0, 2.0), (5.0, 7.0), (20.0, 21.0)]
+    assert merged(spans, at_most=1) == [(0.0, 21.0)]
+    assert merged([], at_most=3) == []

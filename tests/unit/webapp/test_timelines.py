@@ -1,0 +1,135 @@
+"""Time strips and staleness: from events to the pages, the API and the command."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from tests.builders.page_builders import Yard, make_yard, metrics_of, timeline_of
+from tests.builders.web_builders import make_user
+from webapp.contexts.charts.charts import run_charts
+from webapp.contexts.run.run_tabs import tab_names
+from webapp.contexts.run.timeline import build_timeline
+from webapp.models import Iteration, Trajectory
+from webapp.permissions import Role
+from webapp.selectors.run.iterations import points_after
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def viewer() -> Client:
+    client = Client()
+    client.force_login(make_user("vera", Role.VIEWER))
+    return client
+
+
+@pytest.fixture
+def yard() -> Yard:
+    return make_yard(group_size=4)
+
+
+def address(yard: Yard, *, task: int = 1) -> str:
+    return f"/runs/{yard.run.pk}/train/1/{yard.tasks[task].key}/1/"
+
+
+def test_every_iteration_has_a_strip_that_leads_to_the_costliest_rollouts(yard: Yard, viewer: Client) -> None:
+    strips = build_timeline(yard.run.pk, {}).page.rows
+    assert [strip.index for strip in strips] == [2, 1, 0]
+    engines, trainer, place, sandbox, grading = strips[1].lanes
+    assert [(bar.x, bar.width) for bar in engines.bars] == [(83.3, 250.0), (416.7, 333.3)]
+    assert (engines.seconds, engines.share, engines.rollouts) == (7.0, 7 / 12, 1.5)
+    assert (trainer.rollouts, place.bars, place.cause) == (None, (), None)
+    assert sandbox.cause is not None
+    assert sandbox.cause.url == address(yard)
+    assert strips[1].straggler == trainer.cause
+    assert grading.text == "·" * 13 + "█" * 17 + "·" * 10
+    for page in (f"/runs/{yard.run.pk}/?tab=timeline", f"/runs/{yard.run.pk}/train/1/"):
+        text = viewer.get(page).content.decode()
+        assert text.count(f'href="{address(yard)}"') >= 8, "each bar and each row of the table is a link"
+        assert "Sandbox wait" in text
+    assert viewer.get(address(yard)).status_code == 200
+
+
+def test_api_and_command_have_the_same_numbers(yard: Yard, viewer: Client) -> None:
+    found = viewer.get(f"/api/v1/runs/{yard.run.pk}/timeline?size=2").json()
+    assert (found["total"], [one["index"] for one in found["items"]]) == (3, [2, 1])
+    assert found["items"][1]["timeline"] == timeline_of(yard, 1, 1)
+    assert viewer.get(f"/api/v1/runs/{yard.run.pk}/timeline?size=9999&page=-1").status_code == 200
+    printed = StringIO()
+    call_command("timeline", yard.run.pk, "--json", stdout=printed)
+    assert json.loads(printed.getvalue())["items"][:2] == found["items"]
+    printed = StringIO()
+    call_command("timeline", yard.run.pk, stdout=printed)
+    lines = printed.getvalue().splitlines()
+    assert lines[-1] == "showing 1–3 of 3 iterations"
+    assert "iteration 2: 12.00 s" in lines
+    assert sum("waited longest, 6.50 s" in line for line in lines) == 6
+
+
+def test_a_long_run_is_shown_by_pages(yard: Yard, viewer: Client) -> None:
+    first = Iteration.objects.get(run=yard.run, index=0)
+    Iteration.objects.bulk_create(
+        Iteration(
+            run=yard.run, index=index, policy_version=1, started_at=first.started_at,
+            finished_at=first.finished_at, metrics=first.metrics, timeline=first.timeline,
+        )
+        for index in range(10, 2010)
+    )  # fmt: skip
+    with CaptureQueriesContext(connection) as queries:
+        page = build_timeline(yard.run.pk, {"page": "2"}).page
+    assert (len(page.rows), page.total, page.rows[0].index) == (10, 2003, 1999)
+    assert len(queries) == 3
+    assert (
+        "showing 11–20 of 2\u202f003"
+        in viewer.get(f"/runs/{yard.run.pk}/?tab=timeline&page=2").content.decode()
+    )
+
+
+def test_runs_without_timelines_say_so(yard: Yard, viewer: Client) -> None:
+    Iteration.objects.update(timeline=None)
+    assert "No time strip yet" in viewer.get(f"/runs/{yard.run.pk}/?tab=timeline").content.decode()
+    assert "Time strip" not in viewer.get(f"/runs/{yard.run.pk}/train/1/").content.decode()
+    assert "timeline" in tab_names("train")
+    assert "timeline" not in tab_names("rollout"), "no trainer waits there"
+
+
+def test_a_selected_batch_tells_the_staleness_of_its_rollouts(yard: Yard, viewer: Client) -> None:
+    key = yard.tasks[1].key
+    yard.stream.add(
+        "batch_selected", iteration=3, policy_version=4,
+        groups=[{"iteration": 1, "task_id": key, "updates": 1, "indices": [0, 1]}],
+    )  # fmt: skip
+    yard.post()
+    trained = Trajectory.objects.filter(trained_version=4, trained_iteration=3)
+    assert sorted(trained.values_list("iteration", "task_key", "index")) == [(1, key, 0), (1, key, 1)]
+    rollout = trained.get(index=1)
+    assert (rollout.policy_version_min, rollout.policy_version_max) == (1, 2)
+    page = viewer.get(address(yard)).content.decode()
+    assert "2–3 updates" in page
+    assert "trained on in iteration 3" in page
+    group = viewer.get(f"/runs/{yard.run.pk}/train/1/{key}/").content.decode()
+    assert group.count("2–3</span>") == 2
+    assert "Staleness" not in viewer.get(f"/runs/{yard.run.pk}/train/0/{yard.tasks[0].key}/").content.decode()
+    found = viewer.get(f"/api/v1/trajectories/{rollout.pk}").json()
+    assert (found["trained_iteration"], found["trained_version"]) == (3, 4)
+
+
+def test_charts_of_staleness_appear_with_their_metrics(yard: Yard) -> None:
+    titles = [spec.title for spec in run_charts(points_after(yard.run.pk, -1)).specs]
+    assert not {"Staleness of the batch", "Off-policy share", "Waits"} & set(titles)
+    stale = {"staleness/mean": 0.5, "staleness/max": 2.0, "staleness/off_policy_share": 0.4}
+    waits = {"time/sandbox_wait": 3.0, "time/grading_wait": 1.0, "ratio/max": 1.8, "ratio/mean": 1.0}
+    yard.stream.add(
+        "iteration_finished", iteration=3, policy_version=4, metrics=metrics_of(3) | stale | waits
+    )
+    yard.post()
+    titles = [spec.title for spec in run_charts(points_after(yard.run.pk, -1)).specs]
+    assert {"Staleness of the batch", "Off-policy share", "Waits"} < set(titles)
+    assert "Spread of the importance ratio" in titles
