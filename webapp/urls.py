@@ -21,6 +21,7 @@ from webapp.views import (
     imports,
     metrics,
     overview,
+    run_compare,
     run_new,
     runs,
     sandboxes,
@@ -60,6 +61,8 @@ urlpatterns = [
     path("logout/", LogoutView.as_view(), name="logout"),
     path("runs/", runs.run_list, name="run-list"),
     path("runs/new/", run_new.run_new, name="run-new"),
+    path("runs/compare/", run_compare.run_compare, name="run-compare"),
+    path("runs/series/", run_compare.run_series, name="run-series"),
     path("runs/<int:run_id>/", runs.run_detail, name="run-detail"),
     *[
         path(f"runs/<int:run_id>/{action}/", runs.run_action, {"action": action}, name=f"run-{action}")

@@ -1,8 +1,10 @@
 // Charts from a ChartSet (webapp.contexts.charts): uPlot in a grid with one cursor for all, colours from
 // the tokens, values of the cursor's iteration (or the newest) in the legend. Points can be added later.
+// What is shown of them (smoothing, log axes, a part of x) is one View for all charts of a page.
 (() => {
   "use strict";
   const FIRST = 6; // charts outside the fold
+  const DASHES = [[], [7, 4], [2, 3]];
   // A canvas wants a colour, and a token may be light-dark(…): an element's computed colour is resolved.
   const probe = document.head.appendChild(document.createElement("span"));
   const token = (name) => {
@@ -10,8 +12,8 @@
     return getComputedStyle(probe).color;
   };
 
-  // Bands in full colour would drown the lines: half way to the surface.
-  const soft = (colour) => `color-mix(in srgb, ${colour} 55%, ${token("--surface")})`;
+  // Bands in full colour would drown the lines: part of the way to the surface.
+  const soft = (colour, share) => `color-mix(in srgb, ${colour} ${share}%, transparent)`;
 
   function text(value) {
     if (value === null || value === undefined) return "–";
@@ -26,12 +28,28 @@
     return node;
   }
 
+  // Exponential moving average without the pull of its start; gaps stay gaps.
+  function smoothed(column, share) {
+    let sum = 0;
+    let weight = 0;
+    return column.map((value) => {
+      if (value === null || value === undefined) return null;
+      sum = share * sum + (1 - share) * value;
+      weight = share * weight + 1 - share;
+      return sum / weight;
+    });
+  }
+
+  class View {
+    constructor({ smooth = 0, logX = false, logY = false, range = null } = {}) {
+      Object.assign(this, { smooth, logX, logY, range });
+    }
+  }
+
   // Bands of a stacked chart are drawn from the tallest sum down, each painting over the one before.
-  function rows(spec, data) {
-    const columns = spec.series.map((series) => data.columns[series.key] || data.x.map(() => null));
-    if (!spec.stacked) return columns;
+  function stacked(columns, x) {
     const sums = columns.map((column) => column.slice());
-    for (let i = 0; i < data.x.length; i += 1) {
+    for (let i = 0; i < x.length; i += 1) {
       let sum = 0;
       const known = columns.some((column) => column[i] !== null && column[i] !== undefined);
       for (const [at, column] of columns.entries()) {
@@ -43,12 +61,13 @@
   }
 
   class Chart {
-    constructor(spec, data, { xLabel, time = false, onEnlarge }) {
-      Object.assign(this, { spec, data, xLabel, time });
+    // source() returns {x, columns, low, high}: what is drawn may be exchanged, e.g. for a part in detail.
+    constructor(spec, source, { xLabel, time = false, view = new View(), onEnlarge, onZoom }) {
+      Object.assign(this, { spec, source, xLabel, time, view, onZoom });
       this.now = element("span", { class: "now" });
       this.plot = element("div", { class: "plot" });
       this.values = spec.series.map(() => element("span", { class: "value" }));
-      const header = element("header", {}, element("h3", {}, spec.title), element("span", { class: "unit" }, spec.unit), this.now);
+      const header = element("header", {}, element("h3", { title: spec.title }, spec.title), element("span", { class: "unit" }, spec.unit), this.now);
       if (onEnlarge) {
         const button = element("button", { type: "button", class: "icon-button", "aria-label": `Enlarge ${spec.title}`, title: "Enlarge" });
         button.append(document.querySelector("#icon-expand")?.content.cloneNode(true) ?? "⤢");
@@ -60,37 +79,102 @@
       if (spec.series.length > 1) {
         const legend = element("ul", { class: "legend" });
         spec.series.forEach((series, at) => {
-          legend.append(element("li", {}, element("span", { class: `swatch c${series.colour}` }), series.label, this.values[at]));
+          legend.append(element("li", {}, element("span", { class: `swatch c${series.colour} d${series.dash || 0}` }), series.label, this.values[at]));
         });
         this.root.append(legend);
       }
     }
 
-    options(width, height) {
+    get logY() {
+      return this.view.logY && !this.spec.stacked && !this.spec.span;
+    }
+
+    // The columns in uPlot's form: x, the lines, and the ends of their bands.
+    rows() {
+      const data = this.source();
+      const { spec, view } = this;
+      const keep = view.logX ? data.x.findIndex((x) => x > 0) : 0;
+      const from = keep < 0 ? data.x.length : keep;
+      const x = data.x.slice(from);
+      const column = (columns, key) => (columns?.[key] || data.x.map(() => null)).slice(from);
+      const finish = (values) => (this.logY ? values.map((value) => (value > 0 ? value : null)) : values);
+      let lines = spec.series.map((series) => column(data.columns, series.key));
+      if (view.smooth) lines = lines.map((values) => smoothed(values, view.smooth));
+      if (spec.stacked) return [x, ...stacked(lines, x)];
+      const ends = this.banded().flatMap((series) => [column(data.high, series.key), column(data.low, series.key)]);
+      return [x, ...lines.map(finish), ...ends.map(finish)];
+    }
+
+    banded() {
+      const data = this.source();
+      return this.view.smooth || this.spec.stacked ? [] : this.spec.series.filter((series) => data.low?.[series.key]);
+    }
+
+    yRange() {
       const { spec } = this;
-      const axis = { stroke: token("--chart-axis"), grid: { stroke: token("--chart-grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
-      const order = spec.stacked ? [...spec.series].reverse() : spec.series;
-      const few = this.data.x.length < 60;
-      return {
-        width, height, legend: { show: false }, padding: [8, 6, 0, 0],
-        cursor: { sync: { key: "trainyard" }, points: { size: 5 }, y: false, drag: { x: true, y: false } },
-        scales: { x: { time: this.time }, y: { range: spec.span ? () => spec.span : spec.stacked ? (_, low, high) => [0, high || 1] : undefined } },
-        axes: [this.time ? { ...axis, size: 40, space: 70 } : { ...axis, size: 26, space: 60, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axis, size: 46, space: 34 }],
-        series: [{ label: this.xLabel }].concat(order.map((series) => {
-          const colour = token(`--chart-${series.colour}`);
-          return { label: series.label, stroke: colour, width: spec.stacked ? 1 : 1.75, fill: spec.stacked ? soft(colour) : undefined, points: { show: !spec.stacked && few, size: 4, fill: colour } };
-        })),
-        hooks: { setCursor: [(plot) => this.showValues(plot.cursor.idx)] },
+      if (spec.span) return () => spec.span;
+      if (spec.stacked) return (_, low, high) => [0, high || 1];
+      return undefined;
+    }
+
+    xRange() {
+      return (_, low, high) => {
+        const [from, to] = this.view.range || [low, high];
+        return from === to ? [from - 0.5, to + 0.5] : [from, to];
       };
     }
 
+    options(width, height) {
+      const { spec, time } = this;
+      const axis = { stroke: token("--chart-axis"), grid: { stroke: token("--chart-grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+      const order = spec.stacked ? [...spec.series].reverse() : spec.series;
+      const few = this.source().x.length < 60;
+      const log = (on) => (on ? { distr: 3 } : {});
+      const whole = this.xLabel === "iteration" && !this.view.logX ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] } : {};
+      const lines = order.map((series) => {
+        const colour = token(`--chart-${series.colour}`);
+        return { label: series.label, stroke: colour, dash: DASHES[series.dash || 0], width: spec.stacked ? 1 : 1.75, spanGaps: !spec.stacked, fill: spec.stacked ? soft(colour, 55) : undefined, points: { show: !spec.stacked && (few || Boolean(spec.points)), size: 4, fill: colour } };
+      });
+      const ends = this.banded().flatMap((series) => [0, 1].map(() => ({ label: series.label, stroke: "transparent", width: 0, spanGaps: true, points: { show: false } })));
+      const bands = this.banded().map((series, at) => ({ series: [1 + lines.length + 2 * at, 2 + lines.length + 2 * at], fill: soft(token(`--chart-${series.colour}`), 16) }));
+      return {
+        width, height, bands, legend: { show: false }, padding: [8, 16, 0, 0],
+        cursor: { sync: { key: "trainyard", filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } }, points: { size: 5 }, y: false, drag: { x: true, y: false, setScale: false } },
+        scales: { x: { time, range: this.xRange(), ...log(this.view.logX) }, y: { range: this.yRange(), ...log(this.logY) } },
+        axes: [time ? { ...axis, size: 40, space: 70 } : { ...axis, size: 26, space: 60, ...whole }, { ...axis, size: 46, space: 34 }],
+        series: [{ label: this.xLabel }].concat(lines, ends),
+        hooks: { setCursor: [(plot) => this.showValues(plot.cursor.idx)], setSelect: [(plot) => this.selected(plot)] },
+      };
+    }
+
+    // A part of x was marked with the mouse: all charts of the page show it.
+    selected(plot) {
+      const { left, width } = plot.select;
+      if (width < 4 || !this.onZoom) return;
+      const range = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
+      plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+      this.onZoom(range);
+    }
+
     showValues(index) {
-      const last = this.data.x.length - 1;
+      const { spec } = this;
+      if (!this.uplot) return;
+      const x = this.uplot.data[0];
+      const last = x.length - 1;
       const at = index === null || index === undefined ? last : index;
-      this.spec.series.forEach((series, i) => { this.values[i].textContent = text((this.data.columns[series.key] || [])[at]); });
-      const first = this.spec.series.length === 1 ? text((this.data.columns[this.spec.series[0].key] || [])[at]) : "";
-      const x = this.data.x[at];
-      const where = at >= 0 && at !== last ? (this.time ? new Date(1000 * x).toLocaleTimeString() : `${this.xLabel} ${x}`) : "";
+      const order = spec.stacked ? null : this.uplot.data;
+      const data = this.source();
+      const shift = data.x.length - x.length;
+      // Other runs have their points at other places: the newest one up to the cursor is said.
+      const value = (series, i) => {
+        const column = order ? order[1 + i] : (data.columns[series.key] || []).slice(shift);
+        let place = at;
+        while (spec.joined && place > 0 && (column[place] === null || column[place] === undefined)) place -= 1;
+        return text(column[place]);
+      };
+      spec.series.forEach((series, i) => { this.values[i].textContent = value(series, i); });
+      const first = spec.series.length === 1 ? value(spec.series[0], 0) : "";
+      const where = at >= 0 && at !== last ? (this.time ? new Date(1000 * x[at]).toLocaleTimeString() : `${this.xLabel} ${text(x[at])}`) : "";
       this.now.textContent = [where, first === "–" ? "" : first].filter(Boolean).join(": ");
     }
 
@@ -99,12 +183,15 @@
       this.uplot = null;
       this.plot.replaceChildren();
       this.observer?.disconnect();
-      if (!this.data.x.length) {
-        this.plot.append(element("div", { class: "empty-plot" }, this.time ? "no report yet" : "no finished iteration yet"));
+      const rows = this.rows();
+      if (!rows[0].length) {
+        const nothing = this.view.range ? "nothing here" : this.time ? "no report yet" : "no finished iteration yet";
+        this.plot.append(element("div", { class: "empty-plot" }, nothing));
         return;
       }
       const size = () => [Math.max(120, this.plot.clientWidth), Math.max(80, this.plot.clientHeight)];
-      this.uplot = new uPlot(this.options(...size()), [this.data.x, ...rows(this.spec, this.data)], this.plot);
+      this.uplot = new uPlot(this.options(...size()), rows, this.plot);
+      this.uplot.over.addEventListener("dblclick", () => this.onZoom?.(null));
       this.observer = new ResizeObserver(() => {
         const [width, height] = size();
         if (this.uplot && (this.uplot.width !== width || this.uplot.height !== height)) this.uplot.setSize({ width, height });
@@ -115,16 +202,8 @@
 
     update() {
       if (!this.uplot) { this.draw(); return; }
-      const zoomed = this.zoomed();
-      this.uplot.setData([this.data.x, ...rows(this.spec, this.data)], !zoomed);
-      if (zoomed) this.uplot.redraw();
+      this.uplot.setData(this.rows());
       this.showValues(this.uplot.cursor.idx);
-    }
-
-    zoomed() {
-      const { min, max } = this.uplot.scales.x;
-      const x = this.uplot.data[0];
-      return x.length > 1 && (min > x[0] || max < x[x.length - 1]);
     }
 
     destroy() {
@@ -133,18 +212,26 @@
     }
   }
 
+  function redrawWithTheme(charts) {
+    const redraw = () => charts().forEach((chart) => chart.draw());
+    document.addEventListener("trainyard:theme", redraw);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  }
+
   class ChartGrid {
-    constructor(root, set, { onEnlarge }) {
-      Object.assign(this, { root, set, onEnlarge });
+    constructor(root, set, { onEnlarge, onZoom, view }) {
+      Object.assign(this, { root, set, onEnlarge, onZoom, view });
       this.data = { x: set.x, columns: set.columns };
+      this.part = null; // what a zoom loaded
+      this.source = () => this.part || this.data;
       this.build();
-      document.addEventListener("trainyard:theme", () => this.charts.forEach((chart) => chart.draw()));
-      matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.charts.forEach((chart) => chart.draw()));
+      redrawWithTheme(() => this.charts);
     }
 
     build() {
       this.charts?.forEach((chart) => chart.destroy());
-      this.charts = this.set.specs.map((spec) => new Chart(spec, this.data, { xLabel: this.set.xLabel, time: this.set.time, onEnlarge: this.onEnlarge }));
+      const { xLabel, time } = this.set;
+      this.charts = this.set.specs.map((spec) => new Chart(spec, this.source, { xLabel, time, view: this.view, onEnlarge: this.onEnlarge, onZoom: this.onZoom }));
       const first = this.charts.slice(0, FIRST);
       const more = this.charts.slice(FIRST);
       this.root.replaceChildren(...first.map((chart) => chart.root));
@@ -154,6 +241,10 @@
         place.querySelector(".charts").replaceChildren(...more.map((chart) => chart.root));
         place.querySelector("summary").textContent = `${more.length} more charts: ${more.map((chart) => chart.spec.title.toLowerCase()).join(", ")}`;
       }
+      this.draw();
+    }
+
+    draw() {
       this.charts.forEach((chart) => chart.draw());
     }
 
@@ -170,5 +261,5 @@
     }
   }
 
-  window.trainyard = Object.assign(window.trainyard || {}, { Chart, ChartGrid });
+  window.trainyard = Object.assign(window.trainyard || {}, { Chart, ChartGrid, View, element, redrawWithTheme });
 })();

@@ -28,6 +28,7 @@
   key("?", () => document.getElementById("help")?.showModal());
   key("j", () => moveRow(1));
   key("k", () => moveRow(-1));
+  key("x", () => document.querySelector("table[data-keys] tbody tr.current input[type=checkbox]")?.click());
   key("Enter", () => {
     const row = document.querySelector("table[data-keys] tbody tr.current");
     if (row) location.assign(row.dataset.href);

@@ -5,19 +5,52 @@
   if (!root) return;
   const set = JSON.parse(document.getElementById(root.dataset.source).textContent);
   const dialog = document.getElementById("chart-dialog");
+  const form = document.getElementById("chart-tools");
   let large = null;
+  let asked = 0;
+
+  const controls = form ? trainyard.tools(form, (what) => {
+    if (what === "range") showPart();
+    else redraw();
+  }) : { view: new trainyard.View(), zoom(range) { this.view.range = range; redraw(); } };
+  const zoom = (range) => controls.zoom(range);
+
+  function redraw() {
+    grid.draw();
+    large?.draw();
+  }
+
+  // Points of a long run are means over several iterations: a part of it is asked for in detail.
+  async function showPart() {
+    const range = controls.view.range;
+    asked += 1;
+    const mine = asked;
+    grid.part = null;
+    redraw();
+    if (!range || !grid.set.bucketed || !root.dataset.series) return;
+    const query = new URLSearchParams({ from: String(range[0]), to: String(range[1]) });
+    try {
+      const response = await fetch(`${root.dataset.series}?${query}`, { credentials: "same-origin" });
+      if (!response.ok || mine !== asked) return;
+      grid.part = await response.json();
+      redraw();
+    } catch {
+      // The means that are here already stay.
+    }
+  }
 
   function enlarge(spec) {
     document.getElementById("chart-dialog-title").textContent = spec.title;
-    large = new trainyard.Chart(spec, grid.data, { xLabel: grid.set.xLabel, time: grid.set.time });
+    large = new trainyard.Chart(spec, grid.source, { xLabel: grid.set.xLabel, time: grid.set.time, view: controls.view, onZoom: zoom });
     document.getElementById("chart-dialog-body").replaceChildren(large.root);
     dialog.showModal();
     large.draw();
   }
 
   dialog?.addEventListener("close", () => { large?.destroy(); large = null; });
-  const grid = new trainyard.ChartGrid(root, set, { onEnlarge: enlarge });
+  const grid = new trainyard.ChartGrid(root, set, { onEnlarge: enlarge, onZoom: zoom, view: controls.view });
   root.dataset.points = String(grid.data.x.length);
+  if (controls.view.range) showPart();
 
   // {reset: ChartSet}: the server always sends the whole set when the run began again or new metrics
   // appeared, else {x, columns} to append.

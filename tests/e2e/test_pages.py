@@ -27,6 +27,7 @@ def addresses(yard: Yard) -> dict[str, str]:
         "iteration": f"/runs/{run}/train/1/",
         "report": f"/evaluations/{run}/train/0/",
         "comparison": f"/evaluations/compare/?first={run}:train:0&second={run}:train:1",
+        "comparison of runs": f"/runs/compare/?runs={run}",
         "group": f"/runs/{run}/train/0/{key}/",
         "trajectory": f"/runs/{run}/train/0/{key}/4/",
         "search": "/trajectories/?q=comparison",

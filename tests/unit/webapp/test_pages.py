@@ -34,6 +34,7 @@ from webapp.contexts.rollout.trajectories import SearchContext, TrajectoryContex
 from webapp.contexts.run.experiments import ExperimentContext, ExperimentListContext
 from webapp.contexts.run.iterations import IterationContext
 from webapp.contexts.run.overview import OverviewContext
+from webapp.contexts.run.run_comparison import RunComparisonContext
 from webapp.contexts.run.run_tabs import TABS
 from webapp.contexts.run.runs import RunDetailContext, RunListContext
 from webapp.contexts.sandboxes import PoolContext
@@ -71,6 +72,7 @@ def pages(yard: Yard) -> dict[str, tuple[type[Any], str]]:
             CompareContext,
             f"/evaluations/compare/?first={run}:train:0&second={run}:eval:heldout:0",
         ),
+        "comparison of runs": (RunComparisonContext, f"/runs/compare/?runs={run}"),
         "comparison of a task": (
             TaskComparisonContext,
             f"/evaluations/compare/{key}/?first={run}:train:0&second={run}:eval:heldout:0",

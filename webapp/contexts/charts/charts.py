@@ -6,11 +6,12 @@ chart: a ``ChartSpec`` in ``RUN_CHARTS`` (only charts with at least one known me
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from engine.types import TerminationReason
 from webapp.selectors.run.iterations import Point
+from webapp.selectors.run.series import Series as RunSeries
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +179,15 @@ class ChartSet:
     x_label: str = "iteration"
     time: bool = False
     """True if ``x`` is Unix time, seconds."""
+    bucketed: bool = False
+    """True if points are means of several iterations: a part has more to show than the whole."""
 
     def as_json(self) -> dict[str, object]:
         """Return the charts in the format of ``js/charts.js``."""
         return {
             "xLabel": self.x_label,
             "time": self.time,
+            "bucketed": self.bucketed,
             "specs": [
                 {
                     "id": spec.id, "title": spec.title, "unit": spec.unit, "stacked": spec.stacked,
@@ -197,22 +201,23 @@ class ChartSet:
         }  # fmt: skip
 
 
-def columns_of(points: Sequence[Point]) -> tuple[list[float], Columns]:
-    """Return every charted metric as a column over the points; None where one was not reported."""
-    keys = [series.key for spec in RUN_CHARTS for series in spec.series]
-    return (
-        [float(point.index) for point in points],
-        {key: [point.metrics.get(key) for point in points] for key in keys},
-    )
+REWARD = "reward/mean"
+CHARTED = tuple(series.key for spec in RUN_CHARTS for series in spec.series)
+"""Metrics that the charts of a run draw."""
 
 
 def run_charts(points: Sequence[Point]) -> ChartSet:
+    """Return the charts of points; None where a metric was not reported."""
+    x = [float(point.index) for point in points]
+    return charts_of(x, {key: [point.metrics.get(key) for point in points] for key in CHARTED})
+
+
+def charts_of(x: list[float], columns: Columns, *, bucketed: bool = False) -> ChartSet:
     """Return the charts of a run; series that were never reported are left out.
 
     Without any point the first row (what training is watched by) is announced as empty charts.
     """
-    x, columns = columns_of(points)
-    if not points:
+    if not x:
         return ChartSet(RUN_CHARTS[:6], x, columns)
     known = {key for key, values in columns.items() if any(value is not None for value in values)}
     known -= {key for key in known if key.startswith("termination/") and not any(columns[key])}
@@ -220,17 +225,21 @@ def run_charts(points: Sequence[Point]) -> ChartSet:
     for spec in RUN_CHARTS:
         series = tuple(s for s in spec.series if s.key in known)
         if series:
-            specs.append(ChartSpec(spec.id, spec.title, spec.unit, series, spec.stacked, spec.span))
-    return ChartSet(tuple(specs), x, {key: columns[key] for key in columns if key in known})
+            specs.append(replace(spec, series=series))
+    known_columns = {key: columns[key] for key in columns if key in known}
+    return ChartSet(tuple(specs), x, known_columns, bucketed=bucketed)
 
 
-def comparison_chart(series: dict[int, list[float | None]], names: dict[int, str]) -> ChartSet:
+def comparison_chart(series: Mapping[int, RunSeries], names: Mapping[int, str]) -> ChartSet:
     """Return mean reward of several runs over iterations in one chart."""
-    length = max((len(values) for values in series.values()), default=0)
-    columns = {f"run/{run_id}": values + [None] * (length - len(values)) for run_id, values in series.items()}
+    x = sorted({value for one in series.values() for value in one.x})
+    columns: Columns = {}
+    for number, one in series.items():
+        values = dict(zip(one.x, one.mean[REWARD], strict=True))
+        columns[f"run/{number}"] = [values.get(place) for place in x]
     lines = tuple(
-        Series(f"run/{run_id}", f"run {run_id} {names[run_id]}"[:60], 1 + i % 8)
-        for i, run_id in enumerate(series)
+        Series(f"run/{number}", f"run {number} {names[number]}"[:60], 1 + i % 9)
+        for i, number in enumerate(series)
     )
     spec = ChartSpec("reward", "Reward", "mean", lines)
-    return ChartSet((spec,) if lines else (), [float(i) for i in range(length)], columns)
+    return ChartSet((spec,) if lines else (), x, columns)

@@ -7,20 +7,19 @@ from dataclasses import dataclass
 
 from django.urls import reverse
 
-from webapp.contexts.charts.charts import comparison_chart
+from webapp.contexts.charts.charts import REWARD, comparison_chart
 from webapp.contexts.frame import Crumb
 from webapp.contexts.run.overview import RunRow, run_rows
 from webapp.contexts.run.policy_label import policy_label
+from webapp.contexts.run.run_comparison import MOST_RUNS, comparison_url
 from webapp.contexts.run.runs import page_number
 from webapp.models import Evaluation, Experiment, Run
 from webapp.selectors.paging import Page
 from webapp.selectors.run import experiments as reads
 from webapp.selectors.run import iterations as iteration_reads
 from webapp.selectors.run import runs as run_reads
+from webapp.selectors.run import series as series_reads
 from webapp.selectors.run.runs import RunFilters
-
-MAX_COMPARED = 8
-"""Lines in the comparison chart: more cannot be told apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,11 @@ class ExperimentContext:
     heldout_is_comparable: bool
     """Whether all evaluations of ``heldout`` have the same numbers of tasks and samples, of one split."""
     charts: Mapping[str, object]
+    num_archived: int
+    """Archived runs, which are left out unless the address says otherwise."""
     num_compared: int
+    compare_url: str
+    """Comparison of the first runs shown."""
     params: Mapping[str, str]
     can_operate: bool
 
@@ -88,11 +91,14 @@ def build_experiment(
     experiment: Experiment, params: Mapping[str, str], *, can_operate: bool
 ) -> ExperimentContext:
     """Return the page; the chart compares the first runs of the page shown."""
-    filters = RunFilters(experiment=experiment.pk, sort=params.get("sort", "-id"))
+    filters = RunFilters(
+        experiment=experiment.pk, archived=params.get("archived", ""), sort=params.get("sort", "-id")
+    )
     page = run_reads.list_runs(filters, number=page_number(params))
-    rewards = run_reads.reward_series([run.pk for run in page.rows], last=5000)
-    compared = {run.pk: rewards[run.pk] for run in page.rows if rewards[run.pk]}
-    compared = dict(list(compared.items())[:MAX_COMPARED])
+    numbers = [run.pk for run in page.rows]
+    rewards = run_reads.reward_series(numbers)
+    drawn = [number for number in numbers if rewards[number]][:MOST_RUNS]
+    compared = series_reads.bucketed(drawn, [REWARD], buckets=256)
     heldout = _heldout(page.rows)
     chart = comparison_chart(compared, {run.pk: run.name for run in page.rows})
     return ExperimentContext(
@@ -100,11 +106,13 @@ def build_experiment(
         crumbs=(Crumb("Experiments", reverse("experiment-list")), Crumb(experiment.name)),
         experiment=experiment,
         page=page,
-        rows=run_rows(list(page.rows), {key: values[-60:] for key, values in rewards.items()}),
+        rows=run_rows(list(page.rows), rewards),
         heldout=heldout,
         heldout_is_comparable=len({tasks for row in heldout for tasks in row.tasks}) <= 1,
         charts=chart.as_json(),
+        num_archived=run_reads.count_archived(experiment),
         num_compared=len(compared),
+        compare_url=comparison_url(numbers[:MOST_RUNS]),
         params=dict(params),
         can_operate=can_operate,
     )

@@ -38,6 +38,12 @@ def points_after(run_id: int, after: int, *, limit: int = 5000) -> list[Point]:
     ]
 
 
+def count_finished(run_ids: Collection[int]) -> dict[int, int]:
+    """Return the number of finished iterations of each run that has any."""
+    rows = Iteration.objects.filter(run_id__in=run_ids, finished_at__isnull=False).order_by()
+    return dict(rows.values_list("run_id").annotate(n=Count("id")))
+
+
 def get_iteration(run_id: int, index: int) -> Iteration | None:
     """Return one iteration."""
     return Iteration.objects.filter(run_id=run_id, index=index).first()

@@ -12,7 +12,17 @@ from django.db.models.functions import Cast
 from django.utils import timezone
 
 from engine.types import RunKind, RunState
-from webapp.models import Checkpoint, Dataset, Event, Experiment, Group, Iteration, Run, RunAttempt
+from webapp.models import (
+    Checkpoint,
+    Dataset,
+    Evaluation,
+    Event,
+    Experiment,
+    Group,
+    Iteration,
+    Run,
+    RunAttempt,
+)
 from webapp.selectors.paging import Page, paginate
 
 ACTIVE_STATES = (RunState.STARTING, RunState.RUNNING, RunState.PAUSED, RunState.STOPPING, RunState.QUEUED)
@@ -186,6 +196,24 @@ def checkpoints(run: Run, limit: int = 200) -> tuple[Sequence[Checkpoint], int]:
 def existing(run_ids: Collection[int]) -> set[int]:
     """Return those of the runs that are in the database."""
     return set(Run.objects.filter(pk__in=run_ids).values_list("pk", flat=True))
+
+
+def runs_by_number(run_ids: Collection[int]) -> dict[int, Run]:
+    """Return those of the runs that exist, with dataset and experiment."""
+    return Run.objects.select_related("dataset", "experiment").in_bulk(run_ids)
+
+
+def comparable_runs(*, without: Collection[int], limit: int = 200) -> list[tuple[int, str]]:
+    """Return the newest runs with iterations or evaluations that are not archived, as (id, name)."""
+    measured = Exists(Iteration.objects.filter(run=OuterRef("pk"), finished_at__isnull=False))
+    evaluated = Exists(Evaluation.objects.filter(run=OuterRef("pk")))
+    runs = Run.objects.filter(measured | evaluated, archived_at=None).exclude(pk__in=without)
+    return list(runs.order_by("-id").values_list("id", "name")[:limit])
+
+
+def count_archived(experiment: Experiment) -> int:
+    """Return the number of archived runs of an experiment."""
+    return Run.objects.filter(experiment=experiment, archived_at__isnull=False).count()
 
 
 def experiment_choices() -> list[tuple[int, str]]:

@@ -1,0 +1,138 @@
+"""Runs laid over each other: what is asked for, the buckets, what differs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from tests.builders.web_builders import make_run, make_user
+from webapp.contexts.run.run_comparison import compare_settings
+from webapp.models import Evaluation, Iteration, Run
+from webapp.permissions import Role
+from webapp.selectors.run.series import Axis, bucketed, evaluated
+
+pytestmark = pytest.mark.django_db
+BEGAN = datetime(2026, 11, 24, 5, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def viewer() -> Client:
+    client = Client()
+    client.force_login(make_user("eve", Role.VIEWER))
+    return client
+
+
+def trained(iterations: int, **overrides: object) -> Run:
+    """A run whose iteration i took an hour, had reward i and trained on ten tokens."""
+    run = make_run(**overrides)
+    Run.objects.filter(pk=run.pk).update(running_at=BEGAN)
+    Iteration.objects.bulk_create(
+        Iteration(
+            run=run, index=i, policy_version=i, started_at=BEGAN + i * HOUR,
+            finished_at=BEGAN + (i + 1) * HOUR,
+            metrics={"reward/mean": float(i), "tokens/trained": 10.0},
+        )
+        for i in range(iterations)
+    )  # fmt: skip
+    return run
+
+
+def test_short_runs_are_drawn_point_by_point_on_every_axis() -> None:
+    run, other = trained(3), trained(1)
+    for axis, x in ((Axis.ITERATION, [0, 1, 2]), (Axis.TIME, [1, 2, 3]), (Axis.TOKENS, [10, 20, 30])):
+        found = bucketed([run.pk, other.pk], ["reward/mean", "entropy/mean"], axis=axis, spread=True)
+        assert found[run.pk].x == x
+        assert found[run.pk].mean == {"reward/mean": [0, 1, 2], "entropy/mean": [None] * 3}
+        assert found[run.pk].low["reward/mean"] == found[run.pk].high["reward/mean"] == [0, 1, 2]
+        assert found[other.pk].x == x[:1]
+    part = bucketed([run.pk], ["reward/mean"], axis=Axis.TOKENS, low=15, high=25)
+    assert part[run.pk].mean == {"reward/mean": [1]}
+    assert bucketed([make_run().pk], ["reward/mean"]).popitem()[1].x == []
+
+
+def test_long_runs_are_drawn_in_buckets_that_stay() -> None:
+    run = trained(40)
+    found = bucketed([run.pk], ["reward/mean"], buckets=16, spread=True)[run.pk]
+    assert found.x == [3, 7, 11, 15, 19, 23, 27, 31, 35, 39]
+    assert found.mean["reward/mean"][:2] == [1.5, 5.5]
+    assert (found.low["reward/mean"][1], found.high["reward/mean"][1]) == (4, 7)
+    with_tail = bucketed([run.pk], ["reward/mean"], buckets=16, tail=3)[run.pk]
+    assert with_tail.x == [*found.x[:9], 36, 37, 38, 39]
+    Iteration.objects.filter(run=run, index=39).delete()
+    before = bucketed([run.pk], ["reward/mean"], buckets=16, tail=3)[run.pk]
+    assert before.x == [*found.x[:9], 36, 37, 38]
+    assert before.mean["reward/mean"] == with_tail.mean["reward/mean"][:-1]
+    part = bucketed([run.pk], ["reward/mean"], buckets=16, low=8, high=20)[run.pk]
+    assert part.x == list(range(8, 21)), "a part is drawn in detail"
+
+
+def test_numbers_that_json_lacks_are_unknown() -> None:
+    run = trained(1)
+    Iteration.objects.update(metrics={"reward/mean": "NaN", "grad/norm": "Infinity"})
+    assert bucketed([run.pk], ["reward/mean", "grad/norm"])[run.pk].mean == {
+        "reward/mean": [None], "grad/norm": [None]
+    }  # fmt: skip
+
+
+def test_evaluations_are_drawn_with_their_intervals() -> None:
+    run = trained(3)
+    for iteration in (0, 2):
+        Evaluation.objects.create(
+            run=run, iteration=iteration, name="heldout", policy_version=0, num_samples=4, num_tasks=2,
+            num_solved=1, solve_rate=0.25, interval_low=0.1, interval_high=0.5,
+            finished_at=BEGAN + iteration * HOUR,
+        )  # fmt: skip
+    for axis, x in ((Axis.ITERATION, [0, 2]), (Axis.TIME, [0, 2]), (Axis.TOKENS, [0, 20])):
+        found = evaluated([run.pk], "heldout", axis=axis)[run.pk]
+        assert (found.x, found.low["eval:heldout"]) == (x, [0.1, 0.1])
+
+
+def test_settings_that_differ_are_named() -> None:
+    base = {"name": "a", "seed": 1, "trainer": {"rate": 0.1, "steps": 5}}
+    other = {"name": "b", "seed": 1, "trainer": {"rate": 0.2}, "policy": {"type": "noop"}}
+    rows, equal = compare_settings([base, other, base])
+    assert [(row.key, row.values) for row in rows] == [
+        ("trainer.rate", ("0.1", "0.2", "0.1")),
+        ("trainer.steps", ("5", None, "5")),
+        ("policy.type", (None, "noop", None)),
+    ]
+    assert equal == 1
+    assert compare_settings([base, base]) == ((), 3)
+
+
+def test_runs_are_chosen_by_address(viewer: Client) -> None:
+    first, second = trained(2, seed=1), trained(3, seed=2)
+    boxes = viewer.get(f"/runs/compare/?run={second.pk}&run={first.pk}&smooth=0.5")
+    assert boxes["Location"] == f"/runs/compare/?runs={second.pk},{first.pk}&smooth=0.5"
+    page = viewer.get(boxes["Location"])
+    assert [one.run for one in page.context["compared"]] == [second, first]
+    assert [row.key for row in page.context["differences"]] == ["seed"]
+    assert "1 setting differs" in page.content.decode()
+    odd = viewer.get(f"/runs/compare/?runs={first.pk},{first.pk},999,x'<b>")
+    assert "There is no run x&#x27;&lt;b&gt;, 999" in odd.content.decode()
+    many = ",".join(str(trained(0).pk) for _ in range(12))
+    assert "2 more of the address are left out" in viewer.get(f"/runs/compare/?runs={many}").content.decode()
+    assert "No runs to compare yet" in viewer.get("/runs/compare/").content.decode()
+
+
+def test_points_are_bounded_and_take_one_query(viewer: Client) -> None:
+    runs = [trained(3), trained(3)]
+    query = f"runs={runs[0].pk},{runs[1].pk}&keys=reward/mean,eval:heldout&x=tokens&from=5&to=25"
+    answer = viewer.get(f"/runs/series/?{query}").json()["runs"][str(runs[1].pk)]
+    assert answer["reward/mean"] == {"x": [10, 20], "y": [0, 1], "low": [0, 1], "high": [0, 1]}
+    assert answer["eval:heldout"]["x"] == []
+    keys = ",".join(f"k{i}" for i in range(200))
+    for wrong in ("runs=x&keys=a", "runs=1&keys=a&x=y", "runs=1&keys=a&from=b", f"runs=1&keys={keys}"):
+        assert viewer.get(f"/runs/series/?{wrong}").status_code == 400, wrong
+    numbers = []
+    for run in (runs[0], trained(200)):
+        with CaptureQueriesContext(connection) as captured:
+            viewer.get(f"/runs/compare/?runs={run.pk}")
+            viewer.get(f"/runs/series/?runs={run.pk}&keys=reward/mean")
+        numbers.append(len(captured))
+    assert numbers[0] == numbers[1]
