@@ -10,6 +10,7 @@ each reads one input at a time; they end with their parent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
@@ -104,11 +105,13 @@ def serve(connection: Connection) -> None:
     while True:
         try:
             function, args, kwargs, cpu_s = connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):  # reset: it was killed before it had read our answer
             return
         # SIGPROF has no handler, so that it ends the process inside of a match, too.
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
-        connection.send(_answer(function, args, kwargs))
+        answer = _answer(function, args, kwargs)
+        with contextlib.suppress(BrokenPipeError):  # the next call finds the end of the connection
+            connection.send(answer)
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 

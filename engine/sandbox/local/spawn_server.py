@@ -227,7 +227,10 @@ class SpawnServer:
                 os.kill(pid, signal.SIGKILL)
 
     def _handle(self) -> bool:
-        message, fds, _, _ = socket.recv_fds(self.control, 1 << 20, 2)
+        try:
+            message, fds, _, _ = socket.recv_fds(self.control, 1 << 20, 2)
+        except ConnectionResetError:  # the owner was killed before it had read all of our events
+            return False
         if not message:
             return False
         request = json.loads(message)

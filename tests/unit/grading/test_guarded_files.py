@@ -28,6 +28,10 @@ class Box:
         self.contents = {name: name.encode() for name in NAMES}
         self.fetched: list[int] = []
         self.locked: set[str] = set()
+        self.commands: list[str] = []
+
+    async def exec(self, argv: Sequence[str], **_: object) -> None:
+        self.commands.append(argv[-1])
 
     async def fetch_files(self, names: Sequence[str]) -> dict[str, FileState]:
         self.fetched.append(len(names))
@@ -82,8 +86,10 @@ async def test_contents_are_fetched_in_small_batches_and_hashed_in_threads(threa
 
 async def test_test_files_are_escaped_in_a_thread(threads: list[int]) -> None:
     answer = TaskAnswer(gold_patch="", test_command="git apply x\npytest")
-    command = await scripts._with_overlay(cast("Sandbox", Box()), answer, {"a.py": b"x = 1\n"})
+    box = Box()
+    command = await scripts._with_overlay(cast("Sandbox", box), answer, {"a.py": b"x = 1\n"})
     assert "$'x \\x3d 1\\x0a'" in command
+    assert box.commands == ["rm -f -- /w/__pycache__/a.*.pyc /w/a.pyc"]
     assert len(threads) == 1
     assert threading.get_ident() not in threads
 
