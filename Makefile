@@ -30,7 +30,7 @@ test-here: # with the Docker daemon that answers, if one does; the first time tw
 	@$(BIN)/python -m pytest -n auto --dist loadgroup
 
 .PHONY: test-adversary test-adversary-here
-test-adversary: $(STAMP) system-test ## the hostile submissions that make test leaves out: other rules, Docker
+test-adversary: $(STAMP) system-test ## the hostile submissions that make test leaves out
 	@deploy/setup/docker.sh run $(MAKE) --no-print-directory test-adversary-here
 
 test-adversary-here:

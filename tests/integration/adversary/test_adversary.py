@@ -1,12 +1,12 @@
 """Every submission under every grade rule that it is for, on the local backend: it ends as it must.
 
-``make test`` tries each under one of its rules, and ``make test-adversary`` under the others.
+``make test`` tries some of each family under one rule each, ``make test-adversary`` all the others.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,13 +16,26 @@ from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow, Verdict
 from tests.integration.adversary.frame import EVERY, FAMILIES, Submission, grade, submissions
 
+_HONEST = 24
+_HOSTILE_OF_A_FAMILY = 8
+
 
 def _representatives() -> Iterator[tuple[str, str]]:
-    """Yield each submission with one of its rules: those with the same rules take them in turn."""
+    """Yield some submissions of each family with one of their rules each.
+
+    They are spread over the family's kinds, which lie beside each other; those with the same rules take them
+    in turn.
+    """
     turns: Counter[tuple[str, ...]] = Counter()
-    for _, submission in submissions():
-        yield submission.name, submission.rules[turns[submission.rules] % len(submission.rules)]
-        turns[submission.rules] += 1
+    by_family: defaultdict[str, list[Submission]] = defaultdict(list)
+    for family, submission in submissions():
+        by_family[family].append(submission)
+    for family, found in by_family.items():
+        wanted = min(len(found), _HONEST if family == "honest" else _HOSTILE_OF_A_FAMILY)
+        for number in range(wanted):
+            submission = found[number * len(found) // wanted]
+            yield submission.name, submission.rules[turns[submission.rules] % len(submission.rules)]
+            turns[submission.rules] += 1
 
 
 REPRESENTATIVES = frozenset(_representatives())
@@ -56,6 +69,7 @@ def test_every_rule_is_tried_with_hostile_submissions_of_several_families() -> N
     families = Counter(rule for rule, _ in tried)
     assert set(families) == set(EVERY)
     assert min(families.values()) > 1, families
+    assert sum(name in HOSTILE for name, _ in REPRESENTATIVES) >= 120
 
 
 @pytest.mark.parametrize(("submission", "rule"), CASES)
