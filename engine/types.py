@@ -363,6 +363,15 @@ class RolloutKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpeningMessage:
+    """A message before the first response."""
+
+    role: str
+    """``system``, ``user``, or ``tools`` for functions that the chat template declares (JSON)."""
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """The record of one rollout."""
 
@@ -384,6 +393,8 @@ class Trajectory:
     """Name of the prompt, version included; empty where it is unknown."""
     prompt_hash: str = ""
     """Hash of everything that the prompt told the model: texts, tools and tool format."""
+    opening: tuple[OpeningMessage, ...] = ()
+    """Messages before the first response, as the model saw them; empty where they are unknown."""
     cost: float | None = None
     """US dollars, those of lost attempts and useless responses included; None where no price is known."""
 

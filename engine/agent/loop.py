@@ -8,8 +8,9 @@ failures and cancellation end a rollout.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -20,11 +21,11 @@ from engine.config.rollout import AgentConfig
 from engine.environments.base import Environment, EnvironmentStep
 from engine.errors import ContextLengthError, ModelError, SandboxError
 from engine.inference.base import GenerationContext, Policy, SamplingParams
-from engine.models.chat.base import Reply
+from engine.models.chat.base import Message, Reply
 from engine.tokens import TokenRecord
 from engine.tools import cap_characters, printable
 from engine.tools.parser import ParsedResponse, parse_content, parse_native, unclosed_thinking
-from engine.types import RolloutKey, RolloutPhase, Step, TaskRow, TerminationReason
+from engine.types import OpeningMessage, RolloutKey, RolloutPhase, Step, TaskRow, TerminationReason
 
 _MIN_COMMAND_S = 0.1
 _MAX_COUNT = 2**31 - 1
@@ -42,6 +43,8 @@ class AgentOutcome:
     """Description of an infrastructure failure."""
     failure: str = ""
     """Kind of the sandbox failure that ended the rollout; empty without one."""
+    opening: tuple[OpeningMessage, ...] = ()
+    """Messages before the first response."""
 
 
 class _Ended(Exception):
@@ -72,6 +75,7 @@ class AgentLoop:
     """Called when the wait for a response begins, and when it ends."""
     _steps: list[Step] = field(init=False, default_factory=list)
     _conversation: Conversation = field(init=False)
+    _opening: tuple[OpeningMessage, ...] = field(init=False)
     _context: int = field(init=False)
     """Maximum length of a prompt and its response: the agent's limit or the model's, if that is lower."""
     _room: int = field(init=False)
@@ -82,10 +86,12 @@ class AgentLoop:
         self._context = min(self.config.max_context, self.policy.max_context or self.config.max_context)
         self._room = min(self.config.min_response, self.config.max_response)
         user = self.prompt.user(self.row.task) + self._countdown(self.config.max_steps)
-        turns = (("system", self.prompt.system), ("user", user))
+        texts = (("system", self.prompt.system), ("user", user))
+        turns = [{"role": role, "content": text} for role, text in texts if text or role == "user"]
+        self._opening = _opening(turns, self.prompt)
         self._conversation = open_conversation(
             self.policy,
-            [{"role": role, "content": text} for role, text in turns if text or role == "user"],
+            turns,
             prompt=self.prompt,
             config=self.config,
             tools=self.environment.tools,
@@ -115,6 +121,7 @@ class AgentLoop:
             tokens=self._conversation.record(),
             error=error,
             failure=failure,
+            opening=self._opening,
         )
 
     async def _turn(self, index: int) -> None:
@@ -255,6 +262,15 @@ class AgentLoop:
 
     def _countdown(self, remaining: int) -> str:
         return self.prompt.countdown(remaining) if self.config.step_reminder else ""
+
+
+def _opening(turns: Sequence[Message], prompt: Prompt) -> tuple[OpeningMessage, ...]:
+    """Return the messages before the first response, functions that the chat template declares included."""
+    said = [OpeningMessage(role=turn["role"], content=turn["content"]) for turn in turns]
+    if prompt.declarations:
+        declared = json.dumps(list(prompt.declarations), indent=2, ensure_ascii=False)
+        said.append(OpeningMessage(role="tools", content=declared))
+    return tuple(said)
 
 
 def _described(error: Exception) -> str:

@@ -1,25 +1,29 @@
 """Reader of conversations (SWE-Gym's completions, OpenAI messages, ShareGPT) as trajectories.
 
 As a command, ``python -m engine.datasets.trajectories_conversations FILE``, it prints what
-``engine.datasets.trajectories_r2e`` prints. The first message of the user is the task: of SWE agents' prompts
-the part between the tags of the issue. A line that is no trajectory is reported on stderr and left out.
+``engine.datasets.imported_trajectories`` describes. The first message of the user is the task: of SWE agents'
+prompts the part between the tags of the issue. A line that is no trajectory is reported on stderr and left
+out.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from engine.datasets.conversations.base import Conversation, Message
 from engine.datasets.conversations.reading import Rejected, read_conversations
+from engine.datasets.imported_trajectories import ImportedTrajectory, Reject, convert
 from engine.datasets.store import with_content_id
-from engine.datasets.trajectories_r2e import ImportedTrajectory, Reject, convert, parse_action
+from engine.datasets.trajectories_r2e import parse_action
 from engine.errors import DatasetError
 from engine.tools.parser import NativeCall
 from engine.tools.rendering import render_turn
-from engine.types import Step, Task, TaskAnswer, TaskRow, TerminationReason, ToolCall, Verdict
+from engine.types import OpeningMessage, Step, Task, TaskAnswer, TaskRow, TerminationReason, ToolCall, Verdict
 
 _ISSUE_TAGS = ("github_issue", "issue_description", "pr_description")
 _FOLDER_TAG = "uploaded_files"
@@ -102,8 +106,18 @@ def _trajectory(conversation: Conversation, number: int, row: TaskRow, index: in
         tests=(),
         test_log="",
         grading_seconds=0.0,
+        opening=tuple(_opening(conversation)),
         metadata={},
     )
+
+
+def _opening(conversation: Conversation) -> Iterator[OpeningMessage]:
+    """Yield the messages before the first one of the assistant, declared functions included."""
+    for message in takewhile(lambda message: message["role"] != "assistant", conversation.messages):
+        yield OpeningMessage(role=message["role"], content=message["content"])
+    if conversation.tools:
+        declared = json.dumps(list(conversation.tools), indent=2, ensure_ascii=False)
+        yield OpeningMessage(role="tools", content=declared)
 
 
 def _steps(messages: Sequence[Message]) -> Iterator[Step]:

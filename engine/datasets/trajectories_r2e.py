@@ -1,44 +1,30 @@
 """Reader of trajectories in R2E-Gym's JSONL format, converted without loss of steps.
 
-As a command, ``python -m engine.datasets.trajectories_r2e FILE``, it prints NDJSON for an importer:
-
-- one line ``{"task": {...}, "answer": {...}, "split": "imported"}`` per task (the fields of
-  ``engine.types.Task`` and ``TaskAnswer``), before its first trajectory;
-- then the events of each trajectory as ``engine.events.types`` defines them: ``trajectory_started``,
-  ``step_finished`` …, ``trajectory_finished``; iteration 0, phase ``train``, ``seq`` from 1, epoch 1,
-  ``time`` the file's modification time (the format has no timestamps).
+As a command, ``python -m engine.datasets.trajectories_r2e FILE``, it prints what
+``engine.datasets.imported_trajectories`` describes.
 
 A line that is no trajectory is reported on stderr and left out; a file without any ends it with exit code 2.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
+from engine.datasets.imported_trajectories import ImportedTrajectory, Reject, convert
 from engine.datasets.importers.fields import Row
 from engine.datasets.importers.formats import r2e_gym
 from engine.datasets.importers.formats.swe_row import read_row
 from engine.datasets.store import with_content_id
 from engine.errors import DatasetError
-from engine.events.types import (
-    StepFinished,
-    TestOutcomeRecord,
-    TrajectoryFinished,
-    TrajectoryRef,
-    TrajectoryStarted,
-)
 from engine.types import (
     GradeRule,
+    OpeningMessage,
     Step,
     TaskRow,
     TerminationReason,
@@ -49,7 +35,6 @@ from engine.types import (
     Verdict,
 )
 
-PHASE = "train"
 _TERMINATIONS: Mapping[str, TerminationReason] = {
     "agent": TerminationReason.SUBMITTED,
     "max_step_limit": TerminationReason.MAX_STEPS,
@@ -59,34 +44,10 @@ _TERMINATIONS: Mapping[str, TerminationReason] = {
     "traj_time_limit": TerminationReason.ROLLOUT_TIMEOUT,
     "llm_query_error": TerminationReason.MODEL_ERROR,
 }
+_READ = frozenset({"trajectory_steps", "problem_statement", "ds", "output_patch", "reward", "test_output"})
+"""Fields that are read into fields of their own."""
 _SUMMARY = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (.+)$", re.MULTILINE)
 _OUTCOMES = {"XFAIL": TestOutcome.XFAIL, "XPASS": TestOutcome.XPASS}
-
-
-Reject = Callable[[int, str], None]
-"""Takes a line that is left out, counted from 1, and the reason."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedTrajectory:
-    """One trajectory (line) of the file."""
-
-    line: int
-    """Line number, counted from 1."""
-    row: TaskRow
-    index: int
-    """Position among the trajectories of the same task in the file."""
-    steps: tuple[Step, ...]
-    termination: TerminationReason
-    patch: str
-    reward: float | None
-    verdict: Verdict | None
-    tests: tuple[TestResult, ...]
-    """Outcomes of the required tests from the log; empty when the log could not be parsed."""
-    test_log: str
-    grading_seconds: float
-    metadata: Mapping[str, Any]
-    """Data without a field of its own: ``exp_name``, ``exit_reason``, limits, ``agent_args``."""
 
 
 def read_r2e_trajectories(path: Path, reject: Reject | None = None) -> Iterator[ImportedTrajectory]:
@@ -156,7 +117,6 @@ def _trajectory(record: Mapping[str, Any], number: int, row: TaskRow, index: int
     if reward is not None and not isinstance(reward, int | float):
         raise DatasetError("not a number", row=number, field="reward")
     log = str(record.get("test_output") or "")
-    kept = ("exp_name", "exit_reason", "agent_args", "max_steps", "max_token_limit", "verifier_prob")
     return ImportedTrajectory(
         line=number + 1,
         row=row,
@@ -169,7 +129,42 @@ def _trajectory(record: Mapping[str, Any], number: int, row: TaskRow, index: int
         tests=parse_test_log(row, log),
         test_log=log,
         grading_seconds=float(record.get("reward_calc_time") or 0.0),
-        metadata={name: record[name] for name in kept if record.get(name) is not None},
+        opening=_opening(record),
+        metadata=_metadata(record),
+    )
+
+
+def _metadata(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields without a field of their own; the task's row is left out, which has the answer."""
+    kept = {name: value for name, value in record.items() if name not in _READ}
+    environment = kept.get("env_args")
+    if isinstance(environment, Mapping):
+        kept["env_args"] = {name: value for name, value in environment.items() if name != "ds"}
+    return kept
+
+
+def _opening(record: Mapping[str, Any]) -> tuple[OpeningMessage, ...]:
+    """Return the messages that R2E-Gym's agent makes of its arguments and the problem statement."""
+    arguments = record.get("agent_args")
+    if not isinstance(arguments, Mapping):
+        return ()
+    values = {"problem_statement": str(record.get("problem_statement") or ""), "working_dir": "/testbed"}
+    texts = (("system", arguments.get("system_prompt")), ("user", arguments.get("instance_prompt")))
+    return tuple(
+        OpeningMessage(role=role, content=_filled(text, values if role == "user" else {}))
+        for role, text in texts
+        if isinstance(text, str)
+    )
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    """Return a template with its fields; unlike ``str.format`` it reads no attribute that the file names."""
+    if not values:
+        return template
+    return re.sub(
+        r"\{\{|\}\}|\{(\w+)\}",
+        lambda match: values.get(match[1], match[0]) if match[1] else match[0][0],
+        template,
     )
 
 
@@ -241,86 +236,6 @@ def _get(record: Mapping[str, Any], name: str, kind: type[Any], number: int, whe
         field = f"{where}.{name}" if where else name
         raise DatasetError(f"missing or not of type {kind.__name__}", row=number, field=field)
     return value
-
-
-def events_of(trajectory: ImportedTrajectory, *, first_seq: int, time: float) -> Iterator[BaseModel]:
-    """Yield the events of a trajectory, ``seq`` rising from ``first_seq``."""
-    ref = TrajectoryRef(iteration=0, phase=PHASE, task_id=trajectory.row.task.id, index=trajectory.index)
-    steps = trajectory.steps
-    yield TrajectoryStarted(seq=first_seq, epoch=1, time=time, ref=ref)
-    for offset, step in enumerate(steps, start=1):
-        fields = {name: value for name, value in asdict(step).items() if name != "call"}
-        yield StepFinished(
-            seq=first_seq + offset,
-            epoch=1,
-            time=time,
-            ref=ref,
-            tool=step.call.name if step.call else "",
-            arguments=dict(step.call.arguments) if step.call else {},
-            **fields,
-        )
-    model, tools = sum(step.model_seconds for step in steps), sum(step.tool_seconds for step in steps)
-    yield TrajectoryFinished(
-        seq=first_seq + len(steps) + 1,
-        epoch=1,
-        time=time,
-        ref=ref,
-        termination=trajectory.termination,
-        verdict=trajectory.verdict,
-        reward=trajectory.reward,
-        num_steps=len(steps),
-        patch=trajectory.patch,
-        tests=[TestOutcomeRecord(**asdict(test)) for test in trajectory.tests],
-        test_log=trajectory.test_log,
-        prompt_tokens=steps[0].prompt_tokens if steps else 0,
-        generated_tokens=sum(step.generated_tokens for step in steps),
-        thinking_tokens=None,
-        model_seconds=model,
-        tool_seconds=tools,
-        grading_seconds=trajectory.grading_seconds,
-        total_seconds=model + tools + trajectory.grading_seconds,
-    )
-
-
-def print_ndjson(trajectories: Iterable[ImportedTrajectory], *, time: float) -> int:
-    """Write the lines that the module's docstring describes to standard output; return their trajectories."""
-    known: set[str] = set()
-    seq, count = 1, 0
-    for count, trajectory in enumerate(trajectories, start=1):  # noqa: B007
-        row = trajectory.row
-        if row.task.id not in known:
-            known.add(row.task.id)
-            line = {"task": asdict(row.task), "answer": asdict(row.answer), "split": row.split}
-            sys.stdout.write(json.dumps(line) + "\n")
-        for event in events_of(trajectory, first_seq=seq, time=time):
-            sys.stdout.write(event.model_dump_json() + "\n")
-            seq += 1
-    return count
-
-
-def convert(read: Callable[[Path, Reject], Iterable[ImportedTrajectory]], content: str) -> int:
-    """Run a command that converts the file that it is given; return its exit code.
-
-    Args:
-        read: reads the file.
-        content: what the lines of the file are, for the command's help.
-    """
-    parser = argparse.ArgumentParser(description=f"Convert {content} to events.")
-    parser.add_argument("file", type=Path, help=f"JSON Lines of {content}")
-    path: Path = parser.parse_args().file
-
-    def reject(line: int, reason: str) -> None:
-        sys.stderr.write(f"{path}, line {line}: {reason}; left out\n")
-
-    try:
-        num_written = print_ndjson(read(path, reject), time=path.stat().st_mtime)
-    except (DatasetError, OSError) as error:
-        sys.stderr.write(f"{path}: {error}\n")
-        return 2
-    if not num_written:
-        sys.stderr.write(f"{path} has no line that is a trajectory\n")
-        return 2
-    return 0
 
 
 if __name__ == "__main__":

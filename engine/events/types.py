@@ -179,6 +179,14 @@ class FindingRecord(Record):
     """Index of the step that shows it; None where the patch or grading showed it."""
 
 
+class OpeningMessageRecord(Record):
+    """A message before the first response."""
+
+    role: str = Field(max_length=32)
+    """``system``, ``user``, or ``tools`` for functions that the chat template declares (JSON)."""
+    content: str
+
+
 class TrajectoryFinished(RunEvent):
     """Terminal record of a trajectory; there is exactly one."""
 
@@ -213,6 +221,10 @@ class TrajectoryFinished(RunEvent):
     """Name of the prompt, version included; empty when unknown."""
     prompt_hash: str = Field(default="", max_length=64)
     """Hash of the prompt's texts, tools and tool format, as the model saw them."""
+    opening: list[OpeningMessageRecord] = Field(default_factory=list)
+    """Messages before the first response, as the model saw them; empty where they are unknown."""
+    imported: dict[str, Any] | None = None
+    """Fields of an imported file that have no field of their own; None in trajectories of this product."""
     prompt_tokens: int = 0
     """Tokens of the first prompt."""
     cached_tokens: int = 0

@@ -340,6 +340,7 @@ class Rollout:
             attempts=max(self._attempts, 1),
             prompt=self.parts.prompt.name,
             prompt_hash=self.parts.prompt.content_hash,
+            opening=self._outcome.opening,
             cost=self._cost,
             findings=find_tampering(steps, self.row.answer) + (grade.findings if grade is not None else ()),
         )

@@ -19,6 +19,7 @@ from engine.types import (
     CounterfactualOutcome,
     FindingKind,
     Grade,
+    OpeningMessage,
     RolloutKey,
     Step,
     TamperFinding,
@@ -49,6 +50,7 @@ def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
         "attempts": trajectory.attempts,
         "prompt": trajectory.prompt,
         "prompt_hash": trajectory.prompt_hash,
+        "opening": [_plain(message) for message in trajectory.opening],
         "cost": trajectory.cost,
         "steps": [{**_plain(step), "call": _plain_call(step.call)} for step in trajectory.steps],
         "patch": trajectory.patch,
@@ -76,6 +78,7 @@ def trajectory_from_dict(data: Mapping[str, Any]) -> Trajectory:
         rest["tokens"] = _tokens(data["tokens"])
         rest["timings"] = Timings(**data["timings"])
         rest["findings"] = _findings(data.get("findings", ()))
+        rest["opening"] = tuple(OpeningMessage(**message) for message in data.get("opening", ()))
         return Trajectory(**rest)
     except (KeyError, TypeError, ValueError) as error:
         raise DatasetError(f"the stored trajectory is malformed: {error!r}") from error

@@ -159,6 +159,7 @@ def add_trajectory(
         test_log=f"collected 2 items {mark}", detail=f"1 of 2 failed {mark}" if not passed else "",
         error=f"the sandbox died {mark}" if reward is None else "", prompt_tokens=100 * steps,
         generated_tokens=34 * steps, thinking_tokens=11 * steps, policy_version_min=1, policy_version_max=2,
+        opening=[{"role": "system", "content": f"You fix code. {mark}"}, {"role": "user", "content": f"Fix it. {mark}"}],
         prompt=f"deepswe_v1{mark}"[:64], prompt_hash="0123456789abcdef",
         queue_seconds=0.1, sandbox_seconds=0.05, model_seconds=2.5, tool_seconds=0.4, grading_seconds=1.1,
         total_seconds=4.2,

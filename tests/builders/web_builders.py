@@ -20,6 +20,7 @@ from webapp.models import (
     Event,
     ExaminedTest,
     Group,
+    ImportedFields,
     Iteration,
     Run,
     Score,
@@ -27,6 +28,7 @@ from webapp.models import (
     TestResult,
     TokenBlob,
     Trajectory,
+    TrajectoryOpening,
 )
 from webapp.permissions import Role
 from webapp.services.access import accounts
@@ -102,7 +104,7 @@ def snapshot(run: Run) -> dict[str, Any]:
     found: dict[str, Any] = {"run": {name: getattr(run, name) for name in _RUN_FIELDS}}
     for model in (Iteration, Evaluation, Checkpoint, Alert, Group, Trajectory, Score, ExaminedTest, Event):
         found[model.__name__] = _rows(model.objects.filter(run=run))
-    for part in (Step, TestResult, TokenBlob):
+    for part in (Step, TestResult, TokenBlob, TrajectoryOpening, ImportedFields):
         rows = part.objects.filter(trajectory__run=run).select_related("trajectory")
         found[part.__name__] = _rows(rows)
     return found

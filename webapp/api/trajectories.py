@@ -162,6 +162,10 @@ class TrajectoryDetail(TrajectoryOut):
     failure: str
     prompt: str
     prompt_hash: str
+    opening: list[dict[str, str]]
+    """Messages before the first response: ``role`` and ``content``; empty where they were not recorded."""
+    imported_fields: dict[str, Any] | None
+    """Fields of an imported trajectory's file; null for trajectories of runs."""
     queue_seconds: float
     sandbox_seconds: float
     pull_seconds: float
@@ -248,6 +252,8 @@ def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
         fields["test_log"] = None
     fields["findings"] = reads.findings(trajectory, with_answers=sees_answers)
     return fields | {
+        "opening": reads.opening(trajectory.pk),
+        "imported_fields": reads.imported_fields(trajectory.pk, with_answers=sees_answers),
         "steps": step_reads.steps(trajectory.pk),
         "tests": reads.tests(trajectory.pk),
         "scores": score_reads.given_to([trajectory]),

@@ -72,6 +72,7 @@ POOL_REGIONS = {"pool-head": "sandboxes/_head.html", "pool-body": "sandboxes/_bo
 TRAJECTORY_REGIONS = {
     "trajectory-head": "trajectories/_head.html",
     "trajectory-strip": "trajectories/_strip.html",
+    "trajectory-prompt": "trajectories/_prompt.html",
     "trajectory-tail": "trajectories/_tail.html",
     "trajectory-outcome": "trajectories/_outcome.html",
 }

@@ -16,7 +16,16 @@ from webapp.models.iterations import Checkpoint, Evaluation, Iteration
 from webapp.models.runs import Run, RunAttempt
 from webapp.models.sandboxes import Pool, Reaper, Sandbox
 from webapp.models.scores import ExaminedTest, Score
-from webapp.models.trajectories import Group, Step, TestLog, TestResult, TokenBlob, Trajectory
+from webapp.models.trajectories import (
+    Group,
+    ImportedFields,
+    Step,
+    TestLog,
+    TestResult,
+    TokenBlob,
+    Trajectory,
+    TrajectoryOpening,
+)
 
 __all__ = [
     "Alert",
@@ -33,6 +42,7 @@ __all__ = [
     "ExaminedTest",
     "Experiment",
     "Group",
+    "ImportedFields",
     "Iteration",
     "Pool",
     "Proof",
@@ -50,5 +60,6 @@ __all__ = [
     "TestResult",
     "TokenBlob",
     "Trajectory",
+    "TrajectoryOpening",
     "Validation",
 ]

@@ -272,6 +272,31 @@ class TestLog(models.Model):
         return zlib.decompress(bytes(self.data)).decode("utf-8", "replace")
 
 
+class TrajectoryOpening(models.Model):
+    """Messages before a trajectory's first response, as the model saw them."""
+
+    trajectory = models.OneToOneField(
+        Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="opening"
+    )
+    messages: models.JSONField[list[dict[str, str]], list[dict[str, str]]] = models.JSONField()
+    """``{role, content}`` each: ``system``, ``user``, or ``tools`` for declared functions (JSON)."""
+
+    def __str__(self) -> str:
+        return f"opening of trajectory {self.trajectory_id}"
+
+
+class ImportedFields(models.Model):
+    """Fields of an imported trajectory's file that have no column; trajectories of runs have no such row."""
+
+    trajectory = models.OneToOneField(
+        Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="imported_fields"
+    )
+    fields: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField()
+
+    def __str__(self) -> str:
+        return f"imported fields of trajectory {self.trajectory_id}"
+
+
 class TokenBlob(models.Model):
     """The tokens of a trajectory as one compressed block (``engine.events.token_block``)."""
 

@@ -117,6 +117,9 @@ def trajectory_fields(trajectory: Trajectory) -> dict[str, Any]:
         "error": clean(trajectory.error),
         "prompt": trajectory.prompt,
         "prompt_hash": trajectory.prompt_hash,
+        "opening": [
+            {"role": message.role, "content": clean(message.content)} for message in trajectory.opening
+        ],
         "policy_version_min": min(versions),
         "policy_version_max": max(versions),
         "findings": [

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
+from django.test import Client
+from django.urls import reverse
 
 from engine.errors import DatasetError
 from engine.types import RunState
@@ -132,6 +134,15 @@ def test_real_trajectories_are_imported_whole() -> None:
     assert "10 trajectories" in out.getvalue()
     wanted = [len(json.loads(line)["trajectory_steps"]) for line in R2E_FILE.open()]
     assert sorted(t.steps.count() for t in run.trajectories.all()) == sorted(wanted)
+    trajectory = run.trajectories.earliest("pk")
+    client = Client()
+    client.force_login(make_user("vera", Role.VIEWER))
+    ref = (run.pk, trajectory.phase, trajectory.iteration, trajectory.task_key, trajectory.index)
+    page = client.get(reverse("trajectory-detail", args=ref)).content.decode()
+    assert "agent_args.llm_name" in page
+    assert "verifier_prob" in page
+    assert "I&#x27;ve uploaded a python code repository in the directory /testbed" in page
+    assert "regression_test_output" not in page, "outputs of tests are for readers of answers"
 
 
 def test_commands_do_what_pages_do(home: Path) -> None:

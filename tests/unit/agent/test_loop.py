@@ -25,6 +25,7 @@ from engine.types import TerminationReason
 from tests.builders.rollout_builders import (
     SUBMIT,
     TextPolicy,
+    make_row,
     quick_agent,
 )
 from tests.fakes.memory_sandbox import printed
@@ -36,6 +37,9 @@ async def test_submission_ends_it() -> None:
     assert outcome.termination is TerminationReason.SUBMITTED
     assert steps[0].observation == "    1  def f(a):\n    2      return a - 1"
     assert steps[0].thought == "because"
+    (opening,) = outcome.opening
+    assert opening.role == "user"
+    assert make_row().task.problem_statement in opening.content
     assert steps[0].thinking_tokens == len("\nbecause\n")
     assert steps[0].generated_tokens == len(LOOK) - len("<think></think>") + 2 + 1
     assert steps[1].done

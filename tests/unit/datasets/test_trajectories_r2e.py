@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from engine.datasets.trajectories_r2e import events_of, parse_action, read_r2e_trajectories
+from engine.datasets.imported_trajectories import events_of
+from engine.datasets.trajectories_r2e import parse_action, read_r2e_trajectories
 from engine.errors import DatasetError
 from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
 from engine.types import TerminationReason, TestOutcome, Verdict
@@ -77,6 +78,30 @@ def test_siblings_are_numbered_and_unparsable_steps_are_kept(tmp_path: Path) -> 
     assert [(step.thought, step.error) for step in first.steps] == [("t\nprose", "the action is empty")] * 2
     assert [test.outcome for test in first.tests] == [TestOutcome.PASSED, TestOutcome.FAILED]
     assert (first.row.answer.fail_to_pass, first.row.answer.pass_to_pass) == (("t::a",), ("t::b",))
+
+
+def test_fields_without_a_column_and_the_prompt_are_kept(tmp_path: Path) -> None:
+    prompts = {
+        "system_prompt": "be {brief}",
+        "instance_prompt": "In {working_dir}: {problem_statement} {{x}} {other} {working_dir.__class__}",
+    }
+    more = {
+        "agent_args": {**prompts, "llm_name": "m"}, "exp_name": "e", "verifier_prob": 0.25, "max_steps": 3,
+        "problem_statement": "fix {x}", "env_args": {"ds": {"patch": "the answer"}, "ip": "1"},
+        "regression_test_output": None,
+    }  # fmt: skip
+    (trajectory,) = read_r2e_trajectories(write(tmp_path, record(**more)))
+    *_, finished = events_of(trajectory, first_seq=1, time=0.0)
+    assert isinstance(finished, TrajectoryFinished)
+    assert finished.imported is not None
+    assert finished.imported == {
+        "agent_args": more["agent_args"], "exp_name": "e", "verifier_prob": 0.25, "max_steps": 3,
+        "exit_reason": "agent", "env_args": {"ip": "1"}, "regression_test_output": None,
+    }  # fmt: skip
+    assert [(m.role, m.content) for m in finished.opening] == [
+        ("system", "be {brief}"),
+        ("user", "In /testbed: fix {x} {x} {other} {working_dir.__class__}"),
+    ]
 
 
 def test_thinking_that_the_format_does_not_count_is_unknown(tmp_path: Path) -> None:

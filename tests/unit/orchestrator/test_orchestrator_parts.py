@@ -27,6 +27,7 @@ from engine.types import (
     CounterfactualOutcome,
     Grade,
     Group,
+    OpeningMessage,
     RolloutKey,
     Step,
     Task,
@@ -207,8 +208,12 @@ def test_the_event_of_a_trajectory_says_how_its_verdict_was_checked() -> None:
         verdict=Verdict.PASSED, reward=1.0, counterfactual=CounterfactualOutcome.CONFIRMED, extra_runs=3,
         seconds=4.0, extra_seconds=2.5,
     )  # fmt: skip
-    fields = trajectory_fields(replace(trajectory(), grade=grade))
+    texts = (("system", "be \udcff brief"), ("user", "x"))
+    said = tuple(OpeningMessage(role=role, content=text) for role, text in texts)
+    fields = trajectory_fields(replace(trajectory(), grade=grade, opening=said))
     event = TrajectoryFinished(epoch=1, seq=1, time=0.0, **fields)
+    assert [(m.role, m.content) for m in event.opening] == [("system", "be ? brief"), ("user", "x")]
+    assert event.imported is None
     assert (event.counterfactual, event.extra_runs) == (CounterfactualOutcome.CONFIRMED, 3)
     assert (event.graded_seconds, event.extra_grading_seconds) == (4.0, 2.5)
 

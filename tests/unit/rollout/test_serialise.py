@@ -24,6 +24,7 @@ from engine.tokens import TokenRecord
 from engine.types import (
     CounterfactualOutcome,
     Grade,
+    OpeningMessage,
     Step,
     TerminationReason,
     TestResult,
@@ -60,6 +61,7 @@ TRAJECTORIES = st.builds(
     Trajectory, key=st.just(make_key()), steps=st.lists(STEPS, max_size=3).map(tuple), grade=GRADES,
     tokens=TOKENS, timings=st.builds(Timings, queue=FLOATS, pull=FLOATS), patch=TEXT, error=TEXT,
     failure=TEXT, attempts=st.integers(1), prompt=TEXT, prompt_hash=TEXT,
+    opening=st.lists(st.builds(OpeningMessage, role=TEXT, content=TEXT), max_size=2).map(tuple),
 )  # fmt: skip
 
 

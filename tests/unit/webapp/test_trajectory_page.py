@@ -135,6 +135,47 @@ def test_the_whole_patch_and_unknown_numbers() -> None:
     assert "– thinking" in page
 
 
+def test_the_prompt_and_imported_fields_are_shown_and_escaped() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    ref = yard.ref(0, 0, 9)
+    yard.stream.add("trajectory_started", ref=ref, sandbox_id="s")
+    yard.stream.add(
+        "trajectory_finished", ref=ref, termination="submitted", verdict="passed", reward=1.0, num_steps=0,
+        opening=[
+            {"role": "system", "content": "<script>be brief</script>\u202e"},
+            {"role": "user", "content": "fix"}, {"role": "tools", "content": "[]"},
+        ],
+        imported={
+            "exp_name": "first", "verifier_prob": None,
+            "agent_args": {"llm_name": "<b>m</b>", "long": "x\ny"},
+            "regression_test_output": "hidden test", "<i>": 3,
+        },
+    )  # fmt: skip
+    yard.post()
+    viewer = client()
+    page = viewer.get(address_of(yard))
+    html = page.content.decode()
+    assert [message.label for message in page.context["opening"]] == [
+        "system message",
+        "user message",
+        "declared functions",
+    ]
+    assert "&lt;script&gt;be brief" in html
+    for hostile in ("<script>be", "\u202e", "<b>m", "<i>"):
+        assert hostile not in html
+    fields = {field.name: field.text for field in page.context["imported"]}
+    assert fields["agent_args.llm_name"] == "<b>m</b>"
+    assert fields["verifier_prob"] == ""
+    assert "regression_test_output" not in fields, "it may contain hidden tests"
+    assert "Sandbox attempts" not in html
+    answer = viewer.get(f"/api/v1/trajectories/{page.context['trajectory'].pk}").json()
+    assert answer["opening"][1] == {"role": "user", "content": "fix"}
+    assert answer["imported_fields"]["exp_name"] == "first"
+    operator = Client()
+    operator.force_login(make_user("olga", Role.OPERATOR))
+    assert "hidden test" in operator.get(address_of(yard)).content.decode()
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "kind", "title", "note"),
     [

@@ -24,6 +24,7 @@ from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.rollout.advantage import algorithm_of, formula
 from webapp.contexts.rollout.diffs import Diff, patch_diff
 from webapp.contexts.rollout.found import Found, find_text
+from webapp.contexts.rollout.prompts import ImportedField, PromptMessage, imported_fields, opening_messages
 from webapp.contexts.rollout.staleness import Staleness, staleness_of
 from webapp.contexts.rollout.steps import PAGE_CHARS, PAGE_STEPS, StepEntry, step_entries, window
 from webapp.contexts.rollout.tokens import tokenless_reason
@@ -63,6 +64,10 @@ class TrajectoryContext:
     found: Found | None
     statement: str
     """The task's problem statement; empty where it is not known."""
+    opening: tuple[PromptMessage, ...]
+    """Messages before the first response; empty where they were not recorded."""
+    imported: tuple[ImportedField, ...] | None
+    """Fields of the file that the trajectory was imported from; None for rollouts of runs."""
     formula: str
     tests: tuple[TestResult, ...]
     whole_log_chars: int
@@ -156,6 +161,8 @@ def build_trajectory(
         find=find,
         found=find_text(trajectory.pk, find) if find else None,
         statement=task.problem_statement if task else "",
+        opening=opening_messages(reads.opening(trajectory.pk)),
+        imported=imported_fields(reads.imported_fields(trajectory.pk, with_answers=shows_answer)),
         formula=formula(trajectory, algorithm_of(run)),
         tests=tuple(reads.tests(trajectory.pk)),
         whole_log_chars=reads.whole_log_chars(trajectory.pk),

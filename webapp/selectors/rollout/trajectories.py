@@ -12,8 +12,20 @@ from django.db.models import OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce
 
 from engine.types import FindingKind
-from webapp.models import Run, Step, TaskAnswer, TestLog, TestResult, TokenBlob, Trajectory
+from webapp.models import (
+    ImportedFields,
+    Run,
+    Step,
+    TaskAnswer,
+    TestLog,
+    TestResult,
+    TokenBlob,
+    Trajectory,
+    TrajectoryOpening,
+)
 
+_TEST_OUTPUTS = frozenset({"custom_test_outputs", "regression_test_output"})
+"""Fields of imported files that may contain hidden tests."""
 SEARCH_POOL = 5000
 """Maximum number of matching steps that a text search considers; the page reports when more match."""
 
@@ -59,6 +71,20 @@ def findings(trajectory: Trajectory, *, with_answers: bool) -> list[dict[str, An
         found if with_answers or found["kind"] != FindingKind.COUNTERFACTUAL else {**found, "detail": ""}
         for found in trajectory.findings
     ]
+
+
+def opening(trajectory_id: int) -> list[dict[str, str]]:
+    """Return the messages before the first response; empty where they were not recorded."""
+    found = TrajectoryOpening.objects.filter(pk=trajectory_id).values_list("messages", flat=True).first()
+    return found or []
+
+
+def imported_fields(trajectory_id: int, *, with_answers: bool) -> dict[str, Any] | None:
+    """Return fields of an imported trajectory's file; outputs of tests only to readers of answers."""
+    found = ImportedFields.objects.filter(pk=trajectory_id).values_list("fields", flat=True).first()
+    if found is None or with_answers:
+        return found
+    return {name: value for name, value in found.items() if name not in _TEST_OUTPUTS}
 
 
 def tests(trajectory_id: int) -> list[TestResult]:

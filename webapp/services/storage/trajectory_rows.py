@@ -29,6 +29,8 @@ TEST_COLUMNS = ("trajectory_id", "position", "test_id", "kind", "outcome", "seco
 TEST_LOG_COLUMNS = ("trajectory_id", "chars", "data")
 MAX_LOG_BYTES = 64 << 20
 """Largest complete test log, bytes; graders keep at most 10 MiB of each stream."""
+OPENING_COLUMNS = ("trajectory_id", "messages")
+IMPORTED_COLUMNS = ("trajectory_id", "fields")
 TOKEN_BLOB_COLUMNS = ("trajectory_id", "length", "samples", "data")
 
 
@@ -76,6 +78,18 @@ def log_row(trajectory_id: int, event: TrajectoryFinished) -> tuple[object, ...]
     if not stream.eof:
         raise ValueError(f"the whole test log is cut or larger than {MAX_LOG_BYTES} bytes")
     return (trajectory_id, len(text.decode("utf-8", "replace")), data)
+
+
+def opening_row(trajectory_id: int, event: TrajectoryFinished) -> tuple[object, ...] | None:
+    """Return values in the order of ``OPENING_COLUMNS``; None without an opening."""
+    if not event.opening:
+        return None
+    return (trajectory_id, json.dumps([message.model_dump() for message in event.opening]))
+
+
+def imported_row(trajectory_id: int, event: TrajectoryFinished) -> tuple[object, ...] | None:
+    """Return values in the order of ``IMPORTED_COLUMNS``; None for a trajectory that was not imported."""
+    return None if event.imported is None else (trajectory_id, json.dumps(event.imported))
 
 
 def token_row(trajectory_id: int, event: TrajectoryFinished) -> tuple[object, ...] | None:

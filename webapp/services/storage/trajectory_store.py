@@ -9,10 +9,11 @@ no concurrent inserts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from django.db import connection
+from django.db.models import Model
 
 from engine.events.types import (
     GroupFinished,
@@ -23,7 +24,18 @@ from engine.events.types import (
     TrajectoryStarted,
 )
 from engine.types import INFRASTRUCTURE_REASONS, TerminationReason
-from webapp.models import Group, Run, Step, Task, TestLog, TestResult, TokenBlob, Trajectory
+from webapp.models import (
+    Group,
+    ImportedFields,
+    Run,
+    Step,
+    Task,
+    TestLog,
+    TestResult,
+    TokenBlob,
+    Trajectory,
+    TrajectoryOpening,
+)
 from webapp.services.storage import trajectory_rows as rows
 from webapp.services.storage.copying import copy_rows
 
@@ -271,16 +283,32 @@ def _write_parts(
         return
     tests = (row for pk, event in ended for row in rows.test_rows(pk, event))
     copy_rows(TestResult, rows.TEST_COLUMNS, tests)
-    logs = (rows.log_row(pk, event) for pk, event in ended)
-    copy_rows(TestLog, rows.TEST_LOG_COLUMNS, (row for row in logs if row is not None))
-    tokens = (rows.token_row(pk, event) for pk, event in ended)
-    copy_rows(TokenBlob, rows.TOKEN_BLOB_COLUMNS, (row for row in tokens if row is not None))
+    for model, columns, row_of in _AT_MOST_ONE:
+        found = (row_of(pk, event) for pk, event in ended)
+        copy_rows(model, columns, (row for row in found if row is not None))
+
+
+_AT_MOST_ONE: tuple[
+    tuple[
+        type[Model],
+        tuple[str, ...],
+        Callable[[int, TrajectoryFinished], tuple[object, ...] | None],
+    ],
+    ...,
+] = (
+    (TestLog, rows.TEST_LOG_COLUMNS, rows.log_row),
+    (TrajectoryOpening, rows.OPENING_COLUMNS, rows.opening_row),
+    (ImportedFields, rows.IMPORTED_COLUMNS, rows.imported_row),
+    (TokenBlob, rows.TOKEN_BLOB_COLUMNS, rows.token_row),
+)
+"""Tables with at most one row for a trajectory: model, columns, and the row of its terminal event."""
 
 
 def _delete_parts(trajectory_ids: list[int]) -> None:
     if trajectory_ids:
-        for part in (Step, TestResult, TestLog, TokenBlob):
-            part.objects.filter(trajectory_id__in=trajectory_ids).delete()
+        parts: list[type[Model]] = [Step, TestResult, *(model for model, _, _ in _AT_MOST_ONE)]
+        for part in parts:
+            part._default_manager.filter(trajectory_id__in=trajectory_ids).delete()
 
 
 def _delete_steps(keys: list[tuple[int, int]]) -> None:

@@ -1,0 +1,142 @@
+"""Imported trajectories of any format, and their conversion to the NDJSON that importers read.
+
+- one line ``{"task": {...}, "answer": {...}, "split": "imported"}`` per task (the fields of
+  ``engine.types.Task`` and ``TaskAnswer``), before its first trajectory;
+- then the events of each trajectory as ``engine.events.types`` defines them: ``trajectory_started``,
+  ``step_finished`` …, ``trajectory_finished``; iteration 0, phase ``train``, ``seq`` from 1, epoch 1,
+  ``time`` the file's modification time (the formats have no timestamps).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from engine.errors import DatasetError
+from engine.events.types import (
+    OpeningMessageRecord,
+    StepFinished,
+    TestOutcomeRecord,
+    TrajectoryFinished,
+    TrajectoryRef,
+    TrajectoryStarted,
+)
+from engine.types import OpeningMessage, Step, TaskRow, TerminationReason, TestResult, Verdict
+
+PHASE = "train"
+
+Reject = Callable[[int, str], None]
+"""Takes a line that is left out, counted from 1, and the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedTrajectory:
+    """One trajectory (line) of the file."""
+
+    line: int
+    """Line number, counted from 1."""
+    row: TaskRow
+    index: int
+    """Position among the trajectories of the same task in the file."""
+    steps: tuple[Step, ...]
+    termination: TerminationReason
+    patch: str
+    reward: float | None
+    verdict: Verdict | None
+    tests: tuple[TestResult, ...]
+    """Outcomes of the required tests from the log; empty when the log could not be parsed."""
+    test_log: str
+    grading_seconds: float
+    opening: tuple[OpeningMessage, ...]
+    """Messages before the first response; empty where the file does not say."""
+    metadata: Mapping[str, Any]
+    """Fields of the file without a field of their own, such as ``exp_name``, limits, ``agent_args``."""
+
+
+def events_of(trajectory: ImportedTrajectory, *, first_seq: int, time: float) -> Iterator[BaseModel]:
+    """Yield the events of a trajectory, ``seq`` rising from ``first_seq``."""
+    ref = TrajectoryRef(iteration=0, phase=PHASE, task_id=trajectory.row.task.id, index=trajectory.index)
+    steps = trajectory.steps
+    yield TrajectoryStarted(seq=first_seq, epoch=1, time=time, ref=ref)
+    for offset, step in enumerate(steps, start=1):
+        fields = {name: value for name, value in asdict(step).items() if name != "call"}
+        yield StepFinished(
+            seq=first_seq + offset,
+            epoch=1,
+            time=time,
+            ref=ref,
+            tool=step.call.name if step.call else "",
+            arguments=dict(step.call.arguments) if step.call else {},
+            **fields,
+        )
+    model, tools = sum(step.model_seconds for step in steps), sum(step.tool_seconds for step in steps)
+    yield TrajectoryFinished(
+        seq=first_seq + len(steps) + 1,
+        epoch=1,
+        time=time,
+        ref=ref,
+        termination=trajectory.termination,
+        verdict=trajectory.verdict,
+        reward=trajectory.reward,
+        num_steps=len(steps),
+        patch=trajectory.patch,
+        tests=[TestOutcomeRecord(**asdict(test)) for test in trajectory.tests],
+        test_log=trajectory.test_log,
+        opening=[OpeningMessageRecord(**asdict(message)) for message in trajectory.opening],
+        imported=dict(trajectory.metadata),
+        prompt_tokens=steps[0].prompt_tokens if steps else 0,
+        generated_tokens=sum(step.generated_tokens for step in steps),
+        thinking_tokens=None,
+        model_seconds=model,
+        tool_seconds=tools,
+        grading_seconds=trajectory.grading_seconds,
+        total_seconds=model + tools + trajectory.grading_seconds,
+    )
+
+
+def print_ndjson(trajectories: Iterable[ImportedTrajectory], *, time: float) -> int:
+    """Write the lines that the module's docstring describes to standard output; return their trajectories."""
+    known: set[str] = set()
+    seq, count = 1, 0
+    for count, trajectory in enumerate(trajectories, start=1):  # noqa: B007
+        row = trajectory.row
+        if row.task.id not in known:
+            known.add(row.task.id)
+            line = {"task": asdict(row.task), "answer": asdict(row.answer), "split": row.split}
+            sys.stdout.write(json.dumps(line) + "\n")
+        for event in events_of(trajectory, first_seq=seq, time=time):
+            sys.stdout.write(event.model_dump_json() + "\n")
+            seq += 1
+    return count
+
+
+def convert(read: Callable[[Path, Reject], Iterable[ImportedTrajectory]], content: str) -> int:
+    """Run a command that converts the file that it is given; return its exit code.
+
+    Args:
+        read: reads the file.
+        content: what the lines of the file are, for the command's help.
+    """
+    parser = argparse.ArgumentParser(description=f"Convert {content} to events.")
+    parser.add_argument("file", type=Path, help=f"JSON Lines of {content}")
+    path: Path = parser.parse_args().file
+
+    def reject(line: int, reason: str) -> None:
+        sys.stderr.write(f"{path}, line {line}: {reason}; left out\n")
+
+    try:
+        num_written = print_ndjson(read(path, reject), time=path.stat().st_mtime)
+    except (DatasetError, OSError) as error:
+        sys.stderr.write(f"{path}: {error}\n")
+        return 2
+    if not num_written:
+        sys.stderr.write(f"{path} has no line that is a trajectory\n")
+        return 2
+    return 0
