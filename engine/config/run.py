@@ -50,6 +50,7 @@ from engine.config.sandbox import SandboxConfig
 from engine.config.trainer import TrainerConfig
 from engine.config.training import (
     CurationConfig,
+    CurriculumConfig,
     EvaluationConfig,
     HeldoutConfig,
     ScheduleConfig,
@@ -126,6 +127,7 @@ class TrainRun(_ActingRun):
     algorithm: AlgorithmConfig = AlgorithmConfig()
     trainer: TrainerConfig = TrainerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 
     @property

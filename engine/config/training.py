@@ -78,6 +78,30 @@ class ScheduleConfig(Section):
         return self
 
 
+class CurriculumConfig(Section):
+    """Frequency of the training tasks: once per pass, or by their solve rates in this run."""
+
+    mode: Literal["passes", "solve_rate"] = "passes"
+    """``passes`` draws every task once per pass. ``solve_rate`` draws a task more often, the nearer its solve
+    rate is to one half; tasks that are solved always or never rest."""
+    rest_passes: int = Field(default=3, ge=1)
+    """Passes that a task is left out of while it is solved always or never, with mode ``solve_rate``; it then
+    comes back for one group."""
+    groups: int = Field(default=2, ge=1)
+    """Newest groups of a task that its solve rate is measured over, with mode ``solve_rate``."""
+    min_weight: float = Field(default=0.25, gt=0, le=1)
+    """Minimum frequency of a task that does not rest, relative to once per pass, with mode ``solve_rate``."""
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        fields = type(self).model_fields
+        inert = [name for name in fields if name != "mode" and getattr(self, name) != fields[name].default]
+        if self.mode == "passes" and inert:
+            problem = "has no effect with mode 'passes': leave it out"
+            raise ImpossibleSettingsError([Problem(problem, name) for name in inert])
+        return self
+
+
 class HeldoutConfig(Section):
     """Evaluation on fixed tasks, never used for training; limits that are None are those of training."""
 

@@ -48,6 +48,7 @@ from engine.orchestrator.training.progress import HELDOUT, TRAIN, Saved, TrainPr
 from engine.orchestrator.training.record import TrainingRecord
 from engine.orchestrator.training.resampling import Collection, discarded_members
 from engine.orchestrator.training.sources import open_source
+from engine.orchestrator.training.task_weights import Outcome
 from engine.orchestrator.watch.alarms import Alarms
 from engine.orchestrator.watch.metrics import iteration_metrics
 from engine.orchestrator.watch.phase_lanes import PhaseLanes
@@ -105,7 +106,13 @@ class TrainingLoop:
         self._trainer = trainer
         self._rows = rows
         self._heldout = heldout
-        self._cursor = TaskCursor(rows, per_iteration=config.trainer.tasks_per_iteration, seed=config.seed)
+        self._cursor = TaskCursor(
+            rows,
+            per_iteration=config.trainer.tasks_per_iteration,
+            seed=config.seed,
+            curriculum=config.curriculum,
+            lag=config.schedule.staleness,
+        )
         self._alarms = Alarms(run)
         self.progress = TrainProgress()
         self.policy = policy
@@ -188,6 +195,7 @@ class TrainingLoop:
             started = time.monotonic()
             with self._run.probe.phase("rollout"):
                 collection = await self._collect()
+            self._cursor.observe(self.progress.iteration, map(Outcome.of, collection.groups))
             if self.progress.iteration + 1 < self._config.trainer.iterations:
                 self._prefetch.start(self._cursor.peek())
             collected = time.monotonic()
@@ -201,7 +209,7 @@ class TrainingLoop:
             timeline = self._lanes.timeline(collection.keys(), collected=collected)
             with self._run.probe.phase("report"):
                 held = self._run.probe.report()
-                measured = sampling | publishing | times
+                measured = sampling | publishing | times | self._cursor.metrics()
                 await asyncio.to_thread(self._report, collection, result, measured, held, timeline)
             if self._is_due(self._config.evaluation.every):
                 await self._evaluate()

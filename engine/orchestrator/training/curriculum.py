@@ -1,12 +1,17 @@
-"""Order of training tasks: seeded shuffled passes over the split, each task once per pass."""
+"""Order of training tasks: seeded shuffled passes over the split.
+
+Each task is in a pass once, or with ``curriculum.mode`` ``solve_rate`` as ``task_weights`` draws it.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from engine.config.training import CurriculumConfig
 from engine.errors import ConfigError
+from engine.orchestrator.training.task_weights import Outcome, TaskWeights
 from engine.types import TaskRow
 
 
@@ -20,12 +25,22 @@ class TaskCursor:
         rows: the training tasks, in the dataset's order.
         per_iteration: how many an iteration uses.
         seed: the run's seed; pass ``k`` is shuffled by ``(seed, k)``.
+        curriculum: frequency of the tasks.
+        lag: maximum staleness of the schedule.
 
     Raises:
         ConfigError: there are fewer tasks than an iteration uses.
     """
 
-    def __init__(self, rows: Sequence[TaskRow], *, per_iteration: int, seed: int) -> None:
+    def __init__(
+        self,
+        rows: Sequence[TaskRow],
+        *,
+        per_iteration: int,
+        seed: int,
+        curriculum: CurriculumConfig | None = None,
+        lag: int = 0,
+    ) -> None:
         if per_iteration > len(rows):
             raise ConfigError(
                 f"trainer.tasks_per_iteration is {per_iteration}, but the split has only {len(rows)} tasks"
@@ -35,6 +50,18 @@ class TaskCursor:
         self._seed = seed
         self._passes = 0
         self._remaining: list[str] = []
+        self._weights: TaskWeights | None = None
+        if curriculum is not None and curriculum.mode == "solve_rate":
+            self._weights = TaskWeights(self._rows, curriculum, seed=seed, lag=lag)
+
+    def observe(self, batch: int, outcomes: Iterable[Outcome]) -> None:
+        """Take note of the outcomes of a batch, by which later tasks are drawn."""
+        if self._weights is not None:
+            self._weights.observe(batch, outcomes)
+
+    def metrics(self) -> dict[str, float]:
+        """Return metrics of the curriculum; none where every task is drawn once per pass."""
+        return {} if self._weights is None else self._weights.metrics()
 
     def take(self, count: int | None = None, *, exclude: Collection[str] = ()) -> list[TaskRow]:
         """Return the next tasks, as many as an iteration uses.
@@ -43,13 +70,16 @@ class TaskCursor:
             count: number of tasks to take instead; fewer are returned where the split has no more.
             exclude: tasks the iteration already has; they wait for the next one.
         """
+        if count is None and self._weights is not None:
+            self._weights.begin_iteration()
         had = set(exclude)
         wanted = min(self._per_iteration if count is None else count, len(self._rows) - len(had))
         taken: list[str] = []
         while len(taken) < wanted:
-            if not any(task_id not in had for task_id in self._remaining):
+            task_id = next((task_id for task_id in self._remaining if task_id not in had), None)
+            if task_id is None:
                 self._remaining += self._next_pass()
-            task_id = next(task_id for task_id in self._remaining if task_id not in had)
+                continue
             self._remaining.remove(task_id)
             taken.append(task_id)
             had.add(task_id)
@@ -69,7 +99,8 @@ class TaskCursor:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as JSON."""
-        return {"passes": self._passes, "remaining": list(self._remaining)}
+        weights = {} if self._weights is None else {"weights": self._weights.state_dict()}
+        return {"passes": self._passes, "remaining": list(self._remaining), **weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved position. Raises ConfigError when the split changed since."""
@@ -77,13 +108,18 @@ class TaskCursor:
             self._check(task_id)
         self._passes = int(state["passes"])
         self._remaining = list(state["remaining"])
+        if self._weights is not None:
+            self._weights.load_state_dict(state["weights"])
 
     def _check(self, task_id: str) -> None:
         if task_id not in self._rows:
             raise ConfigError(f"task {task_id} of the checkpoint is no longer in the dataset's split")
 
     def _next_pass(self) -> list[str]:
-        order = list(self._rows)
+        order = list(self._rows) if self._weights is None else self._draw(self._weights)
         random.Random(f"{self._seed}:pass:{self._passes}").shuffle(order)
         self._passes += 1
         return order
+
+    def _draw(self, weights: TaskWeights) -> list[str]:
+        return weights.draw(self._passes, set(self._remaining))

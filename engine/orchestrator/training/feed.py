@@ -200,6 +200,8 @@ class RolloutFeed:
         Raises:
             ConfigError: the tasks are not those that were admitted.
         """
+        for batch in sorted(one for one in self._record.batches if one >= self._updates):
+            self._cursor.observe(batch, self._record.outcomes(batch))
         for key, updates in list(self._record.admitted.items())[self._admitted :]:
             expected, row = self._next()
             if expected != key:

@@ -19,6 +19,7 @@ from engine.events.spool import read_lines
 from engine.events.token_block import TokenBlock, decode
 from engine.events.types import TrajectoryFinished
 from engine.orchestrator.collection.ledger import type_of
+from engine.orchestrator.training.task_weights import Outcome
 from engine.rollout.summary import RolloutSummary
 from engine.tokens import TokenRecord
 from engine.types import Grade, RolloutKey, Step, TerminationReason, Timings, ToolCall, Trajectory
@@ -48,6 +49,7 @@ class _Lines:
     steps: list[_Span] = field(default_factory=list)
     finished: _Span | None = None
     is_lost: bool = False
+    is_solved: bool = False
 
 
 class TrainingRecord:
@@ -89,6 +91,15 @@ class TrainingRecord:
             for group in self.batches[iteration]
         ]
 
+    def outcomes(self, iteration: int) -> list[Outcome]:
+        """Return the outcomes of a recorded batch."""
+        found = []
+        for group in self.batches[iteration]:
+            lines = self._lines.get(GroupKey(group.iteration, group.task_id), {})
+            graded = [lines[index] for index in group.indices if index in lines and not lines[index].is_lost]
+            found.append(Outcome(group.task_id, sum(one.is_solved for one in graded), len(graded)))
+        return found
+
     def kept(self, key: GroupKey) -> dict[int, Trajectory]:
         """Return the finished trajectories of a group by index, without those that infrastructure lost."""
         lines = self._lines.get(key, {})
@@ -122,7 +133,8 @@ class TrainingRecord:
         if kind == "step_finished":
             known.steps.append(span)
         elif kind == "trajectory_finished":
-            known.finished, known.is_lost = span, RolloutSummary.from_event(line).is_lost
+            summary = RolloutSummary.from_event(line)
+            known.finished, known.is_lost, known.is_solved = span, summary.is_lost, summary.is_solved
 
     def _read(self, key: GroupKey, indices: Iterable[int]) -> tuple[Trajectory, ...]:
         with self._spool.open("rb") as stream:

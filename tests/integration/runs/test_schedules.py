@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engine.config.run import TrainRun
-from engine.config.training import ScheduleConfig
+from engine.config.training import CurriculumConfig, ScheduleConfig
 from tests.integration import toy_yard
 from tests.integration.runs.test_orchestrator import of_type, sandboxes, weights
 from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
@@ -112,6 +112,9 @@ def test_a_run_is_repeated_from_its_record(home: Path, asynchronous: Path) -> No
 @pytest.mark.parametrize("after", [10, 40, 75])
 def test_killed_at_any_point_nothing_is_lost_or_made_twice(home: Path, after: int) -> None:
     config = training(home, "async", max_staleness=2)
+    if after == 40:
+        weighted = CurriculumConfig(mode="solve_rate", rest_passes=1)
+        config = config.model_copy(update={"curriculum": weighted})
     name = f"killed-{after}"
     run_dir = make_run_dir(home, name, config)
     with engine_process(run_dir) as process:

@@ -97,6 +97,14 @@ RUN_CHARTS = (
         ),
     ),
     ChartSpec(
+        "curriculum", "Tasks that rest", "tasks",
+        (
+            Series("curriculum/resting_none", "solved never", 2),
+            Series("curriculum/resting_all", "solved always", 3),
+            Series("curriculum/unmeasured", "not sampled yet", 6),
+        ),
+    ),
+    ChartSpec(
         "grading_extra", "Extra runs of tests", "share of grading time",
         (Series("grading/extra_share", "repeated and false tests", 2),), span=(0, 1),
     ),

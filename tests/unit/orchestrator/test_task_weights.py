@@ -1,0 +1,160 @@
+"""The online curriculum: frequencies, rests, and draws repeated from a checkpoint or a record."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import Counter
+
+import pytest
+from pydantic import ValidationError
+
+from engine.config.training import CurriculumConfig
+from engine.orchestrator.training.curriculum import TaskCursor
+from engine.orchestrator.training.task_weights import Outcome, TaskState, TaskWeights, draw_pass
+from engine.types import TaskRow
+from tests.builders.rollout_builders import make_row
+
+CONFIG = CurriculumConfig(mode="solve_rate", rest_passes=3, groups=2, min_weight=0.25)
+SIBLINGS = 8
+
+
+def state(credit: float, *groups: tuple[int, int], drawn: int | None = None) -> TaskState:
+    return TaskState(credit=credit, groups=groups, drawn=drawn)
+
+
+def rows(count: int) -> list[TaskRow]:
+    return [make_row(f"{number:016x}") for number in range(count)]
+
+
+def cursor(count: int, *, lag: int = 0, seed: int = 3, per_iteration: int = 4) -> TaskCursor:
+    return TaskCursor(rows(count), per_iteration=per_iteration, seed=seed, curriculum=CONFIG, lag=lag)
+
+
+def outcomes(tasks: list[str], iteration: int) -> list[Outcome]:
+    """Solved rollouts as a policy would earn them; a third of the tasks is solved always or never."""
+    found = []
+    for task in tasks:
+        ability = (0.0, 0.1, 0.3, 0.5, 0.9, 1.0)[int(task, 16) % 6]
+        drawn = random.Random(f"{task}:{iteration}")
+        found.append(Outcome(task, sum(drawn.random() < ability for _ in range(SIBLINGS)), SIBLINGS))
+    return found
+
+
+def taken(source: TaskCursor) -> list[str]:
+    return [row.task.id for row in source.take()]
+
+
+@pytest.mark.parametrize("solved", [1, 2, 4, 7])
+def test_the_expected_number_of_draws_is_the_sum_of_the_weights(solved: int) -> None:
+    """Over evenly spaced phases the mean is exact up to their distance."""
+    phases, passes = 1000, 7
+    states = {str(place): state(place / phases, (solved, SIBLINGS)) for place in range(phases)}
+    weight = states["0"].weight(CONFIG.min_weight)
+    assert weight == max(0.25, 4 * solved / SIBLINGS * (1 - solved / SIBLINGS))
+    count = 0
+    for number in range(passes):
+        drawn, states = draw_pass(states, number, CONFIG)
+        count += len(drawn)
+    assert count / phases == pytest.approx(passes * weight, abs=2 / phases)
+
+
+def test_draws_differ_from_the_sum_of_the_weights_by_less_than_one_whatever_is_earned() -> None:
+    chance = random.Random(11)
+    states = {str(task): state(chance.random()) for task in range(60)}
+    expected: Counter[str] = Counter()
+    by_weight: Counter[str] = Counter()
+    last = dict.fromkeys(states, -1)
+    longest = CONFIG.rest_passes + math.ceil(1 / CONFIG.min_weight)
+    for number in range(300):
+        weights = {task: one.weight(CONFIG.min_weight) for task, one in states.items()}
+        expected.update(weights)
+        drawn, states = draw_pass(states, number, CONFIG)
+        for task in drawn:
+            by_weight[task] += bool(weights[task])
+            last[task] = number
+            if chance.random() < 0.7:  # other outcomes come later
+                groups = (*states[task].groups, (chance.choice([0, 1, 3, 4, 7, 8]), SIBLINGS))[-2:]
+                states[task] = state(states[task].credit, *groups, drawn=number)
+        assert all(abs(by_weight[task] - expected[task]) < 1 for task in states)
+        assert all(number - seen <= longest for seen in last.values()), "every task comes back"
+    assert len(by_weight) == 60
+
+
+@pytest.mark.parametrize("solved", [0, SIBLINGS])
+def test_tasks_that_are_solved_always_or_never_rest_and_come_back(solved: int) -> None:
+    states = {"t": state(0.5, (solved, SIBLINGS), drawn=0)}
+    passes = []
+    for number in range(1, 13):
+        drawn, states = draw_pass(states, number, CONFIG)
+        passes += [number] * len(drawn)
+    assert passes == [4, 8, 12]
+    waiting, unchanged = draw_pass(states, 16, CONFIG, waiting={"t"})
+    assert (waiting, unchanged) == ([], states)
+
+
+def test_the_solve_rate_is_that_of_the_newest_groups_without_lost_ones() -> None:
+    weights = TaskWeights(["t"], CONFIG, seed=0, lag=0)
+    for batch, solved in enumerate([0, 8, 4, 2]):
+        weights.begin_iteration()
+        weights.observe(batch, [Outcome("t", solved, SIBLINGS), Outcome("t", 0, 0)])
+    weights.begin_iteration()
+    assert weights.metrics() == {
+        "curriculum/resting_none": 0.0,
+        "curriculum/resting_all": 0.0,
+        "curriculum/unmeasured": 0.0,
+        "curriculum/weight_mean": 4 * 6 / 16 * 10 / 16,
+    }
+
+
+def test_iterations_have_distinct_tasks_also_when_most_of_them_rest() -> None:
+    source = cursor(6, per_iteration=5)
+    for iteration in range(40):
+        tasks = taken(source)
+        assert len(set(tasks)) == 5
+        source.observe(iteration, [Outcome(task, 0, SIBLINGS) for task in tasks])
+    assert source.metrics()["curriculum/resting_none"] == 6
+    assert len(source.state_dict()["remaining"]) <= 6, "no task waits twice"
+
+
+@pytest.mark.parametrize("lag", [0, 1, 4])
+def test_a_checkpoint_goes_on_with_the_same_tasks(lag: int) -> None:
+    whole, drawn = cursor(12, lag=lag), []
+    for iteration in range(60):
+        drawn.append(taken(whole))
+        whole.observe(iteration, outcomes(drawn[-1], iteration))
+        if iteration == 20:
+            saved = json.loads(json.dumps(whole.state_dict()))
+    again = cursor(12, lag=lag)
+    again.load_state_dict(saved)
+    for iteration in range(21, 60):
+        shown = [row.task.id for row in again.peek()]
+        assert taken(again) == shown == drawn[iteration]
+        again.observe(iteration, outcomes(shown, iteration))
+
+
+def test_tasks_do_not_depend_on_how_far_the_trainer_is() -> None:
+    """A feed may take an iteration's tasks early or late, and a repetition has all outcomes at once."""
+    lag, iterations = 2, 30
+    prompt, drawn = cursor(12, lag=lag), []
+    for iteration in range(iterations + lag):
+        drawn.append(taken(prompt))
+        if iteration >= lag:
+            prompt.observe(iteration - lag, outcomes(drawn[iteration - lag], iteration - lag))
+    late = cursor(12, lag=lag)
+    assert [taken(late) for _ in range(lag + 1)] == drawn[: lag + 1]
+    for iteration in range(iterations - 1):
+        late.observe(iteration, outcomes(drawn[iteration], iteration))
+        late.observe(iteration, outcomes(drawn[iteration], iteration))
+        assert taken(late) == drawn[iteration + lag + 1]
+    repeated = cursor(12, lag=lag)
+    for batch in range(iterations):
+        repeated.observe(batch, outcomes(drawn[batch], batch))
+    assert [taken(repeated) for _ in range(iterations + lag)] == drawn
+
+
+def test_settings_without_effect_are_refused() -> None:
+    with pytest.raises(ValidationError, match="rest_passes"):
+        CurriculumConfig(rest_passes=5)
+    assert TaskCursor(rows(4), per_iteration=2, seed=0).metrics() == {}
