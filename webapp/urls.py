@@ -68,6 +68,7 @@ urlpatterns = [
         path(f"runs/<int:run_id>/{action}/", runs.run_action, {"action": action}, name=f"run-{action}")
         for action in runs.ACTIONS
     ],
+    path("runs/<int:run_id>/checkpoints/<int:iteration>.zip", runs.run_checkpoint, name="run-checkpoint"),
     path("runs/<int:run_id>/edit/", runs.run_edit, name="run-edit"),
     path(f"runs/<int:run_id>/{_ROLLOUTS}", trajectories.iteration_detail, name="iteration-detail"),
     path(f"runs/<int:run_id>/{_ROLLOUTS}<segment:task_key>/", trajectories.group_detail, name="group-detail"),

@@ -24,6 +24,7 @@ from webapp.api import (
     logs,
     plans,
     pool,
+    run_checkpoints,
     run_edits,
     runs,
     timelines,
@@ -45,6 +46,7 @@ api = NinjaAPI(title="Trainyard", version="1", urls_namespace="api", docs_url=No
 api.add_router("", ingest.router)
 api.add_router("", runs.router)
 api.add_router("", run_edits.router)
+api.add_router("", run_checkpoints.router)
 api.add_router("", timelines.router)
 api.add_router("", logs.router)
 api.add_router("", plans.router)

@@ -6,15 +6,17 @@ from collections.abc import Callable
 
 from django.contrib import messages
 from django.contrib.auth.models import User
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
 from engine.errors import ConfigError
+from webapp.contexts.run.downloads import checkpoint_download
 from webapp.contexts.run.runs import build_run_detail, build_run_list
 from webapp.models import Run
 from webapp.selectors.run import alerts as alert_reads
 from webapp.selectors.run import runs as run_reads
+from webapp.selectors.run.checkpoints import find_checkpoint
 from webapp.services import annotations as annotation_writes
 from webapp.services.run import edits as run_edits
 from webapp.services.run import runs as run_writes
@@ -89,6 +91,21 @@ def run_edit(request: HttpRequest, person: Person, run_id: int) -> HttpResponseR
     except ConfigError as error:
         messages.error(request, f"Nothing was changed: {error}")
     return redirect("run-detail", run_id)
+
+
+@operator
+def run_checkpoint(
+    request: HttpRequest,  # noqa: ARG001 (the gate's signature)
+    person: Person,  # noqa: ARG001
+    run_id: int,
+    iteration: int,
+) -> StreamingHttpResponse:
+    """Return a checkpoint as a ZIP archive."""
+    run = run_or_404(run_id)
+    found = find_checkpoint(run, iteration)
+    if found is None:
+        raise Http404(f"Run {run_id} has no checkpoint {iteration}.")
+    return checkpoint_download(run, found)
 
 
 def _back(request: HttpRequest, run_id: int) -> HttpResponseRedirect:

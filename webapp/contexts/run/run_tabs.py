@@ -22,13 +22,14 @@ from webapp.contexts.run.config_view import Objective, SettingSection, describe,
 from webapp.contexts.run.engines import EnginesView, build_engines
 from webapp.contexts.run.timeline import TimelinePanel, build_timeline
 from webapp.contexts.sandboxes import PoolView, pool_view
-from webapp.models import Checkpoint, Event, Group, Run, RunAttempt, Trajectory
+from webapp.models import Event, Group, Run, RunAttempt, Trajectory
 from webapp.permissions import Role
 from webapp.selectors.paging import Page
 from webapp.selectors.rollout import groups as group_reads
 from webapp.selectors.rollout import trajectories as trajectory_reads
 from webapp.selectors.run import iterations as iteration_reads
 from webapp.selectors.run import runs as run_reads
+from webapp.selectors.run.checkpoints import StoredCheckpoint, stored_checkpoints
 from webapp.selectors.run.logs import LogTail, log_tail
 
 TABS = (
@@ -134,10 +135,11 @@ class EnginesPanel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsPanel:
-    """Checkpoints, newest first."""
+    """Checkpoints that exist, newest first."""
 
-    rows: tuple[Checkpoint, ...]
+    rows: tuple[StoredCheckpoint, ...]
     total: int
+    """Checkpoints that were ever saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,7 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str], role: Role) -> Pa
         case "sandboxes":
             return SandboxesPanel(view=pool_view(run.pk))
         case "checkpoints":
-            rows, total = run_reads.checkpoints(run)
+            rows, total = stored_checkpoints(run)
             return CheckpointsPanel(rows=tuple(rows), total=total)
         case "events":
             return _events(run, params)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -13,7 +13,6 @@ from django.utils import timezone
 
 from engine.types import RunKind, RunState
 from webapp.models import (
-    Checkpoint,
     Dataset,
     Evaluation,
     Event,
@@ -185,12 +184,6 @@ def rollouts_kept(run: Run) -> int | None:
 def count_events(run: Run, *, kind: str) -> int:
     """Return how many events ``run_events`` could show in all."""
     return _events(run, kind).count()
-
-
-def checkpoints(run: Run, limit: int = 200) -> tuple[Sequence[Checkpoint], int]:
-    """Return newest checkpoints and how many there are."""
-    rows = Checkpoint.objects.filter(run=run).order_by("-iteration")
-    return list(rows[:limit]), rows.count()
 
 
 def existing(run_ids: Collection[int]) -> set[int]:
