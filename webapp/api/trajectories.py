@@ -46,6 +46,8 @@ class TrajectoryOut(Schema):
     baseline: float | None
     loss_mask: bool | None
     mask_reason: str
+    trained: bool | None
+    """Whether its advantage gave it a gradient: false where it is masked or the advantage is zero."""
     num_steps: int
     num_tests: int
     num_tests_passed: int
@@ -246,6 +248,7 @@ def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
     fields: dict[str, Any] = {
         field.attname: getattr(trajectory, field.attname) for field in Trajectory._meta.concrete_fields
     }
+    fields["trained"] = trajectory.trained
     fields["has_token_ids"] = reads.num_samples(trajectory.pk) > 0
     sees_answers = role_of_caller(request).sees_answers
     if not sees_answers:

@@ -184,6 +184,11 @@ class Trajectory(models.Model):
     def __str__(self) -> str:
         return f"trajectory {self.pk}: {self.task_key} #{self.index}"
 
+    @property
+    def trained(self) -> bool | None:
+        """Return whether its advantage gave it a gradient; None before the update, and for evaluations."""
+        return None if self.loss_mask is None else self.loss_mask and bool(self.advantage)
+
 
 class Step(models.Model):
     """One turn: thought, action, observation."""

@@ -196,12 +196,16 @@ def termination_chip(value: str) -> SafeString:
 
 
 @register.simple_tag
-def mask_chip(loss_mask: bool | None, reason: str) -> SafeString:
-    """Return whether a trajectory carried loss, and why not."""
+def mask_chip(loss_mask: bool | None, reason: str, advantage: float | None) -> SafeString:
+    """Return whether a trajectory had a gradient, and why not."""
     if loss_mask is None:
         return SafeString('<span class="muted">–</span>')
-    if loss_mask:
+    if loss_mask and advantage:
         return SafeString('<span class="chip">trained</span>')
+    if loss_mask:
+        return SafeString(
+            '<span class="chip" title="part of the loss, but without a policy gradient">zero advantage</span>'
+        )
     return format_html(
         '<span class="chip masked"><span>masked: {}</span></span>', words(reason or "no reason given")
     )

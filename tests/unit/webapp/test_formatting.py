@@ -43,7 +43,7 @@ def test_signs_are_true_minus_signs() -> None:
 
 def test_chips_escape_what_they_are_given() -> None:
     assert "<script>" not in yard.chip("<script>alert(1)</script>")
-    assert "<script>" not in yard.mask_chip(False, "<script>")
+    assert "<script>" not in yard.mask_chip(False, "<script>", None)
     assert "<b>" not in yard.stacked_bar([("<b>", "x", 1.0)])
     assert yard.prose("a ``<b>`` c") == "a <code>&lt;b&gt;</code> c"
 

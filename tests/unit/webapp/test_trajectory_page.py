@@ -213,3 +213,33 @@ def test_odd_arguments_are_shown_and_cut() -> None:
     long = action_body(Step(tool="strange", arguments={"what": "y" * 5_000, "none": None}))
     assert [(a.name, len(a.text), a.num_chars) for a in long.arguments] == [("what", 2_000, 5_000)]
     assert long.cut
+
+
+def test_trained_means_that_there_was_a_gradient() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    mine = Trajectory.objects.filter(run=yard.run, phase="train", iteration=0, index=0).earliest("id")
+    expected: list[tuple[bool | None, float | None, bool | None, str]] = [
+        (True, 0.5, True, ">trained<"),
+        (True, 0.0, False, ">zero advantage<"),
+        (False, 0.5, False, "masked: max steps"),
+        (None, None, None, ""),
+    ]
+    opened = client()
+    address = f"/runs/{yard.run.pk}/train/0/{mine.task_key}/"
+    for loss_mask, advantage, trained, label in expected:
+        reason = "max_steps" if loss_mask is False else ""
+        yard.run.trajectories.update(loss_mask=loss_mask, advantage=advantage, mask_reason=reason)
+        assert opened.get(f"/api/v1/trajectories/{mine.pk}").json()["trained"] is trained
+        for page in (f"{address}0/", address, f"/runs/{yard.run.pk}/train/0/"):
+            text = opened.get(page).content.decode()
+            assert label in text, (page, label)
+            assert (">trained<" in text) == (trained is True), page
+
+
+def test_tests_of_a_group_that_do_not_differ_are_folded() -> None:
+    yard = make_yard(iterations=2, group_size=4)
+    context = client().get(f"/runs/{yard.run.pk}/train/1/{yard.tasks[1].key}/").context
+    assert [row.test_id for row in context["matrix"]] == ["tests/t.py::test_a"]
+    assert [(row.test_id, row.found) for row in context["same_tests"]] == [
+        ("tests/t.py::test_b", ("passed",))
+    ]

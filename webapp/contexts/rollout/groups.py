@@ -42,6 +42,11 @@ class MatrixRow:
     kind: str
     outcomes: tuple[str, ...]
 
+    @property
+    def found(self) -> tuple[str, ...]:
+        """Return the different outcomes of the siblings that were graded."""
+        return tuple(dict.fromkeys(outcome for outcome in self.outcomes if outcome))
+
 
 @dataclass(frozen=True, slots=True)
 class PatchView:
@@ -79,6 +84,9 @@ class GroupContext:
     strip: tuple[StripRow, ...]
     num_steps: int
     matrix: tuple[MatrixRow, ...]
+    """Tests whose outcome differs between siblings."""
+    same_tests: tuple[MatrixRow, ...]
+    """Tests with one outcome in every graded sibling."""
     patches: tuple[PatchView, ...]
     what_if: WhatIf | None
     """None where nothing was trained on the group."""
@@ -158,6 +166,7 @@ def build_group(
     )
     staleness = tuple(staleness_of(trajectory) for trajectory in columns)
     strip, longest = _strip(columns, group_reads.steps_of(columns))
+    tests = _matrix(columns, group_reads.tests_of(columns))
     title = group.task.instance_id if group.task else task_key
     where = Crumb(phase_label(phase, iteration), iteration_url(run.pk, phase, iteration))
     return GroupContext(
@@ -173,7 +182,8 @@ def build_group(
         scores=_scores(columns),
         strip=strip,
         num_steps=longest,
-        matrix=_matrix(columns, group_reads.tests_of(columns)),
+        matrix=tuple(row for row in tests if len(row.found) > 1),
+        same_tests=tuple(row for row in tests if len(row.found) <= 1),
         patches=patch_views(columns),
         what_if=build_what_if(run, columns, iteration=iteration, task_key=task_key, params=params)
         if phase == "train"
