@@ -31,7 +31,8 @@
     ├── ScoreError             a verifier gave a trajectory no score
     ├── CheckpointError        a checkpoint is missing, incomplete or of another model
     └── TrainerError           an update failed, or a rank of the trainer ended
-        └── UpdateAbandonedError   it was told to end an update early, and cannot go on
+        ├── UpdateAbandonedError   it was told to end an update early, and cannot go on
+        └── RankLostError          a rank was killed or its node is gone: another attempt may go on
 
 A command that fails, times out or prints too much is not an error: it is an ``ExecResult``.
 """
@@ -278,3 +279,7 @@ class TrainerError(TrainyardError):
 
 class UpdateAbandonedError(TrainerError):
     """The trainer was told to abandon an update; some of its optimizer steps may have been made."""
+
+
+class RankLostError(TrainerError):
+    """Infrastructure took a rank of the trainer: another attempt of the run can go on from its checkpoint."""

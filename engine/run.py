@@ -6,7 +6,8 @@
 
 A run folder holds ``config.json`` (the resolved configuration) and ``launch.json`` (identity, epoch,
 where events go). Heartbeats start before anything heavy is imported. Logs are JSON lines on stderr.
-Exit codes: 0 succeeded or stopped, 1 failed, 3 fenced by a newer attempt.
+Exit codes: 0 succeeded or stopped, 1 failed, 3 fenced by a newer attempt, 4 lost to infrastructure, so that
+another attempt goes on.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from engine.events.spool import SpoolSink
 from engine.inference.endpoint.keys import fetch_secrets, read_secrets, take_keys
 from engine.orchestrator import EXIT_FAILED, EXIT_FENCED, execute, note_failure, record
 from engine.orchestrator.context import RunContext, RunResult
+from engine.ray.cluster import take_token
 from engine.redaction import RedactingStream, know, machine_secrets, redact_record, secrets_in
 
 CONFIG_NAME, LAUNCH_NAME, LOG_NAME = "config.json", "launch.json", "engine.log"
@@ -102,6 +104,7 @@ def _main(options: argparse.Namespace) -> int:
         if options.secrets_on_stdin:
             read_secrets()
         take_keys()
+        take_token()
         if options.recipe:
             run_dir = create_run_dir(
                 options.recipe, parse_settings(options.set), home=options.home, dry=options.dry_run
@@ -186,6 +189,7 @@ def run_attempt(run_dir: Path, launch: Launch, *, console: TextIO | None = None)
             home=launch.home,
             sink=sink,
             control=control,
+            is_relaunched=launch.ingest_url is not None,
         )
         if heartbeat is None:
             return _perform(run, launch.allowed)

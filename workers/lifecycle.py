@@ -8,6 +8,7 @@ from functools import partial
 
 from django.conf import settings
 
+from engine.config.placement import run_bundles
 from engine.config.run import parse_run_config
 from engine.errors import ConfigError
 from engine.types import RunState
@@ -43,11 +44,12 @@ def start(claim: attempts.Claim, *, first: bool = False) -> None:
         config = parse_run_config(claim.config)
         launcher = LAUNCHERS[config.launcher.backend]
         if first:
-            launcher.check(config.launcher)
+            launcher.check(config)
         order = LaunchOrder(
             run_dir=rundir.prepare(claim),
             name=f"trainyard-{_installation()}-run-{claim.run_id}-attempt-{claim.epoch}",
             settings=config.launcher,
+            uses_cluster=bool(run_bundles(config, cluster_has_gpus=False)),
             endpoints=endpoints.reveal(config),
         )
         launcher.launch(order, partial(_record, claim, order))

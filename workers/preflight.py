@@ -30,13 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
     options = parser.parse_args(arguments)
     try:
-        settings = resolve(options.recipe, parse_settings(options.set)).launcher
-        LAUNCHERS[settings.backend].check(settings)
+        run = resolve(options.recipe, parse_settings(options.set))
+        LAUNCHERS[run.launcher.backend].check(run)
     except ConfigError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
         return 1
-    print(f"launcher {settings.backend}: nothing is missing")
+    print(f"launcher {run.launcher.backend}: nothing is missing")
     return 0
 
 

@@ -178,8 +178,16 @@ def _lengths(run: TrainSettings) -> list[tuple[str, str]]:
 
 
 def _engines(run: TrainSettings) -> list[tuple[str, str]]:
-    """Return what vLLM servers cannot do with LoRA adapters."""
+    """Return what vLLM servers cannot do with LoRA adapters, or with ranks on other nodes."""
     rank, transfer, found = run.trainer.lora_rank, run.policy.vllm.transfer, []
+    if run.policy.engine == "vllm" and run.trainer.launcher == "ray" and transfer in ("nccl", "ipc"):
+        found.append(
+            (
+                "policy.vllm.transfer",
+                f"'{transfer}' needs ranks on the servers' machine, but trainer.launcher is 'ray': use "
+                "'disk'",
+            )
+        )
     if run.policy.engine == "vllm" and rank and transfer == "nccl":
         found.append(
             (

@@ -57,6 +57,7 @@ def dry_run_settings(config: AnyRun, *, checkpoint: Path, datasets: Path) -> dic
         "trainer.minibatches": min(2, trainer.minibatches),
         "trainer.context_parallel": context_parallel,
         "trainer.data_parallel": 1 if context_parallel == 2 else min(2, trainer.data_parallel),
+        "trainer.launcher": "local",
         "trainer.device": "cpu",
         "trainer.threads": 1,
         "evaluation.dataset": None,

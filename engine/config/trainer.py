@@ -62,8 +62,9 @@ class OptimizationConfig(Section):
     sharded over all ranks."""
     context_parallel: int = Field(default=1, ge=1)
     """Number of ranks that share the tokens of each trajectory, for contexts too long for one device."""
-    launcher: Literal["local", "torchrun"] = "local"
-    """Launcher of the ranks: the run itself, on its machine, or ``torchrun``, on one or several machines."""
+    launcher: Literal["local", "ray", "torchrun"] = "local"
+    """Launcher of the ranks: ``local``, the run itself on its machine; ``ray``, on nodes of the Ray cluster
+    that the run is a job of; ``torchrun``, by hand on any machines."""
     rank_timeout_s: float = Field(default=600.0, gt=0)
     """Maximum time for ranks to start, to wait for one another, and without a sign of life, seconds."""
     cpu_offload: bool = False

@@ -30,12 +30,12 @@ from engine.config.run import (
     ValidateRun,
     VerifierRun,
 )
-from engine.errors import FencedError, SpendLimitError, TrainyardError
+from engine.errors import FencedError, RankLostError, SpendLimitError, TrainyardError
 from engine.events.types import RunFinished
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.redaction import redact
 
-EXIT_OK, EXIT_FAILED, EXIT_FENCED = 0, 1, 3
+EXIT_OK, EXIT_FAILED, EXIT_FENCED, EXIT_LOST = 0, 1, 3, 4
 FAILURE_NAME = "failure.json"
 """File in the run folder after a failure: ``{"epoch", "reason"}``, in case the event cannot be delivered."""
 
@@ -61,7 +61,8 @@ def execute(config: AnyRun, run: RunContext) -> int:
     """Run to the end, handle every failure, and record how the run ended.
 
     Returns:
-        The process's exit code: 0 succeeded or stopped, 1 failed, 3 fenced.
+        The process's exit code: 0 succeeded or stopped, 1 failed, 3 fenced, 4 lost to infrastructure: no
+        terminal event was written, so that another attempt goes on.
     """
     try:
         _function(config)
@@ -73,6 +74,12 @@ def execute(config: AnyRun, run: RunContext) -> int:
         return EXIT_FENCED
     except (RunStopped, SpendLimitError) as stop:
         outcome = RunResult.of_stop(stop)
+    except RankLostError as error:
+        if run.is_relaunched:
+            log.error("attempt_lost", reason=str(error))
+            return EXIT_LOST
+        log.exception("run_failed")
+        outcome = RunResult(state="failed", reason=str(error))
     except TrainyardError as error:
         log.exception("run_failed")
         outcome = RunResult(state="failed", reason=str(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +66,8 @@ class RunContext:
     control: Control
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
     """Resources to release before the terminal event is written."""
+    is_relaunched: bool = False
+    """Whether somebody starts another attempt when this one ends without a terminal event."""
     probe: LoopProbe = field(default_factory=LoopProbe)
     """Probe that measures the event loop while the run is performed."""
 
@@ -86,6 +88,21 @@ class RunContext:
     def progress(self, message: str, done: int, total: int) -> None:
         """Report the progress of a phase without iterations."""
         self.sink.emit(RunProgress, message=message, done=done, total=total)
+
+    def notice(self) -> Callable[[str], None]:
+        """Return a function that reports what the attempt waits for; an empty text ends the wait.
+
+        The function raises as ``check`` does, and may be called from any thread.
+        """
+        reported: list[str] = []
+
+        def report(text: str) -> None:
+            self.check()
+            if reported != [text]:
+                reported[:] = [text]
+                self.progress(text, 0, 0)
+
+        return report
 
     @property
     def must_end(self) -> bool:

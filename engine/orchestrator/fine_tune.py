@@ -73,7 +73,9 @@ async def imitate(
         seed=config.seed,
         sampled_here=False,
     )
-    trainer = await AsyncTrainer.open(setup, run_dir=run.run_dir, home=run.home, checkpoint=checkpoint)
+    trainer = await AsyncTrainer.open(
+        setup, run_dir=run.run_dir, home=run.home, checkpoint=checkpoint, notice=run.notice()
+    )
     loop = None
     try:
         examples = await run.interruptible(asyncio.to_thread(make, trainer))

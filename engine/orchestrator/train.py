@@ -160,7 +160,11 @@ class TrainingLoop:
             if checkpoint is None:
                 await asyncio.to_thread(warn_of_memory, config, run)
             trainer = await AsyncTrainer.open(
-                TrainingSetup.of(config), run_dir=run.run_dir, home=run.home, checkpoint=checkpoint
+                TrainingSetup.of(config),
+                run_dir=run.run_dir,
+                home=run.home,
+                checkpoint=checkpoint,
+                notice=run.notice(),
             )
             opened.push_async_callback(trainer.close)
             environments = await open_environments(config, run)

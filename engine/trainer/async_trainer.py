@@ -22,6 +22,7 @@ from engine.models.frozen import freeze_policy
 from engine.models.opening import OpenedModel, keep_files, open_model, write_policy_files
 from engine.models.precision import weight_type
 from engine.models.weights.adapted import BASE
+from engine.ray.placement import Notice, ignore
 from engine.threads import in_thread
 from engine.tokens import TokenRecord
 from engine.trainer.checkpoints.checkpoint import Checkpoint, Snapshot, restore_training, take_snapshot
@@ -51,7 +52,13 @@ class AsyncTrainer:
 
     @classmethod
     async def open(
-        cls, setup: TrainingSetup, *, run_dir: Path, home: Path, checkpoint: Checkpoint | None
+        cls,
+        setup: TrainingSetup,
+        *,
+        run_dir: Path,
+        home: Path,
+        checkpoint: Checkpoint | None,
+        notice: Notice = ignore,
     ) -> AsyncTrainer:
         """Open the run's policy and trainer at a checkpoint, or at their initial state.
 
@@ -62,14 +69,16 @@ class AsyncTrainer:
             run_dir: the run's folder.
             home: the data folder, for checkpoint references.
             checkpoint: the checkpoint to resume from; None starts from the configured policy.
+            notice: told, in the trainer's thread, while a cluster lacks free resources for the ranks.
 
         Raises:
             CheckpointError: a checkpoint is missing or of another model.
             TrainerError: a rank did not start.
+            PreflightError: the Ray cluster of the ranks cannot be used.
         """
         opened = cls()
         try:
-            await opened._call(partial(opened._open, setup, run_dir, home, checkpoint))
+            await opened._call(partial(opened._open, setup, run_dir, home, checkpoint, notice))
         except BaseException:
             opened._thread.shutdown()
             raise
@@ -142,7 +151,14 @@ class AsyncTrainer:
 
     # --- in the thread -----------------------------------------------------------------------------
 
-    def _open(self, setup: TrainingSetup, run_dir: Path, home: Path, checkpoint: Checkpoint | None) -> None:
+    def _open(
+        self,
+        setup: TrainingSetup,
+        run_dir: Path,
+        home: Path,
+        checkpoint: Checkpoint | None,
+        notice: Notice,
+    ) -> None:
         self._config = config = setup.trainer
         source = str(checkpoint.path) if checkpoint else setup.checkpoint
         if config.lora_rank:  # checkpoints have the adapters alone
@@ -155,7 +171,9 @@ class AsyncTrainer:
         self.model, self.chat = self._opened.model, self._opened.chat()
         if is_used:
             self.model.to(training_device(config))
-        self._trainer = open_trainer(setup, self.model, policy=source, run_dir=run_dir, home=home)
+        self._trainer = open_trainer(
+            setup, self.model, policy=source, run_dir=run_dir, home=home, notice=notice
+        )
         if checkpoint is None:
             torch.manual_seed(setup.seed)
             return

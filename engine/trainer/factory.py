@@ -14,25 +14,31 @@ import torch
 
 from engine.algorithms import needs_reference
 from engine.config.algorithm import AlgorithmConfig
+from engine.config.placement import ranks_use_gpus
 from engine.config.run import TrainRun
 from engine.config.trainer import TrainerConfig
 from engine.errors import ConfigError
 from engine.models.base import LanguageModel
 from engine.models.frozen import freeze_policy
 from engine.models.opening import open_model
+from engine.ray.cluster import has_gpus
+from engine.ray.placement import Notice, ignore
 from engine.trainer.learner import Learner
 from engine.trainer.processes.group import TrainerGroup
+from engine.trainer.processes.launchers import open_launcher
 from engine.trainer.processes.rank import RankSettings
 from engine.trainer.trainer import Trainer
 
 
 def training_device(config: TrainerConfig) -> torch.device:
-    """Return the device of the policy. Raises ConfigError when CUDA is requested and missing."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("trainer.device is 'cuda', but torch sees no CUDA device: use 'auto' or 'cpu'")
+    """Return the device of the policy in this process. Raises ConfigError if a CUDA device is missing."""
     cuda = config.device != "cpu" and torch.cuda.is_available()
+    if config.launcher == "ray":  # the ranks' devices are those of their nodes
+        return torch.device("cuda" if cuda else "cpu")
+    if config.device == "cuda" and not cuda:
+        raise ConfigError("trainer.device is 'cuda', but torch sees no CUDA device: use 'auto' or 'cpu'")
     ranks = config.data_parallel * config.context_parallel
-    if cuda and ranks > torch.cuda.device_count():
+    if cuda and config.launcher == "local" and ranks > torch.cuda.device_count():
         raise ConfigError(
             f"trainer.data_parallel × trainer.context_parallel is {ranks}, but there are "
             f"{torch.cuda.device_count()} CUDA devices"
@@ -45,15 +51,25 @@ def training_device(config: TrainerConfig) -> torch.device:
     return torch.device("cuda" if cuda else "cpu")
 
 
+def rank_device(config: TrainerConfig) -> str:
+    """Return the kind of device of the ranks, ``cpu`` or ``cuda``. Raises ConfigError, PreflightError."""
+    if config.launcher != "ray":
+        return training_device(config).type
+    return "cuda" if ranks_use_gpus(config, cluster_has=has_gpus()) else "cpu"
+
+
 def device_name(config: TrainerConfig) -> str:
     """Return the name of the policy's device: ``cpu``, or that of its GPU, e.g. ``NVIDIA H100 80GB HBM3``."""
+    if config.launcher == "ray":
+        return rank_device(config)
     device = training_device(config)
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def trains_in_ranks(config: TrainerConfig) -> bool:
     """Return whether the policy is trained in processes of its own."""
-    return config.data_parallel * config.context_parallel > 1 or config.cpu_offload
+    ranks = config.data_parallel * config.context_parallel
+    return ranks > 1 or config.cpu_offload or config.launcher == "ray"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +103,13 @@ class TrainingSetup:
 
 
 def open_trainer(
-    setup: TrainingSetup, model: LanguageModel, *, policy: str, run_dir: Path, home: Path
+    setup: TrainingSetup,
+    model: LanguageModel,
+    *,
+    policy: str,
+    run_dir: Path,
+    home: Path,
+    notice: Notice = ignore,
 ) -> Learner:
     """Return the trainer of a run.
 
@@ -98,18 +120,20 @@ def open_trainer(
         policy: reference of the policy, which ranks open themselves.
         run_dir: the run's folder, where frozen policies are kept.
         home: the data folder, for checkpoint references.
+        notice: told while a cluster lacks free resources for the ranks.
 
     Raises:
         CheckpointError: the reference policy is missing or unusable.
         TrainerError: a rank did not start.
+        PreflightError: the Ray cluster of the ranks cannot be used.
     """
     config = setup.trainer
-    device = training_device(config)
     start = setup.checkpoint
     reference = None
     if needs_reference(setup.algorithm) and (config.reference or not config.lora_rank):
         reference = str(freeze_policy(config.reference or start, run_dir / "reference", home=home))
     if trains_in_ranks(config):
+        device = rank_device(config)
         settings = RankSettings(
             policy=policy,
             reference=reference,
@@ -118,18 +142,19 @@ def open_trainer(
             config=config,
             max_context=setup.max_context,
             seed=setup.seed,
-            device=device.type,
+            device=device,
         )
         if config.lora_rank:
             from engine.models.adapters import add_adapters  # peft takes seconds to import
 
             add_adapters(model, config, seed=setup.seed)
-        return TrainerGroup(settings, sampler=model if setup.sampled_here else None)
+        launcher = open_launcher(config, device=device, notice=notice)
+        return TrainerGroup(settings, launcher, sampler=model if setup.sampled_here else None)
     return Trainer(
         model,
         algorithm=setup.algorithm,
         config=config,
         max_context=setup.max_context,
         seed=setup.seed,
-        reference=open_model(reference, home=home).model.to(device) if reference else None,
+        reference=open_model(reference, home=home).model.to(training_device(config)) if reference else None,
     )

@@ -53,6 +53,32 @@ class RayCluster:
         self._start("--address", f"127.0.0.1:{self._gcs}", resources=resources)
         self._until_nodes(2)
 
+    def environment(self) -> dict[str, str]:
+        """Return the variables of a process that starts others on the cluster."""
+        return {"RAY_ADDRESS": f"127.0.0.1:{self._gcs}", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
+
+    @property
+    def num_started(self) -> int:
+        """Number of nodes that were started and not killed."""
+        return len(self._started)
+
+    def ranks(self, node: int) -> list[psutil.Process]:
+        """Return the trainer's ranks that run on a node, in their order; the head is node 0."""
+        found = {}
+        for process in psutil.Process(self._started[node].pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if process.cmdline()[1:] == ["-m", "engine.trainer", "rank"]:
+                    found[int(process.environ()["RANK"])] = process
+        return [found[rank] for rank in sorted(found)]
+
+    def kill_raylet(self) -> None:
+        """``kill -9`` the raylet of the second node and wait until the node has ended."""
+        node = self._started.pop()
+        for process in psutil.Process(node.pid).children():
+            if process.name() == "raylet":
+                process.kill()
+        node.wait(timeout=60)
+
     def kill(self) -> None:
         """``kill -9`` everything that was started, jobs included."""
         for started in self._started:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from engine.config.launcher import LauncherConfig
+from engine.config.run import AnyRun
 
 Endpoints: TypeAlias = Mapping[str, Mapping[str, str]]
 """Addresses and keys of endpoints by their names."""
@@ -61,6 +62,8 @@ class LaunchOrder:
     name: str
     """Name of the attempt, unique over all installations that share a cluster."""
     settings: LauncherConfig = field(default_factory=LauncherConfig)
+    uses_cluster: bool = False
+    """Whether the engine starts processes on its cluster, and needs the cluster's token."""
     endpoints: Endpoints = field(default_factory=dict)
     """Endpoints of the run, never passed by its environment, its command line or a file; the engine redacts
     their keys from all its output."""
@@ -73,8 +76,8 @@ Recorder: TypeAlias = Callable[[str, str], None]
 class Launcher(Protocol):
     """Interface to start, poll and end engine processes."""
 
-    def check(self, settings: LauncherConfig) -> None:
-        """Check before a run's first start that its process can be started.
+    def check(self, run: AnyRun) -> None:
+        """Check before a run's first start that its processes can be started.
 
         Raises:
             ConfigError: something is missing; the problems name the settings.

@@ -16,7 +16,9 @@ import subprocess
 import sys
 from typing import BinaryIO
 
-from engine.config.launcher import LauncherConfig
+from engine.config.placement import run_bundles
+from engine.config.run import AnyRun
+from engine.errors import ConfigError, Problem
 from engine.processes import process_start
 from engine.redaction import redactor
 from workers.launchers.base import (
@@ -31,6 +33,7 @@ from workers.launchers.base import (
 
 ENGINE = (sys.executable, "-m", "engine.run", "--secrets-on-stdin")
 PID_FILE = "engine.pid"
+_RANKS = "trainer.launcher"
 
 
 class LocalLauncher:
@@ -45,8 +48,14 @@ class LocalLauncher:
     ) -> None:
         self._command = command
 
-    def check(self, settings: LauncherConfig) -> None:
-        """Do nothing: this machine runs Trainyard already."""
+    def check(self, run: AnyRun) -> None:
+        """Refuse a run whose ranks need a Ray cluster; this machine runs Trainyard already."""
+        if run_bundles(run, cluster_has_gpus=False):
+            raise ConfigError(
+                Problem(
+                    "'ray' needs a run that is a job of the cluster: set launcher.backend to 'ray'", _RANKS
+                )
+            )
 
     def launch(self, order: LaunchOrder, record: Recorder) -> None:
         """Start the engine with its output in ``engine.log``; the handle is ``pid:start``."""

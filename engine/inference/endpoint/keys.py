@@ -10,7 +10,6 @@ configuration, event or log: the process's redactor knows them.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import sys
@@ -23,6 +22,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from engine.errors import ConfigError, FencedError, PreflightError
+from engine.processes.environment import take_variable
 from engine.redaction import know, passwords_in
 
 KEY, VLLM_KEY = "TRAINYARD_ENDPOINT_KEY", "TRAINYARD_VLLM_KEY"
@@ -127,7 +127,7 @@ def _store(text: str, origin: str) -> None:
 def take_keys() -> None:
     """Move the keys of the environment into this process's memory and its redactor."""
     for name in (KEY, VLLM_KEY):
-        if key := _take(name):
+        if key := take_variable(name):
             know([key])
             _keys[name] = SecretStr(key)
 
@@ -159,12 +159,3 @@ def find_endpoint(name: str, *, variable: str = KEY) -> Endpoint:
             "the endpoint's address is malformed: expected http://HOST:PORT/v1 or https://HOST/v1 without "
             f"user and password; a key belongs into {variable}"
         ) from None
-
-
-def _take(name: str) -> str:
-    """Return a variable's value; remove it, also where ``/proc/PID/environ`` shows it."""
-    library = ctypes.CDLL(None)
-    library.getenv.restype = ctypes.c_void_p
-    if address := library.getenv(name.encode()):
-        ctypes.memset(address, 0, len(ctypes.string_at(address)))
-    return os.environ.pop(name, "")

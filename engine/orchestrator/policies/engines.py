@@ -75,7 +75,7 @@ async def start_training_engines(
         PreflightError: there is no environment with vLLM.
     """
     trainer = config.trainer
-    on_gpu = training_device(trainer).type == "cuda"
+    on_gpu = trainer.launcher != "ray" and training_device(trainer).type == "cuda"
     ranks = trainer.data_parallel * trainer.context_parallel
     source = str(checkpoint.path) if checkpoint else config.policy.checkpoint
     if trainer.lora_rank and (run.run_dir / BASE).exists():  # checkpoints have the adapters alone

@@ -2,16 +2,12 @@
 
 The orchestrator stays one process. It plans the update and sends every rank its own rows; each forwards
 them and all end with the same weights, sharded. The first rank then sends the whole weights to the sampler's
-model, where there is one. Ranks of this machine are started here, those of several by ``torchrun``.
+model, where there is one. ``launchers`` start the processes, here or on other machines.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
 import socket
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -22,26 +18,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from engine.errors import TrainerError, TrainyardError
 from engine.inference.base import WeightConsumer
 from engine.trainer.batch import Row
 from engine.trainer.learner import Learned, Learner, Share
-from engine.trainer.processes.link import (
-    ADDRESS,
-    KEY,
-    RankListener,
-    await_end,
-    read_address,
-    read_key,
-    shut_down,
-)
+from engine.trainer.processes.launchers import RankLauncher
+from engine.trainer.processes.link import RankListener, await_end, shut_down
 from engine.trainer.processes.rank import RankSettings, tensor_bytes
 from engine.trainer.processes.watch import RankWatch
 from engine.trainer.shards import Fingerprint
 
-_LOOPBACK = "127.0.0.1"
 _END_S = 10
 """Time for ranks to end by themselves, seconds."""
 
@@ -51,18 +38,22 @@ class TrainerGroup(Learner):
 
     Args:
         settings: what every rank is told.
+        launcher: starts the processes.
         sampler: receives the whole weights after every update; None: nothing here samples.
 
     Raises:
         TrainerError: a rank did not start.
+        PreflightError: the Ray cluster of the ranks cannot be used.
     """
 
-    def __init__(self, settings: RankSettings, *, sampler: nn.Module | None = None) -> None:
+    def __init__(
+        self, settings: RankSettings, launcher: RankLauncher, *, sampler: nn.Module | None = None
+    ) -> None:
         config = settings.config
         super().__init__(settings.algorithm, config, max_context=settings.max_context, seed=settings.seed)
         self._sampler = sampler
         self._size = config.data_parallel * config.context_parallel
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._launcher = launcher
         self._commands: dict[int, Connection] = {}
         self._events: dict[int, Connection] = {}
         self._watch: RankWatch | None = None
@@ -104,27 +95,15 @@ class TrainerGroup(Learner):
             shut_down(connection, how=socket.SHUT_WR)
         for connection in self._commands.values():
             await_end(connection, deadline - time.monotonic())
-        for process in self._processes:
-            try:
-                process.wait(timeout=max(0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        self._launcher.close(deadline)
         for connection in (*self._commands.values(), *self._events.values()):
             connection.close()
 
     def _open(self, settings: RankSettings) -> None:
         config = settings.config
-        if config.launcher == "torchrun":
-            listener = RankListener(read_key(), read_address())
-        else:
-            key = secrets.token_hex(32)
-            listener = RankListener(key.encode())
-            self._store, port = _open_store(self._size)
-            self._processes = [
-                _start(rank, self._size, port, listener.address, key) for rank in range(self._size)
-            ]
+        listener = self._launcher.listen()
         try:
+            self._launcher.start(self._size, listener)
             self._accept(listener, config.rank_timeout_s)
         finally:
             listener.close()
@@ -138,10 +117,7 @@ class TrainerGroup(Learner):
         """Wait until both connections of every rank are there."""
         deadline = time.monotonic() + timeout_s
         while len(self._commands) + len(self._events) < 2 * self._size:
-            for rank, process in enumerate(self._processes):
-                if process.poll() is not None:
-                    code = process.returncode
-                    raise TrainerError(f"rank {rank} of the trainer ended while starting, with code {code}")
+            self._launcher.check()
             if time.monotonic() > deadline:
                 missing = sorted(set(range(self._size)) - (set(self._commands) & set(self._events)))
                 raise TrainerError(
@@ -154,8 +130,7 @@ class TrainerGroup(Learner):
 
     def _stop(self) -> None:
         """End all ranks at once."""
-        for process in self._processes:
-            process.kill()
+        self._launcher.kill()
         for connection in (*self._commands.values(), *self._events.values()):
             shut_down(connection)
 
@@ -257,32 +232,3 @@ class TrainerGroup(Learner):
         failure = self._watch.failure()
         self.close()
         return failure
-
-
-def _open_store(size: int) -> tuple[TCPStore, int]:
-    """Return the store in which the ranks of this machine meet, and its port."""
-    with socket.create_server((_LOOPBACK, 0)) as listening:
-        port = listening.getsockname()[1]
-        store = TCPStore(
-            _LOOPBACK,
-            port,
-            size,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=os.dup(listening.fileno()),
-        )
-    return store, port
-
-
-def _start(rank: int, size: int, port: int, address: str, key: str) -> subprocess.Popen[bytes]:
-    loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-    environment = {
-        "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": _LOOPBACK, "MASTER_PORT": port,
-        "TORCHELASTIC_USE_AGENT_STORE": True,  # the store is the controller's
-        ADDRESS: address, KEY: key, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }  # fmt: skip
-    return subprocess.Popen(
-        [sys.executable, "-m", "engine.trainer", "rank"],
-        env={**loopback, **os.environ, **{name: str(value) for name, value in environment.items()}},
-        stdin=subprocess.DEVNULL,
-    )

@@ -23,6 +23,8 @@ Purpose: TypeAlias = Literal["commands", "events"]
 
 _HANDSHAKE_S = 10
 """Time in which a peer must prove that it knows the key, seconds."""
+_LOST_S = 30
+"""Time after which a peer is gone whose machine vanished without ending its connections, seconds."""
 _CONNECT_S = 600
 """Time for which a rank waits for its run to listen, seconds."""
 _LOOPBACK = "127.0.0.1"
@@ -76,6 +78,8 @@ class RankListener:
             with contextlib.suppress(OSError):
                 _set_receive_timeout(peer, 0)
             peer.close()
+        if purpose == "events":
+            _end_when_lost(connection)
         return rank, purpose, connection
 
     def close(self) -> None:
@@ -108,6 +112,8 @@ def connect(rank: int, purpose: Purpose) -> Connection:
             ) from error
         else:
             assert isinstance(connection, Connection)
+            if purpose == "events":
+                _end_when_lost(connection)
             return connection
 
 
@@ -147,3 +153,15 @@ def await_end(connection: Connection, timeout_s: float) -> None:
 
 def _set_receive_timeout(peer: socket.socket, seconds: int) -> None:
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+
+
+def _end_when_lost(events: Connection) -> None:
+    """Have the kernel end a connection ``events`` whose other machine no longer answers.
+
+    Not for ``commands``: a rank that computes for long may not read them meanwhile.
+    """
+    with socket.socket(fileno=os.dup(events.fileno())) as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST_S // 3)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _LOST_S // 6)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_S * 1000)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from multiprocessing.connection import Connection, wait
 
-from engine.errors import CheckpointError, TrainerError, UpdateAbandonedError
+from engine.errors import CheckpointError, RankLostError, TrainerError, UpdateAbandonedError
 from engine.trainer.shards import Fingerprint
 
 _POLL_S = 0.1
@@ -39,13 +39,15 @@ class RankWatch:
         self._failure: TrainerError | None = None
         self._saving: Future[dict[str, Fingerprint]] | None = None
         self._written: dict[int, dict[str, Fingerprint]] = {}
+        self._unwritten: tuple[float, CheckpointError] | None = None
+        """First failed write, and when it counts: a rank that dies makes the writes of others fail."""
         self._thread = threading.Thread(target=self._run, name="rank-watch", daemon=True)
         self._thread.start()
 
     def expect_shards(self) -> Future[dict[str, Fingerprint]]:
         """Return the files that all ranks will have written; one write at a time."""
         with self._lock:
-            self._saving, self._written = Future(), {}
+            self._saving, self._written, self._unwritten = Future(), {}, None
             if self._failure is not None:
                 self._saving.set_exception(self._failure)
             return self._saving
@@ -81,12 +83,15 @@ class RankWatch:
                 seen[rank] = time.monotonic()
                 self._receive(rank, connection)
             failure = self._reason(seen)
+            if failure is None:
+                self._fail_write()
         if failure is not None:
             self._stop()
         with self._lock:
             self._failure = failure or TrainerError("the trainer is closed")
             if self._saving is not None and not self._saving.done():
-                self._saving.set_exception(self._failure)
+                unwritten = self._unwritten[1] if self._unwritten and failure is None else None
+                self._saving.set_exception(unwritten or self._failure)
         self._ended.set()
 
     def _receive(self, rank: int, connection: Connection) -> None:
@@ -100,12 +105,21 @@ class RankWatch:
         if self._saving is None or self._saving.done():
             return
         if kind == "unwritten":
-            self._saving.set_exception(CheckpointError(f"rank {rank} cannot write its shards: {content}"))
+            error = CheckpointError(f"rank {rank} cannot write its shards: {content}")
+            self._unwritten = self._unwritten or (time.monotonic() + _SETTLE_S, error)
         elif kind == "written":
             self._written[rank] = content
             if len(self._written) == len(self._events):
                 files = {name: found for own in self._written.values() for name, found in own.items()}
                 self._saving.set_result(files)
+
+    def _fail_write(self) -> None:
+        """Report a failed write that no rank's end explains."""
+        with self._lock:
+            if self._unwritten is None or self._saving is None or time.monotonic() < self._unwritten[0]:
+                return
+            if not self._saving.done():
+                self._saving.set_exception(self._unwritten[1])
 
     def _reason(self, seen: Sequence[float]) -> TrainerError | None:
         """Return why the ranks must be stopped, as soon as it is clear."""
@@ -118,7 +132,8 @@ class RankWatch:
             # A rank that ended without a word makes others fail, not conversely.
             rank, (is_silent, text) = max(self._lost.items(), key=lambda lost: lost[1][0])
             if is_silent or len(self._lost) == len(seen) or now >= self._settled:
-                return TrainerError(f"rank {rank} of the trainer {text}")
+                error = RankLostError if is_silent else TrainerError
+                return error(f"rank {rank} of the trainer {text}")
         if self._abandoned.is_set() and (self._saving is None or self._saving.done()):
             return UpdateAbandonedError("the update was abandoned: go on from the last checkpoint")
         return None

@@ -1,4 +1,4 @@
-"""The whole line on a cluster of two nodes: kills of worker and cluster lose and duplicate nothing."""
+"""The whole line on a cluster of two nodes: kills of worker, rank and cluster lose and duplicate nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tests.integration.toy_line import (
 )
 
 pytestmark = pytest.mark.timeout(900)
-ON_THE_OTHER_NODE = {"launcher.backend": "ray", "launcher.ray.resources": {"other": 1}}
+RANKS = {"trainer.launcher": "ray", "trainer.data_parallel": 2}
+ON_THE_OTHER_NODE = {"launcher.backend": "ray", "launcher.ray.resources": {"other": 1}, **RANKS}
+"""The run takes one of the two CPUs there, its ranks those of the head."""
 
 
 def condition_of(line: Line, run: int) -> str:
@@ -46,6 +48,10 @@ def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
         line.until(lambda: line.finished_iterations(run) > iterations, "an iteration after the first worker")
         assert attempts_of(line, run) == before
 
+        cluster.ranks(0)[1].kill()
+        line.until(lambda: len(attempts_of(line, run)) == 2, "the next attempt")
+        assert "rank 1 of the trainer ended unexpectedly" in attempts_of(line, run)[0][3]
+        line.until(lambda: len(cluster.ranks(0)) == 2, "its ranks")
         cluster.kill()
         line.until(lambda: "does not answer" in condition_of(line, run), "the outage on the run's page")
         assert line.state(run) == "running"
@@ -53,16 +59,23 @@ def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
         cluster.start_node({"other": 1})
         line.until(lambda: line.state(run) in TERMINAL, "the end of the run")
         assert line.state(run) == "succeeded", reason_of(line, run)
-        first, second = attempts_of(line, run)
-        assert (first[:2], second[:2]) == ((1, "ray"), (2, "ray"))
-        assert "it was restarted" in second[3]
+        attempts = attempts_of(line, run)
+        assert [one[:2] for one in attempts] == [(1, "ray"), (2, "ray"), (3, "ray")]
+        assert "it was restarted" in attempts[2][3]
         assert_nothing_lost_or_duplicated(line, run)
         assert sandboxes_left(line, run) == []
 
         long = line.launch(**{"trainer.iterations": 200}, **ON_THE_OTHER_NODE)
         line.until(lambda: line.finished_iterations(long) >= 1, "a first iteration")
+        waiting = line.launch(**{"launcher.backend": "ray", **RANKS})
+        progress = "select progress_message from webapp_run where id = %s"
+        words = "waiting for 2 × 1 CPU packed on the Ray cluster"
+        line.until(lambda: line.value(progress, waiting) == words, "the wait on the run's page")
+        line.stack.manage("stop_run", str(waiting))
+        line.until(lambda: line.state(waiting) == "stopped", "the stop of a run that waits")
         line.stack.manage("stop_run", str(long))
         line.until(lambda: line.state(long) == "stopped", "the stop")
         assert reason_of(line, long) == "a person stopped it"
         assert '"event"' in line.stack.manage("run_log", str(long))
         line.until(lambda: sandboxes_left(line, long) == [], "the end of its sandboxes")
+        line.until(lambda: not cluster.ranks(0) + cluster.ranks(1), "the end of its ranks")

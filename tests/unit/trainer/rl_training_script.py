@@ -1,5 +1,7 @@
 """A small training run: ``python -m tests.unit.trainer.rl_training_script RUN_DIR ITERATIONS [RANKS]``.
 
+``RANKS THREADS LAUNCHER`` also says how many threads each rank has, and what starts it.
+
 It resumes from the run's last checkpoint and saves one after every iteration. What it trains on comes from
 the weights and from torch's random state, so a state that is not restored changes the result.
 """
@@ -17,6 +19,7 @@ from engine.config.trainer import TrainerConfig
 from engine.models.builtin.tokenizer import SPECIALS, TAGS, BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.opening import open_model, save_policy_checkpoint
+from engine.ray.placement import ignore
 from engine.trainer.checkpoints.checkpoint import (
     load_latest,
     restore_training,
@@ -24,6 +27,7 @@ from engine.trainer.checkpoints.checkpoint import (
 from engine.trainer.checkpoints.writer import CheckpointWriter
 from engine.trainer.learner import Learner
 from engine.trainer.processes.group import TrainerGroup
+from engine.trainer.processes.launchers import open_launcher
 from engine.trainer.processes.rank import RankSettings
 from engine.trainer.trainer import Trainer
 from tests.unit.trainer.checkpoint_builders import snapshot_of
@@ -45,18 +49,17 @@ def make_trainer(model: Transformer, *, threads: int = 1) -> Trainer:
     return Trainer(model, algorithm=AlgorithmConfig(), config=config, max_context=64, seed=3)
 
 
-def make_ranks(model: Transformer, policy: Path, ranks: int) -> TrainerGroup:
-    config = TrainerConfig(
-        minibatches=2, learning_rate=1e-2, weight_decay=0.01, threads=1, data_parallel=ranks
-    )
+def make_ranks(model: Transformer, policy: Path, **ranks: Any) -> TrainerGroup:
+    config = TrainerConfig(minibatches=2, learning_rate=1e-2, weight_decay=0.01, **ranks)
     settings = RankSettings(
         policy=str(policy), reference=None, home=policy, algorithm=AlgorithmConfig(), config=config,
         max_context=64, seed=3, device="cpu",
     )  # fmt: skip
-    return TrainerGroup(settings, sampler=model)
+    return TrainerGroup(settings, open_launcher(config, device="cpu", notice=ignore), sampler=model)
 
 
-def run(run_dir: Path, iterations: int, ranks: int = 1) -> None:
+def run(run_dir: Path, iterations: int, ranks: int = 1, threads: int = 1, launcher: str = "local") -> None:
+    where = {"data_parallel": ranks, "threads": threads, "launcher": launcher}
     checkpoint = load_latest(run_dir)
     history: list[dict[str, float]] = []
     if checkpoint is None:
@@ -68,7 +71,7 @@ def run(run_dir: Path, iterations: int, ranks: int = 1) -> None:
         model, tokenizer = open_model(str(checkpoint.path), home=run_dir).builtin()
         policy, done = checkpoint.path, checkpoint.iteration
         history = list(checkpoint.cursor["history"])
-    trainer: Learner = make_trainer(model) if ranks == 1 else make_ranks(model, policy, ranks)
+    trainer: Learner = make_trainer(model) if ranks == 1 else make_ranks(model, policy, **where)
     if checkpoint is not None:
         restore_training(checkpoint, trainer)
     writer = CheckpointWriter(run_dir, keep=2)
@@ -92,4 +95,6 @@ def _iterate(model: Transformer, trainer: Learner) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), *(int(number) for number in sys.argv[2:]))
+    folder, number, *where = sys.argv[1:]
+    ranks, threads, launcher = (*where, *("1", "1", "local")[len(where) :])
+    run(Path(folder), int(number), int(ranks), int(threads), launcher)

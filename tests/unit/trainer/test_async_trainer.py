@@ -25,6 +25,7 @@ from tests.unit.models.small import request
 from tests.unit.models.tiny_families import write_tiny
 from tests.unit.trainer.rl_model import make_groups, make_model
 from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+from tests.unit.trainer.trainer_builders import processes_of
 
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]]
 GROUPS = make_groups(make_model(vocab=TOKENIZER_SIZE), REWARDS)
@@ -170,7 +171,7 @@ async def test_what_fails_in_the_thread_comes_out_typed_and_leaves_no_thread(
 async def test_ranks_that_compute_are_ended_by_a_cancelled_update(config: TrainRun, tmp_path: Path) -> None:
     trainer = await opened(config, tmp_path, data_parallel=2)
     assert isinstance(trainer._trainer, TrainerGroup)
-    processes = trainer._trainer._processes
+    processes = processes_of(trainer._trainer)
     update = asyncio.create_task(trainer.update(GROUPS * 1000, temperature=1.0))
     await asyncio.sleep(0.3)
     update.cancel()

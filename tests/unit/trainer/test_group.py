@@ -20,11 +20,13 @@ import torch
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.errors import CheckpointError, TrainerError
+from engine.errors import CheckpointError, RankLostError, TrainerError
 from engine.models.builtin.transformer import Transformer
 from engine.models.opening import open_model, save_policy_checkpoint
+from engine.ray.placement import ignore
 from engine.trainer.checkpoints.checkpoint import load_latest, restore_training, write_snapshot
 from engine.trainer.processes.group import TrainerGroup
+from engine.trainer.processes.launchers import open_launcher
 from engine.trainer.processes.link import ADDRESS, KEY, RankListener
 from engine.trainer.processes.rank import RankSettings
 from engine.trainer.trainer import Trainer
@@ -32,6 +34,7 @@ from engine.types import Group
 from tests.unit.trainer.checkpoint_builders import snapshot_of
 from tests.unit.trainer.rl_model import make_groups, make_model
 from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+from tests.unit.trainer.trainer_builders import processes_of
 
 torch.set_num_threads(1)
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
@@ -58,7 +61,8 @@ def group(policy: Path, sampler: Transformer | None, ranks: int = 2, **more: Any
         seed=5,
         device="cpu",
     )
-    found = TrainerGroup(settings, sampler=sampler)
+    launcher = open_launcher(settings.config, device="cpu", notice=ignore)
+    found = TrainerGroup(settings, launcher, sampler=sampler)
     try:
         yield found
     finally:
@@ -143,11 +147,11 @@ def test_a_rank_that_fails_or_dies_ends_the_group(policy: Path) -> None:
     with group(policy, None) as ranks, pytest.raises(TrainerError, match=r"rank \d of the trainer failed"):
         ranks.update(episodes(), temperature="hot")  # type: ignore[arg-type]
     with group(policy, None) as ranks:
-        ranks._processes[1].kill()
-        with pytest.raises(TrainerError, match="rank 1 of the trainer ended"):
+        processes_of(ranks)[1].kill()
+        with pytest.raises(RankLostError, match="rank 1 of the trainer ended"):
             ranks.update(episodes(), temperature=1.0)
-        assert all(process.poll() is not None for process in ranks._processes)
-        with pytest.raises(TrainerError, match="rank 1 of the trainer ended"):
+        assert all(process.poll() is not None for process in processes_of(ranks))
+        with pytest.raises(RankLostError, match="rank 1 of the trainer ended"):
             ranks.update(episodes(), temperature=1.0)
 
 
@@ -155,10 +159,10 @@ def test_a_rank_that_hangs_is_named(policy: Path) -> None:
     with group(policy, None) as ranks:
         assert ranks._watch is not None
         ranks._watch._timeout_s = 20  # only now: a rank may take longer to start on a busy machine
-        os.kill(ranks._processes[1].pid, signal.SIGSTOP)
+        os.kill(processes_of(ranks)[1].pid, signal.SIGSTOP)
         with pytest.raises(TrainerError, match="rank 1 of the trainer gave no sign of life for 20 s"):
             ranks.update(episodes(), temperature=1.0)
-        assert all(process.poll() is not None for process in ranks._processes)
+        assert all(process.poll() is not None for process in processes_of(ranks))
 
 
 def test_a_rank_that_cannot_start_is_named(policy: Path) -> None:

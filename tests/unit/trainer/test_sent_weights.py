@@ -27,12 +27,14 @@ from engine.trainer.checkpoints.checkpoint import write_snapshot
 from engine.trainer.export import export_policy
 from engine.trainer.factory import TrainingSetup
 from engine.trainer.processes.group import TrainerGroup
+from engine.trainer.processes.launchers import LocalRanks
 from engine.trainer.processes.rank import RankSettings
 from engine.trainer.trainer import Trainer
 from tests.unit.models.chat_templates import TEMPLATES
 from tests.unit.models.tiny_families import write_tiny
 from tests.unit.trainer.rl_model import make_groups, make_model
 from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+from tests.unit.trainer.trainer_builders import processes_of
 
 GROUPS = make_groups(make_model(vocab=TOKENIZER_SIZE), [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]])
 IDS = [7, 3, 9, 12, 3, 3, 15, 0, 8]
@@ -313,7 +315,7 @@ def large(tmp_path: Path) -> Iterator[tuple[TrainerGroup, int]]:
         device="cpu",
     )
     whole = sum(p.numel() * 4 for p in open_model(str(folder), home=tmp_path, read=False).model.parameters())
-    group = TrainerGroup(settings)
+    group = TrainerGroup(settings, LocalRanks())
     try:
         yield group, whole
     finally:
@@ -322,7 +324,7 @@ def large(tmp_path: Path) -> Iterator[tuple[TrainerGroup, int]]:
 
 def peaks(group: TrainerGroup, consumer: Any) -> list[int]:
     """Return the memory that each rank needs on top to send its weights, in bytes."""
-    pids = [process.pid for process in group._processes]
+    pids = [process.pid for process in processes_of(group)]
     for pid in pids:
         Path(f"/proc/{pid}/clear_refs").write_text("5")  # forgets the peak so far
     before = [memory(pid, "VmRSS:") for pid in pids]

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from engine.config.launcher import RayConfig
+from engine.config.placement import rank_bundles, ranks_use_gpus
+from engine.config.trainer import OptimizationConfig
 from workers.launchers.ray.jobs import Cluster
 from workers.launchers.ray.preflight import missing, unreachable_web
 
@@ -47,6 +49,49 @@ def test_another_version_of_ray_is_named(version: str, old: bool) -> None:
     named = version or "of an unknown version"
     expected = f"launcher.ray.address: the cluster runs Ray {named}; 2.50 or newer is needed"
     assert problems == ([expected] if old else [])
+
+
+@pytest.mark.parametrize(
+    ("trainer", "own", "found"),
+    [
+        ({"data_parallel": 2, "context_parallel": 2}, {"cpus": 1, "gpus": 0}, []),
+        (
+            {"data_parallel": 2, "context_parallel": 4},
+            {},
+            ["asks 2 × 4 GPUs packed, the largest node has 2"],
+        ),
+        (
+            {"data_parallel": 5},
+            {},
+            ["asks 5 × 1 GPU packed, the cluster has room for 4 beside the run's own 1 CPU"],
+        ),
+        (
+            {"data_parallel": 4},
+            {"cpus": 0, "gpus": 1},
+            ["asks 4 × 1 GPU packed, the cluster has room for 3 beside the run's own 1 GPU"],
+        ),
+        ({"data_parallel": 20, "device": "cpu"}, {"cpus": 0}, []),
+        (
+            {"data_parallel": 20, "device": "cpu"},
+            {"cpus": 1},
+            ["asks 20 × 2 CPUs packed, the cluster has room for 19 beside the run's own 1 CPU"],
+        ),
+        (
+            {"data_parallel": 2, "threads": 64},
+            {},
+            ["asks 2 × 64 CPUs packed, the largest node has 32"],
+        ),
+    ],
+)
+def test_ranks_that_do_not_fit_are_named(
+    trainer: dict[str, Any], own: dict[str, Any], found: list[str]
+) -> None:
+    config = OptimizationConfig(launcher="ray", **trainer)
+    bundles = rank_bundles(config, gpus=ranks_use_gpus(config, cluster_has=True))
+    problems = missing(RayConfig(**own), Cluster("2.60.0", NODES), [bundles])
+    assert [problem.message for problem in problems] == found
+    size = "context" if config.context_parallel > 1 else "data"
+    assert {problem.setting for problem in problems} <= {f"trainer.{size}_parallel"}
 
 
 def test_a_cluster_without_nodes_is_named() -> None:

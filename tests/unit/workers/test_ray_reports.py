@@ -1,13 +1,17 @@
-"""Reports about jobs of a Ray cluster."""
+"""Jobs of a Ray cluster: how they start, and what is reported about them."""
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from engine.config.recipes import resolve
+from engine.errors import ConfigError
 from workers.launchers.base import LaunchOrder, ProcessState
+from workers.launchers.local import LocalLauncher
 from workers.launchers.ray.jobs import ENTRYPOINT_FAILED, Job
 from workers.launchers.ray.launcher import NODE_UNFIT, report_of, start_script
 
@@ -27,3 +31,17 @@ def test_the_reason_is_found_wherever_ray_logs_the_script(header_first: bool, tm
         f"there is no {tmp_path}/absent: the data folder must be storage that the workers' machine and the "
         "nodes share, at the same path"
     )
+
+
+def test_only_a_run_that_uses_the_cluster_gets_its_token(tmp_path: Path) -> None:
+    order = LaunchOrder(run_dir=tmp_path, name="one")
+    assert "-u RAY_AUTH_TOKEN" in start_script(order)
+    using = start_script(dataclasses.replace(order, uses_cluster=True))
+    assert "RAY_AUTH_TOKEN" not in using
+    assert "-u DATABASE_URL" in using
+
+
+def test_ranks_on_a_cluster_need_a_run_on_it() -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.launcher: .* set launcher\.backend to 'ray'"):
+        LocalLauncher().check(resolve("quickstart", {"trainer.launcher": "ray"}))
+    LocalLauncher().check(resolve("quickstart"))

@@ -221,8 +221,10 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
 def _phase(run: Run) -> str:
     if run.total_iterations == 0:
         return run.progress_message
-    if run.kind != RunKind.IMPROVE or run.state != RunState.RUNNING or not run.progress_total:
+    if run.state != RunState.RUNNING:
         return ""
+    if run.kind != RunKind.IMPROVE or not run.progress_total:
+        return "" if run.progress_total else run.progress_message
     return f"{run.progress_message} {run.progress_done}/{run.progress_total}"
 
 

@@ -47,6 +47,11 @@ class Cluster:
     nodes: tuple[Mapping[str, float], ...]
     """Total resources of each node that is alive: ``CPU``, ``GPU``, ``memory`` in bytes, custom ones."""
 
+    @property
+    def has_gpus(self) -> bool:
+        """Return whether any node has GPUs."""
+        return any(node.get("GPU") for node in self.nodes)
+
 
 class RayJobs:
     """Client of one cluster. Every method raises ClusterUnreachableError and ClusterRefusedError.

@@ -19,12 +19,15 @@ from typing import Any
 
 from django.conf import settings as site
 
-from engine.config.launcher import LauncherConfig, RayConfig
+from engine.config.launcher import RayConfig
+from engine.config.placement import run_bundles
+from engine.config.run import AnyRun
 from engine.errors import ConfigError, Problem
 from workers.launchers.base import PROJECT, SECRETS, LaunchOrder, ProcessReport, ProcessState, Recorder
 from workers.launchers.ray.jobs import (
     ADDRESS_VARIABLE,
     ENTRYPOINT_FAILED,
+    TOKEN_VARIABLE,
     ClusterRefusedError,
     ClusterUnreachableError,
     Job,
@@ -64,16 +67,17 @@ class RayLauncher:
         self._retry_at: dict[str, tuple[float, str]] = {}
         """Cluster that did not answer → when it is asked again (monotonic clock), and its error."""
 
-    def check(self, settings: LauncherConfig) -> None:
+    def check(self, run: AnyRun) -> None:
         """Compare what the run asks with what the cluster has."""
-        address = _address(settings.ray)
+        settings = run.launcher.ray
+        address = _address(settings)
         if problem := unreachable_web(site.TRAINYARD_WEB_URL, address):
             raise ConfigError(problem)
         try:
-            problems = missing(settings.ray, RayJobs(address).cluster())
+            cluster = RayJobs(address).cluster()
         except (ClusterUnreachableError, ClusterRefusedError) as error:
             raise ConfigError(Problem(str(error), "launcher.ray.address")) from error
-        if problems:
+        if problems := missing(settings, cluster, run_bundles(run, cluster_has_gpus=cluster.has_gpus)):
             raise ConfigError(*problems)
 
     def launch(self, order: LaunchOrder, record: Recorder) -> None:
@@ -160,6 +164,7 @@ def _job(order: LaunchOrder) -> dict[str, Any]:
 def start_script(order: LaunchOrder) -> str:
     """Return the shell command of an attempt's job."""
     settings = order.settings.ray
+    withheld = SECRETS - {TOKEN_VARIABLE} if order.uses_cluster else SECRETS
     return SCRIPT.format(
         unfit=NODE_UNFIT,
         marker=UNFIT,
@@ -168,5 +173,5 @@ def start_script(order: LaunchOrder) -> str:
         python=shlex.quote(settings.python or sys.executable),
         major=sys.version_info.major,
         minor=sys.version_info.minor,
-        unset=" ".join(f"-u {name}" for name in sorted(SECRETS)),
+        unset=" ".join(f"-u {name}" for name in sorted(withheld)),
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from engine.config.launcher import RayConfig
+from engine.config.placement import Bundles
 from engine.errors import Problem
 from workers.launchers.ray.jobs import Cluster
 
@@ -15,8 +16,14 @@ OLDEST = (2, 50)
 GB = 1e9
 
 
-def missing(settings: RayConfig, cluster: Cluster) -> list[Problem]:
-    """Return what a cluster lacks for a run, each problem with the setting that asks for it."""
+def missing(settings: RayConfig, cluster: Cluster, bundles: Sequence[Bundles] = ()) -> list[Problem]:
+    """Return what a cluster lacks for a run, each problem with the setting that asks for it.
+
+    Args:
+        settings: what the run's own process asks of one node.
+        cluster: what there is.
+        bundles: what its other processes ask, each kind of them compared by itself.
+    """
     if _version(cluster.ray_version) < OLDEST:
         known, found = ".".join(map(str, OLDEST)), cluster.ray_version or "of an unknown version"
         return [Problem(f"the cluster runs Ray {found}; {known} or newer is needed", "launcher.ray.address")]
@@ -32,6 +39,9 @@ def missing(settings: RayConfig, cluster: Cluster) -> list[Problem]:
     if not problems and not fits:
         sum_asked = ", ".join(_amount(name, wanted) for _, name, wanted in asked)
         problems = [Problem(f"asks {sum_asked}, but no single node has all of it", "launcher.ray")]
+    if not problems:
+        own = {name: wanted for _, name, wanted in asked}
+        problems = [problem for one in bundles if (problem := _unplaceable(one, own, cluster))]
     return problems
 
 
@@ -62,6 +72,34 @@ def _asked(settings: RayConfig) -> Iterator[tuple[str, str, float]]:
     for setting, name, wanted in asked:
         if wanted:
             yield f"launcher.ray.{setting}", name, wanted
+
+
+def _unplaceable(bundles: Bundles, own: Mapping[str, float], cluster: Cluster) -> Problem | None:
+    """Return the problem of bundles that do not fit beside the run's own process, wherever that runs."""
+    wanted = bundles.resources
+    for name, amount in wanted.items():
+        largest = max(node.get(name, 0.0) for node in cluster.nodes)
+        if largest < amount:
+            found = _amount(name, largest, unit=False)
+            return Problem(f"asks {bundles.describe(name)}, the largest node has {found}", bundles.setting)
+    most = max(
+        sum(_num_fitting(wanted, _rest(node, own) if node is home else node) for node in cluster.nodes)
+        for home in cluster.nodes
+        if all(home.get(name, 0.0) >= amount for name, amount in own.items())
+    )
+    if most >= bundles.count:
+        return None
+    beside = f" beside the run's own {', '.join(_amount(*one) for one in own.items())}" if own else ""
+    return Problem(f"asks {bundles}, the cluster has room for {most}{beside}", bundles.setting)
+
+
+def _num_fitting(wanted: Mapping[str, float], node: Mapping[str, float]) -> int:
+    """Return how many times a node has a set of resources."""
+    return min(int(node.get(name, 0.0) // amount) for name, amount in wanted.items())
+
+
+def _rest(node: Mapping[str, float], taken: Mapping[str, float]) -> dict[str, float]:
+    return {name: amount - taken.get(name, 0.0) for name, amount in node.items()}
 
 
 def _lack(name: str, wanted: float, cluster: Cluster) -> str:

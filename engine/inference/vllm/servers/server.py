@@ -17,8 +17,8 @@ from pathlib import Path
 from engine.errors import EngineError
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.clients.facts import ServerFacts
-from engine.inference.vllm.servers import guard
 from engine.inference.vllm.servers.environment import inherited_environment
+from engine.processes import guard
 
 _LOOPBACK = "127.0.0.1"
 _WORKER = Path(__file__).parent / "worker"

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from engine.errors import EngineError, PreflightError
-from engine.inference.vllm.servers import guard
 from engine.inference.vllm.servers.environment import find_interpreter, inherited_environment
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
+from engine.processes import guard
 
 
 def make_command(**changes: object) -> ServerCommand:

@@ -1,4 +1,4 @@
-"""Identity of operating-system processes."""
+"""Operating-system processes: their identity, their secrets (``environment``) and their end (``guard``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Guard of a server's processes: runs a command and ends everything it started when the run has ended.
+"""Guard of processes: runs a command and ends everything it started when the owner has ended.
 
-Run as a script in a session of its own, with a pipe as standard input whose other end only the run holds.
-End of file there means that the run is gone, even by SIGKILL: all descendants are killed at once. SIGTERM
+Run as a script in a session of its own, with a pipe as standard input whose other end only the owner holds.
+End of file there means that the owner is gone, even by SIGKILL: all descendants are killed at once. SIGTERM
 ends the command first, and what remains after ``GRACE_S``. Descendants that left the session are found too:
 orphans become children of the guard. Only the standard library is imported.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 GRACE_S = 10.0
-"""Time for a server to end by itself after SIGTERM, seconds."""
+"""Time for the command to end by itself after SIGTERM, seconds."""
 _POLL_S = 0.2
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -55,6 +55,11 @@ def main(command: list[str]) -> int:
         status = _reap().get(process.pid)
     _kill_descendants()
     return 1 if status is None else os.waitstatus_to_exitcode(status)
+
+
+def returned_status(code: int) -> int:
+    """Return the status of a command by the exit code of its guard; negative: the signal that ended it."""
+    return code - 256 if code >= 256 - signal.NSIG else code
 
 
 def _reap() -> dict[int, int]:

@@ -1,0 +1,67 @@
+"""Resources that a run reserves on the nodes of a Ray cluster, beside those of its own process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.config.run import AnyRun, FineTuneRun, JudgeTrainingRun, TrainRun
+from engine.config.trainer import OptimizationConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundles:
+    """Equal sets of resources; each is reserved on one node."""
+
+    count: int
+    resources: Mapping[str, float]
+    """Resources of one bundle by Ray's names."""
+    strategy: Literal["PACK", "SPREAD"]
+    """Whether bundles prefer few nodes or many."""
+    setting: str
+    """Dotted name of the setting to lower where they do not fit."""
+
+    def __str__(self) -> str:
+        return self.describe("GPU" if "GPU" in self.resources else "CPU")
+
+    def describe(self, name: str) -> str:
+        """Return what they ask of one resource, e.g. ``2 × 4 GPUs packed``."""
+        amount = self.resources[name]
+        how = "packed" if self.strategy == "PACK" else "spread"
+        return f"{self.count} × {amount:g} {name}{'s' * (amount != 1)} {how}"
+
+
+def run_bundles(run: AnyRun, *, cluster_has_gpus: bool) -> list[Bundles]:
+    """Return what a run reserves on a cluster; empty where it runs on one node.
+
+    Args:
+        run: the run's configuration.
+        cluster_has_gpus: whether any node has GPUs.
+    """
+    if not isinstance(run, TrainRun | FineTuneRun | JudgeTrainingRun) or run.trainer.launcher != "ray":
+        return []
+    return [rank_bundles(run.trainer, gpus=ranks_use_gpus(run.trainer, cluster_has=cluster_has_gpus))]
+
+
+def rank_bundles(trainer: OptimizationConfig, *, gpus: bool) -> Bundles:
+    """Return what the ranks of a trainer reserve: a bundle for each data rank.
+
+    The ranks along a context exchange the tokens of every layer, so they share a node.
+
+    Args:
+        trainer: number and threads of the ranks.
+        gpus: whether each rank has a GPU.
+    """
+    size = trainer.context_parallel
+    return Bundles(
+        count=trainer.data_parallel,
+        resources={"CPU": float(size * trainer.threads), **({"GPU": float(size)} if gpus else {})},
+        strategy="PACK",
+        setting="trainer.data_parallel" if size == 1 else "trainer.context_parallel",
+    )
+
+
+def ranks_use_gpus(trainer: OptimizationConfig, *, cluster_has: bool) -> bool:
+    """Return whether the ranks of a trainer on a cluster use GPUs."""
+    return trainer.device == "cuda" or (trainer.device == "auto" and cluster_has)

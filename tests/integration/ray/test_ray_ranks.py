@@ -1,0 +1,95 @@
+"""Trainer ranks on two nodes of a real Ray cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from engine.models.opening import open_model
+from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest
+from tests.builders.ray_clusters import RayCluster
+from workers.launchers.base import PROJECT
+
+pytestmark = pytest.mark.timeout(600)
+ITERATIONS = 8
+SCRIPT = "tests.unit.trainer.rl_training_script"
+THREADS = 2
+"""As many as a node has CPUs: each rank takes a node."""
+
+
+def training(cluster: RayCluster, run_dir: Path, launcher: str) -> subprocess.Popen[str]:
+    run_dir.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", SCRIPT, str(run_dir), str(ITERATIONS), "2", str(THREADS), launcher],
+        cwd=PROJECT,
+        env=os.environ | cluster.environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def until(condition: Callable[[], Any], what: str, within_s: float = 240.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.05)
+
+
+def latest(run_dir: Path) -> Checkpoint:
+    checkpoint = load_latest(run_dir)
+    assert checkpoint is not None
+    return checkpoint
+
+
+def iterations(run_dir: Path) -> int:
+    checkpoint = load_latest(run_dir) if run_dir.exists() else None
+    return checkpoint.iteration if checkpoint else 0
+
+
+def weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    return dict(open_model(str(checkpoint.path), home=checkpoint.path).model.state_dict())
+
+
+def test_ranks_on_two_nodes_learn_what_local_ones_do_whatever_is_killed(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    if cluster.num_started == 1:
+        cluster.start_node({"other": 1})
+    local, spread = tmp_path / "local", tmp_path / "spread"
+    reference = training(cluster, local, "local")
+
+    def attempt(kill: Callable[[subprocess.Popen[str]], None]) -> str:
+        """Start, let one more iteration finish, kill; return what the attempt printed in the end."""
+        done = iterations(spread)
+        process = training(cluster, spread, "ray")
+        until(lambda: iterations(spread) > done or process.poll() is not None, "an iteration")
+        ranks = [cluster.ranks(node) for node in range(2)]
+        assert [len(found) for found in ranks] == [1, 1], "one rank on each node"
+        kill(process)
+        printed = process.communicate(timeout=120)[1]
+        assert process.returncode != 0
+        _, left = psutil.wait_procs([rank for found in ranks for rank in found], timeout=30)
+        assert not left
+        return printed
+
+    printed = attempt(lambda _process: cluster.kill_raylet())
+    assert "RankLostError: rank" in printed, printed
+    cluster.start_node({"other": 1})
+    attempt(lambda process: process.kill())
+    last = training(cluster, spread, "ray")
+    assert last.wait(timeout=240) == 0, last.communicate()
+    assert reference.wait(timeout=240) == 0
+    ours, theirs = latest(spread), latest(local)
+    assert ours.iteration == theirs.iteration == ITERATIONS
+    assert ours.cursor == theirs.cursor, "the metrics of all iterations"
+    expected = weights(theirs)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(ours).items())

@@ -1,0 +1,50 @@
+"""Attempts that lose a rank of their trainer, and waits that people can see and end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import orchestrator
+from engine.config.recipes import resolve
+from engine.errors import RankLostError
+from engine.events.control import Control
+from engine.events.spool import SpoolSink
+from engine.orchestrator.context import RunContext, RunStopped
+from tests.integration.toy_yard import events
+
+
+@pytest.mark.parametrize(
+    ("is_relaunched", "code", "recorded"),
+    [(True, orchestrator.EXIT_LOST, []), (False, orchestrator.EXIT_FAILED, ["run_finished"])],
+)
+def test_a_lost_rank_ends_the_attempt_and_without_another_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_relaunched: bool, code: int, recorded: list[str]
+) -> None:
+    async def lose(_config: Any, _run: RunContext) -> None:
+        raise RankLostError("rank 1 of the trainer ended unexpectedly")
+
+    monkeypatch.setattr(orchestrator, "_function", lambda _config: lose)
+    sink = SpoolSink(tmp_path, epoch=1)
+    run = RunContext(
+        run_id="1", epoch=1, run_dir=tmp_path, home=tmp_path, sink=sink, control=Control(),
+        is_relaunched=is_relaunched,
+    )  # fmt: skip
+    assert orchestrator.execute(resolve("quickstart"), run) == code
+    sink.close()
+    assert [event["type"] for event in events(tmp_path)] == recorded
+
+
+def test_a_wait_is_reported_when_it_changes_and_ends_when_the_run_must(tmp_path: Path) -> None:
+    sink, control = SpoolSink(tmp_path, epoch=1), Control()
+    run = RunContext(run_id="1", epoch=1, run_dir=tmp_path, home=tmp_path, sink=sink, control=control)
+    notice = run.notice()
+    for text in ("waiting for 2 × 4 GPUs", "waiting for 2 × 4 GPUs", ""):
+        notice(text)
+    control.stop("a person stopped it")
+    with pytest.raises(RunStopped, match="a person stopped it"):
+        notice("")
+    sink.close()
+    assert [event["message"] for event in events(tmp_path)] == ["waiting for 2 × 4 GPUs", ""]
