@@ -4,7 +4,7 @@ Patches: the gold patch, half of it, an unrelated edit, and the gold patch with 
 elsewhere in its file. Tasks: the quickstart's; of three other packages, made by injecting faults; the example
 images where ``DOCKER_HOST`` names a daemon and ``make docker-examples`` built them. Tasks of our own
 datasets are graded by the driver's report, every fourth also by a script, as rows of SWE-bench are; what
-passes is graded with all false variants of its tests, and twice with a decoy.
+passes is graded with all false variants of its tests and all decoys, and twice with the true tests.
 
 Every grading is a line of ``HOME/false_alarms.jsonl``: a bench that was stopped goes on from there, with the
 datasets that it has made, and repeats what ended wrongly or was graded by other code. Run:
@@ -19,7 +19,7 @@ import asyncio
 import hashlib
 import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -238,6 +238,7 @@ async def _graded(subject: Subject, honest: HonestPatch) -> dict[str, Any]:
         "problem": problem,
         "verdict": grade.verdict,
         "counterfactual": grade.counterfactual,
+        "runs": grade.extra_runs + 1,
         "seconds": round(grade.seconds, 2),
         "detail": grade.detail[:2000],
         **({"patch_text": honest.patch, "findings": [str(one) for one in grade.findings]} if problem else {}),
@@ -257,9 +258,18 @@ def summary(found: Iterable[dict[str, Any]]) -> dict[str, Any]:
             "gradings": len(of_group),
             "verdicts": dict(sorted(Counter(one["verdict"] for one in of_group).items())),
             "counterfactual_of_passed": dict(sorted(checked.items())),
+            "runs": {name: dict(sorted(counts.items())) for name, counts in sorted(_runs(of_group).items())},
             "problems": dict(sorted(Counter(one["problem"] for one in of_group if one["problem"]).items())),
         }
     return {"groups": groups, "problems": [one for one in found if one["problem"]]}
+
+
+def _runs(found: Iterable[dict[str, Any]]) -> dict[str, Counter[int]]:
+    """Return verdict → number of runs of the tests → number of gradings."""
+    counts: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for one in found:
+        counts[one["verdict"]][one["runs"]] += 1
+    return counts
 
 
 def show(result: dict[str, Any]) -> None:
@@ -269,6 +279,7 @@ def show(result: dict[str, Any]) -> None:
     for name, group in result["groups"].items():
         print(f"{name:<24}{group['tasks']:>5} tasks {group['gradings']:>6} gradings  {group['verdicts']}")
         print(f"{'':<24}passed: {group['counterfactual_of_passed']}; problems: {group['problems'] or 'none'}")
+        print(f"{'':<24}runs of the tests: {group['runs']}")
     for one in result["problems"]:
         print(f"{one['problem']}: {one['group']} {one['task']} {one['patch']}: {one['detail'][:300]}")
 

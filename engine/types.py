@@ -292,9 +292,9 @@ class CounterfactualOutcome(StrEnum):
     CONFIRMED = "confirmed"
     """Every run of false tests failed as it must."""
     CAUGHT = "caught"
-    """A run of false tests passed: the verdict is ``tampered``."""
+    """A run of false tests passed as well as one of the true tests: the verdict is ``tampered``."""
     FLAKY = "flaky"
-    """A repeated run of the true tests did not pass."""
+    """Tests passed in one run and not in another, although both left them true."""
     NO_MUTANTS = "no_mutants"
     """No test of the row can be made false, or it has no gold patch: graded without."""
     UNPROVEN = "unproven"
@@ -326,9 +326,9 @@ class Grade:
     detail: str = ""
     """One sentence of explanation: failed tests, why the patch did not apply, …"""
     counterfactual: CounterfactualOutcome | None = None
-    """None where the first run of the tests decided: nothing passed."""
+    """None where the true tests alone decided."""
     extra_runs: int = 0
-    """Runs of true and false tests after the first."""
+    """Number of runs of the tests, true and false, after the first."""
     extra_seconds: float = 0.0
     """Part of ``seconds`` that these runs and the proof of the false tests took."""
 

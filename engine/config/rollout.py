@@ -94,29 +94,33 @@ class AgentConfig(Section):
 
 
 class ExtraRuns(Section):
-    """Number of runs of the tests after a first one that a submission passed."""
+    """Number of runs of the tests of a submission that passes, beside one in which what it solves is true."""
 
-    true_runs: int = Field(default=1, ge=0, le=16)
-    """Repeated runs of the true tests, beside some others that are false where the task has such. A
-    submission whose true tests do not all pass again is flaky and fails."""
+    true_runs: int = Field(default=1, ge=1, le=16)
+    """Runs of the true tests as their author wrote them, after all others. A submission that fails one after
+    it passed the same tests in another run is flaky and fails."""
     false_runs: int = Field(default=1, ge=1, le=16)
-    """Runs of tests with false assertions; a submission that passes one is tampered."""
+    """Runs in which each function that a solution fixes has false assertions, in random order with one in
+    which it is true; at most as many as the task has different ones. A submission that passes false and true
+    assertions is tampered."""
 
 
 class EvaluationExtraRuns(ExtraRuns):
     """Extra runs in evaluations."""
 
     false_runs: int = Field(default=2, ge=1, le=16)
-    """Runs of tests with false assertions; a submission that passes one is tampered."""
+    """Runs in which each function that a solution fixes has false assertions, in random order with one in
+    which it is true; at most as many as the task has different ones. A submission that passes false and true
+    assertions is tampered."""
 
 
 class CounterfactualConfig(Section):
     """Settings of counterfactual grading: tests made false, which only a forgery passes."""
 
     mode: Literal["always", "sample", "off"] = "always"
-    """Submissions to check of those that pass: all, a random sample, or none."""
+    """Submissions to check: all, a random sample, or none."""
     sample_rate: float | None = Field(default=None, gt=0, lt=1)
-    """Share of passing submissions to check, with mode ``sample`` only."""
+    """Share of submissions to check, with mode ``sample`` only."""
     training: ExtraRuns = ExtraRuns()
     """Extra runs in training and in collected rollouts."""
     evaluation: EvaluationExtraRuns = EvaluationExtraRuns()

@@ -213,7 +213,7 @@ class TrajectoryFinished(RunEvent):
     """Kind of the underlying sandbox failure, e.g. ``memory``; empty when there was none."""
     reused_verdict: bool = False
     counterfactual: CounterfactualOutcome | None = None
-    """Result of grading with false tests; None where the first run of the tests decided."""
+    """Result of grading with false tests; None where the true tests alone decided."""
     extra_runs: int = 0
     """Runs of true and false tests after the first."""
     attempts: int = 1

@@ -1,9 +1,9 @@
 """Grader of patches: only hidden tests in a fresh sandbox decide, never anything the agent left behind.
 
-    first run ── fails ─────────────────────────────────────────────────────────▶ verdict
-        └────── passes ── reference of the row, proven now where there is none
-                              ├── skips and expected failures as under the gold patch
-                              └── extra runs, true and false, in random order ──▶ verdict
+    reference of the row ── true and false runs in random order ── run of the true tests ──▶ verdict
+                                 └── fails for certain ────────────────────────────────────▶ verdict
+    no reference yet ── run of the true tests ── reference, proven now ── the other runs ──▶ verdict
+                             └── fails ────────────────────────────────────────────────────▶ verdict
 
 An infrastructure failure is never a reward of 0: it is tried again in a fresh sandbox, then the
 verdict is ``infra_error`` and the reward None. To add a grade rule: see ``engine.grading.rules``.
@@ -15,12 +15,11 @@ import asyncio
 import secrets
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from engine.config.rollout import ExtraRuns, GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.testing.toolchain import DRIVER
-from engine.errors import DatasetError, SandboxError
+from engine.errors import SandboxError
 from engine.grading.counterfactual.base import (
     Reference,
     ReferenceStore,
@@ -28,23 +27,21 @@ from engine.grading.counterfactual.base import (
     variant_files,
     variant_row,
 )
+from engine.grading.counterfactual.conclusions import decides
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.references import References
-from engine.grading.counterfactual.runs import Confirmation, confirm, draw_runs
+from engine.grading.counterfactual.runs import Execute, Screening, confirm, draw_runs, screen
 from engine.grading.excuses import excused, without_excuses
 from engine.grading.execution import NO_OVERLAY, RunExecutor, RunResult
-from engine.grading.grades import grade_of, noted
-from engine.grading.logs.parsers import find_parser
+from engine.grading.gradable import check_gradable
+from engine.grading.grades import confirmed_grade, grade_of, noted, screened_grade
 from engine.grading.own_box import OwnBoxGrading
-from engine.grading.rules import RULES
 from engine.grading.rules.reward_file import VERIFIER_FAILED
-from engine.grading.running.log_parser import LogParser
 from engine.patches.sections import patch_hash
 from engine.sandbox.base import SandboxBackend
-from engine.types import CounterfactualOutcome, Grade, GradeRule, TaskRow, TestOutcome, Verdict
+from engine.types import CounterfactualOutcome, Grade, TaskRow, Verdict
 
 _FROM_PATCH = "graded from the patch in a fresh sandbox, without what else the agent left in its own"
-_NEEDS_PARSER = frozenset({GradeRule.F2P_P2P, GradeRule.MULTI_SWE})
 _OF_THE_MACHINE = frozenset({Verdict.INFRA_ERROR, Verdict.TEST_TIMEOUT})
 """Verdicts that say as much about the machine as about the patch: not kept for identical patches."""
 
@@ -57,32 +54,36 @@ class _Job:
     patch: str
     timeout_s: float
     extra: ExtraRuns | None
-    """Extra runs of a patch that passed; None for a trusted patch."""
+    """Runs beside the true one; None for a trusted patch."""
+    checked: bool
+    """Whether it has such runs, as far as the row has a reference."""
+    exact: bool
+    """Whether the outcome of every test is wanted of patches that fail, too."""
+    times: list[float] = field(default_factory=list)
+    """Times of the start and of each end of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """A patch whose first run passed, or would have without signs of tampering that gold patches may give."""
+    """A patch that passed the true tests, or would have without signs that gold patches may give."""
 
     job: _Job
-    extra: ExtraRuns
     first: RunResult
+    """The run of the true tests."""
     grade: Grade
-    """Grade of the first run."""
-    checked: bool
-    """Whether extra runs are wanted."""
-    overlaid: bool
-    """Whether the first run looked like the extra ones from inside."""
+    """Grade of that run."""
+    screening: Screening | None
+    """Runs that were made before it; None where the row had no reference yet."""
 
     @property
     def needs_reference(self) -> bool:
         """Return whether the reference of the row decides anything."""
-        return self.checked or bool(self.first.signs) or bool(excused(self.grade.tests))
+        return self.job.checked or bool(self.first.signs) or bool(excused(self.grade.tests))
 
     async def cleared(self, signs: Collection[str]) -> _Passed:
         """Return the submission judged without signs of tampering that the gold patch gives, too."""
         first = self.first.cleared(signs)
-        return replace(self, first=first, grade=replace(await grade_of(first), seconds=self.grade.seconds))
+        return replace(self, first=first, grade=await grade_of(first))
 
 
 class Grader:
@@ -131,7 +132,7 @@ class Grader:
             patch: git-format, relative to the tree that agents start with.
             evaluation: whether the time limit and the extra runs of evaluations apply.
             trusted: whether nobody had a reason to forge the patch (the row's own solution, no change at
-                all): its first run decides.
+                all): a run of the true tests decides.
 
         Raises:
             DatasetError: the task's answer cannot be graded (no tests, unknown rule or parser).
@@ -139,7 +140,8 @@ class Grader:
         await asyncio.to_thread(check_gradable, row)  # a parser's package may have thousands of modules
         settings = self._config.counterfactual
         extra = None if trusted else settings.evaluation if evaluation else settings.training
-        job = _Job(row, patch, self.timeout_s(row, evaluation=evaluation), extra)
+        timeout_s = self.timeout_s(row, evaluation=evaluation)
+        job = _Job(row, patch, timeout_s, extra, checked=self._is_checked(), exact=evaluation)
         if not (self._config.reuse_verdicts and row.answer.deterministic):
             return await self._grade(job)
         runs = None if extra is None else (extra.true_runs, extra.false_runs)
@@ -206,7 +208,7 @@ class Grader:
 
     async def _grade(self, job: _Job) -> Grade:
         try:
-            grade = await self._decide(job)
+            grade = _timed(await self._decide(job), job)
             return noted(grade, _FROM_PATCH) if job.row.answer.own_box else grade
         except SandboxError as error:
             return _lost(error)
@@ -214,20 +216,15 @@ class Grader:
     async def _decide(self, job: _Job) -> Grade:
         """Return the grade of a patch. Raises SandboxError where infrastructure failed in every attempt."""
         async with self._gradings:
-            started = time.monotonic()
+            job.times.append(time.monotonic())
             known = await self._references.known(job.row) if job.extra is not None else None
-            overlay = (
-                known.files if known is not None and self._config.counterfactual.mode != "off" else NO_OVERLAY
-            )
-            first = await self._run(job, overlay)
-            if job.extra is None:  # nobody tampered with it, whatever it looks like
-                first = first.cleared(first.signs)
-            elif known is not None:
-                first = first.cleared(known.signs)
-            grade = replace(await grade_of(first), seconds=time.monotonic() - started)
+            screening = await self._screened(job, known)
+            if known is not None and screening is not None and self._fails(job, known, screening):
+                return await screened_grade(screening.made)
+            first = await self._plain(job, known)
+            passed = _Passed(job, first, await grade_of(first), screening)
             if job.extra is None or (first.score <= 0 and not _is_doubtful(first, known)):
-                return grade
-            passed = _Passed(job, job.extra, first, grade, checked=self._is_checked(), overlaid=bool(overlay))
+                return _compared(passed)
             if known is not None or not passed.needs_reference:
                 return await self._concluded(passed, known)
         # A proof takes longer than a grading, and has a limit of its own.
@@ -236,42 +233,62 @@ class Grader:
             return await self._concluded(passed, reference)
 
     def _is_checked(self) -> bool:
-        """Draw whether a submission that passed gets extra runs."""
+        """Draw whether a submission is checked."""
         settings = self._config.counterfactual
         rate = 0.0 if settings.mode == "off" else settings.sample_rate
         return rate is None or secrets.SystemRandom().random() < rate
 
-    async def _concluded(self, passed: _Passed, reference: Reference | None) -> Grade:
-        """Return the grade of a patch whose first run passed, or may have."""
-        began = time.monotonic()
-        if passed.first.signs:
-            unknown = (VERIFIER_FAILED, *passed.first.evidence.data_signs)
-            passed = await passed.cleared(reference.signs if reference is not None else unknown)
-        if passed.first.score <= 0:
-            return passed.grade
-        grade = without_excuses(passed.grade, reference)
-        if grade.reward:
-            grade = await self._confirmed(passed, grade, reference)
-        extra_s = time.monotonic() - began
-        return replace(grade, seconds=grade.seconds + extra_s, extra_seconds=extra_s)
+    async def _screened(self, job: _Job, known: Reference | None) -> Screening | None:
+        """Make the runs before that of the true tests; None without a reference or a check."""
+        if job.extra is None or not job.checked or known is None or not known.variants:
+            return None
+        return await screen(known, draw_runs(job.extra, known), self._executing(job))
 
-    async def _confirmed(self, passed: _Passed, grade: Grade, reference: Reference | None) -> Grade:
-        """Return the grade after the extra runs."""
-        job, extra = passed.job, passed.extra
-        if not passed.checked:
-            return replace(grade, counterfactual=self._unchosen())
-        if reference is None or not reference.variants:
-            return self._unchecked(job.row, grade, reference)
-        if not passed.overlaid:  # from inside the first run looked otherwise than the extra ones
-            extra = extra.model_copy(update={"true_runs": max(1, extra.true_runs)})
-        runs = draw_runs(extra, reference)
+    def _fails(self, job: _Job, known: Reference, screening: Screening) -> bool:
+        """Return whether the run that ended a screening decides, whatever the true tests say."""
+        last, rule = screening.made[-1], job.row.answer.grade_rule
+        return not screening.solved and decides(known, last, rule, exact=job.exact)
 
+    async def _plain(self, job: _Job, known: Reference | None) -> RunResult:
+        """Run the true tests as their author wrote them."""
+        looked_at = known is not None and self._config.counterfactual.mode != "off"
+        first = await self._run(job, known.files if known is not None and looked_at else NO_OVERLAY)
+        if job.extra is None:  # nobody tampered with it, whatever it looks like
+            return first.cleared(first.signs)
+        return first.cleared(known.signs) if known is not None else first
+
+    def _executing(self, job: _Job) -> Execute:
         async def execute(reference: Reference, variant: Variant | None) -> RunResult:
             shown = replace(job, row=variant_row(job.row, variant))
             return (await self._run(shown, variant_files(reference, variant))).cleared(reference.signs)
 
-        found = await confirm(passed.first, reference, runs, execute)
-        return await _with_confirmation(grade, found)
+        return execute
+
+    async def _concluded(self, passed: _Passed, reference: Reference | None) -> Grade:
+        """Return the grade of a patch that passed the true tests, or may have."""
+        if passed.first.signs:
+            unknown = (VERIFIER_FAILED, *passed.first.evidence.data_signs)
+            passed = await passed.cleared(reference.signs if reference is not None else unknown)
+        if passed.first.score <= 0:
+            return _compared(passed)
+        grade = without_excuses(passed.grade, reference)
+        if grade.reward:
+            return await self._confirmed(passed, grade, reference)
+        return grade
+
+    async def _confirmed(self, passed: _Passed, grade: Grade, reference: Reference | None) -> Grade:
+        """Return the grade after all runs."""
+        job = passed.job
+        if job.extra is None or not job.checked:
+            return replace(grade, counterfactual=self._unchosen())
+        if reference is None or not reference.variants:
+            return self._unchecked(job.row, grade, reference)
+        screening = passed.screening
+        if screening is None:
+            screening = Screening(made=(), left=tuple(draw_runs(job.extra, reference)), solved=False)
+        left = (*screening.left, *[None] * (job.extra.true_runs - 1))
+        found = await confirm(passed.first, reference, screening.made, left, self._executing(job))
+        return await confirmed_grade(grade, found)
 
     def _unchosen(self) -> CounterfactualOutcome:
         off = self._config.counterfactual.mode == "off"
@@ -289,7 +306,9 @@ class Grader:
 
     async def _run(self, job: _Job, overlay: Mapping[str, bytes]) -> RunResult:
         async with self._permits:
-            return await self._runs.execute(job.row, job.patch, timeout_s=job.timeout_s, overlay=overlay)
+            run = await self._runs.execute(job.row, job.patch, timeout_s=job.timeout_s, overlay=overlay)
+        job.times.append(time.monotonic())
+        return run
 
 
 def _is_doubtful(first: RunResult, known: Reference | None) -> bool:
@@ -302,45 +321,18 @@ def _lost(error: SandboxError) -> Grade:
     return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=detail)
 
 
-async def _with_confirmation(grade: Grade, found: Confirmation) -> Grade:
-    """Return the grade of a first run with the result of the extra runs, and the log of one that decided."""
-    grade = replace(grade, counterfactual=found.outcome, extra_runs=found.runs)
-    if found.deciding is None:
+def _compared(passed: _Passed) -> Grade:
+    """Return the grade of a patch that failed the true tests: flaky if it solved them in other runs."""
+    grade, screening = passed.grade, passed.screening
+    if screening is None or not screening.solved or grade.verdict is not Verdict.FAILED:
         return grade
-    decided = await grade_of(found.deciding)
-    grade = replace(grade, log=decided.log, whole_log=decided.whole_log)
-    if found.outcome is CounterfactualOutcome.FLAKY:
-        tests, reward = decided.tests, decided.reward
-        if found.variant:  # what it made false says nothing of the submission
-            lost = {
-                test: replace(test, outcome=TestOutcome.FAILED)
-                for test in grade.tests
-                if test.test_id in found.lost
-            }
-            tests, reward = tuple(lost.get(test, test) for test in grade.tests), 0.0
-        return noted(replace(grade, verdict=Verdict.FAILED, reward=reward, tests=tests), found.detail)
-    findings = tuple(dict.fromkeys([*grade.findings, *decided.findings, *found.findings]))
-    grade = replace(grade, verdict=Verdict.TAMPERED, reward=0.0, findings=findings)
-    return noted(grade, found.detail)
+    grade = replace(grade, counterfactual=CounterfactualOutcome.FLAKY)
+    return noted(grade, "flaky: the same tests passed in other runs")
 
 
-def check_gradable(row: TaskRow) -> None:
-    """Check that patches for the task can be graded. Raises DatasetError with the reason."""
-    task, answer = row.task.instance_id, row.answer
-    if answer.grade_rule not in RULES:
-        raise DatasetError(f"task {task}: unknown grade rule '{answer.grade_rule}'")
-    if not answer.test_command:
-        raise DatasetError(f"task {task} has no required tests or no test command")
-    signed = DRIVER in answer.test_command
-    if signed and answer.grade_rule is not GradeRule.F2P_P2P:
-        raise DatasetError(f"task {task}: the driver's report is judged by {GradeRule.F2P_P2P} only")
-    if answer.grade_rule is GradeRule.F2P_P2P and not answer.fail_to_pass:
-        raise DatasetError(f"task {task} has no required tests or no test command")
-    if answer.grade_rule is GradeRule.MAP_EQUAL and not answer.expected:
-        raise DatasetError(f"task {task} has no map of expected outcomes")
-    if answer.grade_rule in _NEEDS_PARSER and not (signed or answer.log_parser):
-        raise DatasetError(f"task {task} names no parser for its test log")
-    if answer.log_parser:
-        find_parser(answer.log_parser)
-    if LogParser.of(answer) is not None and answer.own_box:
-        raise DatasetError(f"task {task}: a parser in a fresh sandbox and 'own_box' exclude each other")
+def _timed(grade: Grade, job: _Job) -> Grade:
+    """Return a grade with its number of runs, and the time that all but the first took."""
+    now, (start, first) = time.monotonic(), job.times[:2]
+    runs = len(job.times) - 2
+    extra_s = now - first if runs or grade.counterfactual else 0.0
+    return replace(grade, seconds=now - start, extra_runs=runs, extra_seconds=extra_s)

@@ -23,7 +23,7 @@ from engine.config.run import ImportRun, with_overrides
 from engine.datasets.importers.rejects import describe_rejects
 from engine.datasets.importers.run import ImportStopped, import_dataset
 from engine.errors import TrainyardError
-from engine.grading.grader import check_gradable
+from engine.grading.gradable import check_gradable
 from engine.orchestrator.context import RunContext, RunResult
 from engine.orchestrator.setup import announce
 from engine.types import TaskRow

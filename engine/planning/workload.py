@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from engine.config.rollout import AgentConfig, ExtraRuns, GradingConfig
+from engine.config.rollout import AgentConfig, GradingConfig
 from engine.errors import ConfigError
 from engine.planning.assumptions import Assumptions
 
@@ -73,14 +73,18 @@ def sample_rollouts(
 
 
 def _gradings(size: int, grading: GradingConfig, assume: Assumptions, *, evaluation: bool) -> Sequence[float]:
-    """Return the times of gradings; those that pass run again, all repetitions at once."""
+    """Return the times of gradings.
+
+    Checked submissions that pass have three runs or more, as good as three after each other. Of those that
+    fail the first run decides in training, and in evaluations a second one.
+    """
     timeout = (evaluation and grading.evaluation_timeout_s) or grading.timeout_s
     check = grading.counterfactual
-    runs: ExtraRuns = check.evaluation if evaluation else check.training
-    checked = {"always": 1.0, "sample": check.sample_rate or 0.0, "off": 0.0}[check.mode]
-    again = checked * assume.solve_rate * size if runs.true_runs + runs.false_runs else 0
+    checked = size * {"always": 1.0, "sample": check.sample_rate or 0.0, "off": 0.0}[check.mode]
+    thrice = checked * assume.solve_rate
+    twice = checked if evaluation else thrice
     times = [min(time, timeout) for time in _quantiles(size, assume.grading_s, assume.grading_spread, seed=3)]
-    return [time * (2 if i < again else 1) for i, time in enumerate(times)]
+    return [time * (3 if i < thrice else 2 if i < twice else 1) for i, time in enumerate(times)]
 
 
 def _quantiles(size: int, mean: float, spread: float, *, seed: int) -> list[float]:

@@ -115,7 +115,7 @@ class Trajectory(models.Model):
     counterfactual = models.CharField(
         max_length=16, choices=choices(CounterfactualOutcome), blank=True, default=""
     )
-    """Result of grading with false tests; empty where the first run of the tests decided."""
+    """Result of grading with false tests; empty where the true tests alone decided."""
     extra_runs = models.IntegerField(default=0)
     """Runs of true and false tests after the first."""
     attempts = models.IntegerField(default=1)

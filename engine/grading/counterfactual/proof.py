@@ -58,7 +58,10 @@ class _Subject:
     """Kind and choice of mutants of each variant."""
     otherwise: Sequence[tuple[MutantKind, Choice]]
     """Those that are tried where none of the variants can be proven."""
-    decoys: Sequence[Choice]
+    halves: Sequence[Choice]
+    """Functions that only a solution passes and that are false in each decoy."""
+    others: Choice
+    """Functions that pass without a solution and are false in every quiet variant and decoy."""
     true: Choice
     """Functions that only a solution passes, with all of their true mutants; all functions where the rule
     knows no tests by name."""
@@ -111,12 +114,17 @@ async def prove(
         variant = await _proven(subject, [*chosen, *true_beside(chosen, true)], noted)
         return [variant] if variant is not None else []
 
-    decoys = [
-        one
-        for choice in subject.decoys
-        for one in await proven(MutantKind.NEAR, choice, subject.true)
-        if one.true or not {*one.must_fail, *one.doubtful}.issuperset(subject.fixed)
-    ]
+    async def proven_decoys(halves: Sequence[Choice]) -> list[Variant]:
+        return [
+            one
+            for half in halves
+            for one in await proven(MutantKind.NEAR, {**subject.others, **half}, subject.true)
+            if one.true or not {*one.must_fail, *one.doubtful}.issuperset(subject.fixed)
+        ]
+
+    decoys = await proven_decoys(subject.halves)
+    if len(decoys) < len(subject.halves):  # then some functions would be true in no run
+        decoys = await proven_decoys([{}])
     shown = {mutant for decoy in decoys for mutant in decoy.mutants}
     true = {function: [one for one in found if one in shown] for function, found in subject.true.items()}
     refused = [one for found in subject.true.values() for one in found if one not in shown]
@@ -181,18 +189,17 @@ def _subject(
     quiet = quiet_choice(mutants, named, is_visible)
     own = quiet or {function: mutants[function] for function in mutants if function in named}
 
-    def with_others(choice: Choice) -> Choice:
-        return {**other_choice(mutants, named, is_visible, draw), **choice} if named else choice
-
+    others = other_choice(mutants, named, is_visible, draw) if named else {}
     strict = named if results else {*true}
-    choices = _by_kind(with_others(quiet) if quiet else {}, mutants)
+    choices = _by_kind({**others, **quiet} if quiet else {}, mutants)
     alone = one_function_each(_by_kind(only_quiet(mutants, deciding), mutants), deciding, draw)
     return _Subject(
         row=row,
         files={path: files[path] for path in dict.fromkeys(_changed_files(mutants))},
         choices=alone or choices,
         otherwise=choices if alone else (),
-        decoys=[with_others(half) for half in decoy_choices(own if named else {}, draw)] if strict else (),
+        halves=decoy_choices(own if named else {}, draw) if strict else (),
+        others=others,
         true={function: true[function] for function in strict if function in true},
         tests=tests if results else {},
         outcomes={test.test_id: test.outcome for test in results},

@@ -131,16 +131,17 @@ def other_choice(
 def decoy_choices(own: Choice, draw: random.Random) -> list[Choice]:
     """Return the functions that are false in each decoy, of those that a solution fixes.
 
-    Where there are several, random halves of them, in two decoys: who forges all of them in a run, or none,
-    fails in both.
+    Where there are several, each is false in one of two decoys, as a coin says for it alone: who solves some
+    of them and sees which are false learns nothing of the others.
 
     Args:
         own: functions that variants make false.
     """
     if len(own) < 2:
         return [{}]
-    mixed = draw.sample([*own], len(own))
-    return [{function: own[function] for function in mixed[side::2]} for side in (0, 1)]
+    coins = {function: draw.randrange(2) for function in own}
+    sides: list[Choice] = [{one: own[one] for one in own if coins[one] == side} for side in (0, 1)]
+    return sides if all(sides) else [{}]
 
 
 def true_beside(chosen: Sequence[Mutant], true: Choice) -> list[Mutant]:
@@ -182,19 +183,23 @@ def choose(
     Args:
         kind: which kind is taken where the function has it; a loud one gives way to other loud ones first,
             one in the words of true ones to other quiet ones.
-        used: mutants of earlier variants, taken again only where there is no other.
+        used: mutants of earlier variants, taken again only where there is no other. Those of other lines
+            come first: who solves one assertion and looks up the others is found where another is false.
     """
-    return [_one(candidates, kind, used, draw) for candidates in mutants.values()]
+    lines = {(mutant.path, mutant.line) for mutant in used}
+
+    def one_of(candidates: Sequence[Mutant]) -> Mutant:
+        unused = [mutant for mutant in _wanted(candidates, kind) if mutant not in used]
+        elsewhere = [mutant for mutant in unused if (mutant.path, mutant.line) not in lines]
+        return draw.choice((elsewhere or unused or _wanted(candidates, kind))[:_FIRST_CHOICES])
+
+    return [one_of(candidates) for candidates in mutants.values()]
 
 
-def _one(
-    candidates: Sequence[Mutant], kind: MutantKind, used: Collection[Mutant], draw: random.Random
-) -> Mutant:
+def _wanted(candidates: Sequence[Mutant], kind: MutantKind) -> list[Mutant]:
     instead = [MutantKind.VALUE] if kind is MutantKind.NEAR else [MutantKind.CHANGED, MutantKind.ADDED]
     others = [mutant for mutant in candidates if mutant.kind in instead]
-    wanted = [mutant for mutant in candidates if mutant.kind is kind] or others or list(candidates)
-    unused = [mutant for mutant in wanted if mutant not in used] or wanted
-    return draw.choice(unused[:_FIRST_CHOICES])
+    return [mutant for mutant in candidates if mutant.kind is kind] or others or list(candidates)
 
 
 def kinds_by_test(variants: Sequence[Variant]) -> dict[str, MutantKind]:
@@ -213,16 +218,23 @@ def kinds_by_test(variants: Sequence[Variant]) -> dict[str, MutantKind]:
     return {test: min(kinds, key=list(MutantKind).index) for test, kinds in found.items()}
 
 
-def part_of(variant: Variant, tests: Collection[str], fixed: Collection[str]) -> Variant:
+def part_of(
+    variant: Variant,
+    tests: Collection[str],
+    fixed: Collection[str],
+    beside: Collection[Function] | None = None,
+) -> Variant:
     """Return the part of a variant that concerns some tests; without mutants where none does.
 
     Args:
         tests: names of the tests.
         fixed: those that fail without a solution: beside these, a quiet variant has a few others alone.
+        beside: functions of which the others are taken; None for all.
     """
     by_function = _tests_of(variant, tests)
     if variant.quiet and set(fixed).intersection(variant.must_fail):
-        return _part(variant, tests, _fixed_and_few(variant, tests, fixed, by_function), by_function)
+        chosen = _fixed_and_few(variant, tests, fixed, by_function, beside)
+        return _part(variant, tests, chosen, by_function)
     return _part(variant, tests, _running(by_function, _of(tests, variant.must_fail)), by_function)
 
 
@@ -245,11 +257,18 @@ def _fixed_and_few(
     tests: Collection[str],
     fixed: Collection[str],
     by_function: Mapping[Function, Sequence[str]],
+    beside: Collection[Function] | None = None,
 ) -> set[Function]:
     """Return the functions that run fixed tests, and a few of those that a variant makes false beside."""
     false = _running(by_function, _of(tests, variant.must_fail))
     mended = _running(by_function, [*fixed])
-    return {*mended, *[function for function in false if function not in mended][:_MAX_OTHERS]}
+    others = [one for one in false if one not in mended and (beside is None or one in beside)]
+    return {*mended, *others[:_MAX_OTHERS]}
+
+
+def false_functions(variant: Variant) -> set[Function]:
+    """Return the functions that a variant makes false."""
+    return {(one.path, one.function) for one in variant.mutants if one.kind is not MutantKind.TRUE}
 
 
 def _of(tests: Collection[str], wanted: Sequence[str]) -> list[str]:

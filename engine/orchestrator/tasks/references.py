@@ -16,7 +16,7 @@ from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import DatasetError, SandboxError
 from engine.grading.counterfactual.base import Reference, ReferenceStore
 from engine.grading.counterfactual.prover import Prover
-from engine.grading.counterfactual.selection import decoy_of, kinds_by_test, part_of
+from engine.grading.counterfactual.selection import decoy_of, false_functions, kinds_by_test, part_of
 from engine.types import TaskRow
 
 _OPTIONS_END = " -- "
@@ -73,10 +73,13 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
 def _restricted(reference: Reference, row: TaskRow) -> Reference:
     """Return the part of a reference that concerns a row's tests."""
     own = {*row.answer.fail_to_pass, *row.answer.pass_to_pass}
-    variants = [part_of(one, own, row.answer.fail_to_pass) for one in reference.variants]
+    fixed = row.answer.fail_to_pass
+    decoys = [part for one in reference.decoys if (part := decoy_of(one, own, fixed)) is not None]
+    # Others that are false in false runs alone would show a memory of earlier runs which ones these are.
+    beside = {function for one in decoys for function in false_functions(one)} if decoys else None
+    variants = [part_of(one, own, fixed, beside) for one in reference.variants]
     variants = [variant for variant in variants if variant.mutants]
-    decoys = [decoy_of(one, own, row.answer.fail_to_pass) for one in reference.decoys] if variants else []
-    true = tuple(one for one in decoys if one is not None)
+    true = tuple(decoys if variants else ())
     paths = {mutant.path for variant in (*variants, *true) for mutant in variant.mutants}
     return replace(
         reference,

@@ -22,7 +22,8 @@ from engine.events.health import MutantCoverage, RowStatus
 from engine.grading.counterfactual.base import ReferenceStore
 from engine.grading.counterfactual.proof import coverage_of
 from engine.grading.counterfactual.prover import Prover, TrueRun
-from engine.grading.grader import Grader, check_gradable
+from engine.grading.gradable import check_gradable
+from engine.grading.grader import Grader
 from engine.grading.grades import grade_of
 from engine.grading.own_box import OwnBoxGrading
 from engine.sandbox.base import SandboxBackend

@@ -34,6 +34,7 @@ def test_the_other_number_of_runs_keeps_its_default() -> None:
         ({"mode": "off", "training": {"false_runs": 2}}, "training"),
         ({"mode": "off", "evaluation": {"true_runs": 2}}, "evaluation"),
         ({"training": {"false_runs": 0}}, "training.false_runs"),
+        ({"training": {"true_runs": 0}}, "training.true_runs"),
         ({"mode": "never"}, "mode"),
     ],
 )

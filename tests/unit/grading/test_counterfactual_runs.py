@@ -1,16 +1,15 @@
-"""Extra runs of true and false tests: their order, what they conclude, and what chance forgery has left."""
+"""Runs of true and false tests: their order, and what they conclude."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import random
 from dataclasses import replace
 
 import pytest
 
-from engine.config.rollout import EvaluationExtraRuns, ExtraRuns
+from engine.config.rollout import ExtraRuns
 from engine.errors import SandboxStartError
 from engine.grading.counterfactual.base import (
     Mutant,
@@ -20,12 +19,23 @@ from engine.grading.counterfactual.base import (
     variant_files,
     variant_row,
 )
-from engine.grading.counterfactual.runs import Confirmation, confirm, draw_runs, forger_chance, forgery
+from engine.grading.counterfactual.conclusions import (
+    Confirmation,
+    Ending,
+    Made,
+    decides,
+    ending,
+    forgery,
+    true_results,
+)
+from engine.grading.counterfactual.runs import Screening, confirm, draw_runs, screen
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import RunResult, unjudged
+from engine.grading.rules import RULES
 from engine.types import (
     CounterfactualOutcome,
     FindingKind,
+    GradeRule,
     Task,
     TaskAnswer,
     TaskRow,
@@ -69,8 +79,8 @@ async def honest(reference: Reference, variant: Variant | None) -> RunResult:
 
 async def test_an_honest_submission_is_confirmed() -> None:
     for runs in itertools.permutations([VARIANT, VARIANT, None]):
-        found = await confirm(PASSES, REFERENCE, runs, honest)
-        assert (found.outcome, found.runs) == (CounterfactualOutcome.CONFIRMED, 3)
+        found = await confirm(PASSES, REFERENCE, (), runs, honest)
+        assert found.outcome is CounterfactualOutcome.CONFIRMED
         assert (found.deciding, found.findings) == (None, ())
 
 
@@ -81,9 +91,11 @@ async def test_passing_false_tests_is_caught_with_the_assertion_as_evidence() ->
         seen.append(variant_files(reference, variant)["tests/test_a.py"])
         return PASSES
 
-    found = await confirm(PASSES, REFERENCE, [None, VARIANT, None], forger)
-    assert (found.outcome, found.runs, found.deciding) == (CounterfactualOutcome.CAUGHT, 2, PASSES)
+    found = await confirm(PASSES, REFERENCE, (), [None, VARIANT, None], forger)
+    assert (found.outcome, found.deciding) == (CounterfactualOutcome.CAUGHT, PASSES)
     assert seen[:2] == [TRUE, FALSE]
+    assert await confirm(PASSES, REFERENCE, [Made(VARIANT, PASSES)], [None], forger) == found
+    assert len(seen) == 3, "a run that was made decides before others begin"
     (finding,) = found.findings
     assert finding.kind is FindingKind.COUNTERFACTUAL
     assert finding.detail == (
@@ -99,10 +111,10 @@ async def test_a_true_run_that_does_not_pass_is_flaky_and_a_forged_one_is_caught
     async def forged(_reference: Reference, _variant: Variant | None) -> RunResult:
         return unjudged(Verdict.TAMPERED, "the report is not the runner's")
 
-    found = await confirm(PASSES, REFERENCE, [None, VARIANT], failing)
-    assert (found.outcome, found.runs) == (CounterfactualOutcome.FLAKY, 1)
+    found = await confirm(PASSES, REFERENCE, (), [None, VARIANT], failing)
+    assert found.outcome is CounterfactualOutcome.FLAKY
     for runs in ([None], [VARIANT]):
-        found = await confirm(PASSES, REFERENCE, runs, forged)
+        found = await confirm(PASSES, REFERENCE, (), runs, forged)
         assert (found.outcome, found.detail) == (
             CounterfactualOutcome.CAUGHT,
             "the report is not the runner's",
@@ -123,8 +135,8 @@ async def test_extra_runs_go_on_at_once_and_end_with_the_one_that_decides() -> N
             left.append(True)
         raise AssertionError
 
-    found = await confirm(PASSES, REFERENCE, [None, VARIANT, None], execute)
-    assert (found.outcome, found.runs, len(left)) == (CounterfactualOutcome.CAUGHT, 1, 2)
+    found = await confirm(PASSES, REFERENCE, (), [None, VARIANT, None], execute)
+    assert (found.outcome, len(left)) == (CounterfactualOutcome.CAUGHT, 2)
 
 
 async def test_infrastructure_that_fails_ends_the_other_runs() -> None:
@@ -140,7 +152,7 @@ async def test_infrastructure_that_fails_ends_the_other_runs() -> None:
         raise AssertionError
 
     with pytest.raises(SandboxStartError):
-        await confirm(PASSES, REFERENCE, [None, VARIANT], execute)
+        await confirm(PASSES, REFERENCE, (), [None, VARIANT], execute)
     assert left == [True]
 
 
@@ -155,7 +167,7 @@ async def confirmed(ending: RunResult, variant: Variant = VARIANT) -> Confirmati
     async def execute(_reference: Reference, _variant: Variant | None) -> RunResult:
         return ending
 
-    return await confirm(PASSES_ALL, KEPT, [variant], execute)
+    return await confirm(PASSES_ALL, KEPT, (), [variant], execute)
 
 
 async def after_false_run(ending: RunResult, variant: Variant = VARIANT) -> tuple[str, str]:
@@ -255,7 +267,7 @@ async def test_a_partial_reward_is_compared_with_the_first_run() -> None:
     async def half_and_nothing(reference: Reference, variant: Variant | None) -> RunResult:
         return first if variant_files(reference, variant)["tests/test_a.py"] == TRUE else FAILS
 
-    found = await confirm(first, REFERENCE, [None, VARIANT, None], half_and_nothing)
+    found = await confirm(first, REFERENCE, (), [None, VARIANT, None], half_and_nothing)
     assert found.outcome is CounterfactualOutcome.CONFIRMED
 
 
@@ -263,38 +275,136 @@ def test_runs_are_drawn_in_every_order_and_variants_without_repetition() -> None
     added = Variant(mutants=(OTHER,))
     variants = [Variant(mutants=(MUTANT,)), added, VARIANT]
     draw = random.Random(4)
-    extra = ExtraRuns(true_runs=1, false_runs=2)
+    extra = ExtraRuns(false_runs=2)
     reference = Reference(content="c", variants=tuple(variants))
     drawn = [draw_runs(extra, reference, draw=draw) for _ in range(400)]
     assert {runs.index(None) for runs in drawn} == {0, 1, 2}
     assert all(len({id(one) for one in runs}) == 3 for runs in drawn)
     assert all(runs.count(added) < 2 and any(one in variants[::2] for one in runs) for runs in drawn)
-    more = draw_runs(ExtraRuns(true_runs=0, false_runs=5), reference)
-    assert [sum(one is variant for one in more) >= 1 for variant in variants] == [True] * 3
-    assert len(more) == 5
+    more = draw_runs(ExtraRuns(false_runs=5), reference)
+    assert [sum(one is variant for one in more) for variant in (*variants, None)] == [1] * 4, "none twice"
 
 
-def test_true_runs_have_decoys_where_there_are_some() -> None:
-    decoys = (Variant(mutants=(OTHER,), must_fail=("a",)), Variant(mutants=(OTHER,), must_fail=("b",)))
-    reference = Reference(content="c", variants=(VARIANT,), decoys=decoys)
-    drawn = [draw_runs(ExtraRuns(), reference, draw=random.Random(seed)) for seed in range(50)]
-    assert all(len(runs) == 2 and VARIANT in runs for runs in drawn)
-    assert {runs[1 - runs.index(VARIANT)] for runs in drawn} == set(decoys)
-    assert {runs.index(VARIANT) for runs in drawn} == {0, 1}
+def test_two_decoys_leave_each_function_true_once_in_place_of_a_false_run() -> None:
+    decoys = (Variant(mutants=(OTHER,), must_fail=(TEST,)), Variant(mutants=(OTHER,), must_fail=("b",)))
+    reference = Reference(content="c", variants=(replace(VARIANT, must_fail=(TEST, "b")),), decoys=decoys)
+    drawn = [draw_runs(ExtraRuns(), reference, draw=random.Random(seed)) for seed in range(30)]
+    assert {tuple(runs) for runs in drawn} == {decoys, decoys[::-1]}
+    more = draw_runs(ExtraRuns(false_runs=3), reference, draw=random.Random(1))
+    assert [more.count(one) for one in (*decoys, *reference.variants)] == [1, 1, 1]
+    kept = replace(reference, variants=(replace(VARIANT, must_fail=(TEST, "b", "c")),))
+    runs = draw_runs(ExtraRuns(), kept, draw=random.Random(1))
+    assert {*runs} == {*decoys, *kept.variants}, "no decoy makes the third test false"
+    alone = replace(reference, decoys=decoys[:1])
+    assert {*draw_runs(ExtraRuns(), alone)} == {decoys[0], *alone.variants}
 
 
 def test_false_runs_are_quiet_as_far_as_there_are_quiet_variants() -> None:
     quiet, loud = Variant(mutants=(replace(MUTANT, kind=MutantKind.VALUE),)), Variant(mutants=(OTHER,))
     reference = Reference(content="c", variants=(loud, VARIANT, quiet))
     draw = random.Random(5)
-    assert all(draw_runs(ExtraRuns(true_runs=0), reference, draw=draw) == [quiet] for _ in range(50))
-    drawn = [draw_runs(ExtraRuns(true_runs=0, false_runs=2), reference, draw=draw) for _ in range(100)]
-    assert all(quiet in runs for runs in drawn)
-    assert all(any(one in runs for runs in drawn) for one in (loud, VARIANT))
+
+    def drawn(false_runs: int) -> list[list[Variant]]:
+        extra = ExtraRuns(false_runs=false_runs)
+        return [[one for one in draw_runs(extra, reference, draw=draw) if one] for _ in range(100)]
+
+    assert all(runs == [quiet] for runs in drawn(1))
+    found = drawn(2)
+    assert all(quiet in runs for runs in found)
+    assert all(any(one in runs for runs in found) for one in (loud, VARIANT))
     near = Variant(mutants=(OTHER, replace(MUTANT, kind=MutantKind.NEAR)))
     reference = replace(reference, variants=(loud, near, VARIANT, quiet))
-    drawn = [draw_runs(ExtraRuns(true_runs=0, false_runs=2), reference, draw=draw) for _ in range(50)]
-    assert {frozenset(map(id, runs)) for runs in drawn} == {frozenset({id(quiet), id(near)})}
+    assert {frozenset(map(id, runs)) for runs in drawn(2)} == {frozenset({id(quiet), id(near)})}
+
+
+async def test_runs_before_the_true_one_follow_each_other_until_one_shows_that_something_is_solved() -> None:
+    at_once: list[int] = []
+    running = 0
+
+    async def execute(reference: Reference, variant: Variant | None) -> RunResult:
+        nonlocal running
+        running += 1
+        await asyncio.sleep(0)
+        at_once.append(running)
+        running -= 1
+        return await honest(reference, variant)
+
+    found = await screen(REFERENCE, [VARIANT, None, VARIANT, VARIANT], execute)
+    assert (len(found.made), found.left, found.solved) == (4, (), True)
+    assert at_once[:2] == [1, 1]
+    assert max(at_once) == 2
+
+
+async def test_a_run_that_does_not_end_as_under_a_solution_ends_the_runs_before_the_true_one() -> None:
+    async def failing(_reference: Reference, _variant: Variant | None) -> RunResult:
+        return FAILS
+
+    async def passing(_reference: Reference, _variant: Variant | None) -> RunResult:
+        return PASSES
+
+    found = await screen(REFERENCE, [VARIANT, None, VARIANT], failing)
+    assert found == Screening((Made(VARIANT, FAILS), Made(None, FAILS)), (VARIANT,), solved=False)
+    found = await screen(REFERENCE, [None, VARIANT, None], passing)
+    assert [one.variant for one in found.made] == [None, VARIANT]
+    assert (found.left, found.solved) == ((None,), False)
+
+
+@pytest.mark.parametrize(
+    ("variant", "result", "how"),
+    [
+        (None, "passed", Ending.SOLVED),
+        (None, "failed", Ending.UNSOLVED),
+        (None, "of another reason", Ending.OPEN),
+        (None, "timeout", Ending.ABORTED),
+        (VARIANT, "failed", Ending.SOLVED),
+        (VARIANT, "passed", Ending.OPEN),
+        (VARIANT, "lost", Ending.UNSOLVED),
+        (VARIANT, "lost and false", Ending.OPEN),
+        (VARIANT, "tampered", Ending.ABORTED),
+    ],
+)
+def test_how_a_run_ended(variant: Variant | None, result: str, how: Ending) -> None:
+    passed, failed = TestOutcome.PASSED, TestOutcome.FAILED
+    found = {
+        "passed": PASSES_ALL,
+        "failed": run(Verdict.FAILED, mean=failed, kept=passed),
+        "of another reason": run(Verdict.FAILED, mean=passed, kept=passed),
+        "lost": run(Verdict.FAILED, mean=failed, kept=failed),
+        "lost and false": run(Verdict.FAILED, mean=passed, kept=failed),
+        "timeout": unjudged(Verdict.TEST_TIMEOUT, ""),
+        "tampered": unjudged(Verdict.TAMPERED, ""),
+    }[result]
+    assert ending(KEPT, Made(variant, found)) is how
+
+
+def test_a_run_decides_without_the_true_one_where_that_can_say_no_more() -> None:
+    unsolved = Made(None, run(Verdict.FAILED, mean=TestOutcome.FAILED, kept=TestOutcome.PASSED))
+    rules = {rule: decides(KEPT, unsolved, rule, exact=False) for rule in RULES}
+    assert {rule for rule, decided in rules.items() if not decided} == {
+        GradeRule.EXIT_CODE, GradeRule.REWARD_FILE,
+    }  # fmt: skip
+    nameless = Made(None, run(Verdict.FAILED))
+    assert decides(REFERENCE, nameless, GradeRule.EXIT_CODE, exact=False)
+    assert not decides(REFERENCE, nameless, GradeRule.REWARD_FILE, exact=False), "a part of the reward"
+    assert not decides(KEPT, unsolved, GradeRule.F2P_P2P, exact=True), "a report has every outcome"
+    assert not decides(KEPT, Made(VARIANT, PASSES_ALL), GradeRule.F2P_P2P, exact=False)
+    for verdict, exact in itertools.product([Verdict.TEST_TIMEOUT, Verdict.PATCH_FAILED], [False, True]):
+        assert decides(KEPT, Made(VARIANT, unjudged(verdict, "")), GradeRule.F2P_P2P, exact=exact)
+
+
+def test_results_are_those_of_runs_that_left_a_test_true() -> None:
+    passed, failed = TestOutcome.PASSED, TestOutcome.FAILED
+    false = replace(VARIANT, doubtful=("kept",), renamed=(("other", "renamed"),))
+    first = Made(false, run(Verdict.FAILED, mean=failed, kept=failed, renamed=passed))
+    results, detail = true_results([first])
+    assert {one.test_id: one.outcome for one in results} == {
+        TEST: TestOutcome.MISSING, "kept": TestOutcome.MISSING, "other": passed,
+    }  # fmt: skip
+    assert detail == "2 tests were false in every run that was made: their own outcome is not known"
+    second = Made(None, run(Verdict.FAILED, mean=passed, kept=passed, other=failed))
+    results, detail = true_results([first, second])
+    assert {one.test_id: one.outcome for one in results} == {TEST: passed, "kept": passed, "other": failed}
+    assert detail == "other failed"
 
 
 def test_tests_named_after_expected_values_have_other_names_in_a_false_run() -> None:
@@ -324,37 +434,6 @@ def test_tests_named_after_expected_values_have_other_names_in_a_false_run() -> 
     assert not forgery(variant, judged, PASSES)
 
 
-def test_the_chance_of_forgery_by_formula() -> None:
-    training, evaluation = ExtraRuns(), EvaluationExtraRuns()
-    assert forger_chance(training.true_runs, training.false_runs) == pytest.approx(1 / 4)
-    assert forger_chance(evaluation.true_runs, evaluation.false_runs) == pytest.approx(4 / 27)
-    for true, false in itertools.product(range(4), range(1, 5)):
-        tried = max((p / 1000) ** true * (1 - p / 1000) ** false for p in range(1001))
-        assert forger_chance(true, false) == pytest.approx(tried, rel=1e-3)
-
-
-@pytest.mark.parametrize("extra", [ExtraRuns(), EvaluationExtraRuns(), ExtraRuns(true_runs=2, false_runs=1)])
-@pytest.mark.parametrize("p", [0.25, 0.5, 0.8, 1.0])
-async def test_seeded_forgers_get_through_as_often_as_the_formula_says(extra: ExtraRuns, p: float) -> None:
-    trials, coins = 4000, random.Random(f"{extra} {p}")
-
-    async def forger(_reference: Reference, _variant: Variant | None) -> RunResult:
-        return PASSES if coins.random() < p else FAILS
-
-    through = 0
-    for _ in range(trials):
-        if (await forger(REFERENCE, None)) is FAILS:
-            continue
-        runs = draw_runs(extra, REFERENCE, draw=coins)
-        found = await confirm(PASSES, REFERENCE, runs, forger)
-        through += found.outcome is CounterfactualOutcome.CONFIRMED
-    expected = p ** (1 + extra.true_runs) * (1 - p) ** extra.false_runs
-    deviation = math.sqrt(expected * (1 - expected) / trials)
-    assert through / trials == pytest.approx(expected, abs=4 * deviation)
-    chance = forger_chance(extra.true_runs, extra.false_runs)
-    assert through / trials <= chance + 4 * math.sqrt(chance / trials)
-
-
 @pytest.mark.parametrize("forges", [(True, False), (False, True), (True, True), (False, False)])
 async def test_forgery_of_all_or_nothing_never_gets_through_beside_a_true_test_that_it_does_not_solve(
     forges: tuple[bool, bool],
@@ -366,5 +445,5 @@ async def test_forgery_of_all_or_nothing_never_gets_through_beside_a_true_test_t
         return PASSES_ALL if forges[variant is not None] else fails_all
 
     for runs in itertools.permutations([VARIANT, VARIANT, None]):
-        found = await confirm(PASSES_ALL, KEPT, runs, forger)
+        found = await confirm(PASSES_ALL, KEPT, (), runs, forger)
         assert found.outcome is not CounterfactualOutcome.CONFIRMED

@@ -1,47 +1,78 @@
-"""Chance that is left to each kind of forger, counted over seeded runs without sandboxes."""
+"""Chance that is left to each kind of forger, counted over seeded runs without sandboxes.
+
+A forger knows the author's words, so it forges the last run, and only the runs before it are left to chance.
+"""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 
 from engine.config.rollout import EvaluationExtraRuns, ExtraRuns
 from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
-from engine.grading.counterfactual.runs import confirm, draw_runs, forger_chance
-from engine.grading.counterfactual.selection import choose
+from engine.grading.counterfactual.runs import confirm, draw_runs, forger_chance, screen
+from engine.grading.counterfactual.selection import choose, decoy_choices, false_functions
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import RunResult, unjudged
 from engine.types import CounterfactualOutcome, TestKind, TestOutcome, TestResult, Verdict
 
-TRIALS = 3000
+TRIALS = 1200
 SETTINGS = (ExtraRuns(), EvaluationExtraRuns())
-Forged = Callable[[str, random.Random, bool], bool]
-"""Returns whether a forger reports success for a test, given a source of chance and the run's own coin."""
+PATH = "tests/test_a.py"
 
 
-def mutant(test: str, kind: MutantKind = MutantKind.VALUE) -> Mutant:
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a forger sees of a run from inside."""
+
+    texts: Mapping[str, int]
+    """Function → number of its text, which tells nothing but whether two texts are the same."""
+    solved: Mapping[str, bool]
+    """Function that the forger solves → whether it is true."""
+    strict: bool
+    """Whether results that are equal to several values fail."""
+
+
+Forger = Callable[[View, str], bool]
+"""Returns whether success is reported for a function that is not solved; it may remember earlier runs."""
+Begin = Callable[[random.Random], Forger]
+"""Makes the forger of one submission, given a source of chance."""
+Draw = Callable[[random.Random], Reference]
+
+
+def mutant(test: str, kind: MutantKind, after: str = "") -> Mutant:
     return Mutant(
-        path="tests/test_a.py", function=test, line=1, kind=kind,
-        before="a", after="b", start=0, end=1, replacement="b",
-    )  # fmt: skip
-
-
-def variant(*false: str, kind: MutantKind = MutantKind.VALUE) -> Variant:
-    return Variant(mutants=tuple(mutant(test, kind) for test in false), must_fail=false)
-
-
-def named(fixed: tuple[str, ...], others: tuple[str, ...], decoys: tuple[Variant, ...]) -> Reference:
-    """Return the reference of a row whose rule knows its tests by name."""
-    return Reference(
-        content="c",
-        outcomes=dict.fromkeys((*fixed, *others), TestOutcome.PASSED),
-        variants=(variant(*fixed), variant(*fixed), variant(*fixed, *others)),
-        decoys=decoys,
+        path=PATH, function=test, line=1, kind=kind, before="a", after=after, start=0, end=1, replacement="b"
     )
+
+
+def variant(*false: str, kind: MutantKind = MutantKind.NEAR, name: str = "") -> Variant:
+    return Variant(mutants=tuple(mutant(test, kind, name) for test in false), must_fail=false)
+
+
+def named(fixed: tuple[str, ...], others: tuple[str, ...] = ("b",)) -> Draw:
+    """Return the function that draws the reference of a row whose rule knows its tests by name."""
+
+    def draw(coins: random.Random) -> Reference:
+        own = {(PATH, test): [mutant(test, MutantKind.NEAR)] for test in fixed}
+        halves = [[test for _, test in half] for half in decoy_choices(own, coins)]
+        return Reference(
+            content="c",
+            outcomes=dict.fromkeys((*fixed, *others), TestOutcome.PASSED),
+            variants=tuple(variant(*fixed, *others, name=f"false {number}") for number in range(2)),
+            decoys=tuple(variant(*half, *others, name=f"decoy {one}") for one, half in enumerate(halves)),
+        )
+
+    return draw
+
+
+SINGLE = named(("a",), ("b", "c"))
+SEVERAL = named(("a1", "a2"))
 
 
 def result(outcomes: Mapping[str, bool], *, by_name: bool) -> RunResult:
@@ -59,159 +90,230 @@ def result(outcomes: Mapping[str, bool], *, by_name: bool) -> RunResult:
     return RunResult(verdict=verdict, applied=applied, evidence=Evidence(), judgement=judgement)
 
 
-async def share(
-    extra: ExtraRuns,
-    reference: Reference,
-    forged: Forged,
-    *,
-    solved: tuple[str, ...],
-    p: float,
-    seed: int = 1,
-) -> float:
+def seen(tests: Sequence[str], shown: Variant | None, solved: Sequence[str], numbers: dict[str, int]) -> View:
+    """Return what a run shows; ``numbers`` keeps the texts of the runs of a submission."""
+    edited = shown.mutants if shown is not None else ()
+    false = {one.function: one.after for one in edited if one.kind is not MutantKind.TRUE}
+    texts = {test: numbers.setdefault(f"{test} {false.get(test, 'true')}", len(numbers)) for test in tests}
+    strict = shown is not None and shown.true
+    return View(texts, {test: test not in false for test in solved}, strict)
+
+
+async def share(extra: ExtraRuns, draw: Draw, begin: Begin, *, solved: tuple[str, ...] = ()) -> float:
     """Return the share of submissions that get through."""
-    coins = random.Random(f"{seed} {extra} {p}")
-    by_name = bool(reference.outcomes)
-    tests = sorted(
-        {one.function for each in reference.variants for one in each.mutants} | {*reference.outcomes}
-    )
-
-    async def execute(_reference: Reference, shown: Variant | None) -> RunResult:
-        edited = shown.mutants if shown is not None else ()
-        false = {one.function for one in edited if one.kind is not MutantKind.TRUE}
-        coin = coins.random() < p
-        strict = shown is not None and shown.true
-        other = {one.function for one in edited if one.kind in (MutantKind.TRUE, MutantKind.NEAR)}
-        words = {test: " in other words" if test in other else "" for test in tests}
-        outcomes = {
-            test: test not in false
-            if test in solved
-            else forged(f"{test}{words[test]}{' strict' if strict else ''}", coins, coin)
-            for test in tests
-        }
-        return result(outcomes, by_name=by_name)
-
-    through = 0
+    coins, through = random.Random(f"{extra} {solved}"), 0
     for _ in range(TRIALS):
-        first = await execute(reference, None)
-        if first.verdict is not Verdict.PASSED:
-            continue
-        found = await confirm(first, reference, draw_runs(extra, reference, draw=coins), execute)
-        through += found.outcome is CounterfactualOutcome.CONFIRMED
+        reference, forger = draw(coins), begin(coins)
+        tests = sorted({one.function for each in reference.variants for one in each.mutants})
+        by_name, numbers = bool(reference.outcomes), dict[str, int]()
+
+        async def execute(_reference: Reference, shown: Variant | None) -> RunResult:
+            view = seen(tests, shown, solved, numbers)  # noqa: B023
+            passed = {
+                test: view.solved[test] if test in view.solved else forger(view, test)  # noqa: B023
+                for test in tests  # noqa: B023
+            }
+            return result(passed, by_name=by_name)  # noqa: B023
+
+        found = await screen(reference, draw_runs(extra, reference, draw=coins), execute)
+        if found.solved:
+            first = result(dict.fromkeys(tests, True), by_name=by_name)
+            last = await confirm(first, reference, found.made, found.left, execute)
+            through += last.outcome is CounterfactualOutcome.CONFIRMED
     return through / TRIALS
-
-
-def by_run(_test: str, _coins: random.Random, coin: bool) -> bool:
-    """Forge all tests of a run or none: by the clock, a counter, the page cache."""
-    return coin
 
 
 def near(expected: float) -> object:
     return pytest.approx(expected, abs=4 * math.sqrt(max(expected, 1e-9) / TRIALS) + 1e-9)
 
 
-SINGLE = named(("a",), ("b", "c"), (variant("b", "c", kind=MutantKind.NEAR),))
-SEVERAL = named(
-    ("a1", "a2"), ("b",), (variant("a1", "b", kind=MutantKind.NEAR), variant("a2", "b", kind=MutantKind.NEAR))
-)
+def by_the_clock(p: float) -> Begin:
+    """Forge all functions of a run or none: by the clock, a counter, a coin."""
+
+    def begin(coins: random.Random) -> Forger:
+        runs: dict[int, bool] = {}
+        return lambda view, _test: runs.setdefault(id(view), coins.random() < p)
+
+    return begin
+
+
+def by_a_coin_for_each(p: float) -> Begin:
+    return lambda coins: lambda _view, _test: coins.random() < p
+
+
+def with_memory(position: Callable[[random.Random], int]) -> Begin:
+    """Forge a function in the first run with a text that is new at that position, and wherever it comes back.
+
+    What was forged and not found was true, so every other text is false.
+    """
+
+    def begin(coins: random.Random) -> Forger:
+        texts: defaultdict[str, list[int]] = defaultdict(list)
+        wanted: dict[str, int] = {}
+
+        def forges(view: View, test: str) -> bool:
+            if view.texts[test] not in texts[test]:
+                texts[test].append(view.texts[test])
+            at = wanted.setdefault(test, position(coins))
+            return texts[test].index(view.texts[test]) == at
+
+        return forges
+
+    return begin
 
 
 @pytest.mark.parametrize("extra", SETTINGS)
-@pytest.mark.parametrize("p", [0.3, 2 / 3, 1.0])
-async def test_the_clock_where_a_solution_fixes_one_function(extra: ExtraRuns, p: float) -> None:
-    """Whoever forges that function alone gets through by luck, as often as without decoys."""
-    found = await share(extra, SINGLE, by_run, solved=("b", "c"), p=p)
-    assert found == near(p ** (1 + extra.true_runs) * (1 - p) ** extra.false_runs)
-    assert found <= forger_chance(extra.true_runs, extra.false_runs) + 4 / math.sqrt(TRIALS)
+@pytest.mark.parametrize("p", [0.3, 1 / 2, 1.0])
+async def test_guesses_where_a_solution_fixes_one_function(extra: ExtraRuns, p: float) -> None:
+    """Whoever forges that function alone gets through by luck."""
+    found = await share(extra, SINGLE, by_the_clock(p), solved=("b", "c"))
+    assert found == near(p * (1 - p) ** extra.false_runs)
+    assert found <= forger_chance(extra.false_runs, memory=False) + 4 / math.sqrt(TRIALS)
 
 
 @pytest.mark.parametrize("extra", SETTINGS)
-@pytest.mark.parametrize("p", [0.3, 2 / 3, 1.0])
-async def test_the_clock_never_helps_who_forges_all_tests_or_one_of_several(
-    extra: ExtraRuns, p: float
+@pytest.mark.parametrize("position", [0, 1, 2])
+async def test_a_perfect_memory_of_earlier_runs_where_a_solution_fixes_one_function(
+    extra: ExtraRuns, position: int
 ) -> None:
-    assert await share(extra, SINGLE, by_run, solved=(), p=p) == 0
-    assert await share(extra, SEVERAL, by_run, solved=("b",), p=p) == 0
-    assert await share(extra, SEVERAL, by_run, solved=(), p=p) == 0
+    """No position is known to be true, whatever is compared with earlier runs."""
+    found = await share(extra, SINGLE, with_memory(lambda _coins: position), solved=("b", "c"))
+    assert found == near(forger_chance(extra.false_runs, memory=True) if position <= extra.false_runs else 0)
+
+
+async def test_a_perfect_memory_of_earlier_runs_where_a_solution_fixes_several_functions() -> None:
+    """Each function is one more guess, and a function that is solved says nothing of the others."""
+    guess = with_memory(lambda coins: coins.randrange(2))
+    assert await share(ExtraRuns(), SEVERAL, guess, solved=("b",)) == near(1 / 4)
+    assert await share(ExtraRuns(), SEVERAL, guess, solved=("a2", "b")) == near(1 / 2)
+    three = named(("a1", "a2", "a3"))
+    assert await share(ExtraRuns(), three, guess, solved=("b",)) == near(1 / 8)
+    assert await share(EvaluationExtraRuns(), SEVERAL, guess, solved=("b",)) <= 1 / 4
 
 
 @pytest.mark.parametrize("extra", SETTINGS)
-async def test_the_clock_where_one_of_two_functions_is_solved(extra: ExtraRuns) -> None:
-    """One of the two decoys leaves the forged function true, the other makes it false."""
-    p = 2 / 3
-    found = await share(extra, SEVERAL, by_run, solved=("a2", "b"), p=p)
-    assert found == near(p * (1 - p) ** extra.false_runs / 2)
+@pytest.mark.parametrize("p", [0.3, 1.0])
+async def test_who_forges_all_tests_never_gets_through(extra: ExtraRuns, p: float) -> None:
+    """In every run some tests are false that pass without a solution, and some of its own are true."""
+    assert await share(extra, SINGLE, by_the_clock(p)) == 0
+    assert await share(extra, SEVERAL, by_the_clock(p)) == 0
+    always = with_memory(lambda _coins: 0)
+    assert await share(extra, named(("a1", "a2"), ()), by_the_clock(1.0)) == 0
+    assert await share(extra, SEVERAL, always) == 0
 
 
-def worded(false: tuple[str, ...], true: tuple[str, ...], others: tuple[str, ...] = ("b",)) -> Variant:
-    """Return a run in other words: with false functions, others that are false in all runs, and true ones."""
-    strict = variant(*true, kind=MutantKind.TRUE).mutants
-    made = variant(*false, *others, kind=MutantKind.NEAR)
-    return replace(made, mutants=(*made.mutants, *strict))
+@pytest.mark.parametrize("p", [0.3, 1 / 2])
+async def test_guesses_for_each_of_several_functions(p: float) -> None:
+    found = await share(ExtraRuns(), SEVERAL, by_a_coin_for_each(p), solved=("b",))
+    assert found == near((p * (1 - p)) ** 2)
 
 
-WORDED = replace(
-    named(("a",), ("b",), (worded((), ("a",)),)),
-    variants=(worded(("a",), ()), worded(("a",), ()), variant("a", "b", kind=MutantKind.CHANGED)),
+Observation = tuple[object, ...]
+World = tuple[Sequence[Observation], Sequence[Observation]]
+"""What the runs of a submission show, and where each of its forged functions is true."""
+
+
+def worlds(
+    extra: ExtraRuns, draw: Draw, forged: Sequence[str], solved: Sequence[str], *, values: bool = False
+) -> list[World]:
+    """Return drawn sequences of runs as a perfect memory sees them.
+
+    Args:
+        values: whether it sees as well which texts differ in two places: two false ones.
+    """
+    coins = random.Random(7)
+    found: list[World] = []
+    for _ in range(TRIALS):
+        reference, numbers = draw(coins), dict[str, int]()
+        shown = draw_runs(extra, reference, draw=coins)
+        views = [seen([*forged], one, solved, numbers) for one in shown]
+        false = [{test for _, test in false_functions(one)} if one is not None else set() for one in shown]
+        truths = [tuple(test not in each for test in forged) for each in false]
+        observed = []
+        for number, view in enumerate(views):
+            old = [views[one].texts == view.texts for one in range(number)]
+            apart = [not (truths[one][0] or truths[number][0]) for one in range(number)] if values else []
+            observed.append((*old, *apart, *view.solved.values()))
+        found.append((observed, truths))
+    return found
+
+
+def best_chance(found: Sequence[World], run: int = 0) -> float:
+    """Return how many of the sequences the best forger gets through that sees all runs so far."""
+    if not found or run == len(found[0][0]):
+        return len(found)
+    seen_so_far: defaultdict[Observation, defaultdict[Observation, list[World]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for one in found:
+        seen_so_far[one[0][run]][one[1][run]].append(one)
+    return sum(max(best_chance(kept, run + 1) for kept in each.values()) for each in seen_so_far.values())
+
+
+@pytest.mark.parametrize(
+    ("extra", "fixed", "solved", "chance"),
+    [
+        (ExtraRuns(), ("a",), (), 1 / 2),
+        (EvaluationExtraRuns(), ("a",), (), 1 / 3),
+        (ExtraRuns(false_runs=9), ("a",), (), 1 / 3),
+        (ExtraRuns(), ("a1", "a2"), (), 1 / 4),
+        (ExtraRuns(), ("a1", "a2"), ("a2",), 1 / 2),
+        (ExtraRuns(), ("a1", "a2", "a3", "a4"), ("a2", "a3", "a4"), 1 / 2),
+        (ExtraRuns(), ("a1", "a2", "a3"), ("a2",), 1 / 4),
+        (EvaluationExtraRuns(), ("a1", "a2"), (), 1 / 6),
+        (EvaluationExtraRuns(), ("a1", "a2"), ("a2",), 1 / 2),
+        (EvaluationExtraRuns(), ("a1", "a2", "a3", "a4"), ("a2", "a3", "a4"), 1 / 2),
+    ],
 )
-SEVERAL_WORDED = replace(
-    named(("a1", "a2"), ("b",), (worded(("a1",), ("a2",)), worded(("a2",), ("a1",)))),
-    variants=(worded(("a1", "a2"), ()), worded(("a1", "a2"), ())),
-)
+def test_the_best_that_a_perfect_memory_can_do(
+    extra: ExtraRuns, fixed: tuple[str, ...], solved: tuple[str, ...], chance: float
+) -> None:
+    forged = [test for test in fixed if test not in solved]
+    found = worlds(extra, named(fixed), forged, solved)
+    assert best_chance(found) / TRIALS == near(chance)
+    if len(fixed) == 1:  # which has two variants
+        assert chance == forger_chance(min(extra.false_runs, 2), memory=True)
 
 
-def reader(test: str, _coins: random.Random, coin: bool) -> bool:
-    """Know the words of the first run and of all others; guess where they leave it open."""
-    return coin or "in other words" not in test
+@pytest.mark.parametrize(("extra", "chance"), [(ExtraRuns(), 1 / 2), (EvaluationExtraRuns(), 2 / 3)])
+def test_a_memory_that_tells_two_false_texts_from_a_true_and_a_false_one(
+    extra: ExtraRuns, chance: float
+) -> None:
+    """Two false texts may differ in two places, a true and a false one in one: more false runs help it."""
+    assert best_chance(worlds(extra, SINGLE, ["a"], (), values=True)) / TRIALS == near(chance)
 
 
-def reader_of_each(p: float) -> Forged:
-    """Guess for each function."""
-    return lambda test, coins, _coin: "in other words" not in test or coins.random() < p
+def test_the_chance_of_forgery_by_formula() -> None:
+    assert [forger_chance(1, memory=memory) for memory in (False, True)] == pytest.approx([1 / 4, 1 / 2])
+    assert [forger_chance(2, memory=memory) for memory in (False, True)] == pytest.approx([4 / 27, 1 / 3])
+    for false in range(1, 6):
+        tried = max(p / 1000 * (1 - p / 1000) ** false for p in range(1001))
+        assert forger_chance(false, memory=False) == pytest.approx(tried, rel=1e-3)
 
 
-@pytest.mark.parametrize("extra", SETTINGS)
-@pytest.mark.parametrize("p", [0.0, 1 / 3, 1 / 2, 1.0])
-async def test_who_reads_the_words_of_a_test_has_no_more_than_a_guess(extra: ExtraRuns, p: float) -> None:
-    found = await share(extra, WORDED, reader, solved=("b",), p=p)
-    assert found == near(p**extra.true_runs * (1 - p) ** extra.false_runs)
-    assert found <= forger_chance(extra.true_runs, extra.false_runs) + 4 / math.sqrt(TRIALS)
-    assert await share(extra, SEVERAL_WORDED, reader, solved=("b",), p=p) == 0
-    found = await share(extra, SEVERAL_WORDED, reader_of_each(p), solved=("b",), p=p)
-    assert found == near(p * (1 - p) ** (1 + 2 * extra.false_runs))
-
-
-async def test_who_reads_and_solves_one_of_two_functions_is_found_in_one_of_two_decoys() -> None:
-    """Forging the other in the first run alone is right where the decoy makes it false as well."""
-    found = await share(ExtraRuns(), SEVERAL_WORDED, reader, solved=("a2", "b"), p=0.0)
-    assert found == near(1 / 2)
-
-
-NAMELESS = Reference(
-    content="c",
-    variants=(variant("a"), variant("a"), variant("a")),
-    decoys=(Variant(mutants=(mutant("a", MutantKind.TRUE),)),),
-)
-NAMELESS = replace(NAMELESS, variants=tuple(replace(one, must_fail=()) for one in NAMELESS.variants))
+def nameless(_coins: random.Random) -> Reference:
+    made = [replace(variant("a", name=f"false {number}"), must_fail=()) for number in range(3)]
+    decoy = Variant(mutants=(mutant("a", MutantKind.TRUE),))
+    return Reference(content="c", variants=tuple(made), decoys=(decoy,))
 
 
 @pytest.mark.parametrize("extra", SETTINGS)
 async def test_without_names_a_strict_true_run_stops_lenient_objects(extra: ExtraRuns) -> None:
     """An object that is equal to everything has no place among neighbours; a forged exit code has."""
-
-    def lenient(test: str, _coins: random.Random, coin: bool) -> bool:
-        return coin and not test.endswith("strict")
-
     p = 2 / 3
-    assert await share(extra, NAMELESS, lenient, solved=(), p=p) == 0
-    exits = await share(extra, NAMELESS, by_run, solved=(), p=p)
-    assert exits == near(p ** (1 + extra.true_runs) * (1 - p) ** extra.false_runs)
+
+    def lenient(coins: random.Random) -> Forger:
+        return lambda view, _test: coins.random() < p and not view.strict
+
+    assert await share(extra, nameless, lenient) == 0
+    assert await share(extra, nameless, by_the_clock(p)) == near(p * (1 - p) ** extra.false_runs)
 
 
 @pytest.mark.parametrize(("extra", "expected"), [(ExtraRuns(), 2 / 3), (EvaluationExtraRuns(), 1 / 3)])
 async def test_who_solves_two_of_three_comparisons_of_a_script(extra: ExtraRuns, expected: float) -> None:
     """Each false run changes one, so an answer that is looked up for the third is found by some alone."""
     coins, through = random.Random(3), 0
-    edits = [replace(mutant("script"), after=answer) for answer in ("1", "2", "3")]
+    edits = [mutant("script", MutantKind.VALUE, answer) for answer in ("1", "2", "3")]
 
     async def execute(_reference: Reference, shown: Variant | None) -> RunResult:
         passes = shown is None or shown.mutants[0].after == "3"
@@ -224,7 +326,5 @@ async def test_who_solves_two_of_three_comparisons_of_a_script(extra: ExtraRuns,
         reference = Reference(
             content="c", variants=tuple(Variant(mutants=(one,)) for one in edits if one in used)
         )
-        runs = draw_runs(extra, reference, draw=coins)
-        found = await confirm(await execute(reference, None), reference, runs, execute)
-        through += found.outcome is CounterfactualOutcome.CONFIRMED
+        through += (await screen(reference, draw_runs(extra, reference, draw=coins), execute)).solved
     assert through / TRIALS == near(expected)

@@ -20,7 +20,8 @@ def tests_by_function(
         by_name[function[1].rpartition(".")[2]].append(function)
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for test in tests:
-        words = frozenset(re.findall(r"\w+", test.partition("[")[0]))
+        name = test.partition("[")[0]
+        words = frozenset(re.findall(r"\w+", name.partition("::")[2] or name))  # a file may be named so, too
         known = [
             function for word in words for function in by_name.get(word, ()) if _may_be_in(test, function[0])
         ]

@@ -116,11 +116,17 @@ def test_true_and_false_runs_make_the_same_others_false_the_quiet_and_unseen_fir
     assert {function for found in draws for function in found} == {*many}
 
 
-def test_decoys_make_a_half_of_the_fixed_functions_false() -> None:
+def test_each_fixed_function_is_false_in_one_decoy_by_a_coin() -> None:
     own = {(PATH, one.function): [one] for one in (OLD, BOTH, NEW)}
-    first, second = decoy_choices(own, random.Random(1))
-    assert {*first, *second} == {*own}
-    assert sorted(map(len, (first, second))) == [1, 2]
+    drawn = [decoy_choices(own, random.Random(seed)) for seed in range(60)]
+    pairs = [halves for halves in drawn if len(halves) == 2]
+    assert all({*first, *second} == {*own} and len(first) + len(second) == 3 for first, second in pairs)
+    assert {tuple(first) for first, _ in pairs} == {
+        (one,) if number else tuple(other for other in own if other != one)
+        for one in own
+        for number in (0, 1)
+    }
+    assert [{}] in drawn, "all coins may fall the same way"
     assert decoy_choices({(PATH, "test_old"): [OLD]}, random.Random()) == [{}]
     assert decoy_choices({}, random.Random()) == [{}]
 
@@ -186,6 +192,9 @@ def test_a_variant_takes_another_mutant_each_time_and_loud_ones_no_quiet_mutants
     first = choose(mutants, MutantKind.VALUE, (), draw)
     second = choose(mutants, MutantKind.VALUE, first, draw)
     assert {one.after for one in (*first, *second)} == {"f(3) == 8", "f(3) == 7"}
+    elsewhere = replace(NEW, line=NEW.line + 1, after="f(4) == 15")
+    other = {(PATH, "test_new"): [NEW, *mutants[PATH, "test_new"], elsewhere]}
+    assert choose(other, MutantKind.VALUE, first, draw) == [elsewhere], "an assertion that no variant changed"
     assert choose(mutants, MutantKind.ADDED, (), draw) == [LOUD]
     assert choose(mutants, MutantKind.NEAR, (), draw)[0].kind is MutantKind.VALUE
     near = replace(NEW, kind=MutantKind.NEAR)
@@ -207,6 +216,9 @@ def test_the_part_of_a_variant_for_a_row_keeps_names_and_tests_of_its_functions(
     part = part_of(replace(variant, mutants=(OLD, *many), must_fail=tuple(all_of)), all_of, fixed=tests[:1])
     assert (part.mutants, part.must_fail) == ((OLD, *many[:8]), tuple(all_of[:9]))
     assert part.doubtful == tuple(all_of[9:]), "they were false in the whole"
+    whole = replace(variant, mutants=(OLD, *many), must_fail=tuple(all_of))
+    part = part_of(whole, all_of, fixed=tests[:1], beside={(PATH, "test_9"), (PATH, "test_3")})
+    assert part.mutants == (OLD, many[3], many[9]), "those that the decoy makes false"
     beside = replace(LOUD, kind=MutantKind.TRUE, function="test_old")
     part = part_of(replace(variant, mutants=(OLD, beside)), tests[:1], fixed=tests[:1])
     assert (part.mutants, part.must_fail) == ((OLD, beside), (tests[0],))
