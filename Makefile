@@ -59,14 +59,14 @@ test-vllm: $(STAMP) vllm ## tests with real vLLM servers
 test-cluster: $(STAMP) ## sandboxes on a real cluster: KUBECONFIG=… IMAGE=… [SET='{"connect": "exec"}'], see tests/cluster/README.md
 	KUBECONFIG="$(KUBECONFIG)" CLUSTER_IMAGE="$(IMAGE)" CLUSTER_SET='$(SET)' $(BIN)/python -m pytest tests/cluster -m cluster
 
-check: $(STAMP) ## style, types, layers, all at once
+check: $(RAY_STAMP) ## style, types, layers, all at once
 	@$(MAKE) --no-print-directory --jobs --keep-going --output-sync lint types layers pages
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)
+types: $(RAY_STAMP)
 	$(BIN)/mypy
 
 layers: $(STAMP)

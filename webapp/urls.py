@@ -64,6 +64,7 @@ urlpatterns = [
     path("runs/compare/", run_compare.run_compare, name="run-compare"),
     path("runs/series/", run_compare.run_series, name="run-series"),
     path("runs/<int:run_id>/", runs.run_detail, name="run-detail"),
+    path("runs/<int:run_id>/points/", run_compare.run_points, name="run-points"),
     *[
         path(f"runs/<int:run_id>/{action}/", runs.run_action, {"action": action}, name=f"run-{action}")
         for action in runs.ACTIONS

@@ -1,14 +1,18 @@
-"""Runs laid over each other, and the points of their charts."""
+"""Runs laid over each other, and the points of runs' charts."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
 from django.utils.cache import patch_cache_control
 
 from webapp.contexts.run.run_comparison import build_run_comparison, build_series, comparison_url, parse_runs
+from webapp.contexts.run.runs import build_chart_part
 from webapp.views.access import Person, viewer
 from webapp.views.pages import page, params_of
+from webapp.views.runs import run_or_404
 
 
 def _named(request: HttpRequest) -> list[str]:
@@ -30,8 +34,19 @@ def run_compare(request: HttpRequest, person: Person) -> HttpResponse:
 @viewer
 def run_series(request: HttpRequest, person: Person) -> HttpResponse:  # noqa: ARG001 (the gate's signature)
     """Return the points of some charts of some runs."""
+    return _points(lambda: build_series(_named(request), params_of(request)))
+
+
+@viewer
+def run_points(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:  # noqa: ARG001
+    """Return the points of a part of one run's charts."""
+    run = run_or_404(run_id)
+    return _points(lambda: build_chart_part(run.pk, params_of(request)))
+
+
+def _points(build: Callable[[], dict[str, object]]) -> HttpResponse:
     try:
-        answer = JsonResponse(build_series(_named(request), params_of(request)))
+        answer = JsonResponse(build())
     except ValueError as error:
         return JsonResponse({"detail": str(error)}, status=400)
     patch_cache_control(answer, private=True, max_age=5)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from django.urls import reverse
 
 from engine.types import RunKind, RunState
-from webapp.contexts.charts.charts import ChartSet, run_charts
+from webapp.contexts.charts.charts import CHARTED, ChartSet, charts_of, run_charts
 from webapp.contexts.evaluation.evaluations import EvaluationPlot, run_evaluations
 from webapp.contexts.frame import Crumb, LiveCursor, run_crumbs
 from webapp.contexts.numbers import MOST_ID, whole
@@ -22,9 +22,13 @@ from webapp.selectors.paging import Page
 from webapp.selectors.run import alerts as alert_reads
 from webapp.selectors.run import iterations as iteration_reads
 from webapp.selectors.run import runs as run_reads
-from webapp.selectors.run.iterations import Funnel
+from webapp.selectors.run import series as series_reads
+from webapp.selectors.run.iterations import Funnel, Point
 from webapp.selectors.run.runs import RunFilters
 
+MOST_POINTS = 512
+"""Iterations up to which the charts of a run show each; of longer runs all but the newest are in buckets."""
+_TAIL = 64
 ARCHIVED_CHOICES = (("all", "shown too"), ("only", "only these"))
 """Choices (value, label) of the filter for archived runs; hidden without one."""
 
@@ -142,7 +146,6 @@ def build_run_detail(
     can_operate = role.includes(Role.OPERATOR)
     points = iteration_reads.points_after(run.pk, -1)
     header = build_header(run, points)
-    charts: ChartSet = run_charts(points)
     tab, tabs = params.get("tab", ""), tab_names(run.kind)
     tab = tab if tab in {*TABS, *tabs} else tabs[0]
     alerts, num_alerts = alert_reads.open_alerts(run_id=run.pk, limit=5)
@@ -156,7 +159,7 @@ def build_run_detail(
         header=header,
         alerts=tuple(alerts),
         num_alerts=num_alerts,
-        charts=charts.as_json(),
+        charts=_charts(run.pk, points).as_json(),
         funnel=latest,
         funnel_parts=funnel_parts(latest),
         evaluations=run_evaluations(run),
@@ -170,3 +173,20 @@ def build_run_detail(
         shows_rollouts=shows_rollouts(run, role),
         experiments=tuple(run_reads.experiment_choices()) if can_operate and not update else (),
     )
+
+
+def _charts(run_id: int, points: Sequence[Point]) -> ChartSet:
+    if len(points) <= MOST_POINTS:
+        return run_charts(points)
+    found = series_reads.bucketed([run_id], CHARTED, buckets=MOST_POINTS // 2, tail=_TAIL)[run_id]
+    return charts_of(found.x, found.mean, bucketed=True)
+
+
+def build_chart_part(run_id: int, params: Mapping[str, str]) -> dict[str, object]:
+    """Return the points of a run's charts from one iteration to another, as JSON.
+
+    Raises ValueError for a bound that is no number.
+    """
+    low, high = (float(params[name]) if params.get(name) else None for name in ("from", "to"))
+    found = series_reads.bucketed([run_id], CHARTED, low=low, high=high, buckets=MOST_POINTS)[run_id]
+    return {"x": found.x, "columns": found.mean}
