@@ -7,8 +7,9 @@ from django.test import Client
 from django.urls import reverse
 
 from tests.builders.web_builders import make_user
-from tests.unit.webapp.test_run_comparison import trained
+from tests.unit.webapp.test_run_comparison import BEGAN, trained
 from webapp.contexts.run.runs import MOST_POINTS, build_run_detail
+from webapp.models import Evaluation
 from webapp.permissions import Role
 
 pytestmark = pytest.mark.django_db
@@ -38,3 +39,16 @@ def test_a_part_is_asked_for_in_detail() -> None:
     assert client.get(url, {"from": "soon"}).status_code == 400
     assert client.get(reverse("run-points", args=[run.pk + 1])).status_code == 404
     assert Client().get(url).status_code == 302
+
+
+def test_the_headline_is_an_evaluation_of_tasks_that_are_not_trained_on() -> None:
+    run = trained(3)
+    assert build_run_detail(run, {}, role=Role.VIEWER).headline is None
+    for name, iteration in (("heldout", 0), ("train", 0), ("heldout", 2)):
+        Evaluation.objects.create(
+            run=run, iteration=iteration, name=name, policy_version=0, num_samples=4, num_tasks=2,
+            num_solved=1, solve_rate=0.25, interval_low=0.1, interval_high=0.5, finished_at=BEGAN,
+        )  # fmt: skip
+    found = build_run_detail(run, {}, role=Role.VIEWER).headline
+    assert found is not None
+    assert (found.name, found.last.evaluation.iteration) == ("heldout", 2)

@@ -111,6 +111,8 @@ class RunDetailContext:
     funnel: Funnel | None
     funnel_parts: tuple[tuple[str, str, float], ...]
     evaluations: tuple[EvaluationPlot, ...]
+    headline: EvaluationPlot | None
+    """The evaluation that says best what the policy can do: not of training tasks, where there is another."""
     tabs: tuple[Tab, ...]
     tab: str
     panel: Panel | None
@@ -150,6 +152,7 @@ def build_run_detail(
     tab = tab if tab in {*TABS, *tabs} else tabs[0]
     alerts, num_alerts = alert_reads.open_alerts(run_id=run.pk, limit=5)
     trains = points and header.collection is None and run.kind != RunKind.IMPROVE
+    evaluations = run_evaluations(run)
     latest = iteration_reads.funnel(run.pk, points[-1].index) if trains else None
     return RunDetailContext(
         section="runs",
@@ -162,7 +165,8 @@ def build_run_detail(
         charts=_charts(run.pk, points).as_json(),
         funnel=latest,
         funnel_parts=funnel_parts(latest),
-        evaluations=run_evaluations(run),
+        evaluations=evaluations,
+        headline=next(iter(sorted(evaluations, key=lambda plot: plot.name == "train")), None),
         tabs=tabs_of(tabs, tab, reverse("run-detail", args=[run.pk])),
         tab=tab,
         panel=None
