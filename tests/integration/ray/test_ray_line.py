@@ -52,6 +52,7 @@ def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
         line.until(lambda: len(attempts_of(line, run)) == 2, "the next attempt")
         assert "rank 1 of the trainer ended unexpectedly" in attempts_of(line, run)[0][3]
         line.until(lambda: len(cluster.ranks(0)) == 2, "its ranks")
+        line.until(lambda: line.state(run) == "running", "its start")
         cluster.kill()
         line.until(lambda: "does not answer" in condition_of(line, run), "the outage on the run's page")
         assert line.state(run) == "running"
