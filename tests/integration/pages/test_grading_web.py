@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import call_command
+from django.db import connection
 from django.test import Client
 
 import webapp
@@ -23,7 +24,7 @@ from tests.builders.web_builders import launched, make_run, make_user, post
 from webapp.contexts.frame import trajectory_url
 from webapp.contexts.run.run_tabs import TABS
 from webapp.live.fragments import GoneError, Subscription, snapshot
-from webapp.models import Dataset, Run, Task, TestLog, Trajectory
+from webapp.models import Dataset, Run, Task, TestLog, Trajectory, TrajectoryOpening
 from webapp.permissions import Role
 from webapp.selectors.rollout import trajectories as reads
 from webapp.services.ingestion.ingest import MalformedError
@@ -222,9 +223,13 @@ def test_extra_runs_are_shown_and_false_assertions_only_to_readers_of_answers(
         assert shown == ("caught", 2, 1.5)
 
 
-def test_what_an_attempt_makes_again_takes_its_log_along(run: Run) -> None:
+def test_what_an_attempt_makes_again_takes_all_of_its_parts_along(run: Run) -> None:
+    trajectory = of(run, "a")
+    TrajectoryOpening.objects.update_or_create(trajectory=trajectory, defaults={"messages": []})
     removal.remove_from(run_id=run.pk, iteration=0)
+    connection.check_constraints()
     assert not TestLog.objects.exists()
+    assert not TrajectoryOpening.objects.exists()
     assert not Trajectory.objects.filter(run=run).exists()
 
 

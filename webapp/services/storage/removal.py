@@ -12,9 +12,8 @@ from django.db import connection, transaction
 from webapp.models import Alert, Checkpoint, Evaluation, Group, Iteration, Trajectory
 from webapp.services.storage.trajectory_store import refresh_groups
 
-_PARTS = (
-    "webapp_step", "webapp_testresult", "webapp_testlog", "webapp_tokenblob", "webapp_annotation",
-)  # fmt: skip
+_PARTS = tuple(part.related_model._meta.db_table for part in Trajectory._meta.related_objects)
+"""Tables whose rows belong to a trajectory by ``trajectory_id``."""
 
 
 @transaction.atomic
