@@ -6,7 +6,8 @@ converted to the pydantic events of ``engine.events.types``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -369,6 +370,11 @@ class OpeningMessage:
     role: str
     """``system``, ``user``, or ``tools`` for functions that the chat template declares (JSON)."""
     content: str
+
+    @classmethod
+    def of_tools(cls, declarations: Sequence[Mapping[str, Any]]) -> OpeningMessage:
+        """Return declared functions as a message."""
+        return cls(role="tools", content=json.dumps(list(declarations), indent=2, ensure_ascii=False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from engine.errors import TrainyardError
 from engine.types import RunState
 from webapp.dispatch import TaskName, send
 from webapp.models import Run, RunAttempt
+from webapp.selectors.run.folders import run_folder
 from webapp.services.ingestion import ingest
 from webapp.services.run import attempts, states
 from workers import lifecycle, rundir
@@ -191,7 +192,7 @@ def _kill(attempt: RunAttempt) -> None:
 
 def _take_last_events(run: Run) -> None:
     """Store the spooled events that were not delivered; a broken spool is logged, not raised."""
-    path = rundir.run_dir(run.pk) / rundir.SPOOL
+    path = run_folder(run.pk) / rundir.SPOOL
     if not path.exists():
         return
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from django.conf import settings
 
 from engine.redaction import redact
+from webapp.selectors.run.folders import run_folder
 from webapp.services.access import places
 from webapp.services.run import attempts, learning
 from webapp.services.run.attempts import Claim
@@ -17,11 +18,6 @@ from webapp.services.run.attempts import Claim
 SPOOL = "events.jsonl"
 _STRUCTURE = ("event", "level", "timestamp", "exception")
 """Fields of every record of a log."""
-
-
-def run_dir(run_id: int) -> Path:
-    """Return the path of a run's folder."""
-    return Path(settings.TRAINYARD_HOME) / "runs" / str(run_id)
 
 
 def prepare(claim: Claim) -> Path:
@@ -32,7 +28,7 @@ def prepare(claim: Claim) -> Path:
     Raises:
         SupersededError: it took so long that the attempt was replaced or stopped.
     """
-    folder = run_dir(claim.run_id)
+    folder = run_folder(claim.run_id)
     folder.mkdir(parents=True, exist_ok=True)
     working = partial(attempts.preparing, run_id=claim.run_id, epoch=claim.epoch)
     learning.provide(claim.config, folder, working=working)
@@ -56,7 +52,7 @@ def prepare(claim: Claim) -> Path:
 def last_words(run_id: int) -> str:
     """Return the last line of the engine's log, used in the reason of a failed run."""
     try:
-        with (run_dir(run_id) / "engine.log").open("rb") as log:
+        with (run_folder(run_id) / "engine.log").open("rb") as log:
             log.seek(0, os.SEEK_END)
             log.seek(max(0, log.tell() - 4096))
             lines = log.read().decode(errors="replace").replace("\0", "").splitlines()
@@ -84,6 +80,6 @@ def _in_words(line: str) -> str:
 def spool_written_at(run_id: int) -> float:
     """Return when the spool was last written, Unix seconds; 0 if it does not exist."""
     try:
-        return (run_dir(run_id) / SPOOL).stat().st_mtime
+        return (run_folder(run_id) / SPOOL).stat().st_mtime
     except OSError:
         return 0.0

@@ -8,7 +8,6 @@ failures and cancellation end a rollout.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -268,8 +267,7 @@ def _opening(turns: Sequence[Message], prompt: Prompt) -> tuple[OpeningMessage, 
     """Return the messages before the first response, functions that the chat template declares included."""
     said = [OpeningMessage(role=turn["role"], content=turn["content"]) for turn in turns]
     if prompt.declarations:
-        declared = json.dumps(list(prompt.declarations), indent=2, ensure_ascii=False)
-        said.append(OpeningMessage(role="tools", content=declared))
+        said.append(OpeningMessage.of_tools(prompt.declarations))
     return tuple(said)
 
 

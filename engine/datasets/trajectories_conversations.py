@@ -8,7 +8,6 @@ out.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -116,8 +115,7 @@ def _opening(conversation: Conversation) -> Iterator[OpeningMessage]:
     for message in takewhile(lambda message: message["role"] != "assistant", conversation.messages):
         yield OpeningMessage(role=message["role"], content=message["content"])
     if conversation.tools:
-        declared = json.dumps(list(conversation.tools), indent=2, ensure_ascii=False)
-        yield OpeningMessage(role="tools", content=declared)
+        yield OpeningMessage.of_tools(conversation.tools)
 
 
 def _steps(messages: Sequence[Message]) -> Iterator[Step]:

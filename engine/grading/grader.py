@@ -228,7 +228,10 @@ class Grader:
             if known is not None or not passed.needs_reference:
                 return await self._concluded(passed, known)
         # A proof takes longer than a grading, and has a limit of its own.
+        began = time.monotonic()
         reference = await self._references.get(job.row)
+        waited = time.monotonic() - began
+        job.times[:] = [moment + waited for moment in job.times]  # a proof is no part of a grading
         async with self._gradings:
             return await self._concluded(passed, reference)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 MOST = 2**31 - 1
 MOST_ID = 2**63 - 1
 
@@ -12,3 +14,9 @@ def whole(text: str, *, most: int = MOST) -> int | None:
         return None
     number = int(text)
     return number if number <= most else None
+
+
+def bounds(params: Mapping[str, str]) -> tuple[float | None, float | None]:
+    """Return the part of an axis that ``from`` and ``to`` name. Raises ValueError for what is no number."""
+    low, high = (float(params[name]) if params.get(name) else None for name in ("from", "to"))
+    return low, high

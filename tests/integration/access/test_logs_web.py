@@ -19,9 +19,9 @@ from engine.types import RunState
 from tests.builders.web_builders import launched, make_run, make_user, relaunched
 from webapp.models import Dataset
 from webapp.permissions import Role
+from webapp.selectors.run.folders import run_folder
 from webapp.services.access import endpoints
 from webapp.services.run import attempts, runs
-from workers import rundir
 
 pytestmark = pytest.mark.django_db
 SECRET = "planted-known-secret"
@@ -43,7 +43,7 @@ def client_of(role: Role) -> Client:
 
 def test_operators_read_the_end_of_a_log_without_secrets() -> None:
     run = make_run()
-    folder = rundir.run_dir(run.pk)
+    folder = run_folder(run.pk)
     folder.mkdir(parents=True)
     operator, viewer = client_of(Role.OPERATOR), client_of(Role.VIEWER)
     page, api = f"/runs/{run.pk}/?tab=log", f"/api/v1/runs/{run.pk}/log"

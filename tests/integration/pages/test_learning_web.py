@@ -26,6 +26,7 @@ from tests.builders.web_builders import launched, make_user, post
 from webapp.models import Run, Task, Trajectory
 from webapp.permissions import Role
 from webapp.selectors.rollout import learning
+from webapp.selectors.run.folders import run_folder
 from webapp.services.run import attempts, runs
 from workers import lifecycle, rundir
 
@@ -252,7 +253,7 @@ def test_a_launch_that_writes_for_long_counts_as_alive_and_ends_once_it_is_repla
     tuned = runs.create(recipe="quickstart-fine-tune", overrides={"trajectories.runs": [run.pk]})
     _, claim = launched(tuned)
     Run.objects.filter(pk=tuned.pk).update(heartbeat_at=None)
-    path = rundir.run_dir(tuned.pk) / TRAJECTORIES_FILE
+    path = run_folder(tuned.pk) / TRAJECTORIES_FILE
     seen: list[Any] = []
 
     def slowly(ids: Any) -> Any:
@@ -364,8 +365,8 @@ def test_a_file_that_cannot_be_written_fails_the_run_with_the_reason(
 ) -> None:
     settings.TRAINYARD_HOME = str(tmp_path)
     tuned = runs.create(recipe="quickstart-fine-tune", overrides={"trajectories.runs": [run.pk]})
-    rundir.run_dir(tuned.pk).parent.mkdir(parents=True)
-    rundir.run_dir(tuned.pk).write_text("in the way")
+    run_folder(tuned.pk).parent.mkdir(parents=True)
+    run_folder(tuned.pk).write_text("in the way")
     runs.start(run=tuned)
     assert lifecycle.launch(run_id=tuned.pk)
     tuned.refresh_from_db()

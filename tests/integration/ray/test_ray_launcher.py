@@ -16,10 +16,11 @@ from engine.types import RunState
 from tests.builders.ray_clusters import RayCluster
 from tests.builders.web_builders import make_run
 from webapp.models import Event, Run, RunAttempt
+from webapp.selectors.run.folders import run_folder
 from webapp.selectors.run.logs import log_tail
 from webapp.selectors.run.runs import condition_of
 from webapp.services.run import runs, states
-from workers import lifecycle, reconciler, rundir
+from workers import lifecycle, reconciler
 from workers.launchers import LAUNCHERS
 from workers.launchers.base import PROJECT, ProcessState
 from workers.launchers.ray.jobs import ClusterRefusedError, RayJobs
@@ -78,7 +79,7 @@ def test_an_attempt_is_one_job_however_often_it_is_submitted(cluster: RayCluster
     assert newest.handle.endswith(f"-run-{run.pk}-attempt-1")
     jobs = RayJobs(cluster.address)
     jobs.submit({"submission_id": newest.handle, "entrypoint": "touch /nowhere/second"})
-    wait_for((rundir.run_dir(run.pk) / "ready").exists)
+    wait_for((run_folder(run.pk) / "ready").exists)
     assert not lifecycle.launch(run_id=run.pk), "it is claimed"
     reconciler.reconcile()
     assert RunAttempt.objects.filter(run=run).count() == 1

@@ -20,8 +20,9 @@ from engine.processes import process_start
 from engine.types import RunState
 from tests.builders.web_builders import make_run
 from webapp.models import Alert, AuditEntry, Event, Run, RunAttempt
+from webapp.selectors.run.folders import run_folder
 from webapp.services.run import attempts, runs, states
-from workers import launchers, lifecycle, reconciler, rundir
+from workers import launchers, lifecycle, reconciler
 from workers.launchers.base import PROJECT, LaunchOrder, ProcessState
 from workers.launchers.local import LocalLauncher
 
@@ -78,7 +79,7 @@ def test_a_run_is_launched_once_and_its_last_events_are_taken(started: None) -> 
     assert lifecycle.launch(run_id=run.pk)
     assert not lifecycle.launch(run_id=run.pk)
     assert state_of(run) == "starting"
-    folder = rundir.run_dir(run.pk)
+    folder = run_folder(run.pk)
     assert (folder / "launch.json").stat().st_mode & 0o777 == 0o600
     wait_for(lambda: process(run) is ProcessState.DEAD)
     reconciler.reconcile()
@@ -91,7 +92,7 @@ def test_a_run_is_launched_once_and_its_last_events_are_taken(started: None) -> 
 def test_a_killed_engine_is_replaced_under_a_higher_epoch(started: None) -> None:
     run = queued("sleep", "finish")
     lifecycle.launch(run_id=run.pk)
-    wait_for((rundir.run_dir(run.pk) / "ready").exists)
+    wait_for((run_folder(run.pk) / "ready").exists)
     reconciler.reconcile()
     assert RunAttempt.objects.filter(run=run).count() == 1
     os.kill(int(attempt(run).handle.partition(":")[0]), signal.SIGKILL)
@@ -125,7 +126,7 @@ def test_stopping_asks_first_and_kills_what_does_not_listen(started: None) -> No
     for word, killed in (("sleep", False), ("stubborn", True)):
         run = queued(word)
         lifecycle.launch(run_id=run.pk)
-        wait_for((rundir.run_dir(run.pk) / "ready").exists)
+        wait_for((run_folder(run.pk) / "ready").exists)
         runs.stop(run=run)
         lifecycle.ask_to_stop(run_id=run.pk)
         if not killed:
@@ -145,7 +146,7 @@ def test_stopping_asks_first_and_kills_what_does_not_listen(started: None) -> No
 def test_a_stopped_run_goes_on_when_resumed(started: None) -> None:
     run = queued("sleep", "finish", "finish")
     lifecycle.launch(run_id=run.pk)
-    wait_for((rundir.run_dir(run.pk) / "ready").exists)
+    wait_for((run_folder(run.pk) / "ready").exists)
     runs.stop(run=run)
     lifecycle.ask_to_stop(run_id=run.pk)
     wait_for(lambda: process(run) is ProcessState.DEAD)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from webapp.selectors.run.folders import run_folder
 from workers import rundir
 
 
@@ -29,7 +30,7 @@ from workers import rundir
 )
 def test_structured_lines_are_words(settings: Any, tmp_path: Path, line: str, words: str) -> None:
     settings.TRAINYARD_HOME = tmp_path
-    folder = rundir.run_dir(7)
+    folder = run_folder(7)
     folder.mkdir(parents=True)
     (folder / "engine.log").write_text(f"first\n{line}\n\n")
     assert rundir.last_words(7) == words

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from webapp.contexts.charts.charts import RUN_CHARTS
 from webapp.contexts.frame import Crumb
-from webapp.contexts.numbers import MOST_ID, whole
+from webapp.contexts.numbers import MOST_ID, bounds, whole
 from webapp.contexts.run.config_view import show
 from webapp.contexts.run.policy_label import policy_label
 from webapp.contexts.run.run_header import elapsed
@@ -101,19 +101,20 @@ def build_run_comparison(texts: Sequence[str], params: Mapping[str, str]) -> Run
     runs = [found[number] for number in wanted[:MOST_RUNS] if number in found]
     odd += [str(number) for number in wanted[:MOST_RUNS] if number not in found]
     numbers = [run.pk for run in runs]
+    compared = _compared(runs)
     differences, num_equal = compare_settings([run.config for run in runs])
     axis = params.get("x", "")
     return RunComparisonContext(
         section="runs",
         crumbs=(Crumb("Runs", reverse("run-list")), Crumb("Comparison")),
-        compared=_compared(runs),
+        compared=compared,
         left_out=max(0, len(wanted) - MOST_RUNS),
         missing=tuple(part[:40] for part in odd[:MOST_RUNS]),
         differences=differences,
         num_equal=num_equal,
         axes=AXES,
         axis=axis if axis in {value for value, _ in AXES} else Axis.ITERATION,
-        charts=_charts(runs),
+        charts=_charts(compared),
         chosen=",".join(map(str, numbers)),
         offers=tuple(run_reads.comparable_runs(without=numbers)),
     )
@@ -144,9 +145,9 @@ def comparison_url(numbers: Iterable[int], **view: str) -> str:
     return f"{reverse('run-compare')}?{urlencode({'runs': ','.join(map(str, numbers)), **view}, safe=',')}"
 
 
-def _charts(runs: Sequence[Run]) -> dict[str, object]:
+def _charts(compared: Sequence[ComparedRun]) -> dict[str, object]:
     """Return what ``js/run_compare.js`` needs: the lines, the charts, and where their points are."""
-    numbers = [run.pk for run in runs]
+    numbers = [one.run.pk for one in compared]
     reported = {*series_reads.reported_metrics(numbers), *series_reads.evaluation_keys(numbers)}
     titles = {
         series.key: (spec.title if len(spec.series) == 1 else f"{spec.title}: {series.label}", spec.unit)
@@ -162,11 +163,8 @@ def _charts(runs: Sequence[Run]) -> dict[str, object]:
         "source": reverse("run-series"),
         "most": MOST_KEYS,
         "runs": [
-            {
-                "id": run.pk, "label": f"run {run.pk}", "colour": 1 + at % COLOURS,
-                "dash": (at + at // COLOURS) % DASHES,
-            }
-            for at, run in enumerate(runs)
+            {"id": one.run.pk, "label": f"run {one.run.pk}", "colour": one.colour, "dash": one.dash}
+            for one in compared
         ],
         "charts": [{"key": key, "title": titles[key][0], "unit": titles[key][1]} for key in keys],
     }  # fmt: skip
@@ -206,7 +204,7 @@ def build_series(texts: Sequence[str], params: Mapping[str, str]) -> dict[str, o
     if odd or len(numbers) > MOST_RUNS or len(numbers) * len(keys) > MOST_KEYS * MOST_RUNS:
         raise ValueError(f"name up to {MOST_RUNS} runs and {MOST_KEYS} metrics")
     axis = Axis(params.get("x") or Axis.ITERATION)
-    low, high = (float(params[name]) if params.get(name) else None for name in ("from", "to"))
+    low, high = bounds(params)
     plain = [key for key in keys if not key.startswith(EVALUATION)]
     answer: dict[str, dict[str, object]] = {str(number): {} for number in numbers}
 

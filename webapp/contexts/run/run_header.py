@@ -160,23 +160,24 @@ def elapsed(run: Run, now: datetime) -> float | None:
     ).total_seconds()
 
 
-def seconds_left(run: Run, points: list[Point], elapsed_seconds: float | None) -> float | None:
+def seconds_left(run: Run, points: list[Point], done: int, elapsed_seconds: float | None) -> float | None:
     """Estimate the seconds left from the last ten iterations or the progress; None without either."""
     if run.state != RunState.RUNNING:
         return None
     paces = [point.seconds for point in points[-10:] if point.seconds is not None]
     if paces and run.total_iterations:
-        return sum(paces) / len(paces) * max(0, run.total_iterations - len(points))
+        return sum(paces) / len(paces) * max(0, run.total_iterations - done)
     if run.progress_done and run.progress_total and elapsed_seconds:
         return elapsed_seconds / run.progress_done * (run.progress_total - run.progress_done)
     return None
 
 
 def build_header(run: Run, points: list[Point]) -> RunHeader:
-    """Return the strip for a run whose finished iterations are ``points``."""
+    """Return the strip for a run whose newest finished iterations are ``points``."""
     rates: list[SolveRate] = []
-    if points:
-        rates = iteration_reads.solve_rates(run.pk, iterations=[points[0].index, points[-1].index])
+    done, first = iteration_reads.finished_extent(run.pk)
+    if points and first is not None:
+        rates = iteration_reads.solve_rates(run.pk, iterations=[first, points[-1].index])
     last = rates[-1] if rates else None
     change = None
     if len(rates) > 1 and rates[0].rate is not None and rates[-1].rate is not None:
@@ -198,11 +199,11 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
             resume=_resume_label(collection),
             lacks_scores=score_reads.can_retry(run),
         ),
-        iterations_done=len(points),
-        progress_done=len(points) if by_iteration else run.progress_done,
+        iterations_done=done,
+        progress_done=done if by_iteration else run.progress_done,
         progress_total=run.total_iterations if by_iteration else run.progress_total,
         elapsed_seconds=spent,
-        seconds_left=seconds_left(run, points, spent),
+        seconds_left=seconds_left(run, points, done, spent),
         solve=last,
         solve_change=change,
         rewards=tuple(point.metrics.get("reward/mean") for point in points[-60:]),

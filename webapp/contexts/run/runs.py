@@ -11,7 +11,7 @@ from engine.types import RunKind, RunState
 from webapp.contexts.charts.charts import CHARTED, ChartSet, charts_of, run_charts
 from webapp.contexts.evaluation.evaluations import EvaluationPlot, run_evaluations
 from webapp.contexts.frame import Crumb, LiveCursor, run_crumbs
-from webapp.contexts.numbers import MOST_ID, whole
+from webapp.contexts.numbers import MOST_ID, bounds, whole
 from webapp.contexts.run.collection import ENDED
 from webapp.contexts.run.overview import RunRow, run_rows
 from webapp.contexts.run.run_header import RunHeader, build_header
@@ -146,7 +146,7 @@ def build_run_detail(
             calibration reads all of them.
     """
     can_operate = role.includes(Role.OPERATOR)
-    points = iteration_reads.points_after(run.pk, -1)
+    points = iteration_reads.points_after(run.pk, -1, limit=MOST_POINTS + 1)
     header = build_header(run, points)
     tab, tabs = params.get("tab", ""), tab_names(run.kind)
     tab = tab if tab in {*TABS, *tabs} else tabs[0]
@@ -166,7 +166,7 @@ def build_run_detail(
         funnel=latest,
         funnel_parts=funnel_parts(latest),
         evaluations=evaluations,
-        headline=next(iter(sorted(evaluations, key=lambda plot: plot.name == "train")), None),
+        headline=min(evaluations, key=lambda plot: plot.name == "train", default=None),
         tabs=tabs_of(tabs, tab, reverse("run-detail", args=[run.pk])),
         tab=tab,
         panel=None
@@ -191,6 +191,6 @@ def build_chart_part(run_id: int, params: Mapping[str, str]) -> dict[str, object
 
     Raises ValueError for a bound that is no number.
     """
-    low, high = (float(params[name]) if params.get(name) else None for name in ("from", "to"))
+    low, high = bounds(params)
     found = series_reads.bucketed([run_id], CHARTED, low=low, high=high, buckets=MOST_POINTS)[run_id]
     return {"x": found.x, "columns": found.mean}

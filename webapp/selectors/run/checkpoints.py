@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from django.conf import settings
-
 from webapp.models import Checkpoint, Run
+from webapp.selectors.run.folders import run_folder
 
 MANIFEST = "manifest.json"
 """Written last by the trainer: a folder without it is not complete."""
@@ -56,7 +55,7 @@ def _stored(row: Checkpoint, folder: Path) -> StoredCheckpoint:
 
 def _present(run: Run) -> dict[int, Path]:
     """Return the complete folders by number; their names are looked up, never taken from events."""
-    root = Path(settings.TRAINYARD_HOME) / "runs" / str(run.pk) / "checkpoints"
+    root = run_folder(run.pk) / "checkpoints"
     try:
         entries = list(os.scandir(root))
     except OSError:

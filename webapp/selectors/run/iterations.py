@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 
-from django.db.models import Case, Count, Sum, Value, When
+from django.db.models import Case, Count, Min, Sum, Value, When
 from django.db.models.functions import Coalesce
 
 from engine.evaluation.metrics import EvaluationTally, TaskTally
@@ -36,6 +36,13 @@ def points_after(run_id: int, after: int, *, limit: int = 5000) -> list[Point]:
         Point(index, metrics, (finished - started).total_seconds() if finished else None)
         for index, metrics, started, finished in reversed(rows)
     ]
+
+
+def finished_extent(run_id: int) -> tuple[int, int | None]:
+    """Return the number of a run's finished iterations, and the least index of them."""
+    rows = Iteration.objects.filter(run_id=run_id, finished_at__isnull=False)
+    found = rows.aggregate(number=Count("id"), first=Min("index"))
+    return found["number"], found["first"]
 
 
 def count_finished(run_ids: Collection[int]) -> dict[int, int]:

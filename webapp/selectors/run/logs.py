@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
-
-from django.conf import settings
 
 from engine.redaction import redact
+from webapp.selectors.run.folders import run_folder
 
 TAIL_BYTES = 64 * 1024
 """Size of the part of a log that is shown, bytes."""
@@ -31,7 +29,7 @@ def log_tail(run_id: int, *, most: int = TAIL_BYTES) -> LogTail:
 
     The log is the same file for every launcher: nodes of a cluster share the run folder.
     """
-    path = Path(settings.TRAINYARD_HOME) / "runs" / str(run_id) / "engine.log"
+    path = run_folder(run_id) / "engine.log"
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -49,8 +49,8 @@ _X = {
     Axis.TOKENS: "sum((i.metrics->>%(trained)s)::float8) OVER (PARTITION BY i.run_id ORDER BY i.index)",
 }
 _BUCKETS = """
-WITH placed AS (
-    SELECT i.run_id, i.metrics, {x} AS x
+WITH placed AS MATERIALIZED (
+    SELECT i.run_id, i.metrics || '{{}}' AS metrics, {x} AS x  -- unpacked once, not for each metric
     FROM {iterations} i JOIN {runs} r ON r.id = i.run_id
     WHERE i.run_id = ANY(%(runs)s) AND i.finished_at IS NOT NULL
 ), numbered AS (
