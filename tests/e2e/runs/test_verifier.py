@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.e2e.test_collect import PATIENCE_MS, enter_endpoint, line, page, shoot
+from tests.e2e.runs.test_collect import PATIENCE_MS, enter_endpoint, line, page, shoot
 from tests.fakes.openai_server import OpenAIServer, Reply, openai_server
 from tests.integration.toy_line import TERMINAL, Line
 from tests.integration.toy_yard import DATASET

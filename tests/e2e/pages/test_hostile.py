@@ -7,7 +7,7 @@ from playwright.sync_api import Dialog, Page, expect
 from tests.builders.page_builders import Yard, add_iteration, add_live_step, make_yard
 from tests.builders.sandbox_builders import lease, pool
 from tests.e2e.conftest import aside
-from tests.e2e.test_pages import addresses
+from tests.e2e.pages.test_pages import addresses
 
 HOSTILE = (
     "<script>window.ran=1;alert(1)</script>\"'><img src=x onerror=window.ran=1><svg onload=window.ran=1>"
