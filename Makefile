@@ -52,7 +52,7 @@ $(VLLM_STAMP): requirements/vllm.txt
 	@touch $@
 
 .PHONY: test-vllm
-test-vllm: $(STAMP) vllm ## tests with real vLLM servers
+test-vllm: $(STAMP) $(RAY_STAMP) vllm ## tests with real vLLM servers
 	@$(BIN)/python -m pytest -m vllm tests/vllm
 
 .PHONY: test-cluster

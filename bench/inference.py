@@ -37,7 +37,7 @@ from engine.inference.builtin.sampler import TransformerPolicy
 from engine.inference.vllm.policy import VllmPolicy
 from engine.inference.vllm.publishing.publication import Publisher, ServedModel
 from engine.inference.vllm.replicas import Replica
-from engine.inference.vllm.servers.environment import find_interpreter
+from engine.inference.vllm.servers.environment import find_interpreter, inherited_environment
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.models.opening import OpenedModel, open_model
 from engine.orchestrator.policies.engines import model_folder
@@ -121,7 +121,7 @@ class Offline:
 
     def __init__(self, command: ServerCommand) -> None:
         script = Path(__file__).with_name("inference_offline.py")
-        arguments = command.arguments(port=0)
+        arguments = command.arguments("127.0.0.1", port=0)
         settings = arguments[next(i for i, one in enumerate(arguments) if one.startswith("--")) :]
         self._process = subprocess.Popen(
             [str(command.python), str(script), *settings],
@@ -129,7 +129,7 @@ class Offline:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=command.environment(key=""),
+            env=inherited_environment() | command.environment(key=""),
         )
         self._read()
 

@@ -188,6 +188,14 @@ def _engines(run: TrainSettings) -> list[tuple[str, str]]:
                 "'disk'",
             )
         )
+    if run.policy.vllm.launcher == "ray" and transfer == "ipc":
+        found.append(
+            (
+                "policy.vllm.transfer",
+                "'ipc' shares the memory of the trainer's device, but policy.vllm.launcher is 'ray': use "
+                "'nccl' or 'disk'",
+            )
+        )
     if run.policy.engine == "vllm" and rank and transfer == "nccl":
         found.append(
             (

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.config.policies import TransformerPolicyConfig, VllmConfig
 from engine.config.run import AnyRun, FineTuneRun, JudgeTrainingRun, TrainRun
 from engine.config.trainer import OptimizationConfig
 
@@ -21,6 +22,8 @@ class Bundles:
     """Whether bundles prefer few nodes or many."""
     setting: str
     """Dotted name of the setting to lower where they do not fit."""
+    launcher: str
+    """Dotted name of the setting that asks for a cluster."""
 
     def __str__(self) -> str:
         return self.describe("GPU" if "GPU" in self.resources else "CPU")
@@ -39,9 +42,14 @@ def run_bundles(run: AnyRun, *, cluster_has_gpus: bool) -> list[Bundles]:
         run: the run's configuration.
         cluster_has_gpus: whether any node has GPUs.
     """
-    if not isinstance(run, TrainRun | FineTuneRun | JudgeTrainingRun) or run.trainer.launcher != "ray":
-        return []
-    return [rank_bundles(run.trainer, gpus=ranks_use_gpus(run.trainer, cluster_has=cluster_has_gpus))]
+    found = []
+    if isinstance(run, TrainRun | FineTuneRun | JudgeTrainingRun) and run.trainer.launcher == "ray":
+        gpus = ranks_use_gpus(run.trainer, cluster_has=cluster_has_gpus)
+        found.append(rank_bundles(run.trainer, gpus=gpus))
+    policy = getattr(run, "policy", None)
+    if isinstance(policy, TransformerPolicyConfig) and policy.vllm.launcher == "ray":
+        found.append(server_bundles(policy.vllm, gpus=cluster_has_gpus))
+    return found
 
 
 def rank_bundles(trainer: OptimizationConfig, *, gpus: bool) -> Bundles:
@@ -59,6 +67,24 @@ def rank_bundles(trainer: OptimizationConfig, *, gpus: bool) -> Bundles:
         resources={"CPU": float(size * trainer.threads), **({"GPU": float(size)} if gpus else {})},
         strategy="PACK",
         setting="trainer.data_parallel" if size == 1 else "trainer.context_parallel",
+        launcher="trainer.launcher",
+    )
+
+
+def server_bundles(servers: VllmConfig, *, gpus: bool) -> Bundles:
+    """Return what the inference servers of a policy reserve: a bundle for each.
+
+    Args:
+        servers: their number and size.
+        gpus: whether they compute on GPUs.
+    """
+    size = servers.tensor_parallel
+    return Bundles(
+        count=servers.replicas,
+        resources={"CPU": float(size), **({"GPU": float(size)} if gpus else {})},
+        strategy="SPREAD",
+        setting="policy.vllm.replicas" if size == 1 else "policy.vllm.tensor_parallel",
+        launcher="policy.vllm.launcher",
     )
 
 

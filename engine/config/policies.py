@@ -22,7 +22,8 @@ from engine.config.places import (
 from engine.errors import Problem
 
 _OWN_SERVERS = (
-    "python", "replicas", "tensor_parallel", "gpu_memory", "cpu_cache_gib", "start_timeout_s", "max_restarts",
+    "launcher", "python", "replicas", "tensor_parallel", "gpu_memory", "cpu_cache_gib", "start_timeout_s",
+    "max_restarts",
 )  # fmt: skip
 """Settings of servers that the run starts."""
 
@@ -34,8 +35,12 @@ class VllmConfig(Section):
     """Running servers: names of endpoints that runs may attach to, with their keys, or addresses
     (``http://HOST:PORT``), outside of a server with the key in ``TRAINYARD_VLLM_KEY``; empty: the run starts
     its own."""
+    launcher: Literal["local", "ray"] = "local"
+    """Place of servers that the run starts: its own machine, or nodes of the Ray cluster that it is a job of
+    (``launcher.backend`` = ``ray``), spread over them."""
     python: Annotated[str, Granted()] = ""
-    """Interpreter of the environment with vLLM; empty: the one that ``make vllm`` made, else this one."""
+    """Interpreter of the environment with vLLM, on every node; empty: the one that ``make vllm`` made, else
+    this one."""
     replicas: int = Field(default=1, ge=1)
     """Number of servers that the run starts."""
     tensor_parallel: int = Field(default=1, ge=1)

@@ -8,10 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
+from engine.errors import PreflightError
 from engine.processes import guard
 from engine.ray.cluster import TOKEN, connect
 from engine.ray.placement import Placement
@@ -23,6 +26,8 @@ class ProcessActor:
     Nodes get this class by value, so that their own Python need not find this package.
     """
 
+    _guarded: subprocess.Popen[bytes] | None = None
+
     def address(self) -> str:
         """Return the IP address of the node."""
         import ray
@@ -30,18 +35,44 @@ class ProcessActor:
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         return address
 
-    def run(self, guard_script: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Run a command to its end; return its exit code."""
+    def free_port(self) -> int:
+        """Return a TCP port of the node's address that nothing uses now."""
+        with socket.create_server((self.address(), 0)) as listening:
+            port: int = listening.getsockname()[1]
+            return port
+
+    def run(
+        self,
+        guard_script: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        inherited: Sequence[str],
+        log: str,
+    ) -> int:
+        """Run a command to its end; return its exit code. Arguments as of ``NodeProcess.start``."""
         interface = self._interface()
         network = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}
-        inherited = {name: value for name, value in os.environ.items() if name != TOKEN}
-        guarded = subprocess.Popen(
-            [sys.executable, "-I", guard_script, *command],
-            env={**network, **inherited, **environment},
-            stdin=subprocess.PIPE,  # its end tells the guard that this actor is gone
-            start_new_session=True,
-        )
-        return guarded.wait()
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name != TOKEN and any(fnmatchcase(name, pattern) for pattern in inherited)
+        }
+        with ExitStack() as stack:
+            output = stack.enter_context(Path(log).open("ab")) if log else None
+            self._guarded = subprocess.Popen(
+                [sys.executable, "-I", guard_script, *command],
+                env={**network, **kept, **environment},
+                stdin=subprocess.PIPE,  # its end tells the guard that this actor is gone
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        return self._guarded.wait()
+
+    def terminate(self) -> None:
+        """Ask the command to end; no effect before its start."""
+        if self._guarded is not None:
+            self._guarded.terminate()
 
     def _interface(self) -> str:
         """Return the name of the network interface with the node's address; empty if none has it."""
@@ -84,14 +115,46 @@ class NodeProcess:
                 num_gpus=rest.pop("GPU", 0),
                 resources=rest,
                 scheduling_strategy=placement.bundle(bundle),
+                max_concurrency=2,  # it can be told to end what it runs
             )
             .remote()
         )
         self._running: Any = None
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start a command, with the node's environment and these variables; called once."""
-        self._running = self._actor.run.remote(guard.__file__, list(command), dict(environment))
+    def reserve(self, timeout_s: float) -> tuple[str, int]:
+        """Return the IP address of the node and a free TCP port there.
+
+        Raises PreflightError if the process has no node, or lost it, within the time.
+        """
+        ray = connect()
+        asked = [self._actor.address.remote(), self._actor.free_port.remote()]
+        try:
+            address, port = ray.get(asked, timeout=timeout_s)
+        except ray.exceptions.GetTimeoutError:
+            raise PreflightError(f"the Ray cluster has no node for it within {timeout_s:g} s") from None
+        except ray.exceptions.RayError as error:
+            raise PreflightError(f"its node was lost: {_first_line(error)}") from error
+        return address, port
+
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        inherited: Sequence[str] = ("*",),
+        log: Path | None = None,
+    ) -> None:
+        """Start a command; called once.
+
+        Args:
+            command: program and arguments.
+            environment: its variables besides those of the node.
+            inherited: patterns of names of the node's variables that it inherits.
+            log: file, also on the node, to which its output is appended; None: the log of the cluster.
+        """
+        self._running = self._actor.run.remote(
+            guard.__file__, list(command), dict(environment), list(inherited), str(log or "")
+        )
 
     def ending(self) -> Ending | None:
         """Return the end of the started process; None while it starts or runs."""
@@ -100,15 +163,25 @@ class NodeProcess:
             return None
         try:
             status = guard.returned_status(ray.get(self._running))
+        except ray.exceptions.RayTaskError as error:
+            return Ending(f"before its start: {error.cause}", is_lost=False)
         except ray.exceptions.RayError as error:
-            return Ending(f"with its actor: {str(error).strip().splitlines()[0]}", is_lost=True)
+            return Ending(f"with its actor: {_first_line(error)}", is_lost=True)
         return Ending(f"with code {status}", is_lost=status < 0)
+
+    def terminate(self) -> None:
+        """Ask the command to end by itself; no effect if it has ended."""
+        self._actor.terminate.remote()
 
     def kill(self) -> None:
         """Kill the process and its descendants; no effect if it has ended."""
         ray = connect()
         with suppress(ray.exceptions.RayError):
             ray.kill(self._actor)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
 
 
 def wait_until_ended(processes: Sequence[NodeProcess], deadline: float) -> bool:

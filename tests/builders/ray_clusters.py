@@ -62,12 +62,20 @@ class RayCluster:
         """Number of nodes that were started and not killed."""
         return len(self._started)
 
-    def ranks(self, node: int) -> list[psutil.Process]:
-        """Return the trainer's ranks that run on a node, in their order; the head is node 0."""
-        found = {}
+    def processes(self, node: int) -> list[tuple[list[str], psutil.Process]]:
+        """Return the command lines and processes of a node; the head is node 0."""
+        found = []
         for process in psutil.Process(self._started[node].pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if process.cmdline()[1:] == ["-m", "engine.trainer", "rank"]:
+                found.append((process.cmdline(), process))
+        return found
+
+    def ranks(self, node: int) -> list[psutil.Process]:
+        """Return the trainer's ranks that run on a node, in their order."""
+        found = {}
+        for command, process in self.processes(node):
+            if command[1:] == ["-m", "engine.trainer", "rank"]:
+                with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
                     found[int(process.environ()["RANK"])] = process
         return [found[rank] for rank in sorted(found)]
 

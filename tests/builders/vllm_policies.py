@@ -17,6 +17,7 @@ from engine.inference.vllm.policy import Publisher, VllmPolicy
 from engine.inference.vllm.publishing.publication import PublicationReport
 from engine.inference.vllm.publishing.server_update import ReplicaProof
 from engine.inference.vllm.replicas import Replica
+from engine.inference.vllm.servers.processes import LocalProcess
 from engine.inference.vllm.servers.server import VllmServer
 from engine.models.chat.chatml import ChatML
 from engine.types import RolloutKey, Step
@@ -168,6 +169,13 @@ async def started(
         yield policy, replicas, sink
     finally:
         await policy.close()
+
+
+def pid_of(server: VllmServer) -> int:
+    """Return the process id of the guard of a started server on this machine."""
+    assert isinstance(server.process, LocalProcess)
+    assert server.process.pid is not None
+    return server.process.pid
 
 
 def make_request(

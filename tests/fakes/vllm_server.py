@@ -122,14 +122,14 @@ class FakeVllm:
         return app
 
     @asynccontextmanager
-    async def serving(self, port: int = 0) -> AsyncIterator[str]:
-        """Serve on the loopback interface; yield the address."""
+    async def serving(self, port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[str]:
+        """Serve on an interface; yield the address."""
         runner = web.AppRunner(self.app(), handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", port)
+        site = web.TCPSite(runner, host, port)
         await site.start()
         try:
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+            yield f"http://{host}:{runner.addresses[0][1]}"
         finally:
             await runner.cleanup()
 
@@ -396,9 +396,10 @@ class FakeCommand(ServerCommand):
     python: Path = Path(sys.executable)
     max_context: int = 2048
 
-    def arguments(self, port: int) -> list[str]:
+    def arguments(self, host: str, port: int) -> list[str]:
         """Return the command line of the server."""
-        return [sys.executable, "-m", "tests.fakes.vllm_server", "--port", str(port), *self.options]
+        where = ("--host", host, "--port", str(port))
+        return [sys.executable, "-m", "tests.fakes.vllm_server", *where, *self.options]
 
     def environment(self, key: str) -> dict[str, str]:
         """Return this process's environment; the tests are imported from it."""
@@ -423,6 +424,7 @@ def fake_interpreter(folder: Path) -> Path:
 def main() -> None:
     """Serve until killed."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--model", default="", help="a policy folder; without one tokens follow a script")
     parser.add_argument("--cache-tokens", type=int, default=10_000)
@@ -447,7 +449,7 @@ async def _serve(options: argparse.Namespace) -> None:
         token_s=options.token_s,
         key=os.environ.get("VLLM_API_KEY", ""),
     )
-    async with fake.serving(options.port):
+    async with fake.serving(options.port, host=options.host):
         await asyncio.Event().wait()
 
 

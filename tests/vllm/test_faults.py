@@ -16,6 +16,7 @@ import pytest
 from engine.errors import EngineError
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.servers.server import VllmServer
+from tests.builders.vllm_policies import pid_of
 from tests.unit.models.small import prompt
 from tests.vllm.servers import QUICKSTART, command, request, session_processes, started, until
 
@@ -45,8 +46,7 @@ async def _is_empty(session: int | None) -> bool:
 
 async def test_a_frozen_engine_is_a_stall_and_a_killed_one_is_lost(vllm_python: Path, tmp_path: Path) -> None:
     async with started(command(QUICKSTART, vllm_python), tmp_path / "vllm.log") as (server, client):
-        assert server.pid is not None
-        core = _engine_core(server.pid)
+        core = _engine_core(pid_of(server))
         hasty = server.client(stall_timeout_s=3)
         task = await _in_flight(hasty)
         core.suspend()
@@ -71,7 +71,7 @@ async def test_a_frozen_engine_is_a_stall_and_a_killed_one_is_lost(vllm_python: 
 
         await until(has_ended)
         assert not await client.healthy()
-        await until(lambda: _is_empty(server.pid))
+        await until(lambda: _is_empty(pid_of(server)))
 
 
 async def test_nothing_survives_a_killed_run(vllm_python: Path, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ async def test_nothing_survives_a_killed_run(vllm_python: Path, tmp_path: Path) 
         settings = command(QUICKSTART, Path({str(vllm_python)!r}))
         server = VllmServer(settings, log=Path({str(tmp_path / "log")!r}))
         asyncio.run(server.start())
-        print(server.pid, flush=True)
+        print(server.process.pid, flush=True)
         time.sleep(3600)
         """
     )
@@ -103,15 +103,14 @@ async def test_nothing_survives_a_killed_run(vllm_python: Path, tmp_path: Path) 
 
 async def test_nothing_survives_a_killed_guard(vllm_python: Path, tmp_path: Path) -> None:
     async with started(command(QUICKSTART, vllm_python), tmp_path / "vllm.log") as (server, _):
-        assert server.pid is not None
-        os.kill(server.pid, signal.SIGKILL)
+        os.kill(pid_of(server), signal.SIGKILL)
 
         async def has_ended() -> bool:
             return not server.is_alive()
 
         await until(has_ended)
         await server.stop()
-        await until(lambda: _is_empty(server.pid))
+        await until(lambda: _is_empty(pid_of(server)))
 
 
 async def test_a_server_that_does_not_start_says_why(vllm_python: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from engine.orchestrator.policies.policies import open_run_policy
 from engine.orchestrator.setup import build_scheduler, load_rows, open_environments
 from engine.rollout.scheduler import GroupRequest
 from engine.types import Group, TerminationReason
+from tests.builders.vllm_policies import pid_of
 from tests.unit.environments.lake_builders import SMALL, of_type, perform, small_run
 from tests.vllm.servers import PARITY
 
@@ -48,7 +49,7 @@ async def kill_an_engine_in_mid_rollout(policy: VllmPolicy, run_dir: Path) -> No
     while not (replica.requests and b"step_finished" in (run_dir / "events.jsonl").read_bytes()):
         await asyncio.sleep(0.01)
     assert replica.server is not None
-    for process in psutil.Process(replica.server.pid).children(recursive=True):
+    for process in psutil.Process(pid_of(replica.server)).children(recursive=True):
         os.kill(process.pid, signal.SIGKILL)
 
 

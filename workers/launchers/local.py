@@ -33,7 +33,6 @@ from workers.launchers.base import (
 
 ENGINE = (sys.executable, "-m", "engine.run", "--secrets-on-stdin")
 PID_FILE = "engine.pid"
-_RANKS = "trainer.launcher"
 
 
 class LocalLauncher:
@@ -49,13 +48,10 @@ class LocalLauncher:
         self._command = command
 
     def check(self, run: AnyRun) -> None:
-        """Refuse a run whose ranks need a Ray cluster; this machine runs Trainyard already."""
-        if run_bundles(run, cluster_has_gpus=False):
-            raise ConfigError(
-                Problem(
-                    "'ray' needs a run that is a job of the cluster: set launcher.backend to 'ray'", _RANKS
-                )
-            )
+        """Refuse a run that reserves parts of a Ray cluster; this machine runs Trainyard already."""
+        message = "needs a run that is a job of a Ray cluster: set launcher.backend to 'ray'"
+        if found := run_bundles(run, cluster_has_gpus=False):
+            raise ConfigError(*(Problem(message, bundles.launcher) for bundles in found))
 
     def launch(self, order: LaunchOrder, record: Recorder) -> None:
         """Start the engine with its output in ``engine.log``; the handle is ``pid:start``."""

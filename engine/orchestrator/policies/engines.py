@@ -1,7 +1,8 @@
 """Opening of policies that sample with vLLM: the model's folder, the devices, the servers.
 
 With CUDA a run's trainer has the first visible devices, one for each rank, and its servers the next ones,
-``policy.vllm.tensor_parallel`` each. With ``policy.vllm.transfer`` = ``ipc`` servers share the trainer's.
+``policy.vllm.tensor_parallel`` each. With ``policy.vllm.transfer`` = ``ipc`` servers share the trainer's,
+with ``policy.vllm.launcher`` = ``ray`` they have devices of their nodes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from engine.config.placement import server_bundles
 from engine.config.policies import TransformerPolicyConfig, VllmConfig
 from engine.config.run import TrainRun
 from engine.errors import ConfigError, Problem
@@ -24,6 +26,7 @@ from engine.inference.vllm.publishing.live_transfer import LiveTransfer, choose_
 from engine.inference.vllm.publishing.publication import Publisher, ServedModel
 from engine.inference.vllm.replicas import Replica
 from engine.inference.vllm.servers.environment import find_interpreter
+from engine.inference.vllm.servers.processes import LocalProcess, RayProcess, ServerProcess
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.models.opening import OpenedModel, open_model, save_policy
 from engine.models.references import find_model
@@ -32,6 +35,8 @@ from engine.models.weights.policy_files import ADAPTERS
 from engine.models.weights.safetensors_folder import INDEX, SINGLE
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.policies.frozen_weights import FrozenWeights
+from engine.ray.cluster import has_gpus
+from engine.ray.placement import Placement
 from engine.trainer.checkpoints.checkpoint import Checkpoint
 from engine.trainer.factory import training_device
 
@@ -72,7 +77,8 @@ async def start_training_engines(
     Raises:
         ConfigError: there are too few CUDA devices, or weights cannot be transferred as configured.
         CheckpointError: the model is missing or unusable.
-        PreflightError: there is no environment with vLLM.
+        PreflightError: there is no environment with vLLM, or no Ray cluster.
+        RunStopped, FencedError, DeliveryError: the attempt must end while a cluster has no room.
     """
     trainer = config.trainer
     on_gpu = trainer.launcher != "ray" and training_device(trainer).type == "cuda"
@@ -205,7 +211,7 @@ def _connector(
             ),
         )
     python = find_interpreter(vllm.python)
-    devices = engine_devices(vllm, first=sampled.first_device)
+    places = _places(vllm, run, first_device=sampled.first_device)
 
     def start(number: int) -> Replica:
         command = ServerCommand(
@@ -214,7 +220,7 @@ def _connector(
             max_context=max_context,
             dtype=str(sampled.dtype).removeprefix("torch."),
             tensor_parallel=vllm.tensor_parallel,
-            devices=devices[number],
+            devices=places[number].devices,
             gpu_memory=vllm.gpu_memory,
             cpu_cache_gib=vllm.cpu_cache_gib,
             max_batch=config.max_batch,
@@ -224,9 +230,39 @@ def _connector(
             variables=sampled.live.server_environment() if sampled.live else {},
         )
         name = f"engine-{number}"
-        return Replica(name=name, server=VllmServer(command, log=run.run_dir / ENGINES / f"{name}.log"))
+        log = run.run_dir / ENGINES / f"{name}.log"
+        return Replica(name=name, server=VllmServer(command, log=log, process=places[number].process))
 
     return start
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Place of a server."""
+
+    process: ServerProcess
+    devices: tuple[str, ...] | None
+    """See ``ServerCommand.devices``."""
+
+
+def _places(vllm: VllmConfig, run: RunContext, *, first_device: int) -> list[_Place]:
+    """Return the places of all servers; on a cluster they are reserved until the run ends.
+
+    Raises:
+        ConfigError: there are too few CUDA devices.
+        PreflightError: the run is no job of a Ray cluster.
+        RunStopped, FencedError, DeliveryError: the attempt must end while the cluster has no room.
+    """
+    if vllm.launcher == "local":
+        return [_Place(LocalProcess(), one) for one in engine_devices(vllm, first=first_device)]
+    on_gpu = has_gpus()
+    bundles = server_bundles(vllm, gpus=on_gpu)
+    placement = Placement(bundles, name="engines", notice=run.notice())
+    run.closing.callback(placement.release)
+    return [
+        _Place(RayProcess(placement, number, bundles.resources), None if on_gpu else ())
+        for number in range(bundles.count)
+    ]
 
 
 def attached_servers(config: VllmConfig) -> list[Endpoint]:

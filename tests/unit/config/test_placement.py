@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from engine.config.placement import rank_bundles, ranks_use_gpus, run_bundles
+from engine.config.placement import rank_bundles, ranks_use_gpus, run_bundles, server_bundles
+from engine.config.policies import VllmConfig
 from engine.config.recipes import resolve
 from engine.config.trainer import OptimizationConfig
+
+SERVERS = {"policy.engine": "vllm", "policy.vllm.launcher": "ray", "policy.vllm.replicas": 2}
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,15 @@ def test_the_ranks_of_a_context_share_a_node(
 
 
 @pytest.mark.parametrize(
+    ("gpus", "resources", "words"),
+    [(True, {"CPU": 4, "GPU": 4}, "3 × 4 GPUs spread"), (False, {"CPU": 4}, "3 × 4 CPUs spread")],
+)
+def test_each_server_has_the_devices_of_one_node(gpus: bool, resources: dict[str, float], words: str) -> None:
+    bundles = server_bundles(VllmConfig(launcher="ray", replicas=3, tensor_parallel=4), gpus=gpus)
+    assert (bundles.count, bundles.resources, str(bundles)) == (3, resources, words)
+
+
+@pytest.mark.parametrize(
     ("device", "cluster_has", "uses"),
     [("auto", True, True), ("auto", False, False), ("cuda", False, True), ("cpu", True, False)],
 )
@@ -40,16 +52,19 @@ def test_ranks_take_the_gpus_that_there_are(device: Any, cluster_has: bool, uses
 
 
 @pytest.mark.parametrize(
-    ("recipe", "settings", "count"),
+    ("recipe", "settings", "counts"),
     [
-        ("quickstart", {}, None),
-        ("quickstart", {"trainer.launcher": "ray"}, 1),
-        ("fine-tune", {"trainer.launcher": "ray", "trainer.data_parallel": 3}, 3),
-        ("quickstart-oracle", {}, None),
+        ("quickstart", {}, []),
+        ("quickstart", {"trainer.launcher": "ray"}, [1]),
+        ("quickstart", {"policy.engine": "vllm"}, []),
+        ("quickstart", {"trainer.launcher": "ray", **SERVERS}, [1, 2]),
+        ("quickstart-evaluate", SERVERS, [2]),
+        ("fine-tune", {"trainer.launcher": "ray", "trainer.data_parallel": 3}, [3]),
+        ("quickstart-oracle", {}, []),
     ],
 )
-def test_only_runs_whose_ranks_are_on_the_cluster_reserve_it(
-    recipe: str, settings: dict[str, Any], count: int | None
+def test_only_runs_with_processes_on_the_cluster_reserve_it(
+    recipe: str, settings: dict[str, Any], counts: list[int]
 ) -> None:
     found = run_bundles(resolve(recipe, settings), cluster_has_gpus=False)
-    assert [one.count for one in found] == ([] if count is None else [count])
+    assert [one.count for one in found] == counts

@@ -12,14 +12,15 @@ import pytest
 
 from engine.errors import ModelError, PublicationError
 from engine.inference.vllm.replicas import Replica, ReplicaState
-from tests.builders.vllm_policies import NoWeights, Stamps, make_request, started, until
+from tests.builders.vllm_policies import NoWeights, Stamps, make_request, pid_of, started, until
 from tests.fakes.vllm_server import Fault
 
 
 def server_pids(replica: Replica) -> list[int]:
     """Pids of the server under the guard."""
     assert replica.server is not None
-    children = Path(f"/proc/{replica.server.pid}/task/{replica.server.pid}/children").read_text()
+    pid = pid_of(replica.server)
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(pid) for pid in children.split()]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from engine.config.launcher import RayConfig
-from engine.config.placement import rank_bundles, ranks_use_gpus
+from engine.config.placement import rank_bundles, ranks_use_gpus, server_bundles
+from engine.config.policies import VllmConfig
 from engine.config.trainer import OptimizationConfig
 from workers.launchers.ray.jobs import Cluster
 from workers.launchers.ray.preflight import missing, unreachable_web
@@ -92,6 +93,28 @@ def test_ranks_that_do_not_fit_are_named(
     assert [problem.message for problem in problems] == found
     size = "context" if config.context_parallel > 1 else "data"
     assert {problem.setting for problem in problems} <= {f"trainer.{size}_parallel"}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "servers", "found"),
+    [
+        (2, {"replicas": 2}, []),
+        (2, {"replicas": 1, "tensor_parallel": 2}, []),
+        (
+            2,
+            {"replicas": 3},
+            ["asks 3 × 1 GPU spread, the cluster has room for 2 beside the run's own 2 × 1 GPU packed"],
+        ),
+        (1, {"replicas": 1, "tensor_parallel": 4}, ["asks 1 × 4 GPUs spread, the largest node has 2"]),
+    ],
+)
+def test_servers_that_do_not_fit_beside_the_ranks_are_named(
+    ranks: int, servers: dict[str, Any], found: list[str]
+) -> None:
+    trainer = OptimizationConfig(launcher="ray", data_parallel=ranks)
+    bundles = [rank_bundles(trainer, gpus=True), server_bundles(VllmConfig(**servers), gpus=True)]
+    problems = missing(RayConfig(cpus=0), Cluster("2.60.0", NODES), bundles)
+    assert [problem.message for problem in problems] == found
 
 
 def test_a_cluster_without_nodes_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 from pathlib import Path
 
@@ -41,7 +42,10 @@ def test_only_a_run_that_uses_the_cluster_gets_its_token(tmp_path: Path) -> None
     assert "-u DATABASE_URL" in using
 
 
-def test_ranks_on_a_cluster_need_a_run_on_it() -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.launcher: .* set launcher\.backend to 'ray'"):
-        LocalLauncher().check(resolve("quickstart", {"trainer.launcher": "ray"}))
+@pytest.mark.parametrize(
+    ("setting", "others"), [("trainer.launcher", {}), ("policy.vllm.launcher", {"policy.engine": "vllm"})]
+)
+def test_processes_on_a_cluster_need_a_run_on_it(setting: str, others: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=rf"{re.escape(setting)}: .* set launcher\.backend to 'ray'"):
+        LocalLauncher().check(resolve("quickstart", {setting: "ray", **others}))
     LocalLauncher().check(resolve("quickstart"))

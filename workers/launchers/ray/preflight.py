@@ -22,7 +22,7 @@ def missing(settings: RayConfig, cluster: Cluster, bundles: Sequence[Bundles] = 
     Args:
         settings: what the run's own process asks of one node.
         cluster: what there is.
-        bundles: what its other processes ask, each kind of them compared by itself.
+        bundles: what its other processes ask; they fit one kind after the other.
     """
     if _version(cluster.ray_version) < OLDEST:
         known, found = ".".join(map(str, OLDEST)), cluster.ray_version or "of an unknown version"
@@ -40,8 +40,10 @@ def missing(settings: RayConfig, cluster: Cluster, bundles: Sequence[Bundles] = 
         sum_asked = ", ".join(_amount(name, wanted) for _, name, wanted in asked)
         problems = [Problem(f"asks {sum_asked}, but no single node has all of it", "launcher.ray")]
     if not problems:
+        problems = [problem for one in bundles if (problem := _too_large(one, cluster))]
+    if not problems and bundles:
         own = {name: wanted for _, name, wanted in asked}
-        problems = [problem for one in bundles if (problem := _unplaceable(one, own, cluster))]
+        problems = [problem] if (problem := _too_many(bundles, own, cluster)) else []
     return problems
 
 
@@ -74,23 +76,43 @@ def _asked(settings: RayConfig) -> Iterator[tuple[str, str, float]]:
             yield f"launcher.ray.{setting}", name, wanted
 
 
-def _unplaceable(bundles: Bundles, own: Mapping[str, float], cluster: Cluster) -> Problem | None:
-    """Return the problem of bundles that do not fit beside the run's own process, wherever that runs."""
-    wanted = bundles.resources
-    for name, amount in wanted.items():
+def _too_large(bundles: Bundles, cluster: Cluster) -> Problem | None:
+    """Return the problem of bundles of which no node has room for one."""
+    for name, amount in bundles.resources.items():
         largest = max(node.get(name, 0.0) for node in cluster.nodes)
         if largest < amount:
             found = _amount(name, largest, unit=False)
             return Problem(f"asks {bundles.describe(name)}, the largest node has {found}", bundles.setting)
-    most = max(
-        sum(_num_fitting(wanted, _rest(node, own) if node is home else node) for node in cluster.nodes)
+    return None
+
+
+def _too_many(bundles: Sequence[Bundles], own: Mapping[str, float], cluster: Cluster) -> Problem | None:
+    """Return the problem of bundles that do not fit beside the run's own process, wherever that runs."""
+    placed = max(
+        _placed(bundles, [_rest(node, own) if node is home else node for node in cluster.nodes])
         for home in cluster.nodes
         if all(home.get(name, 0.0) >= amount for name, amount in own.items())
     )
-    if most >= bundles.count:
-        return None
-    beside = f" beside the run's own {', '.join(_amount(*one) for one in own.items())}" if own else ""
-    return Problem(f"asks {bundles}, the cluster has room for {most}{beside}", bundles.setting)
+    for number, (one, count) in enumerate(zip(bundles, placed, strict=True)):
+        if count < one.count:
+            others = [", ".join(_amount(*part) for part in own.items())] if own else []
+            others += [str(other) for other in bundles[:number]]
+            beside = f" beside the run's own {' and '.join(others)}" if others else ""
+            return Problem(f"asks {one}, the cluster has room for {count}{beside}", one.setting)
+    return None
+
+
+def _placed(bundles: Sequence[Bundles], nodes: Sequence[Mapping[str, float]]) -> list[int]:
+    """Return how many of each kind of bundles fit, placed one kind after the other."""
+    free, placed = list(nodes), []
+    for one in bundles:
+        left = one.count
+        for number, node in enumerate(free):
+            count = min(left, _num_fitting(one.resources, node))
+            free[number] = _rest(node, {name: count * amount for name, amount in one.resources.items()})
+            left -= count
+        placed.append(one.count - left)
+    return placed
 
 
 def _num_fitting(wanted: Mapping[str, float], node: Mapping[str, float]) -> int:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from engine.errors import PreflightError
@@ -14,9 +15,11 @@ from engine.errors import PreflightError
 _ROOT = Path(__file__).resolve().parents[4]
 _OWN = _ROOT / ".venv-vllm" / "bin" / "python"
 """Interpreter that ``make vllm`` makes."""
-_KEPT = frozenset({"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD"})
-_KEPT_PREFIXES = ("CUDA_", "NVIDIA_", "NCCL_", "GLOO_")
-"""Variables that a server inherits; all others, keys and tokens among them, stay outside."""
+INHERITED = (
+    "PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD",
+    "CUDA_*", "NVIDIA_*", "NCCL_*", "GLOO_*",
+)  # fmt: skip
+"""Patterns of the variables that a server inherits; all others, keys and tokens among them, stay outside."""
 
 
 def find_interpreter(configured: str = "") -> Path:
@@ -57,5 +60,7 @@ def _has_vllm(python: Path) -> bool:
 def inherited_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables that a server may inherit from this process."""
     return {
-        name: value for name, value in environment.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)
+        name: value
+        for name, value in environment.items()
+        if any(fnmatchcase(name, pattern) for pattern in INHERITED)
     }

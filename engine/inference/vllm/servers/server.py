@@ -1,14 +1,10 @@
-"""One vLLM server: its command line, its start, and the end of all of its processes."""
+"""One vLLM server: its command line, its start and its end."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import secrets
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,15 +13,11 @@ from pathlib import Path
 from engine.errors import EngineError
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.clients.facts import ServerFacts
-from engine.inference.vllm.servers.environment import inherited_environment
-from engine.processes import guard
+from engine.inference.vllm.servers.processes import LocalProcess, ServerProcess
 
-_LOOPBACK = "127.0.0.1"
 _WORKER = Path(__file__).parent / "worker"
 _POLL_S = 0.2
-_KILL_S = 5.0
 _LOG_LINES = 25
-_LEAVE_ZOMBIE = os.WEXITED | os.WNOWAIT
 _CPU_BLOCK = 32
 """Tokens of a block of the KV cache, the unit of shared prefixes; with vLLM's 128 short turns share none."""
 _CPU_BATCH_TOKENS = 2048
@@ -45,8 +37,9 @@ class ServerCommand:
     dtype: str = "bfloat16"
     """Type of weights and activations: ``float32`` or ``bfloat16``."""
     tensor_parallel: int = 1
-    devices: tuple[str, ...] = ()
-    """CUDA devices, as in ``CUDA_VISIBLE_DEVICES``; empty: the server computes on the CPU."""
+    devices: tuple[str, ...] | None = ()
+    """CUDA devices, as in ``CUDA_VISIBLE_DEVICES``; None: those that its process finds; empty: the server
+    computes on the CPU."""
     gpu_memory: float = 0.85
     """Share of a GPU's memory for weights and KV cache together."""
     cpu_cache_gib: float = 1.0
@@ -60,7 +53,7 @@ class ServerCommand:
     name: str = "policy"
     """Name of the model in requests."""
     port: int = 0
-    """TCP port on the loopback interface; 0 takes a free one."""
+    """TCP port; 0 takes a free one."""
     start_timeout_s: float = 600.0
     has_tokenizer: bool = False
     """True where the server loads the folder's tokenizer: needed for chat routes, not for token ids."""
@@ -69,10 +62,15 @@ class ServerCommand:
     variables: Mapping[str, str] = field(default_factory=dict)
     """Further environment variables."""
 
-    def arguments(self, port: int) -> list[str]:
-        """Return the command line of the server."""
+    @property
+    def on_gpu(self) -> bool:
+        """Return whether the server computes on CUDA devices."""
+        return self.devices != ()
+
+    def arguments(self, host: str, port: int) -> list[str]:
+        """Return the command line of the server, which listens on an address of its machine."""
         flags = {
-            "--model": self.model, "--served-model-name": self.name, "--host": _LOOPBACK, "--port": port,
+            "--model": self.model, "--served-model-name": self.name, "--host": host, "--port": port,
             "--dtype": self.dtype, "--max-model-len": self.max_context, "--max-num-seqs": self.max_batch,
             "--tensor-parallel-size": self.tensor_parallel, "--logprobs-mode": "processed_logprobs",
             "--generation-config": "vllm", "--load-format": "safetensors",
@@ -80,7 +78,7 @@ class ServerCommand:
             "--worker-extension-cls": "trainyard_worker.TrainyardWorker",
         }  # fmt: skip
         switches = ["--enable-scale-out", "--disable-uvicorn-access-log"]
-        if self.devices:
+        if self.on_gpu:
             flags["--gpu-memory-utilization"] = self.gpu_memory
         else:
             switches += ["--enforce-eager"]  # graphs need a C++ compiler and do not pay on the CPU
@@ -99,7 +97,7 @@ class ServerCommand:
         return [str(self.python), "-m", module, *named, *switches, *self.extra]
 
     def environment(self, key: str) -> dict[str, str]:
-        """Return the environment of the server; ``key`` guards its routes."""
+        """Return the variables of the server besides inherited ones; ``key`` guards its routes."""
         path = os.pathsep.join([str(self.python.parent), os.environ.get("PATH", os.defpath)])
         fixed = {
             "PATH": path, "PYTHONPATH": str(_WORKER), "PYTHONUNBUFFERED": "1", "VLLM_API_KEY": key,
@@ -109,36 +107,32 @@ class ServerCommand:
             fixed["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
         if self.devices:
             fixed["CUDA_VISIBLE_DEVICES"] = ",".join(self.devices)
-        else:
+        if not self.on_gpu:
             fixed |= {
                 "CUDA_VISIBLE_DEVICES": "",
                 "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE",
                 "TORCHDYNAMO_DISABLE": "1",  # else the first request waits for a C++ compiler
             }  # fmt: skip
-        return inherited_environment() | fixed | dict(self.variables)
+        return fixed | dict(self.variables)
 
 
 class VllmServer:
-    """A vLLM server of this run on this machine, in a session of its own; it ends with the run.
+    """A vLLM server of this run; it ends with the run.
 
     Args:
         command: what to start.
         log: file to which the output of all its processes is appended.
+        process: where it runs; None: a session of its own on this machine.
     """
 
-    def __init__(self, command: ServerCommand, *, log: Path) -> None:
+    def __init__(self, command: ServerCommand, *, log: Path, process: ServerProcess | None = None) -> None:
         self.command = command
         self.log = log
+        self.process = process or LocalProcess()
         self.api_key = secrets.token_hex(32)
         self.address = ""
         """``http://HOST:PORT`` once started."""
-        self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the guard, which leads the session; None before the start."""
-        return None if self._process is None else self._process.pid
 
     def client(self, *, stall_timeout_s: float = 120.0) -> VllmClient:
         """Return a client of the started server; the caller closes it."""
@@ -152,10 +146,15 @@ class VllmServer:
         Raises:
             EngineError: it ended, did not become healthy in time, or is of another version; the message has
                 the last lines of its log.
+            PreflightError: there is no machine for it.
         """
-        port = self.command.port or _free_port()
-        self.address = f"http://{_LOOPBACK}:{port}"
-        self._spawn(port)
+        command = self.command
+        host, port = await self.process.reserve(command.start_timeout_s)
+        port = command.port or port
+        self.address = f"http://{host}:{port}"
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.process.start(command.arguments(host, port), command.environment(self.api_key), self.log)
         client = self.client()
         try:
             await self._await_health(client)
@@ -168,58 +167,28 @@ class VllmServer:
 
     def is_alive(self) -> bool:
         """Return whether the server's processes run; it need not be healthy."""
-        return self._process is not None and self._process.returncode is None and self._ending() is None
+        return self.process.is_started and self.process.ending() is None
 
     async def stop(self) -> None:
         """End all processes of the server; safe to call at any time."""
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        if self._ending() is None:
-            os.kill(process.pid, signal.SIGTERM)
-        ending = asyncio.create_task(asyncio.to_thread(os.waitid, os.P_PID, process.pid, _LEAVE_ZOMBIE))
-        await asyncio.wait([ending], timeout=guard.GRACE_S + _KILL_S)
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)  # also what a killed guard left behind
-            await ending
-            process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
+        await self.process.stop()
 
     def log_tail(self) -> str:
         """Return the last lines that this start of the server wrote to its log."""
-        with self.log.open("rb") as log:
-            log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - 16_384))
-            lines = log.read().decode(errors="replace").splitlines()
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - 16_384))
+                lines = log.read().decode(errors="replace").splitlines()
+        except FileNotFoundError:
+            return "(nothing was written)"
         return "\n".join(lines[-_LOG_LINES:])
-
-    def _ending(self) -> os.waitid_result | None:
-        """Return how the guard has ended, None while it runs.
-
-        It stays a zombie until ``stop``: its number, which names the group to be killed, is not given away.
-        """
-        assert self._process is not None
-        return os.waitid(os.P_PID, self._process.pid, _LEAVE_ZOMBIE | os.WNOHANG)
-
-    def _spawn(self, port: int) -> None:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            self._log_start = log.tell()
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", guard.__file__, *self.command.arguments(port)],
-                env=self.command.environment(self.api_key),
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
 
     async def _await_health(self, client: VllmClient) -> None:
         deadline = time.monotonic() + self.command.start_timeout_s
         while not await client.healthy():
-            if (ending := self._ending()) is not None:
+            if (ending := self.process.ending()) is not None:
                 raise EngineError(
-                    f"the vLLM server ended while starting, with code {ending.si_status}; the end of "
+                    f"the vLLM server ended while starting, {ending}; the end of "
                     f"{self.log}:\n{self.log_tail()}",
                     kind="lost",
                 )
@@ -230,12 +199,6 @@ class VllmServer:
                     kind="lost",
                 )
             await asyncio.sleep(_POLL_S)
-
-
-def _free_port() -> int:
-    with socket.create_server((_LOOPBACK, 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 def _lora_rank(rank: int) -> int:

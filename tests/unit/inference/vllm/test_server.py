@@ -17,6 +17,7 @@ from engine.errors import EngineError, PreflightError
 from engine.inference.vllm.servers.environment import find_interpreter, inherited_environment
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.processes import guard
+from tests.builders.vllm_policies import pid_of
 
 
 def make_command(**changes: object) -> ServerCommand:
@@ -29,9 +30,9 @@ def option(arguments: list[str], name: str) -> str:
 
 
 def test_on_the_cpu_the_cache_has_its_own_size_and_nothing_is_compiled() -> None:
-    arguments = make_command(dtype="float32", cpu_cache_gib=0.5).arguments(8123)
+    arguments = make_command(dtype="float32", cpu_cache_gib=0.5).arguments("10.0.0.7", 8123)
     assert arguments[:3] == ["/p/bin/python", "-m", "vllm.entrypoints.openai.api_server"]
-    assert option(arguments, "--host") == "127.0.0.1"
+    assert option(arguments, "--host") == "10.0.0.7"
     assert option(arguments, "--port") == "8123"
     assert option(arguments, "--kv-cache-memory-bytes") == str(2**29)
     assert option(arguments, "--generation-config") == "vllm"
@@ -45,29 +46,30 @@ def test_on_the_cpu_the_cache_has_its_own_size_and_nothing_is_compiled() -> None
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in environment
 
 
-def test_on_gpus_the_servers_own_kernels_stay() -> None:
-    command = make_command(devices=("2", "3"), tensor_parallel=2, gpu_memory=0.7)
-    arguments = command.arguments(1)
+@pytest.mark.parametrize("devices", [("2", "3"), None], ids=["chosen", "those of the node"])
+def test_on_gpus_the_servers_own_kernels_stay(devices: tuple[str, ...] | None) -> None:
+    command = make_command(devices=devices, tensor_parallel=2, gpu_memory=0.7)
+    arguments = command.arguments("127.0.0.1", 1)
     assert option(arguments, "--gpu-memory-utilization") == "0.7"
     assert option(arguments, "--tensor-parallel-size") == "2"
     assert "--enforce-eager" not in arguments
     environment = command.environment("key")
-    assert environment["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert environment.get("CUDA_VISIBLE_DEVICES") == (devices and ",".join(devices))
     assert "TORCHDYNAMO_DISABLE" not in environment
 
 
 @pytest.mark.parametrize(("rank", "maximum"), [(1, "1"), (4, "8"), (64, "64"), (65, "128")])
 def test_adapters_have_one_of_vllms_ranks(rank: int, maximum: str) -> None:
     command = make_command(lora_rank=rank)
-    assert option(command.arguments(1), "--max-lora-rank") == maximum
-    assert "--enable-lora" in command.arguments(1)
+    assert option(command.arguments("127.0.0.1", 1), "--max-lora-rank") == maximum
+    assert "--enable-lora" in command.arguments("127.0.0.1", 1)
     assert command.environment("key")["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
 
 
 def test_the_key_is_in_the_environment_and_never_on_the_command_line() -> None:
     server = VllmServer(make_command(), log=Path("/nowhere"))
     assert len(server.api_key) == 64
-    assert server.api_key not in " ".join(make_command().arguments(1))
+    assert server.api_key not in " ".join(make_command().arguments("127.0.0.1", 1))
     assert make_command().environment(server.api_key)["VLLM_API_KEY"] == server.api_key
 
 
@@ -81,7 +83,7 @@ def test_a_server_inherits_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
     assert "hidden" not in inherited_environment().values()
     assert "hidden" not in make_command().environment("key").values()
-    assert make_command().environment("key")["NCCL_SOCKET_IFNAME"] == "lo"
+    assert inherited_environment()["NCCL_SOCKET_IFNAME"] == "lo"
 
 
 def test_an_interpreter_without_vllm_is_named_with_the_remedy() -> None:
@@ -108,6 +110,11 @@ async def test_a_server_that_ends_while_starting_shows_the_end_of_its_own_log(tm
     assert not server.is_alive()
 
 
+async def test_a_server_whose_start_wrote_nothing_says_so(tmp_path: Path) -> None:
+    server = VllmServer(make_command(), log=tmp_path / "log")
+    assert server.log_tail() == "(nothing was written)"
+
+
 async def test_a_server_that_never_answers_is_ended_with_all_it_started(tmp_path: Path) -> None:
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\n{sys.executable} -c 'import time; time.sleep(999)' & sleep 999\n")
@@ -115,8 +122,7 @@ async def test_a_server_that_never_answers_is_ended_with_all_it_started(tmp_path
     server = VllmServer(make_command(python=program, start_timeout_s=2), log=tmp_path / "log")
     with pytest.raises(EngineError, match="did not start within 2 s"):
         await server.start()
-    assert server.pid is not None
-    assert not psutil.pid_exists(server.pid)
+    assert not psutil.pid_exists(pid_of(server))
 
 
 _STUBBORN = """
@@ -203,13 +209,12 @@ async def test_stop_is_safe_at_any_time(tmp_path: Path) -> None:
     program.chmod(0o755)
     server = VllmServer(make_command(python=program, start_timeout_s=0), log=tmp_path / "log")
     await server.stop()
-    server._spawn(1)
+    server.process.start(server.command.arguments("127.0.0.1", 1), {}, server.log)
     while not server.log.read_text().strip():
         await asyncio.sleep(0.01)
     command = psutil.Process(int(server.log.read_text()))
     assert server.is_alive()
-    assert server.pid is not None
-    os.kill(server.pid, signal.SIGKILL)
+    os.kill(pid_of(server), signal.SIGKILL)
     await asyncio.gather(server.stop(), server.stop())
     assert not server.is_alive()
     _await_end([command])

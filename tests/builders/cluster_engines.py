@@ -1,0 +1,60 @@
+"""Runs whose inference servers are on a Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from engine.events.spool import read_lines
+from tests.builders.ray_clusters import RayCluster
+from tests.unit.environments.lake_builders import LAKE
+from workers.launchers.base import PROJECT
+
+_MODULE = "vllm.entrypoints.openai.api_server"
+
+
+def evaluation(
+    cluster: RayCluster, home: Path, *, python: Path, replicas: int, samples: int
+) -> subprocess.Popen[str]:
+    """Start an evaluation as the process of a job does.
+
+    Args:
+        cluster: its cluster.
+        home: its data folder.
+        python: interpreter with vLLM, or what passes for it.
+        replicas: number of servers.
+        samples: rollouts of each held-out map.
+    """
+    settings = {
+        **{f"environment.{name}": value for name, value in LAKE.items()},
+        "policy.checkpoint": "fresh:frozenlake", "policy.engine": "vllm", "policy.vllm.launcher": "ray",
+        "policy.vllm.replicas": replicas, "policy.vllm.python": python, "policy.vllm.cpu_cache_gib": 0.25,
+        "rollout.group_size": samples, "rollout.max_concurrent": 8,
+    }  # fmt: skip
+    chosen = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    return subprocess.Popen(
+        [sys.executable, "-m", "engine.run", "--recipe", "frozenlake-evaluate", "--home", home, *chosen],
+        cwd=PROJECT,
+        env=os.environ | cluster.environment() | {"OPENAI_API_KEY": "of the run's process alone"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def servers(cluster: RayCluster, node: int) -> list[psutil.Process]:
+    """Return the servers on a node."""
+    return [process for command, process in cluster.processes(node) if command[1:3] == ["-m", _MODULE]]
+
+
+def events(home: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the events of a type of the only run."""
+    (run_dir,) = (home / "runs").iterdir()
+    found = [json.loads(line.data) for line in read_lines(run_dir / "events.jsonl")]
+    return [event for event in found if event["type"] == kind]
