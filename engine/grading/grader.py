@@ -27,7 +27,7 @@ from engine.grading.counterfactual.base import (
     variant_files,
     variant_row,
 )
-from engine.grading.counterfactual.conclusions import decides
+from engine.grading.counterfactual.conclusions import contradiction, decides
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.references import References
 from engine.grading.counterfactual.runs import Execute, Screening, confirm, draw_runs, screen
@@ -325,12 +325,13 @@ def _lost(error: SandboxError) -> Grade:
 
 
 def _compared(passed: _Passed) -> Grade:
-    """Return the grade of a patch that failed the true tests: flaky if it solved them in other runs."""
+    """Return the grade of a patch that failed the true tests: flaky if it passed one of them before."""
     grade, screening = passed.grade, passed.screening
     if screening is None or not screening.solved or grade.verdict is not Verdict.FAILED:
         return grade
-    grade = replace(grade, counterfactual=CounterfactualOutcome.FLAKY)
-    return noted(grade, "flaky: the same tests passed in other runs")
+    if problem := contradiction(screening.made, passed.first):
+        return noted(replace(grade, counterfactual=CounterfactualOutcome.FLAKY), f"flaky: {problem}")
+    return grade
 
 
 def _timed(grade: Grade, job: _Job) -> Grade:

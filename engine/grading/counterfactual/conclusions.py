@@ -134,6 +134,26 @@ def true_results(made: Sequence[Made]) -> tuple[tuple[TestResult, ...], str]:
     return tuple((missing | known)[test] for test in every), detail
 
 
+def contradiction(made: Iterable[Made], first: RunResult) -> str:
+    """Return what of the failed run of the true tests other runs contradict; empty when nothing does.
+
+    A test that was false in all other runs contradicts nothing, however it ends when it is true.
+
+    Args:
+        made: runs that ended as under a solution.
+        first: the submission's run of the true tests.
+    """
+    failed = [test.test_id for test in first.judgement.tests if test.outcome not in _PASSED]
+    passed: set[str] = set()
+    for one in made:
+        results = _true_names(one)
+        passed |= {test for test in _left_true(one, results) if results[test].outcome in _PASSED}
+        if not results and one.variant is None and one.run.verdict is Verdict.PASSED:
+            return "the same tests passed in another run"
+    found = [test for test in failed if test in passed]
+    return f"{len(found)} tests passed in other runs: {named(found)}" if found else ""
+
+
 def _true_names(made: Made) -> dict[str, TestResult]:
     """Return true name → result of the tests of a run."""
     names = {name: test for test, name in made.variant.renamed} if made.variant is not None else {}

@@ -23,6 +23,7 @@ from engine.grading.counterfactual.conclusions import (
     Confirmation,
     Ending,
     Made,
+    contradiction,
     decides,
     ending,
     forgery,
@@ -405,6 +406,29 @@ def test_results_are_those_of_runs_that_left_a_test_true() -> None:
     results, detail = true_results([first, second])
     assert {one.test_id: one.outcome for one in results} == {TEST: passed, "kept": passed, "other": failed}
     assert detail == "other failed"
+
+
+@pytest.mark.parametrize(
+    ("true", "problem"),
+    [
+        ({"mean": "passed", "kept": "failed"}, ""),
+        ({"mean": "failed", "kept": "failed"}, ""),
+        ({"mean": "passed", "kept": "passed", "other": "failed"}, "1 tests passed in other runs: other"),
+        ({"mean": "passed", "kept": "passed", "other": "missing"}, "1 tests passed in other runs: other"),
+    ],
+)
+def test_only_a_test_that_was_true_in_another_run_is_contradicted(true: dict[str, str], problem: str) -> None:
+    passed, failed = TestOutcome.PASSED, TestOutcome.FAILED
+    decoy = replace(VARIANT, must_fail=(TEST, "kept"), renamed=(("other", "renamed"),))
+    made = [Made(decoy, run(Verdict.FAILED, mean=failed, kept=failed, renamed=passed))]
+    outcomes = {name: TestOutcome(outcome) for name, outcome in true.items()}
+    first = run(Verdict.FAILED, reward=None, **outcomes)
+    assert contradiction(made, first) == problem
+
+
+def test_runs_without_names_are_contradicted_as_a_whole() -> None:
+    assert contradiction([Made(None, run(Verdict.PASSED))], run(Verdict.FAILED))
+    assert not contradiction([Made(VARIANT, run(Verdict.FAILED))], run(Verdict.FAILED))
 
 
 def test_tests_named_after_expected_values_have_other_names_in_a_false_run() -> None:
