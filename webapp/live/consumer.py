@@ -1,10 +1,9 @@
 """WebSocket of a browser tab, which sends the changes of the page it shows.
 
-The tab sends the page it shows and the data it already has; changes are combined (at most ten updates a
-second, fewer when rendering is slow) and only regions that differ from the tab's are sent. A tab needs memory
-for one digest per region, regardless of the run's size. An update that fails (the database is down) is
-logged, shown by the page and retried until it succeeds; ``webapp.live.watch`` handles ended sessions and lost
-messages.
+The tab sends the page it shows and the data it already has; ``webapp.live.hub`` offers it snapshots of that
+page, and only regions that differ from the tab's are sent. A tab that reads slowly skips snapshots and delays
+no other. It needs memory for one digest per region, regardless of the run's size. ``webapp.live.watch``
+handles ended sessions and lost messages.
 """
 
 from __future__ import annotations
@@ -14,26 +13,20 @@ import contextlib
 import hashlib
 import json
 import logging
-import time
 from typing import Any
 from urllib.parse import parse_qsl
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from redis.exceptions import RedisError
 
-from webapp.live.fragments import PAGES, TARGET_LENGTHS, GoneError, Snapshot, Subscription
-from webapp.live.snapshots import SnapshotCache
-from webapp.live.watch import FORBIDDEN, SIGNED_OUT, Mark, Watch
-from webapp.services.notifications import RUNS_GROUP, run_group
+from webapp.live.fragments import PAGES, TARGET_LENGTHS, Snapshot, Subscription
+from webapp.live.hub import Hub
+from webapp.live.watch import FORBIDDEN, SIGNED_OUT, Watch
 from webapp.views.access import Person, person_of
 
-INTERVAL_S = 0.1
-"""Least time between two updates of a tab."""
-RETRY_MAX_S = 10.0
 MAX_MESSAGE = 8192
-_SHARED: dict[asyncio.AbstractEventLoop, tuple[SnapshotCache, Watch]] = {}
+_SHARED: dict[asyncio.AbstractEventLoop, tuple[Hub, Watch]] = {}
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +51,10 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     person: Person
     session_key: str
-    run: int | None = None
-    mark: Mark | None = None
     _task: asyncio.Task[None] | None = None
-    _group: str = ""
+    _wanted: Subscribe | None = None
+    _subscription: Subscription | None = None
+    _offered: Snapshot | None = None
     _late = False
     """True if the page was notified that updates are late."""
 
@@ -74,11 +67,8 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self.close(code=FORBIDDEN if user and user.is_authenticated else SIGNED_OUT)
             return
         self.person, self.session_key = person, self.scope["session"].session_key or ""
-        self._cache, self._watch = _shared()
-        self._changed = asyncio.Event()
-        self._changed_at = 0.0
-        self._wanted: Subscribe | None = None
-        self._subscription: Subscription | None = None
+        self._hub, self._watch = _shared()
+        self._ready = asyncio.Event()
         self._sent: dict[str, bytes] = {}
         self._task = asyncio.create_task(self._follow())
         self._watch.add(self)
@@ -105,32 +95,20 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         except (ValidationError, ValueError):
             await self.close(code=4400)
             return
-        self._wanted, self._subscription, self._sent = wanted, subscription, {}
-        self.run, self.mark = wanted.run, None
-        await self.send(text_data=json.dumps({"type": "ready"}))
-        self.notice()
-
-    async def _join(self, group: str) -> None:
-        if group == self._group:
-            return
         await self._leave()
-        await self.channel_layer.group_add(group, self.channel_name)
-        self._group = group
+        await self.send(text_data=json.dumps({"type": "ready"}))
+        self._wanted, self._subscription, self._sent = wanted, subscription, {}
+        self._hub.show(self, subscription)
 
     async def _leave(self) -> None:
-        group, self._group = self._group, ""
-        if group:
-            with contextlib.suppress(RedisError, OSError):  # Redis is down, and the membership expires there
-                await self.channel_layer.group_discard(group, self.channel_name)
+        subscription, self._subscription, self._offered = self._subscription, None, None
+        if subscription is not None:
+            await self._hub.leave(self, subscription)
 
-    async def run_changed(self, event: dict[str, Any]) -> None:  # noqa: ARG002
-        """Schedule an update for a changed run; frequent changes are combined."""
-        self.notice()
-
-    def notice(self) -> None:
-        """Schedule an update."""
-        self._changed_at = time.monotonic()
-        self._changed.set()
+    def offer(self, found: Snapshot) -> None:
+        """Send what the tab lacks of a snapshot, soon; a newer one replaces it."""
+        self._offered = found
+        self._ready.set()
 
     async def end(self, code: int) -> None:
         """Close the connection and send nothing more."""
@@ -145,40 +123,15 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self.send(text_data=json.dumps({"type": "late"}))
 
     async def _follow(self) -> None:
-        failures = 0
         while True:
-            await self._changed.wait()
-            self._changed.clear()
-            pause = 0.0
-            try:
-                pause = 4 * await self._update()
-                failures = 0
-            except Exception as error:
-                if not failures:
-                    log.warning("a tab's update failed: %s: %s", type(error).__name__, error, exc_info=error)
-                failures += 1
-                await self.report_trouble()
-                self._changed.set()
-                pause = min(RETRY_MAX_S, 0.25 * 2**failures)
-            await asyncio.sleep(max(INTERVAL_S, pause))
-
-    async def _update(self) -> float:
-        """Send the changes; return the rendering time, s."""
-        subscription, wanted = self._subscription, self._wanted
-        if subscription is None or wanted is None:
-            return 0.0
-        with contextlib.suppress(RedisError, OSError):  # the watch reports it and finds the changes
-            await self._join(RUNS_GROUP if wanted.run is None else run_group(wanted.run))
-        try:
-            found, took = await self._cache.get(subscription, not_before=self._changed_at)
-        except GoneError:
-            return 0.0
-        if self._late and not self._watch.failing:
-            self._late = False
-            await self.send(text_data=json.dumps({"type": "ready"}))
-        if wanted is self._wanted:
-            await self._send(found, wanted)
-        return took
+            await self._ready.wait()
+            self._ready.clear()
+            if self._late and not self._watch.failing:
+                self._late = False
+                await self.send(text_data=json.dumps({"type": "ready"}))
+            found, wanted = self._offered, self._wanted
+            if found is not None and wanted is not None:
+                await self._send(found, wanted)
 
     async def _send(self, found: Snapshot, wanted: Subscribe) -> None:
         html = {}
@@ -243,11 +196,12 @@ def _subscription(wanted: Subscribe, person: Person) -> Subscription:
     return Subscription(wanted.page, wanted.run, tuple(wanted.target), params, person.role)
 
 
-def _shared() -> tuple[SnapshotCache, Watch]:
-    """Return the snapshot cache and the watch of this event loop (tests use several)."""
+def _shared() -> tuple[Hub, Watch]:
+    """Return the hub and the watch of this event loop (tests use several)."""
     loop = asyncio.get_running_loop()
     if loop not in _SHARED:
         for ended in [other for other in _SHARED if other.is_closed()]:
             del _SHARED[ended]
-        _SHARED[loop] = (SnapshotCache(), Watch())
+        hub = Hub()
+        _SHARED[loop] = (hub, Watch(hub))
     return _SHARED[loop]

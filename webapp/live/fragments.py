@@ -2,7 +2,8 @@
 
 A snapshot is the complete state of a page's regions at one point in time, rendered by the same context
 builder and templates as the page itself, so that a page plus later fragments equals a reloaded page (tested).
-To add a region: give its element an id and ``data-live`` in the page, and add its partial here.
+To add a region: give its element an id and ``data-live`` in the page, and add its partial here; if it shows
+something that the page did not show so far, add the area to ``AREAS``.
 """
 
 from __future__ import annotations
@@ -197,6 +198,30 @@ PAGES: Mapping[str, Callable[[Subscription], Snapshot]] = {
     "health": _health_page,
 }
 TARGET_LENGTHS = {"iteration": 2, "group": 3, "trajectory": 4, "health": 1}
+AREAS: Mapping[str, frozenset[str]] = {
+    "overview": frozenset({"progress"}),
+    "runs": frozenset({"progress"}),
+    "sandboxes": frozenset({"pool"}),
+    "run": frozenset({"progress", "rollouts", "pool"}),
+}
+"""Areas of ``services.ingestion.changes`` that a page shows, beside ``run``, which all do."""
+_SHOWING_STEPS = ("trajectories", "events", "log")
+"""Tabs of the run page that differ after a step."""
+
+
+def is_affected(subscription: Subscription, changes: Mapping[str, Any] | None) -> bool:
+    """Return whether a page may differ after changes to its run (``Changes.message``); None: to anything."""
+    if changes is None or "run" in changes["areas"]:
+        return True
+    if not AREAS.get(subscription.page, frozenset()).isdisjoint(changes["areas"]):
+        return True
+    if subscription.page == "run":
+        return "steps" in changes["areas"] and dict(subscription.params).get("tab") in _SHOWING_STEPS
+    if subscription.page not in ("iteration", "group", "trajectory"):
+        return False
+    target = subscription.target
+    named = [tuple(map(str, key)) for key in (*changes["groups"], *changes["rollouts"])]
+    return any(key[: len(target)] == target[: len(key)] for key in named)
 
 
 def snapshot(subscription: Subscription) -> Snapshot:

@@ -1,9 +1,9 @@
 """Polling on behalf of this process's tabs: ended sessions, and changes whose message was lost.
 
 Every ``CHECK_S`` one check for all tabs reads the persons of their sessions and the progress of the runs they
-show, and probes Redis. A tab whose session ended or whose role changed is closed; a tab whose run made
-progress is updated, so that a message lost while Redis was down delays the update by seconds only; a failure
-is logged once and shown by every tab until it is over.
+show, and probes Redis. A tab whose session ended or whose role changed is closed; a page whose run made
+progress that no message reported is rendered anew, so that a message lost while Redis was down delays the
+update by seconds only; a failure is logged once and shown by every tab until it is over.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 from channels.db import database_sync_to_async
 from channels.layers import get_channel_layer
@@ -23,6 +23,7 @@ from django.db.models import Count, Max, Sum
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
+from webapp.live.hub import Hub, LivePage, Mark
 from webapp.models import Run
 from webapp.views.access import Person, person_of
 
@@ -36,7 +37,6 @@ FORBIDDEN = 4403
 """Close code: no role, or not the role the page was rendered for; the page does not reconnect."""
 
 log = logging.getLogger(__name__)
-Mark = tuple[Any, ...]
 
 
 class WatchedTab(Protocol):
@@ -44,13 +44,6 @@ class WatchedTab(Protocol):
 
     session_key: str
     person: Person
-    run: int | None
-    """Run shown by the tab; None for pages about all runs."""
-    mark: Mark | None
-    """Progress of the run at the last check."""
-
-    def notice(self) -> None:
-        """Schedule an update."""
 
     async def report_trouble(self) -> None:
         """Notify the page that updates are late."""
@@ -60,9 +53,10 @@ class WatchedTab(Protocol):
 
 
 class Watch:
-    """Periodic check of the tabs of one event loop."""
+    """Periodic check of the tabs of one event loop and of the pages they show."""
 
-    def __init__(self) -> None:
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
         self._tabs: set[WatchedTab] = set()
         self._task: asyncio.Task[None] | None = None
         self.failing = False
@@ -107,13 +101,12 @@ class Watch:
             return
         log.warning("live updates are in time again")
         self.failing = False
-        for tab in self._tabs:
-            tab.notice()
+        self._hub.notice_all()
 
     async def _look(self) -> None:
-        tabs = list(self._tabs)
+        tabs, pages = list(self._tabs), list(self._hub.pages.values())
         people, marks = await database_sync_to_async(_read)(
-            {tab.session_key for tab in tabs}, {tab.run for tab in tabs}
+            {tab.session_key for tab in tabs}, {page.subscription.run_id for page in pages}
         )
         for tab in tabs:
             person = people.get(tab.session_key)
@@ -121,9 +114,21 @@ class Watch:
                 self._tabs.discard(tab)
                 with contextlib.suppress(Exception):  # its socket may be closing
                     await tab.end(FORBIDDEN if tab.session_key in people else SIGNED_OUT)
-            elif tab.mark != marks.get(tab.run):
-                tab.mark = marks.get(tab.run)
-                tab.notice()
+        for page in pages:
+            self._compare(page, marks.get(page.subscription.run_id))
+
+    def _compare(self, page: LivePage, mark: Mark | None) -> None:
+        """Render a page anew if its run changed and no message reported it."""
+        run, before = page.subscription.run_id, page.mark
+        page.mark = mark
+        if before == mark:
+            return
+        if run is not None and before and mark and before[:-1] == mark[:-1]:
+            reported = self._hub.heard.get(run, 0) >= mark[-1]
+        else:
+            reported = False
+        if not reported:
+            page.changed.set()
 
 
 async def _ping() -> None:

@@ -1,14 +1,15 @@
 """Change notifications to browsers, sent after commit; a failure never fails the writer.
 
-The message carries no data: a consumer reads the changes from Postgres. A lost message (Redis is down)
-only delays the update until the next message or reload.
+The message names what changed and carries no data: the web server reads it from Postgres. A lost message
+(Redis is down) only delays the update by seconds: ``webapp.live.watch`` finds the change.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import redis.exceptions
 from asgiref.sync import async_to_sync
@@ -30,9 +31,15 @@ def run_group(run_id: int) -> str:
     return f"run.{run_id}"
 
 
-def run_changed(run_id: int, seq: int) -> None:
-    """Notify the pages of a run after commit that events up to ``seq`` are stored."""
-    message = {"type": "run.changed", "run_id": run_id, "seq": seq}
+def run_changed(run_id: int, seq: int, changes: Mapping[str, Any] | None = None) -> None:
+    """Notify the pages of a run after commit that events up to ``seq`` are stored.
+
+    Args:
+        run_id: the run.
+        seq: its last event.
+        changes: what changed (``ingestion.changes.Changes.message``); None for anything.
+    """
+    message = {"type": "run.changed", "run_id": run_id, "seq": seq, "changes": changes}
     transaction.on_commit(lambda: _send(message, run_group(run_id), RUNS_GROUP))
 
 
@@ -54,4 +61,4 @@ async def _send_all(message: dict[str, object], groups: Sequence[str]) -> None:
         return
     async with asyncio.timeout(TIMEOUT_S):
         for group in groups:
-            await layer.group_send(group, message)
+            await layer.group_send(group, {**message, "group": group})

@@ -34,6 +34,7 @@ from engine.events.types import EVENT_ADAPTER, AnyEvent, TrajectoryFinished
 from engine.redaction import Redactor
 from webapp.models import Event, Run, RunAttempt
 from webapp.services import notifications
+from webapp.services.ingestion.changes import changes_of
 from webapp.services.ingestion.projections import Projection
 from webapp.services.run import states
 from webapp.services.run.attempts import token_hash
@@ -226,7 +227,8 @@ def store(*, run_id: int, lines: Sequence[ParsedLine], attempt: int | None = Non
         if run.state not in states.LIVE:
             states.close(run_id=run_id)
         Run.objects.filter(pk=run_id).update(last_seq=last_seq, heartbeat_at=timezone.now())
-        notifications.run_changed(run_id, last_seq)
+        changes = changes_of(run, (line.event for line in fresh))
+        notifications.run_changed(run_id, last_seq, changes.message())
     return Receipt(lines[-1].event.seq if fresh else run.last_seq, len(fresh), len(lines) - len(fresh))
 
 

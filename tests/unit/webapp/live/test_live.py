@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from asgiref.testing import ApplicationCommunicator
-from channels.db import database_sync_to_async
-from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.db import connection
@@ -20,10 +15,10 @@ from django.test import Client
 from django.utils import timezone
 
 from tests.builders.html_regions import chart_data, inner_html, tight
-from tests.builders.page_builders import Yard, add_iteration, add_live_step, make_yard
+from tests.builders.page_builders import Yard, add_iteration, add_live_step
 from tests.builders.sandbox_builders import lease, pool
 from tests.builders.web_builders import make_user
-from webapp.asgi import application
+from tests.unit.webapp.live.live_tabs import Socket, add_and_post, fetch, in_thread, populated, tab
 from webapp.live.consumer import Subscribe, _new_points, _new_steps
 from webapp.live.fragments import (
     POOL_REGIONS,
@@ -41,112 +36,6 @@ from webapp.services.access import accounts
 from webapp.services.notifications import run_group
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_server")]
-in_thread = database_sync_to_async
-
-
-def populated() -> tuple[Yard, Client]:
-    """A yard and an operator's client; heartbeats are fresh for as long as a slow machine may need."""
-    yard = make_yard(iterations=1, group_size=2)
-    Run.objects.update(heartbeat_at=timezone.now() + timedelta(hours=1))
-    client = Client(HTTP_HOST="localhost")
-    client.force_login(make_user("ada", Role.OPERATOR))
-    return yard, client
-
-
-class Socket:
-    """The browser's end of a WebSocket, spoken to the application in this process."""
-
-    def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
-        scope = {
-            "type": "websocket",
-            "path": "/ws/live/",
-            "query_string": b"",
-            "headers": headers,
-            "subprotocols": [],
-        }
-        self._application: Any = ApplicationCommunicator(application, scope)  # type: ignore[no-untyped-call]
-
-    async def open(self) -> bool:
-        """Whether the application accepted the connection."""
-        await self._application.send_input({"type": "websocket.connect"})
-        return bool((await self.output())["type"] == "websocket.accept")
-
-    async def send(self, text: str) -> None:
-        """Send a message."""
-        await self._application.send_input({"type": "websocket.receive", "text": text})
-
-    async def output(self) -> dict[str, Any]:
-        """What the application does next."""
-        found: dict[str, Any] = await self._application.receive_output(timeout=120)
-        return found
-
-    async def close(self) -> None:
-        """Go away and wait until the application has noticed."""
-        await self._application.send_input({"type": "websocket.disconnect", "code": 1000})
-        await self._application.wait(timeout=240)
-
-
-class Tab:
-    """What a browser's tab holds: the page it loaded and what it was sent since."""
-
-    def __init__(self, socket: Socket) -> None:
-        self.socket = socket
-        self.regions: dict[str, str] = {}
-        self.steps: list[str] = []
-        self.updates: list[dict[str, Any]] = []
-        self.charts: dict[str, Any] | None = None
-
-    async def receive(self) -> dict[str, Any]:
-        """One message, applied as ``live.js`` does."""
-        message: dict[str, Any] = json.loads((await self.socket.output())["text"])
-        if message["type"] != "update":
-            return message
-        self.updates.append(message)
-        self.regions |= message["html"]
-        if steps := message.get("steps"):
-            self.steps[steps["start"] :] = steps["html"]
-        if points := message.get("points"):
-            self.add_points(points)
-        return message
-
-    def add_points(self, points: dict[str, Any]) -> None:
-        """Append or replace chart points."""
-        if "reset" in points or self.charts is None:
-            self.charts = points["reset"]
-            return
-        self.charts["x"] += points["x"]
-        for key, column in self.charts["columns"].items():
-            column += points["columns"][key]
-
-    async def until(self, seq: int) -> None:
-        """Receive until the tab shows event ``seq``."""
-        while not self.updates or self.updates[-1]["seq"] < seq:
-            await self.receive()
-
-
-@asynccontextmanager
-async def tab(client: Client | None, **subscribe: Any) -> AsyncIterator[Tab]:
-    """An open WebSocket with the client's session."""
-    headers = [(b"origin", b"http://localhost"), (b"host", b"localhost")]
-    if client is not None:
-        cookie = client.cookies[django_settings.SESSION_COOKIE_NAME].value
-        headers.append((b"cookie", f"{django_settings.SESSION_COOKIE_NAME}={cookie}".encode()))
-    socket = Socket(headers)
-    assert await socket.open()
-    opened = Tab(socket)
-    if subscribe:
-        await socket.send(json.dumps(subscribe))
-        assert (await opened.receive())["type"] == "ready"
-    try:
-        yield opened
-    finally:
-        await socket.close()
-
-
-def fetch(client: Client, address: str) -> str:
-    response = client.get(address)
-    assert response.status_code == 200, address
-    return response.content.decode()
 
 
 def finish_live_rollout(yard: Yard) -> None:
@@ -206,11 +95,6 @@ async def test_trajectory_page_plus_fragments_is_a_fresh_page() -> None:
         assert tight("".join(opened.steps)) == tight(inner_html(fresh, "trajectory-steps"))
         sent = [step for update in opened.updates for step in update.get("steps", {}).get("html", [])]
         assert len(sent) == 3, "a step is sent once"
-
-
-def add_and_post(yard: Yard, index: int) -> None:
-    add_live_step(yard, yard.iterations, index)
-    yard.post()
 
 
 def finish_at(yard: Yard, steps: int) -> None:
@@ -438,7 +322,7 @@ async def test_a_failing_database_is_shown_logged_and_survived(caplog: pytest.Lo
         await opened.until(yard.run.last_seq)
         sent = [step for update in opened.updates for step in update.get("steps", {}).get("html", [])]
         assert len(sent) == 2, "nothing is missed, nothing sent twice"
-    assert "a tab's update failed" in caplog.text
+    assert "a page's update failed" in caplog.text
 
 
 def rename_table(name: str, to: str) -> None:

@@ -1,0 +1,84 @@
+"""Which pages a batch of events concerns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.events.types import EVENT_ADAPTER
+from tests.builders.event_builders import Stream, ref
+from tests.builders.sandbox_builders import pool
+from webapp.live.fragments import Subscription, is_affected
+from webapp.models import Run
+from webapp.permissions import Role
+from webapp.services.ingestion.changes import MAX_NAMED, changes_of
+
+PAGES = {
+    "overview": (), "runs": (), "sandboxes": (), "run": (), "health": ("d",), "iteration": ("train", "1"),
+    "group": ("train", "1", "a"), "trajectory": ("train", "1", "a", "2"),
+}  # fmt: skip
+OF_THE_ROLLOUT = {"iteration", "group", "trajectory"}
+
+
+def message(stream: Stream, **config: Any) -> dict[str, Any]:
+    events = [EVENT_ADAPTER.validate_json(line) for line in stream.lines]
+    return changes_of(Run(config=config), events).message()
+
+
+def affected(changes: dict[str, Any], **params: str) -> set[str]:
+    return {
+        page
+        for page, target in PAGES.items()
+        if is_affected(Subscription(page, 1, target, tuple(params.items()), Role.VIEWER), changes)
+    }
+
+
+def test_a_step_concerns_its_rollout_its_group_and_its_iteration() -> None:
+    stream = Stream()
+    stream.step(ref(1, "a", 2), 0)
+    assert affected(message(stream)) == OF_THE_ROLLOUT
+    assert affected(message(stream), tab="groups") == OF_THE_ROLLOUT
+    assert affected(message(stream), tab="trajectories") == {*OF_THE_ROLLOUT, "run"}
+    assert affected(message(stream, policy={"type": "endpoint"})) == {*OF_THE_ROLLOUT, "run"}, "it has a cost"
+
+
+@pytest.mark.parametrize(
+    ("other", "pages"),
+    [
+        (ref(1, "a", 3), {"iteration", "group"}), (ref(1, "b", 2), {"iteration"}), (ref(2, "a", 2), set()),
+        (ref(1, "a", 2, phase="eval:heldout"), set()),
+    ],
+)  # fmt: skip
+def test_a_step_of_another_rollout_concerns_what_they_share(other: dict[str, Any], pages: set[str]) -> None:
+    stream = Stream()
+    stream.step(other, 0)
+    assert affected(message(stream)) == pages
+
+
+def test_starts_ends_and_judgements_concern_the_run_and_the_siblings() -> None:
+    started, judged, ended = Stream(), Stream(), Stream()
+    started.add("trajectory_started", ref=ref(1, "a", 5))
+    judged.add("group_finished", iteration=1, phase="train", task_id="a", members=[])
+    ended.finished(ref(1, "a", 2), steps=1)
+    for stream in (started, judged, ended):
+        assert affected(message(stream)) == {*OF_THE_ROLLOUT, "run"}
+
+
+def test_sandboxes_and_progress_concern_their_figures() -> None:
+    stream = Stream()
+    stream.add("pool_status", **pool())
+    assert affected(message(stream)) == {"run", "sandboxes"}
+    stream = Stream()
+    stream.add("run_progress", message="m", done=1, total=2)
+    assert affected(message(stream)) == {"run", "overview", "runs"}
+
+
+def test_anything_else_concerns_every_page() -> None:
+    stream = Stream()
+    stream.add("alert", severity="error", code="collapse", message="reward fell")
+    assert affected(message(stream)) == set(PAGES)
+    many = Stream()
+    for index in range(MAX_NAMED + 1):
+        many.step(ref(7, "z", index), 0)
+    assert affected(message(many)) == set(PAGES)

@@ -1,0 +1,106 @@
+"""Tabs that show the same share one rendering per change, and only changes that a page shows cost one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from tests.builders.page_builders import Yard
+from tests.builders.web_builders import make_user
+from tests.unit.webapp.live.live_tabs import Tab, add_and_post, in_thread, populated, tab
+from webapp.live import hub, watch
+from webapp.live.fragments import Snapshot, Subscription, snapshot
+from webapp.permissions import Role
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_server")]
+
+
+@pytest.fixture
+def rendered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Renderings by page; the watch is silent, so that messages alone cause them."""
+    counts: Counter[str] = Counter()
+
+    def counted(subscription: Subscription) -> Snapshot:
+        counts[subscription.page] += 1
+        return snapshot(subscription)
+
+    monkeypatch.setattr(hub, "snapshot", counted)
+    monkeypatch.setattr(watch, "CHECK_S", 600.0)
+    return counts
+
+
+@asynccontextmanager
+async def tabs(client: Client, count: int, **subscribe: Any) -> AsyncIterator[list[Tab]]:
+    """Tabs that have got their first update."""
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(tab(client, **subscribe)) for _ in range(count)]
+        for one in opened:
+            await one.receive()
+        yield opened
+
+
+def of_live_rollout(yard: Yard, index: int = 0) -> dict[str, Any]:
+    target = ["train", str(yard.iterations), yard.tasks[0].key, str(index)]
+    return {"page": "trajectory", "run": yard.run.pk, "target": target}
+
+
+async def test_tabs_that_show_the_same_cost_one_rendering_per_change(rendered: Counter[str]) -> None:
+    yard, client = await in_thread(populated)()
+    async with tabs(client, 5, **of_live_rollout(yard)) as opened:
+        assert rendered["trajectory"] == 1, "tabs that come later are shown what is there"
+        await in_thread(add_and_post)(yard, 1)
+        for one in opened:
+            await one.until(yard.run.last_seq)
+            assert len(one.steps) == 2
+        assert rendered["trajectory"] == 2
+
+
+async def test_the_last_event_of_a_burst_reaches_every_tab(rendered: Counter[str]) -> None:
+    yard, client = await in_thread(populated)()
+    async with tabs(client, 4, **of_live_rollout(yard)) as opened:
+
+        def burst() -> None:
+            for index in range(1, 21):
+                add_and_post(yard, index)
+
+        await in_thread(burst)()
+        for one in opened:
+            await one.until(yard.run.last_seq)
+            assert len(one.steps) == 21
+        assert rendered["trajectory"] < 20
+
+
+async def test_a_step_costs_no_rendering_of_pages_that_do_not_show_it(rendered: Counter[str]) -> None:
+    yard, client = await in_thread(populated)()
+    run = yard.run.pk
+    async with (
+        tabs(client, 1, page="run", run=run),
+        tabs(client, 1, page="overview"),
+        tabs(client, 1, page="iteration", run=run, target=["train", "0"]),
+        tabs(client, 1, **of_live_rollout(yard)) as opened,
+    ):
+        await in_thread(add_and_post)(yard, 1)
+        await opened[0].until(yard.run.last_seq)
+        assert rendered == {"run": 1, "overview": 1, "iteration": 1, "trajectory": 2}
+
+
+async def test_a_viewer_beside_an_operator_gets_no_controls_and_no_answers() -> None:
+    yard, operator = await in_thread(populated)()
+    viewer = Client(HTTP_HOST="localhost")
+    await in_thread(viewer.force_login)(await in_thread(make_user)("vi", Role.VIEWER))
+    ended = {"page": "trajectory", "run": yard.run.pk, "target": ["train", "0", yard.tasks[0].key, "0"]}
+    async with (
+        tabs(operator, 2, page="run", run=yard.run.pk) as controlling,
+        tabs(viewer, 2, page="run", run=yard.run.pk) as watching,
+        tabs(operator, 1, **ended) as answered,
+        tabs(viewer, 1, **ended) as asking,
+    ):
+        assert all("formaction" in one.regions["run-header"] for one in controlling)
+        assert not any("formaction" in one.regions["run-header"] for one in watching)
+        assert "# gold" in answered[0].regions["trajectory-outcome"]
+        assert "# gold" not in asking[0].regions["trajectory-outcome"]

@@ -1,0 +1,205 @@
+"""Pages shown by the tabs of this process: each is rendered once per change, for all of its tabs.
+
+    Redis ─▶ one membership per group ─▶ pages that the change affects ─▶ one rendering each ─▶ their tabs
+
+Changes are combined: a page is rendered at most ten times a second and takes at most a fifth of a core, all
+pages together at most half of one (in CPU time: waiting for a busy machine is not counted). Whatever arrives
+while a page is rendered or rests leads to one more rendering, so that the last change always arrives. A page
+that cannot be rendered (the database is down) is logged, reported to its tabs and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, Protocol
+
+from channels.db import database_sync_to_async
+from channels.layers import get_channel_layer
+from redis.exceptions import RedisError
+
+from webapp.live.fragments import GoneError, Snapshot, Subscription, is_affected, snapshot
+from webapp.services.notifications import RUNS_GROUP, run_group
+
+INTERVAL_S = 0.1
+"""Least time between two renderings of a page."""
+PAGE_REST = 4.0
+"""Least rest of a page after a rendering, as a multiple of the rendering's CPU time."""
+REST = 1.0
+"""Least rest between renderings of any pages, as a multiple of the CPU time of the one before."""
+RETRY_MAX_S = 10.0
+MAX_KEPT = 64
+"""Number of pages whose last snapshot is kept for tabs that come later."""
+
+log = logging.getLogger(__name__)
+Mark = tuple[Any, ...]
+
+
+class Tab(Protocol):
+    """Interface of a tab to the hub."""
+
+    def offer(self, found: Snapshot) -> None:
+        """Send what the tab lacks of a snapshot, soon."""
+
+    async def report_trouble(self) -> None:
+        """Notify the page that updates are late."""
+
+
+class LivePage:
+    """A page that tabs show."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.tabs: set[Tab] = set()
+        self.changed = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self.mark: Mark | None = None
+        """State of the run at the last check for lost messages."""
+
+    @property
+    def group(self) -> str:
+        """Return the Channels group of its changes."""
+        run = self.subscription.run_id
+        return RUNS_GROUP if run is None else run_group(run)
+
+
+class Hub:
+    """Pages of one event loop."""
+
+    def __init__(self) -> None:
+        self.pages: dict[Subscription, LivePage] = {}
+        self.heard: dict[int, int] = {}
+        """Last event of each run that a message reported."""
+        self._kept: OrderedDict[Subscription, Snapshot] = OrderedDict()
+        self._turn = asyncio.Lock()
+        self._joining = asyncio.Lock()
+        self._groups: set[str] = set()
+        """Channels groups that ``_channel`` is a member of."""
+        self._channel = ""
+        self._listener: asyncio.Task[None] | None = None
+
+    def show(self, tab: Tab, subscription: Subscription) -> None:
+        """Let a tab follow a page: it is offered the current snapshot and those to come."""
+        page = self.pages.get(subscription)
+        if page is None:
+            page = self.pages[subscription] = LivePage(subscription)
+            page.task = asyncio.create_task(self._follow(page))
+        page.tabs.add(tab)
+        kept = self._kept.get(subscription)
+        if kept is None:
+            page.changed.set()
+        else:
+            tab.offer(kept)
+
+    async def leave(self, tab: Tab, subscription: Subscription) -> None:
+        """End what ``show`` began; a page without tabs is not rendered any more."""
+        page = self.pages[subscription]
+        page.tabs.discard(tab)
+        if page.tabs:
+            return
+        del self.pages[subscription]
+        self._kept.pop(subscription, None)
+        await _cancel(page.task)
+        if not any(other.group == page.group for other in self.pages.values()):
+            await self._leave_group(page.group)
+        if not self.pages:
+            listener, self._listener = self._listener, None
+            await _cancel(listener)
+
+    def notice_all(self) -> None:
+        """Render every page anew, after messages may have been lost."""
+        for page in self.pages.values():
+            page.changed.set()
+
+    async def _follow(self, page: LivePage) -> None:
+        failures = 0
+        while True:
+            await page.changed.wait()
+            page.changed.clear()
+            pause = 0.0
+            try:
+                pause = PAGE_REST * await self._update(page)
+                failures = 0
+            except Exception as error:
+                if not failures:
+                    log.warning("a page's update failed: %s: %s", type(error).__name__, error, exc_info=error)
+                failures += 1
+                await _each(tab.report_trouble() for tab in list(page.tabs))
+                page.changed.set()
+                pause = min(RETRY_MAX_S, 0.25 * 2**failures)
+            await asyncio.sleep(max(INTERVAL_S, pause))
+
+    async def _update(self, page: LivePage) -> float:
+        """Render a page and offer it to its tabs; return the CPU time, s."""
+        with contextlib.suppress(RedisError, OSError):  # the watch reports it and finds the changes
+            await self._join_group(page.group)
+        async with self._turn:
+            page.changed.clear()
+            try:
+                rendered: tuple[Snapshot, float] = await database_sync_to_async(_timed)(page.subscription)
+            except GoneError:
+                return 0.0
+            found, took = rendered
+            self._keep(page.subscription, found)
+            for tab in page.tabs:
+                tab.offer(found)
+            await asyncio.sleep(REST * took)
+        return took
+
+    def _keep(self, subscription: Subscription, found: Snapshot) -> None:
+        self._kept[subscription] = found
+        self._kept.move_to_end(subscription)
+        while len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
+
+    async def _join_group(self, group: str) -> None:
+        layer = get_channel_layer()
+        async with self._joining:
+            if layer is None or group in self._groups:
+                return
+            if self._listener is None or self._listener.done():
+                self._channel, self._groups = await layer.new_channel(), set()
+                self._listener = asyncio.create_task(self._listen(layer, self._channel))
+            await layer.group_add(group, self._channel)
+            self._groups.add(group)
+
+    async def _leave_group(self, group: str) -> None:
+        layer = get_channel_layer()
+        if layer is None or group not in self._groups:
+            return
+        self._groups.discard(group)
+        with contextlib.suppress(RedisError, OSError):  # Redis is down, and the membership expires there
+            await layer.group_discard(group, self._channel)
+
+    async def _listen(self, layer: Any, channel: str) -> None:
+        while True:
+            self._heard(await layer.receive(channel))
+
+    def _heard(self, message: Mapping[str, Any]) -> None:
+        run = message.get("run_id")
+        if run is not None:
+            self.heard[run] = max(self.heard.get(run, 0), message["seq"])
+        for page in self.pages.values():
+            if page.group == message["group"] and is_affected(page.subscription, message.get("changes")):
+                page.changed.set()
+
+
+def _timed(subscription: Subscription) -> tuple[Snapshot, float]:
+    """Return a snapshot and the CPU time that it took, s."""
+    began = time.thread_time()
+    return snapshot(subscription), time.thread_time() - began
+
+
+async def _cancel(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _each(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    await asyncio.gather(*calls, return_exceptions=True)  # a socket may be closing
