@@ -7,17 +7,38 @@
   if (!form()) return;
   const input = (setting) => setting.querySelector("input, select, textarea");
 
+  const BEFORE = { hand: "base", follows: "base", preset: "original", policy: "original", base: "default" };
+
+  // The rule of webapp/contexts/forms/differences.py.
+  function originOf(setting, value) {
+    const { base, baseOrigin, derived } = setting.dataset;
+    if (value === base) return baseOrigin;
+    return value === derived ? "follows" : "hand";
+  }
+
   function refresh() {
-    let changed = 0;
+    const counts = {};
+    const kinds = [...form().querySelectorAll(".differences li")];
+    const labels = Object.fromEntries(kinds.map((kind) => [kind.dataset.origin, kind.dataset.label]));
     for (const setting of form().querySelectorAll(".setting")) {
-      const differs = input(setting).value !== setting.dataset.base;
-      setting.classList.toggle("changed", differs);
-      setting.querySelector(".reset").hidden = !differs;
-      changed += differs && !setting.closest(".assumptions");
+      const { value } = input(setting);
+      const origin = originOf(setting, value);
+      setting.dataset.origin = origin;
+      setting.querySelector(".reset").hidden = value === setting.dataset.base;
+      const before = setting.dataset[BEFORE[origin]];
+      const shown = [...(input(setting).options || [])].find((option) => option.value === before)?.text ?? before;
+      const instead = shown === undefined ? "" : ` instead of ${shown.split("\n").join(", ") || "none"}`;
+      setting.querySelector(".origin").textContent = labels[origin] ? `${labels[origin]}${instead}. ` : "";
+      if (!setting.closest(".assumptions")) counts[origin] = (counts[origin] || 0) + 1;
     }
-    document.getElementById("num-changed").textContent = String(changed);
+    for (const kind of kinds) {
+      const count = counts[kind.dataset.origin] || 0;
+      kind.hidden = !count;
+      kind.querySelector(".num").textContent = String(count);
+    }
+    document.getElementById("num-different").textContent = String(kinds.reduce((sum, kind) => sum + (counts[kind.dataset.origin] || 0), 0));
     for (const section of form().querySelectorAll(".setting-section")) {
-      const count = section.querySelectorAll(".setting.changed").length;
+      const count = section.querySelectorAll('.setting:not([data-origin=""], [data-origin="base"])').length;
       const chip = section.querySelector(".changed-count");
       chip.hidden = !count;
       chip.textContent = `${count} changed`;
@@ -60,10 +81,11 @@
     event.target.dispatchEvent(new Event("change", { bubbles: true }));
   });
   document.addEventListener("change", (event) => {
-    if (event.target.id !== "only-changed") return;
-    form().classList.toggle("only-changed", event.target.checked);
-    if (event.target.checked) for (const section of form().querySelectorAll(".setting-section")) section.open = true;
-  });
+    if (event.target.id !== "show-settings") return;
+    event.stopPropagation(); // the settings are as they were: nothing to check
+    form().dataset.show = event.target.value;
+    if (event.target.value) for (const section of form().querySelectorAll(".setting-section")) section.open = true;
+  }, true);
   document.addEventListener("click", (event) => {
     if (event.target.closest('a[href="#assumptions"], a[href^="#s-assume."]')) document.getElementById("assumptions").open = true;
   });

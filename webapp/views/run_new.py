@@ -16,6 +16,7 @@ from engine.config.contradictions import LintFinding
 from engine.config.run import parse_run_config, policy_type
 from engine.errors import ConfigError, Problem
 from webapp.contexts.forms.chosen import ChosenView, build_chosen
+from webapp.contexts.forms.differences import count_differences
 from webapp.contexts.forms.form_bases import rebase, recipe_base
 from webapp.contexts.forms.new_run import RunFormContext, recipe_choices
 from webapp.contexts.forms.run_form import FormSection, check, form_sections, parse_overrides
@@ -128,12 +129,20 @@ def _context(
         collects = short is not None and short.derives
         if parent is None and (collects or "dataset" in shown):
             kept, derived = derive(shown, kept, from_collection if collects else from_dataset)
-        offers = run_offers(parse_run_config(shown), dataset=kept.get("dataset.name", ""))
-        sections = form_sections(shown, posted=kept, problems=refused, offers=offers, original=base)
+        offers = run_offers(parse_run_config(shown), entered=kept)
+        sections = form_sections(
+            shown, posted=kept, problems=refused, offers=offers, original=base, derived=derived
+        )
         findings = () if refused else tuple(check(base, sections))
         overrides = parse_overrides(sections)
         chosen, plan = build_chosen(shown, overrides), build_plan(shown, overrides, posted)
-    num_changed = sum(field.changed for section in sections for field in section.fields)
+    preset, policy = shown.get("algorithm", {}).get("preset", ""), policy_type(shown)
+    differences = count_differences(
+        (field.origin for section in sections for field in section.fields),
+        base=f"run {parent.pk}" if parent else f"recipe {recipe}",
+        preset=preset,
+        policy=policy,
+    )
     if short is not None:
         sections, others = arrange(sections, short)
     last = f"clone of run {parent.pk}" if parent else "new"
@@ -146,14 +155,14 @@ def _context(
         sections=sections,
         others=others,
         short=short.title if short is not None else "",
-        preset=shown.get("algorithm", {}).get("preset", ""),
-        policy=policy_type(shown),
+        preset=preset,
+        policy=policy,
         derived=json.dumps(derived),
         findings=findings,
         chosen=chosen,
         plan=plan,
         refused=refused,
-        num_changed=num_changed,
+        differences=differences,
         experiments=tuple(run_reads.experiment_choices()),
         experiment=experiment,
     )

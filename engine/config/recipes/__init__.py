@@ -49,6 +49,7 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "quickstart-improve": improvement.quickstart,
     "improve": improvement.improve,
     "collect": deepswe.collect,
+    "evaluate": deepswe.evaluate,
     "verify": verifying.verify,
     "train-judge": verifying.train_judge,
     "verify-by-tests": verifying.verify_by_tests,

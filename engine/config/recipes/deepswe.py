@@ -19,7 +19,7 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.config.policies import TransformerPolicyConfig, VllmConfig
 from engine.config.recipes.quickstart import DATASET as QUICKSTART
 from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
-from engine.config.run import RolloutRun, TrainRun
+from engine.config.run import EvaluateRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.trainer import TrainerConfig
 from engine.config.training import EvaluationConfig
@@ -229,4 +229,19 @@ def collect() -> RolloutRun:
         grading=GradingConfig(max_parallel=8),
         policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-4B", max_batch=4),
         rollout=RolloutConfig(group_size=8, max_concurrent=64),
+    )
+
+
+def evaluate() -> EvaluateRun:
+    """Evaluate a model on held-out tasks as DeepSWE was: its prompt, 100 steps, 64K tokens."""
+    return EvaluateRun(
+        name="evaluation",
+        dataset=DatasetConfig(name=DATASET, split="heldout"),
+        sandbox=SandboxConfig(
+            backend="docker", memory_mb=4096, processes=256, disk_mb=4096, max_live=64, max_starting=16
+        ),
+        agent=_agent(65_536, 16_384).model_copy(update={"max_steps": 100, "rollout_timeout_s": 2400.0}),
+        grading=GradingConfig(max_parallel=8, timeout_s=1800.0),
+        policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-4B", max_batch=4),
+        rollout=RolloutConfig(group_size=1, max_concurrent=64),
     )

@@ -131,7 +131,7 @@ def test_another_policy_type_shows_its_own_settings(page: Page, server: str, scr
     page.fill("[name='policy.model']", "glm-4.6")
     page.keyboard.press("Tab")
     expect(page.locator("#form-check .notice.error")).to_have_count(0)
-    expect(page.locator("#num-changed")).to_have_text("3")
+    expect(page.locator(".differences [data-origin=hand] .num")).to_have_text("3")
     shoot(page, server, screenshots, "new-run-endpoint")
     page.click("text=Save as draft")
     expect(page).to_have_url(f"{server}/runs/{aside(lambda: Run.objects.get().pk)}/")

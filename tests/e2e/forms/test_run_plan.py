@@ -39,7 +39,7 @@ def test_an_assumption_is_changed_and_reset_by_keyboard(page: Page) -> None:
     page.locator("[name='assume.mfu']").press("Tab")
     expect(plan).to_contain_text("1 given by you")
     expect(plan.locator("dd").first).not_to_have_text(before)
-    expect(page.locator("#num-changed")).to_have_text("0")
+    expect(page.locator(".differences [data-origin=hand] .num")).to_have_text("0")
     assert page.evaluate("document.activeElement.closest('.setting') !== null"), "the focus is kept"
     page.locator(".setting", has=page.locator("[name='assume.mfu']")).locator(".reset").click()
     expect(plan.locator("dd").first).to_have_text(before)

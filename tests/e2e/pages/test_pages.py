@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -201,8 +202,28 @@ def test_the_form_of_a_run_marks_differences(page: Page) -> None:
     aside(make_yard, iterations=1, group_size=2)
     page.goto("/runs/new/?recipe=quickstart")
     page.fill("[name='name']", "from the browser")
-    expect(page.locator("#num-changed")).to_have_text("1")
-    page.check("#only-changed")
+    expect(page.locator(".differences li:visible")).to_have_text(
+        [re.compile("1 by hand"), re.compile("by recipe quickstart, from the defaults")]
+    )
+    page.locator("summary", has_text="algorithm").first.click()
+    page.select_option("[name='algorithm.preset']", "grpo")
+    expect(page.locator(".differences li:visible")).to_have_count(3)
+    expect(page.locator("#form-plan")).to_be_visible()
+    page.select_option("[name='algorithm.preset']", "grpo_pp")
+    expect(page.locator(".differences li:visible")).to_have_count(2)
+    split = page.locator("[name='dataset.split']")
+    split.press("ArrowDown")
+    expect(page.locator(".chooser [aria-selected=true]")).to_contain_text("train")
+    split.fill("typed")
+    expect(page.locator(".chooser")).to_contain_text("none of 1 known matches")
+    split.press("Escape")
+    expect(page.locator(".chooser")).to_have_count(0)
+    expect(split).to_have_value("typed")
+    split.fill("4 task")
+    split.press("ArrowDown")
+    split.press("Enter")
+    expect(split).to_have_value("train")
+    page.select_option("#show-settings", "changed")
     expect(page.locator(".setting:visible")).to_have_count(1)
     page.click("text=Save as draft")
     expect(page.locator("h1")).to_contain_text("from the browser")

@@ -309,7 +309,7 @@ def test_the_form_offers_servers_to_attach_to() -> None:
     save(name="lab", attachable=True)
     save(name="hosted")
     offers = run_offers(resolve("quickstart", ATTACHES))
-    assert offers["policy.vllm.addresses"] == ("lab",)
+    assert [offer.value for offer in offers["policy.vllm.addresses"]] == ["lab"]
 
 
 def test_a_run_whose_endpoint_is_gone_neither_starts_nor_launches() -> None:

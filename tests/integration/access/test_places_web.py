@@ -119,8 +119,8 @@ def test_the_form_offers_what_is_allowed(home: Path, client: Client, monkeypatch
     assert "Known: []" not in text
     assert "granted by the administrator" in text
     assert f'<option value="{HOST}"' in text
-    assert '<option value="mine">' in text
-    assert '<option value="builtin:quickstart">' in text
+    assert '<option value="mine" label="policy folder">' in text
+    assert '<option value="builtin:quickstart" label="shipped with Trainyard">' in text
     checked = client.post("/runs/new/", {"recipe": "quickstart", "policy.checkpoint": "/x", "then": "check"})
     assert "is not below a policy folder" in checked.content.decode()
     posted = {"recipe": "quickstart", "sandbox.docker.host": HOST, "policy.checkpoint": "mine"}

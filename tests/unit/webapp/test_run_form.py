@@ -8,8 +8,11 @@ import pytest
 
 from engine.config.recipes import RECIPES, resolve
 from engine.errors import ConfigError, Problem
+from webapp.contexts.forms.differences import Origin, count_differences
 from webapp.contexts.forms.form_bases import rebase, recipe_base
 from webapp.contexts.forms.run_form import FormSection, check, form_sections, parse_overrides
+from webapp.contexts.forms.run_offers import run_offers
+from webapp.models import Dataset
 
 pytestmark = pytest.mark.django_db
 
@@ -143,3 +146,70 @@ def test_contradictions_and_inert_settings_are_told_before_a_run_is_made() -> No
     assert "one update per batch" in found["algorithm.clip_high"].message
     sections, _ = posted_form(base, {"policy.temperature": "0"})
     assert [(f.severity, f.setting) for f in check(base, sections)] == [("error", "policy.temperature")]
+
+
+def origins(sections: tuple[FormSection, ...]) -> dict[str, Origin]:
+    return {field.key: field.origin for section in sections for field in section.fields if field.origin}
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_until_a_person_changes_something_all_differences_are_the_recipes(recipe: str) -> None:
+    assert set(origins(sections_of(recipe)).values()) <= {Origin.BASE}
+
+
+def test_a_preset_s_changes_count_apart_from_those_by_hand() -> None:
+    base = recipe_base("quickstart")
+    posted = {"algorithm.preset": "dapo", "algorithm.clip_high": "0.4", "trainer.iterations": "5"}
+    sections, _ = posted_form(base, posted | {"rendered_preset": "dapo"})
+    found = origins(sections)
+    by_hand = {key for key, origin in found.items() if origin is Origin.HAND}
+    by_preset = {key for key, origin in found.items() if origin is Origin.PRESET}
+    assert by_hand == set(posted)
+    assert by_preset == {
+        f"algorithm.{name}"
+        for name in (
+            "baseline", "std_normalisation", "aggregation", "filtered_reasons", "filtered_baseline",
+            "zero_advantage_groups", "dynamic_sampling", "overlong_buffer",
+        )
+    }  # fmt: skip
+    fields = {field.key: field for section in sections for field in section.fields}
+    aggregation = fields["algorithm.aggregation"]
+    assert (aggregation.value, aggregation.original) == ("token_mean", "constant_length")
+    assert (fields["sandbox.memory_mb"].origin, fields["sandbox.memory_mb"].default) == (Origin.BASE, "512")
+    counted = count_differences(found.values(), base="recipe quickstart", preset="dapo", policy="transformer")
+    assert {one.origin: one.count for one in counted if one.count} == {
+        Origin.HAND: 3, Origin.PRESET: 8, Origin.BASE: len(found) - 11,
+    }  # fmt: skip
+    assert [(one.label, one.against) for one in counted if one.origin is Origin.PRESET] == [
+        ("by preset dapo", "recipe quickstart")
+    ]
+
+
+def test_another_policy_and_what_follows_are_no_changes_by_hand() -> None:
+    base = recipe_base("collect")
+    shown, kept = rebase(base, {"policy.type": "noop", "name": "noop on tasks"})
+    sections = form_sections(
+        shown, posted=kept, problems=(), offers={}, original=base, derived={"name": "noop on tasks"}
+    )
+    found = origins(sections)
+    assert (found["name"], found["policy.type"]) == (Origin.FOLLOWS, Origin.HAND)
+    assert Origin.POLICY not in found.values(), "the script has no setting of the model"
+    shown, kept = rebase(base, {"policy.type": "endpoint"})
+    sections = form_sections(shown, posted=kept, problems=(), offers={}, original=base)
+    assert origins(sections)["policy.temperature"] == Origin.POLICY
+
+
+def test_datasets_and_splits_are_offered_with_their_numbers_of_tasks() -> None:
+    Dataset.objects.create(name="older", num_tasks=1, splits={"test": 1})
+    Dataset.objects.create(name="newer", num_tasks=1234, splits={"train": 1200, "heldout": 34})
+    offers = run_offers(resolve("quickstart"), entered={"dataset.name": "newer"})
+    both = [("newer", "1,234 tasks: train 1,200, heldout 34"), ("older", "1 task: test 1")]
+    assert [(one.value, one.label) for one in offers["dataset.name"]] == both
+    assert offers["evaluation.dataset"] == offers["dataset.name"]
+    assert [(one.value, one.label) for one in offers["dataset.split"]] == [
+        ("train", "1,200 tasks"), ("heldout", "34 tasks"),
+    ]  # fmt: skip
+    offers = run_offers(
+        resolve("quickstart"), entered={"dataset.name": "newer", "evaluation.dataset": "older"}
+    )
+    assert [one.value for one in offers["evaluation.split"]] == ["test"]

@@ -8,6 +8,7 @@ from engine.config.contradictions import LintFinding
 from engine.config.recipes import RECIPES
 from engine.errors import Problem
 from webapp.contexts.forms.chosen import ChosenView
+from webapp.contexts.forms.differences import Difference
 from webapp.contexts.forms.run_form import FormSection
 from webapp.contexts.forms.run_plan import PlanView
 from webapp.contexts.frame import Crumb
@@ -52,9 +53,15 @@ class RunFormContext:
     """None for kinds of run that have none."""
     refused: tuple[Problem, ...]
     """Reasons for a refused run."""
-    num_changed: int
+    differences: tuple[Difference, ...]
+    """Settings that differ, by what changed them last."""
     experiments: tuple[tuple[int, str], ...]
     experiment: int | None
+
+    @property
+    def num_different(self) -> int:
+        """Return the number of settings that differ."""
+        return sum(difference.count for difference in self.differences)
 
 
 def recipe_choices(current: str) -> tuple[RecipeChoice, ...]:

@@ -23,14 +23,33 @@ from engine.config.contradictions import LintFinding
 from engine.config.places import Granted
 from engine.config.run import POLICY_TYPE_KEY, PRESET_KEY, parse_run_config, policy_type, with_overrides
 from engine.errors import ConfigError, Problem
+from webapp.contexts.forms.differences import Origin, Reference, reference
 from webapp.contexts.forms.form_bases import UNSET, as_text, policy_types
 from webapp.services.access import places
 
 HIDDEN = ("kind", "data", "method", "recipe")
-_REPLACING = frozenset({PRESET_KEY, POLICY_TYPE_KEY, "dataset.name", "policy.endpoint", "collection.skip"})
+_REPLACING = frozenset(
+    {
+        PRESET_KEY, POLICY_TYPE_KEY, "dataset.name", "evaluation.dataset", "trajectories.dataset",
+        "policy.endpoint", "collection.skip",
+    }
+)  # fmt: skip
 """Settings whose value decides which fields there are, or what they offer."""
 _CLOSED = frozenset({POLICY_TYPE_KEY, "policy.endpoint"})
 """Settings that take no other value than those on offer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A value to choose."""
+
+    value: str
+    label: str = ""
+    """What is known about it."""
+
+
+Offers = Mapping[str, tuple[Offer, ...]]
+"""Values to choose from, by dotted setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +59,24 @@ class FormField:
     key: str
     name: str
     widget: str
-    """``text``, ``number``, ``choice``, ``check``, ``list`` (one item a line) or ``mapping`` (JSON)."""
+    """``text``, ``number``, ``choice``, ``check``, ``list`` (one item a line) or ``mapping`` (JSON);
+    ``suggest`` is a text with values to choose from."""
     value: str
     base: str
     """The recipe's value."""
-    choices: tuple[str, ...]
+    choices: tuple[Offer, ...]
     help: str
     optional: bool
     error: str
+    default: str | None = None
+    """The default of the configuration; None where there is none."""
+    original: str | None = None
+    """The recipe's value under its own preset and type of policy; None where it has no such setting."""
+    origin: Origin = Origin.NONE
+    base_origin: Origin = Origin.NONE
+    """Origin of the recipe's value."""
+    derived: str | None = None
+    """Value that follows from other settings."""
 
     @property
     def changed(self) -> bool:
@@ -70,7 +99,19 @@ class FormSection:
     open: bool
 
 
-def _kind(annotation: object) -> tuple[str, tuple[str, ...], bool]:
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What the fields show beside the configuration."""
+
+    posted: Mapping[str, str]
+    problems: Sequence[Problem]
+    offers: Offers
+    compared: Mapping[str, str]
+    """Values to compare with where those of the configuration do not count."""
+    reference: Reference
+
+
+def _kind(annotation: object) -> tuple[str, tuple[Offer, ...], bool]:
     """Return the widget, the choices and whether the value is optional, from a field's type."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin in (types.UnionType, typing.Union):
@@ -80,42 +121,36 @@ def _kind(annotation: object) -> tuple[str, tuple[str, ...], bool]:
     if origin is typing.Annotated:
         return _kind(args[0])
     if origin is Literal:
-        return "choice", tuple(str(arg) for arg in args), False
+        return "choice", tuple(Offer(str(arg)) for arg in args), False
     if annotation is bool:
         return "check", (), False
     if annotation in (int, float):
         return "number", (), False
     if origin in (tuple, list):
         item = args[0] if args else str
-        known = tuple(str(m) for m in item) if isinstance(item, type) and issubclass(item, StrEnum) else ()
-        return "list", known, False
+        known = tuple(item) if isinstance(item, type) and issubclass(item, StrEnum) else ()
+        return "list", tuple(Offer(str(member)) for member in known), False
     return ("mapping" if origin in (dict, Mapping) else "text"), (), False
 
 
-def _fields(
-    prefix: str,
-    model: BaseModel,
-    base: Mapping[str, Any],
-    posted: Mapping[str, str],
-    problems: Sequence[Problem],
-    offers: Mapping[str, tuple[str, ...]],
-    originals: Mapping[str, str],
-) -> tuple[FormField, ...]:
+def _fields(prefix: str, model: BaseModel, base: Mapping[str, Any], given: _Given) -> tuple[FormField, ...]:
     result = []
     for name, info in type(model).model_fields.items():
-        value = base.get(name)
         if isinstance(getattr(model, name), Section) or (not prefix and name in HIDDEN):
             continue
-        key = f"{prefix}{name}"
-        widget, choices, optional = _widget(key, info, offers)
+        key, value = f"{prefix}{name}", base.get(name)
+        widget, choices, optional = _widget(key, info, given.offers)
         text = "" if value == UNSET else as_text(value)
-        compared = originals.get(key, text)
+        compared = given.compared.get(key, text)
         if value == UNSET and key in _CLOSED and choices:
-            text = choices[0]
+            text = choices[0].value
+        entered, beside = _posted(given.posted, key, text), given.reference
         result.append(
             FormField(
-                key, name.replace("_", " "), widget, _posted(posted, key, text), compared, choices,
-                _help(info) or _summary(model), optional, _error(key, problems),
+                key, name.replace("_", " "), widget, entered, compared, choices,
+                _help(info) or _summary(model), optional, _error(key, given.problems),
+                beside.defaults.get(key), beside.originals.get(key),
+                beside.of(key, entered, compared), beside.of_base(key, compared), beside.derived.get(key),
             )
         )  # fmt: skip
     return tuple(result)
@@ -141,15 +176,13 @@ def _error(key: str, problems: Sequence[Problem]) -> str:
     return next((one.message for one in problems if f"{one.setting}.".startswith(f"{key}.")), "")
 
 
-def _widget(
-    key: str, info: FieldInfo, offers: Mapping[str, tuple[str, ...]]
-) -> tuple[str, tuple[str, ...], bool]:
+def _widget(key: str, info: FieldInfo, offers: Offers) -> tuple[str, tuple[Offer, ...], bool]:
     widget, choices, optional = _kind(info.annotation)
     if not offers.get(key):
         return widget, choices, optional
     if widget in ("list", "mapping"):
         return widget, offers[key], optional
-    choices = tuple(text for text in offers[key] if text or not optional)
+    choices = tuple(offer for offer in offers[key] if offer.value or not optional)
     return "choice" if key in _CLOSED or _is_granted(info) else "suggest", choices, optional
 
 
@@ -162,8 +195,9 @@ def form_sections(
     *,
     posted: Mapping[str, str],
     problems: Sequence[Problem],
-    offers: Mapping[str, tuple[str, ...]],
+    offers: Offers,
     original: Mapping[str, Any] | None = None,
+    derived: Mapping[str, str] | None = None,
 ) -> tuple[FormSection, ...]:
     """Return sections of a configuration with what was posted filled in.
 
@@ -171,45 +205,40 @@ def form_sections(
         base: what the fields are compared with.
         posted: texts by dotted setting.
         problems: what is wrong with what was posted, shown beside the fields.
-        offers: texts to choose from, by dotted setting.
+        offers: values to choose from, by dotted setting.
         original: the configuration from which ``rebase`` made ``base``, where they differ.
+        derived: values that follow from other settings, as texts.
 
     Raises ConfigError when ``base`` itself is not valid in this version.
     """
     model = parse_run_config(base)
     original = original or base
-    originals = {
+    compared = {
         PRESET_KEY: original.get("algorithm", {}).get("preset", ""),
         POLICY_TYPE_KEY: policy_type(original),
     }
-    offers = {**offers, POLICY_TYPE_KEY: policy_types(base)}
-    general = _fields("", model, base, posted, problems, offers, originals)
-    nested = _nested("", model, base, posted, problems, offers, originals)
-    return (FormSection("run", "", general, True), *nested)
+    types_of_policy = tuple(map(Offer, policy_types(base)))
+    given = _Given(
+        posted, problems, {**offers, POLICY_TYPE_KEY: types_of_policy}, compared,
+        reference(original, base, derived or {}),
+    )  # fmt: skip
+    general = _fields("", model, base, given)
+    return (FormSection("run", "", general, True), *_nested("", model, base, given))
 
 
-def _nested(
-    prefix: str,
-    model: BaseModel,
-    base: Mapping[str, Any],
-    posted: Mapping[str, str],
-    problems: Sequence[Problem],
-    offers: Mapping[str, tuple[str, ...]],
-    originals: Mapping[str, str],
-) -> Iterator[FormSection]:
+def _nested(prefix: str, model: BaseModel, base: Mapping[str, Any], given: _Given) -> Iterator[FormSection]:
     """Yield the sections of a section, each followed by its own, under their dotted names."""
     for name in type(model).model_fields:
         part = getattr(model, name)
         if not isinstance(part, Section):
             continue
         key = f"{prefix}{name}"
-        fields = _fields(f"{key}.", part, base[name], posted, problems, offers, originals)
-        help_text = _summary(part)
+        fields = _fields(f"{key}.", part, base[name], given)
         opened = key in ("dataset", "trajectories", "trainer", "importing") or any(
             f.changed or f.error for f in fields
         )
-        yield FormSection(key, help_text, fields, opened)
-        yield from _nested(f"{key}.", part, base[name], posted, problems, offers, originals)
+        yield FormSection(key, _summary(part), fields, opened)
+        yield from _nested(f"{key}.", part, base[name], given)
 
 
 def parse_overrides(sections: tuple[FormSection, ...]) -> dict[str, Any]:

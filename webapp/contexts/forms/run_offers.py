@@ -1,9 +1,12 @@
-"""Values that the new-run form offers for settings that refer to paths, hosts and checkpoints."""
+"""Values that the new-run form offers for settings that name datasets, runs, checkpoints, paths and hosts."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from engine.config.importing import PublishedSet
@@ -20,43 +23,127 @@ from engine.config.places import (
 )
 from engine.config.run import AnyRun
 from webapp.contexts.forms.form_bases import UNSET
+from webapp.contexts.forms.run_form import Offer, Offers
+from webapp.models import Dataset, Run
 from webapp.selectors.access import endpoints as endpoint_reads
 from webapp.selectors.dataset import datasets as dataset_reads
 from webapp.selectors.dataset.imports import offered_sources
 from webapp.selectors.run import runs as run_reads
+from webapp.selectors.run.checkpoints import KnownCheckpoint, known_checkpoints
 from webapp.services.access.places import allowed
-from webapp.services.run.runs import dataset_name
 
 _MAX_OFFERED = 200
+_DATASETS = ("dataset.name", "evaluation.dataset", "trajectories.dataset")
+"""Settings with the name of a dataset."""
+_SPLITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "dataset.split": ("dataset.name",),
+        "dataset.splits": ("dataset.name",),
+        "evaluation.split": ("evaluation.dataset", "dataset.name"),
+        "trajectories.splits": ("trajectories.dataset",),
+    }
+)
+"""Settings with splits, and those with the name of their dataset; the first that is set counts."""
+_VERIFIED = ("trajectories.runs", "verifier.runs", "judgements.on_policy", "judgements.off_policy")
+"""Settings with runs whose graded trajectories count."""
 
 
-def run_offers(config: AnyRun, *, dataset: str = "") -> dict[str, tuple[str, ...]]:
+def run_offers(config: AnyRun, *, entered: Mapping[str, str] | None = None) -> Offers:
     """Return existing and allowed values to choose from, by dotted setting.
 
     Args:
         config: the configuration that the form shows.
-        dataset: name of the chosen dataset; empty: the configuration's.
+        entered: texts of the form by dotted setting, which decide whose splits and runs are offered.
     """
     limits = allowed()
-    dataset = dataset or dataset_name(config.model_dump(mode="json")) or ""
+    datasets = {dataset.name: dataset for dataset in dataset_reads.newest_datasets()}
+    named = _named(config, entered or {})
+    verified = run_reads.runs_to_verify()
+    tests, collected = (
+        run_reads.runs_with_written_tests(),
+        run_reads.runs_with_rollouts(named["dataset.name"]),
+    )
+    runs = _runs({*verified, *tests, *collected})
     offers = {
-        "dataset.name": tuple(run_reads.dataset_choices()),
-        "dataset.split": dataset_reads.splits(dataset),
-        "trajectories.dataset": tuple(run_reads.dataset_choices()),
-        "trajectories.runs": tuple(str(run) for run in run_reads.runs_to_verify()),
-        "policy.model": endpoint_reads.named_models(),
-        "verifier.runs": tuple(str(run) for run in run_reads.runs_to_verify()),
-        "judgements.on_policy": tuple(str(run) for run in run_reads.runs_to_verify()),
-        "judgements.off_policy": tuple(str(run) for run in run_reads.runs_to_verify()),
-        "verifier.tests": tuple(str(run) for run in run_reads.runs_with_written_tests()),
-        "collection.skip_runs": tuple(str(run) for run in run_reads.runs_with_rollouts(dataset)),
+        "policy.model": tuple(map(Offer, endpoint_reads.named_models())),
+        "verifier.tests": tuple(runs[run] for run in tests),
+        "collection.skip_runs": tuple(runs[run] for run in collected),
+        **dict.fromkeys(_DATASETS, tuple(map(_dataset, datasets.values()))),
+        **dict.fromkeys(_VERIFIED, tuple(runs[run] for run in verified)),
     }
+    for key, names in _SPLITS.items():
+        dataset = datasets.get(next(filter(None, (named[name] for name in names)), ""))
+        offers[key] = _splits(dataset) if dataset is not None else ()
+    checkpoints: tuple[Offer, ...] | None = None
     for setting in places(config):
-        offers[setting.name] = _offers(setting, limits)
+        if not isinstance(setting.place, CheckpointPlace):
+            offers[setting.name] = tuple(map(Offer, _values(setting, limits)))
+            continue
+        checkpoints = checkpoints or tuple(_checkpoints(limits))
+        offers[setting.name] = checkpoints
     return offers
 
 
-def _offers(setting: Setting, limits: Allowed) -> tuple[str, ...]:
+def _named(config: AnyRun, entered: Mapping[str, str]) -> dict[str, str]:
+    """Return the datasets that the form names, by setting."""
+    data = config.model_dump(mode="json")
+    found = {}
+    for key in _DATASETS:
+        section, _, name = key.partition(".")
+        found[key] = entered.get(key, (data.get(section) or {}).get(name)) or ""
+    return found
+
+
+def _dataset(dataset: Dataset) -> Offer:
+    splits = ", ".join(f"{name} {tasks:,}" for name, tasks in dataset.splits.items())
+    return Offer(
+        dataset.name, f"{_tasks(dataset.num_tasks)}: {splits}" if splits else _tasks(dataset.num_tasks)
+    )
+
+
+def _splits(dataset: Dataset) -> tuple[Offer, ...]:
+    return tuple(Offer(name, _tasks(tasks)) for name, tasks in dataset.splits.items())
+
+
+def _tasks(count: int) -> str:
+    return f"{count:,} task{'s' * (count != 1)}"
+
+
+def _clock(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def _runs(run_ids: set[int]) -> dict[int, Offer]:
+    """Return the offer of each run, in words."""
+    return {
+        number: Offer(str(number), _run(run)) for number, run in run_reads.runs_by_number(run_ids).items()
+    }
+
+
+def _run(run: Run) -> str:
+    parts = (run.name, run.dataset.name if run.dataset else "", run.state, _clock(run.created_at))
+    return " · ".join(filter(None, parts))
+
+
+def _checkpoints(limits: Allowed) -> Iterator[Offer]:
+    """Yield what a policy may start from; the newest checkpoint of a run also under ``run:ID``."""
+    yield Offer("builtin:quickstart", "shipped with Trainyard")
+    yield from (Offer(name, "Hugging Face Hub") for name in limits.hub_models if "*" not in name)
+    yield from (Offer(name, "policy folder") for name in _policies(limits.policies))
+    for found in known_checkpoints():
+        if found.is_last:
+            yield Offer(f"run:{found.run_id}", f"last checkpoint of {_words(found)}")
+        yield Offer(found.reference, _words(found))
+
+
+def _words(found: KnownCheckpoint) -> str:
+    rate = f"held-out {100 * found.solve_rate:.1f} %" if found.solve_rate is not None else ""
+    run = f"run {found.run_id} {found.run_name}"
+    parts = (run, f"after iteration {found.iteration}", _clock(found.saved_at), rate)
+    return " · ".join(filter(None, parts))
+
+
+def _values(setting: Setting, limits: Allowed) -> tuple[str, ...]:
     match setting.place:
         case AttachedServers():
             return (*limits.attachable, *map(_text, limits.granted.get(setting.name, ())))
@@ -65,10 +152,6 @@ def _offers(setting: Setting, limits: Allowed) -> tuple[str, ...]:
             several = isinstance(setting.default, list | dict)
             values = granted if several else (setting.default, *granted, setting.value)
             return tuple(dict.fromkeys(_text(value) for value in values))
-        case CheckpointPlace():
-            runs = (f"run:{run}" for run in run_reads.runs_with_checkpoints())
-            models = (name for name in limits.hub_models if "*" not in name)
-            return ("builtin:quickstart", *models, *_policies(limits.policies), *runs)
         case EndpointPlace():
             current = (setting.value,) if setting.value != UNSET else ()
             return tuple(dict.fromkeys((*limits.endpoints, *current)))

@@ -18,6 +18,7 @@ from webapp.contexts.evaluation.scores import ScoresPanel, build_scores
 from webapp.contexts.evaluation.test_scores import TestScoresPanel, build_test_scores
 from webapp.contexts.frame import choices_of, trajectory_url
 from webapp.contexts.numbers import MOST_ID, whole
+from webapp.contexts.run.checkpoints import CheckpointRow, build_checkpoints
 from webapp.contexts.run.config_view import Objective, SettingSection, describe, objective
 from webapp.contexts.run.engines import EnginesView, build_engines
 from webapp.contexts.run.timeline import TimelinePanel, build_timeline
@@ -29,7 +30,6 @@ from webapp.selectors.rollout import groups as group_reads
 from webapp.selectors.rollout import trajectories as trajectory_reads
 from webapp.selectors.run import iterations as iteration_reads
 from webapp.selectors.run import runs as run_reads
-from webapp.selectors.run.checkpoints import StoredCheckpoint, stored_checkpoints
 from webapp.selectors.run.logs import LogTail, log_tail
 
 TABS = (
@@ -137,7 +137,7 @@ class EnginesPanel:
 class CheckpointsPanel:
     """Checkpoints that exist, newest first."""
 
-    rows: tuple[StoredCheckpoint, ...]
+    rows: tuple[CheckpointRow, ...]
     total: int
     """Checkpoints that were ever saved."""
 
@@ -224,8 +224,8 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str], role: Role) -> Pa
         case "sandboxes":
             return SandboxesPanel(view=pool_view(run.pk))
         case "checkpoints":
-            rows, total = stored_checkpoints(run)
-            return CheckpointsPanel(rows=tuple(rows), total=total)
+            rows, total = build_checkpoints(run)
+            return CheckpointsPanel(rows=rows, total=total)
         case "events":
             return _events(run, params)
         case "log":

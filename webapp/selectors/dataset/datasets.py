@@ -36,10 +36,9 @@ def get_dataset(name: str) -> Dataset | None:
     return Dataset.objects.select_related("run").filter(name=name).first()
 
 
-def splits(name: str) -> tuple[str, ...]:
-    """Return the names of a dataset's splits; nothing if it does not exist."""
-    dataset = get_dataset(name)
-    return tuple(dataset.splits) if dataset is not None else ()
+def newest_datasets() -> list[Dataset]:
+    """Return every dataset, newest first."""
+    return list(Dataset.objects.order_by("-created_at", "-id"))
 
 
 def has_folder(dataset: Dataset) -> bool:

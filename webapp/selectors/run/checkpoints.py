@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
-from webapp.models import Checkpoint, Run
+from django.db.models import Exists, OuterRef, Q, Subquery
+
+from webapp.models import Checkpoint, Evaluation, Run
 from webapp.selectors.run.folders import run_folder
 
 MANIFEST = "manifest.json"
@@ -37,15 +42,68 @@ class StoredCheckpoint:
 def stored_checkpoints(run: Run) -> tuple[list[StoredCheckpoint], int]:
     """Return the newest checkpoints that exist, and how many were ever saved."""
     rows = Checkpoint.objects.filter(run=run).order_by("-iteration")
-    present = _present(run)
+    present = _present(run.pk)
     shown = [row for row in rows if row.iteration in present][:MOST_SHOWN]
     return [_stored(row, present[row.iteration]) for row in shown], len(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCheckpoint:
+    """A checkpoint that a new run can start from."""
+
+    run_id: int
+    run_name: str
+    iteration: int
+    """Iterations completed before it."""
+    saved_at: datetime
+    reference: str
+    """Its folder below the runs' folder, as ``policy.checkpoint`` names it."""
+    solve_rate: float | None
+    """Held-out solve rate of the run at that iteration; None where it was not measured."""
+    is_last: bool
+    """Whether it is the newest of its run."""
+
+
+def known_checkpoints(*, runs: int = 200, limit: int = 300) -> list[KnownCheckpoint]:
+    """Return the newest checkpoints that exist, of runs that are not archived.
+
+    Args:
+        runs: number of runs whose folders are read, from the newest on.
+        limit: number of checkpoints to return.
+    """
+    saved = Exists(Checkpoint.objects.filter(run=OuterRef("pk")))
+    newest = Run.objects.filter(saved, archived_at=None).order_by("-id").values_list("id", flat=True)[:runs]
+    present = {run_id: folders for run_id in newest if (folders := _present(run_id))}
+    if not present:
+        return []
+    existing = reduce(or_, (Q(run=run_id, iteration__in=list(found)) for run_id, found in present.items()))
+    heldout = Evaluation.objects.filter(
+        run=OuterRef("run"), iteration=OuterRef("iteration"), name="heldout"
+    ).values("solve_rate")
+    rows = (
+        Checkpoint.objects.filter(existing)
+        .annotate(solve_rate=Subquery(heldout[:1]))
+        .order_by("-saved_at", "-id")
+        .values_list("run_id", "run__name", "iteration", "saved_at", "solve_rate")[:limit]
+    )
+    return [
+        KnownCheckpoint(
+            run_id, name, iteration, saved_at, reference(run_id, present[run_id][iteration]), rate,
+            iteration == max(present[run_id]),
+        )
+        for run_id, name, iteration, saved_at, rate in rows
+    ]  # fmt: skip
+
+
+def reference(run_id: int, folder: Path) -> str:
+    """Return the name of a checkpoint's folder as configurations have it."""
+    return f"{run_id}/checkpoints/{folder.name}"
 
 
 def find_checkpoint(run: Run, iteration: int) -> StoredCheckpoint | None:
     """Return one checkpoint; None if it was never saved or does not exist any more."""
     row = Checkpoint.objects.filter(run=run, iteration=iteration).first()
-    folder = _present(run).get(iteration)
+    folder = _present(run.pk).get(iteration)
     return _stored(row, folder) if row is not None and folder is not None else None
 
 
@@ -53,9 +111,9 @@ def _stored(row: Checkpoint, folder: Path) -> StoredCheckpoint:
     return StoredCheckpoint(row, folder, sum(path.stat().st_size for _, path in _files(folder)))
 
 
-def _present(run: Run) -> dict[int, Path]:
+def _present(run_id: int) -> dict[int, Path]:
     """Return the complete folders by number; their names are looked up, never taken from events."""
-    root = run_folder(run.pk) / "checkpoints"
+    root = run_folder(run_id) / "checkpoints"
     try:
         entries = list(os.scandir(root))
     except OSError:

@@ -221,16 +221,6 @@ def tag_choices() -> list[str]:
     return sorted(set(names.values_list("tag", flat=True)))
 
 
-def runs_with_checkpoints(limit: int = 50) -> list[int]:
-    """Return the newest runs that have saved a checkpoint, by number."""
-    return list(
-        Run.objects.filter(checkpoints__isnull=False)
-        .distinct()
-        .order_by("-id")
-        .values_list("id", flat=True)[:limit]
-    )
-
-
 def runs_with_rollouts(dataset: str, limit: int = 20) -> list[int]:
     """Return the newest runs that collected solutions on a dataset, by number."""
     runs = Run.objects.filter(dataset__name=dataset, kind=RunKind.ROLLOUT, running_at__isnull=False)
