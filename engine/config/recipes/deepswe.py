@@ -16,6 +16,7 @@ steps in 65,536 tokens at temperature 1. The sampler runs on the (first) GPU bes
 from __future__ import annotations
 
 from engine.config.algorithm import AlgorithmConfig
+from engine.config.launcher import LauncherConfig
 from engine.config.policies import TransformerPolicyConfig, VllmConfig
 from engine.config.recipes.quickstart import DATASET as QUICKSTART
 from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
@@ -145,11 +146,12 @@ def qwen3_32b() -> TrainRun:
     Its script, where the blog says nothing: 4,096 + 32,768 tokens, 50 steps, learning rate, clip, optimizer
     steps of 8 groups, evaluation of the validation set every 10 iterations at temperature 0, tensor and
     context parallelism of 8. A turn of 16,384 tokens is R2E-Gym's limit. Ours: sizes of sandboxes, gradings
-    at once, and half of the GPUs train and half sample, where DeepSWE's did both in turn. A run starts its
-    servers on its own machine: those of other machines belong in ``policy.vllm.addresses``.
+    at once, and half of the GPUs train and half sample, where DeepSWE's did both in turn. It is a job of a
+    Ray cluster with eight GPUs a node, over which ranks and servers spread.
     """
     return TrainRun(
         name="deepswe-32b",
+        launcher=LauncherConfig(backend="ray"),
         dataset=DatasetConfig(name=DATASET),
         sandbox=SandboxConfig(
             backend="kubernetes", memory_mb=4096, processes=256, disk_mb=4096, max_live=640, max_starting=64
@@ -159,7 +161,7 @@ def qwen3_32b() -> TrainRun:
         policy=TransformerPolicyConfig(
             checkpoint="Qwen/Qwen3-32B",
             engine="vllm",
-            vllm=VllmConfig(replicas=4, tensor_parallel=8),
+            vllm=VllmConfig(launcher="ray", replicas=4, tensor_parallel=8),
             max_batch=128,
         ),
         rollout=RolloutConfig(group_size=8, max_concurrent=512),
@@ -173,7 +175,7 @@ def qwen3_32b() -> TrainRun:
             activation_checkpointing=True,
             data_parallel=4,
             context_parallel=8,
-            launcher="torchrun",
+            launcher="ray",
             tokens_per_microbatch=36_864,
             rank_timeout_s=3600.0,
             checkpoint_every=10,

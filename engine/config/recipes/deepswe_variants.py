@@ -25,7 +25,7 @@ def qwen3_14b_filter() -> TrainRun:
             "policy": TransformerPolicyConfig(
                 checkpoint="Qwen/Qwen3-14B",
                 engine="vllm",
-                vllm=VllmConfig(replicas=4, tensor_parallel=2),
+                vllm=VllmConfig(launcher="ray", replicas=4, tensor_parallel=2),
                 max_batch=128,
             ),
             "trainer": base.trainer.model_copy(update={"data_parallel": 2, "context_parallel": 4}),
@@ -63,7 +63,7 @@ def qwen3_coder_30b() -> TrainRun:
             "policy": TransformerPolicyConfig(
                 checkpoint="Qwen/Qwen3-Coder-30B-A3B-Instruct",
                 engine="vllm",
-                vllm=VllmConfig(replicas=4, tensor_parallel=4),
+                vllm=VllmConfig(launcher="ray", replicas=4, tensor_parallel=4),
                 max_batch=128,
             ),
             "trainer": base.trainer.model_copy(update={"data_parallel": 4, "context_parallel": 4}),

@@ -16,7 +16,13 @@ from engine.planning import Assumptions, Basis, RunPlan, parse_hardware, plan_ru
 
 TOLERANCE = 0.25
 NEMO_RL = "NeMo-RL 0.4, docs/about/performance-summary.md"
-IN_TURN = {"policy.vllm.transfer": "ipc", "policy.vllm.gpu_memory": 0.55, "policy.vllm.cache_share": 1.0}
+IN_TURN = {
+    "trainer.launcher": "torchrun",
+    "policy.vllm.launcher": "local",
+    "policy.vllm.transfer": "ipc",
+    "policy.vllm.gpu_memory": 0.55,
+    "policy.vllm.cache_share": 1.0,
+}
 """Each GPU trains and samples in turn, as verl and NeMo-RL do."""
 
 
