@@ -378,6 +378,30 @@ class OpeningMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayDifference:
+    """Field of a recorded step that a fresh environment answered differently; texts are excerpts."""
+
+    step: int
+    field: str
+    """``observation``, ``error``, ``exit_code``, ``done``, or ``prompt_tokens`` for another prompt."""
+    recorded: str
+    found: str
+    is_minor: bool = False
+    """True where only times or memory addresses differ: the recorded text is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySummary:
+    """Replay of the steps that an earlier attempt of the run recorded."""
+
+    recorded: int
+    """Number of recorded steps."""
+    replayed: int
+    """Number of steps whose responses were taken from the record, the first that differed included."""
+    differences: tuple[ReplayDifference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """The record of one rollout."""
 
@@ -403,6 +427,8 @@ class Trajectory:
     """Messages before the first response, as the model saw them; empty where they are unknown."""
     cost: float | None = None
     """US dollars, those of lost attempts and useless responses included; None where no price is known."""
+    replay: ReplaySummary | None = None
+    """None where the rollout began anew."""
 
     @property
     def reward(self) -> float | None:

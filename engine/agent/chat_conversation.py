@@ -20,6 +20,7 @@ from engine.inference.base import (
     ChatPolicy,
     ChatRequest,
     ChatResponse,
+    Generation,
     GenerationContext,
     SamplingParams,
     Usage,
@@ -74,6 +75,7 @@ class ChatConversation:
         self._keep_thinking = keep_thinking
         declared = estimate_tokens(json.dumps(declarations)) if declarations else 0
         self._length = declared + sum(map(_estimated_length, messages))
+        self._response: ChatResponse
 
     def __len__(self) -> int:
         """Return the length of the current prompt, tokens, as far as it is known."""
@@ -90,8 +92,22 @@ class ChatConversation:
             seed=seed,
             context=context,
         )
+        return self._appended(await self._policy.respond(request), step)
+
+    def repeat(self, response: Generation | ChatResponse, *, step: int) -> Turn:
+        """Append the message of an earlier attempt. Raises TypeError."""
+        if not isinstance(response, ChatResponse):
+            raise TypeError("sampled tokens cannot be repeated in a conversation of messages")
+        return self._appended(response, step)
+
+    @property
+    def last_response(self) -> ChatResponse:
+        """Return the last message, as it was made safe."""
+        return self._response
+
+    def _appended(self, message: ChatResponse, step: int) -> Turn:
         version = self._policy.version
-        response = _cleaned(await self._policy.respond(request), has_tools=bool(self._declarations))
+        response = self._response = _cleaned(message, has_tools=bool(self._declarations))
         reply = self._parsed(response)
         self._messages.append(self._message(response, reply, step))
         self._measure(response, reply)

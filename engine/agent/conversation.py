@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.inference.base import GenerationContext, SamplingParams
+from engine.inference.base import ChatResponse, Generation, GenerationContext, SamplingParams
 from engine.models.chat.base import Message, Reply
 from engine.tokens import TokenRecord
 
@@ -61,6 +61,17 @@ class Conversation(Protocol):
         Raises:
             ModelError: the policy could not produce one.
         """
+
+    def repeat(self, response: Generation | ChatResponse, *, step: int) -> Turn:
+        """Append a response that the policy gave in an earlier attempt at the rollout.
+
+        Raises:
+            TypeError: it is of the other kind of policy.
+        """
+
+    @property
+    def last_response(self) -> Generation | ChatResponse:
+        """Return the last response as the policy gave it; there must be one."""
 
     def answer(self, observation: str) -> Continuation:
         """Return the next prompt after the last response and the observation that answers it.

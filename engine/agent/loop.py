@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from engine.agent.conversation import Continuation, Conversation, Turn
 from engine.agent.opening import open_conversation
 from engine.agent.prompts import Prompt
+from engine.agent.replay import FinishedTurn, Replay
 from engine.config.rollout import AgentConfig
 from engine.environments.base import Environment, EnvironmentStep
 from engine.errors import ContextLengthError, ModelError, SandboxError
@@ -24,7 +25,15 @@ from engine.models.chat.base import Message, Reply
 from engine.tokens import TokenRecord
 from engine.tools import cap_characters, printable
 from engine.tools.parser import ParsedResponse, parse_content, parse_native, unclosed_thinking
-from engine.types import OpeningMessage, RolloutKey, RolloutPhase, Step, TaskRow, TerminationReason
+from engine.types import (
+    OpeningMessage,
+    ReplaySummary,
+    RolloutKey,
+    RolloutPhase,
+    Step,
+    TaskRow,
+    TerminationReason,
+)
 
 _MIN_COMMAND_S = 0.1
 _MAX_COUNT = 2**31 - 1
@@ -44,6 +53,8 @@ class AgentOutcome:
     """Kind of the sandbox failure that ended the rollout; empty without one."""
     opening: tuple[OpeningMessage, ...] = ()
     """Messages before the first response."""
+    replay: ReplaySummary | None = None
+    """Replay of an earlier attempt's steps; None where there was none."""
 
 
 class _Ended(Exception):
@@ -69,9 +80,11 @@ class AgentLoop:
     sampling: SamplingParams
     """``max_tokens`` is set by the loop from the limits."""
     seed_of_step: Callable[[int], int]
-    on_step: Callable[[Step], None]
+    on_step: Callable[[FinishedTurn], None]
     on_phase: Callable[[RolloutPhase], None] = lambda _phase: None
     """Called when the wait for a response begins, and when it ends."""
+    recorded: Sequence[FinishedTurn] = ()
+    """Turns of an earlier attempt to repeat first; all limits count them."""
     _steps: list[Step] = field(init=False, default_factory=list)
     _conversation: Conversation = field(init=False)
     _opening: tuple[OpeningMessage, ...] = field(init=False)
@@ -80,10 +93,12 @@ class AgentLoop:
     _room: int = field(init=False)
     """Tokens that a turn needs below that limit."""
     _deadline: float = field(init=False, default=0.0)
+    _replay: Replay = field(init=False)
 
     def __post_init__(self) -> None:
         self._context = min(self.config.max_context, self.policy.max_context or self.config.max_context)
         self._room = min(self.config.min_response, self.config.max_response)
+        self._replay = Replay(self.recorded)
         user = self.prompt.user(self.row.task) + self._countdown(self.config.max_steps)
         texts = (("system", self.prompt.system), ("user", user))
         turns = [{"role": role, "content": text} for role, text in texts if text or role == "user"]
@@ -121,6 +136,7 @@ class AgentLoop:
             error=error,
             failure=failure,
             opening=self._opening,
+            replay=self._replay.summary(),
         )
 
     async def _turn(self, index: int) -> None:
@@ -129,8 +145,15 @@ class AgentLoop:
         if room < self._room:
             raise _Ended(TerminationReason.MAX_CONTEXT)
         began = time.monotonic()
-        turn = await self._respond(index, room)
-        step = self._read(index, turn, time.monotonic() - began)
+        recorded = self._replay.take(prompt_tokens=len(self._conversation))
+        if recorded is None:
+            turn = await self._respond(index, room)
+            step = self._read(index, turn, time.monotonic() - began)
+        else:
+            turn = self._conversation.repeat(recorded.response, step=index)
+            step = self._read(index, turn, recorded.step.model_seconds)
+            step = replace(step, policy_version=recorded.step.policy_version)
+            self._deadline -= step.model_seconds
         if not turn.stopped:
             self._finish_step(step)
             full = room <= self.config.max_response or len(self._conversation) >= self._context
@@ -156,7 +179,10 @@ class AgentLoop:
         if self._context - continuation.length < self.config.token_warning:
             shown += self.prompt.token_warning
             continuation = self._conversation.answer(shown)
-        return replace(step, observation=shown), continuation
+        settled = self._replay.settle(replace(step, observation=shown))
+        if settled.observation != shown:
+            continuation = self._conversation.answer(settled.observation)
+        return settled, continuation
 
     def _time_left(self) -> float:
         """Return the rollout's remaining time, seconds; waiting for the policy's engines is not counted."""
@@ -256,8 +282,10 @@ class AgentLoop:
         )
 
     def _finish_step(self, step: Step) -> None:
+        step = self._replay.settle(step)
         self._steps.append(step)
-        self.on_step(step)
+        response = self._conversation.last_response
+        self.on_step(FinishedTurn(step=step, response=response, is_replayed=self._replay.agreed(step)))
 
     def _countdown(self, remaining: int) -> str:
         return self.prompt.countdown(remaining) if self.config.step_reminder else ""

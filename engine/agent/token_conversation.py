@@ -18,6 +18,7 @@ from engine.agent.budget import cap_tokens
 from engine.agent.conversation import Continuation, Turn, call_id
 from engine.errors import ModelError
 from engine.inference.base import (
+    ChatResponse,
     Generation,
     GenerationContext,
     GenerationRequest,
@@ -158,6 +159,7 @@ class SampledConversation(TokenConversation):
         self._policy = policy
         self._last = (0, Reply(text="", thinking="", content=""))
         """The last response and its step."""
+        self._generation: Generation
 
     async def respond(
         self, *, step: int, sampling: SamplingParams, seed: int, context: GenerationContext
@@ -170,12 +172,26 @@ class SampledConversation(TokenConversation):
             stop_ids=self._chat.stop_ids,
             context=context,
         )
-        prompt_tokens = len(self)
         generation = await self._policy.generate(request)
         if not generation.ids:
             raise ModelError("the policy returned no tokens")
+        return self._appended(generation, step)
+
+    def repeat(self, response: Generation | ChatResponse, *, step: int) -> Turn:
+        """Append the sampled ids of an earlier attempt. Raises TypeError."""
+        if not isinstance(response, Generation):
+            raise TypeError("a message cannot be repeated in a conversation of tokens")
+        return self._appended(response, step)
+
+    @property
+    def last_response(self) -> Generation:
+        """Return the last sampled tokens."""
+        return self._generation
+
+    def _appended(self, generation: Generation, step: int) -> Turn:
+        prompt_tokens = len(self)
         reply = self.append_generation(generation, step=step)
-        self._last = (step, reply)
+        self._generation, self._last = generation, (step, reply)
         return Turn(
             reply=reply,
             stopped=generation.stopped,

@@ -179,6 +179,10 @@ class RolloutConfig(Section):
     """Rollouts per task (group size)."""
     max_concurrent: int = Field(default=64, ge=1)
     """Maximum number of concurrent rollouts."""
+    resume_in_flight: Literal["anew", "replay"] = "anew"
+    """Rollouts that were in flight when an attempt of the run ended: the next attempt begins them ``anew``,
+    or repeats their recorded actions in fresh sandboxes and goes on from there (``replay``). With ``replay``
+    it also keeps the finished rollouts of iterations after the checkpoint (schedule ``sync``)."""
 
 
 class CollectionConfig(Section):

@@ -183,6 +183,13 @@ class _CollectingRun(_ActingRun):
         return self
 
     @model_validator(mode="after")
+    def _one_attempt_is_resumed(self) -> Self:
+        if self.rollout.resume_in_flight == "replay" and self.collection.retry_temperatures:
+            message = "must be 'anew' with collection.retry_temperatures: no step names its repetition"
+            raise ImpossibleSettingsError([Problem(message, "rollout.resume_in_flight")])
+        return self
+
+    @model_validator(mode="after")
     def _publishes_nothing(self) -> Self:
         if isinstance(self.policy, TransformerPolicyConfig):
             _check_unpublished(self.policy)

@@ -16,6 +16,7 @@ from pydantic import Field, TypeAdapter
 from engine.events.engines import EnginesReported
 from engine.events.health import ValidationRecord
 from engine.events.record import Record, RunEvent
+from engine.events.replay import ReplayRecord, SampledResponse
 from engine.events.sandboxes import PoolStatus, SandboxesChanged
 from engine.events.schedule import BatchSelected, GroupAdmitted, Timeline
 from engine.events.token_block import TokenField
@@ -138,6 +139,8 @@ class StepFinished(RunEvent):
     type: Literal["step_finished"] = "step_finished"
     ref: TrajectoryRef
     index: int = Field(ge=0)
+    replayed: bool = False
+    """Whether an earlier attempt recorded the step and a fresh sandbox answered as its did."""
     thought: str
     response: str
     tool: str = ""
@@ -159,6 +162,8 @@ class StepFinished(RunEvent):
     model_seconds: float = 0.0
     tool_seconds: float = 0.0
     policy_version: int = 0
+    sampled: SampledResponse | None = None
+    """The response as the policy gave it; with ``rollout.resume_in_flight`` ``replay`` only."""
 
 
 class TestOutcomeRecord(Record):
@@ -223,6 +228,8 @@ class TrajectoryFinished(RunEvent):
     """Hash of the prompt's texts, tools and tool format, as the model saw them."""
     opening: list[OpeningMessageRecord] = Field(default_factory=list)
     """Messages before the first response, as the model saw them; empty where they are unknown."""
+    replay: ReplayRecord | None = None
+    """Replay of an earlier attempt's steps; None where the rollout began anew."""
     imported: dict[str, Any] | None = None
     """Fields of an imported file that have no field of their own; None in trajectories of this product."""
     prompt_tokens: int = 0

@@ -18,6 +18,7 @@ from engine.events.types import IterationFinished, IterationStarted
 from engine.orchestrator.collection.collector import Collector
 from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.collection.plan import planned_groups
+from engine.orchestrator.collection.rollout_lines import in_flight
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.evaluations import report_evaluation
 from engine.orchestrator.policies.policies import open_run_policy
@@ -90,6 +91,7 @@ async def _collect(
         environments = await open_environments(config, run)
         if phase == TRAIN_PHASE:
             _announce_tasks(run, groups, policy.version)
+        recorded = await in_flight(config.rollout, run.run_dir / SPOOL_NAME)
         collector = Collector(
             run,
             build_scheduler(config, run, environments, policy),
@@ -97,6 +99,7 @@ async def _collect(
             ledger,
             infra_retries=config.collection.infra_retries,
             max_concurrent=config.rollout.max_concurrent,
+            recorded=recorded,
         )
         with run.probe.phase("rollout"):
             await collector.collect()

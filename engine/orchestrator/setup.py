@@ -10,9 +10,10 @@ import os
 import resource
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import structlog
 
@@ -36,11 +37,12 @@ from engine.orchestrator.watch.event_observer import EventObserver
 from engine.orchestrator.watch.metrics import is_infrastructure
 from engine.orchestrator.watch.phase_lanes import PhaseLanes
 from engine.rollout.environments import FrozenLakeEnvironments, RolloutGrader, SweEnvironments
+from engine.rollout.recorded import RecordedTurns
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool.pool import SandboxPool
 from engine.sandbox.preflight import require
-from engine.types import Group, TaskRow, Trajectory
+from engine.types import Group, RolloutKey, TaskRow, Trajectory
 from engine.verifiers.execution_based.commands import visible_row
 from engine.verifiers.execution_based.runs import TestRuns
 from engine.verifiers.execution_based.testing_agent import KeepRuleGrader
@@ -187,7 +189,12 @@ def build_scheduler(
         if evaluation.temperature is not None:
             sampling = replace(sampling, temperature=evaluation.temperature)
     repeats = config.collection.retry_temperatures if isinstance(config, RolloutRun | EvaluateRun) else ()
-    observer = EventObserver(run.sink, observe_duration=environments.observe_duration, lanes=lanes)
+    observer = EventObserver(
+        run.sink,
+        observe_duration=environments.observe_duration,
+        lanes=lanes,
+        with_responses=config.rollout.resume_in_flight == "replay" and not evaluation,
+    )
     run.closing.callback(observer.close)
     return RolloutScheduler(
         environments=environments,
@@ -210,15 +217,27 @@ def peak_memory_mb() -> float:
 
 
 async def collect_groups(
-    run: RunContext, scheduler: RolloutScheduler, requests: Sequence[GroupRequest]
+    run: RunContext,
+    scheduler: RolloutScheduler,
+    requests: Sequence[GroupRequest],
+    *,
+    kept: Mapping[RolloutKey, Trajectory] = MappingProxyType({}),
+    recorded: Callable[[RolloutKey], RecordedTurns | None] = lambda _key: None,
 ) -> list[Group]:
     """Roll out and grade the requested groups, in their order.
+
+    Args:
+        run: this attempt.
+        scheduler: rolls out.
+        requests: the groups.
+        kept: rollouts that an earlier attempt has finished.
+        recorded: returns what an earlier attempt recorded of an unfinished rollout.
 
     Raises:
         RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is dropped.
         RolloutsLostError: not one rollout could run and be graded; names the most frequent reason.
     """
-    groups = await run.interruptible(scheduler.collect(requests))
+    groups = await run.interruptible(scheduler.collect(requests, kept=kept, recorded=recorded))
     check_losses(groups, f"iteration {requests[0].iteration} ({requests[0].phase})")
     return groups
 

@@ -64,9 +64,10 @@ async def train(config: TrainRun, run: RunContext) -> RunResult:
     """Train from the configured policy, or resume from the run's last checkpoint."""
     checkpoint = await asyncio.to_thread(load_latest, run.run_dir)
     trained, record = checkpoint.iteration if checkpoint else None, None
-    if config.schedule.mode != "sync":
+    is_sync = config.schedule.mode == "sync"
+    if not is_sync or config.rollout.resume_in_flight == "replay":
         spool = run.run_dir / SPOOL_NAME
-        record = await asyncio.to_thread(TrainingRecord.read, spool, trained=trained or 0)
+        record = await asyncio.to_thread(TrainingRecord.read, spool, trained=trained or 0, is_sync=is_sync)
     announce(
         run,
         resumed_from=trained,
@@ -148,7 +149,8 @@ class TrainingLoop:
             config: the run's configuration.
             run: this attempt.
             checkpoint: the checkpoint to resume from; None starts from the configured policy.
-            record: what earlier attempts collected; None with schedule ``sync``.
+            record: what earlier attempts collected; None where the iterations after the checkpoint are
+                sampled again.
         """
         async with AsyncExitStack() as opened:
             policy: TrainablePolicy | None = None

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from engine.types import RolloutKey, RolloutPhase, Step, Trajectory
+from engine.agent.replay import FinishedTurn
+from engine.types import RolloutKey, RolloutPhase, Trajectory
 
 
 class RolloutObserver(Protocol):
@@ -21,7 +22,7 @@ class RolloutObserver(Protocol):
     def phase_changed(self, key: RolloutKey, phase: RolloutPhase | None) -> None:
         """Handle the start of a rollout's phase, which ends the one before; None at the rollout's end."""
 
-    def step_finished(self, key: RolloutKey, step: Step) -> None:
+    def step_finished(self, key: RolloutKey, turn: FinishedTurn) -> None:
         """Handle a finished step of a live rollout."""
 
     async def trajectory_finished(self, trajectory: Trajectory) -> None:
@@ -48,10 +49,10 @@ class GuardedObserver:
         with _marked():
             self._observer.phase_changed(key, phase)
 
-    def step_finished(self, key: RolloutKey, step: Step) -> None:
+    def step_finished(self, key: RolloutKey, turn: FinishedTurn) -> None:
         """Forward the call."""
         with _marked():
-            self._observer.step_finished(key, step)
+            self._observer.step_finished(key, turn)
 
     async def trajectory_finished(self, trajectory: Trajectory) -> None:
         """Forward the call."""

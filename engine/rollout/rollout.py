@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import traceback
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from engine.grading.submission.tampering import find_tampering
 from engine.inference.base import Policy, SamplingParams
 from engine.rollout.observer import GuardedObserver, ObserverFailedError
 from engine.rollout.places import Slots, open_gate
+from engine.rollout.recorded import RecordedTurns
 from engine.rollout.seeds import environment_seed, step_seed
 from engine.rollout.stopwatch import Stopwatch
 from engine.sandbox.failures import Decision, decide, kind_of, own_doing
@@ -66,6 +68,8 @@ class Rollout:
     parts: RolloutParts
     key: RolloutKey
     row: TaskRow
+    recorded: RecordedTurns | None = None
+    """Reads the turns of an earlier attempt, which every attempt repeats first; None begins anew."""
     _environment: Environment = field(init=False)
     """Environment of the last attempt."""
     _outcome: AgentOutcome = field(init=False)
@@ -85,6 +89,8 @@ class Rollout:
     """Whether the failures are attributed to the agent."""
     _cost: float | None = field(init=False, default=None)
     """US dollars of all attempts so far; None where no price is known."""
+    _recorded_cost: float = field(init=False, default=0.0)
+    """US dollars of the turns that an earlier attempt of the run recorded."""
     _seconds: dict[str, float] = field(init=False, default_factory=dict)
     _began: float = field(init=False, default=0.0)
     _interruption: asyncio.Timeout | None = field(init=False, default=None)
@@ -183,7 +189,8 @@ class Rollout:
             await asyncio.sleep(_RETRY_PAUSE_S * 2 ** len(self._failures))
 
     def begin_anew(self) -> None:
-        """Interrupt an attempt in progress; the next one waits for the gate."""
+        """Interrupt an attempt in progress; the next one waits for the gate and repeats nothing."""
+        self.recorded = None
         if self._interruption is not None:
             self._interruption.reschedule(asyncio.get_running_loop().time())
 
@@ -225,7 +232,7 @@ class Rollout:
             self._enter(RolloutPhase.TOOLS)
             self._announced = True
             self.parts.observer.trajectory_started(self.key, sandbox_id)
-            loop = self._loop(environment)
+            loop = await self._loop(environment)
             try:
                 self._outcome = await loop.run()
             finally:
@@ -285,8 +292,10 @@ class Rollout:
                 "closing a sandbox failed; the reaper will remove it", key=self.key, error=str(error)
             )
 
-    def _loop(self, environment: Environment) -> AgentLoop:
+    async def _loop(self, environment: Environment) -> AgentLoop:
         parts = self.parts
+        recorded = await asyncio.to_thread(self.recorded) if self.recorded is not None else ()
+        self._recorded_cost = math.fsum(turn.step.cost or 0.0 for turn in recorded)
         return AgentLoop(
             environment=environment,
             policy=parts.policy,
@@ -296,7 +305,8 @@ class Rollout:
             row=self.row,
             sampling=self._sampling,
             seed_of_step=lambda step: step_seed(parts.seed, self.key, step, self._repetition),
-            on_step=lambda step: parts.observer.step_finished(self.key, step),
+            on_step=lambda turn: parts.observer.step_finished(self.key, turn),
+            recorded=recorded,
             on_phase=self._enter,
         )
 
@@ -341,7 +351,8 @@ class Rollout:
             prompt=self.parts.prompt.name,
             prompt_hash=self.parts.prompt.content_hash,
             opening=self._outcome.opening,
-            cost=self._cost,
+            cost=None if self._cost is None else self._cost + self._recorded_cost,
+            replay=self._outcome.replay,
             findings=find_tampering(steps, self.row.answer) + (grade.findings if grade is not None else ()),
         )
 

@@ -8,9 +8,10 @@ Cancelling closes every environment and reports what had started as cancelled be
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from engine.agent.prompts import Prompt, load_prompt
 from engine.config.rollout import AgentConfig, RolloutConfig
@@ -19,6 +20,7 @@ from engine.errors import ConfigError, ModelError
 from engine.inference.base import Policy, SamplingParams, TokenPolicy
 from engine.rollout.observer import GuardedObserver, ObserverFailedError, RolloutObserver
 from engine.rollout.places import Slots
+from engine.rollout.recorded import RecordedTurns
 from engine.rollout.rollout import Rollout, RolloutParts
 from engine.types import Group, RolloutKey, TaskRow, Trajectory
 
@@ -29,6 +31,8 @@ class RolloutRequest:
 
     key: RolloutKey
     row: TaskRow
+    recorded: RecordedTurns | None = None
+    """Reads what an earlier attempt recorded of the rollout; None begins it anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +101,8 @@ class RolloutScheduler:
         """Maximum number of rollouts in memory: as many that wait for their grades as act."""
         self._room = asyncio.Semaphore(self._max_tasks)
         self._live: set[Rollout] = set()
+        self._interruptions = 0
+        """Number of times that all rollouts were interrupted."""
 
     @property
     def acting(self) -> int:
@@ -122,7 +128,7 @@ class RolloutScheduler:
         room = asyncio.Semaphore(self._max_tasks)
 
         async def roll_out(request: RolloutRequest) -> None:
-            finished(await Rollout(parts=self._parts, key=request.key, row=request.row).run())
+            finished(await self._rollout(request).run())
             room.release()
 
         failures: Sequence[BaseException] = ()
@@ -143,9 +149,11 @@ class RolloutScheduler:
             asyncio.CancelledError: after its environment was closed and its end recorded.
             Exception: raised by the observer, or a ``RunEndingError``.
         """
-        rollout = Rollout(parts=self._parts, key=request.key, row=request.row)
+        rollout, interruptions = self._rollout(request), self._interruptions
         try:
             async with self._room:
+                if interruptions != self._interruptions:
+                    rollout.begin_anew()
                 self._live.add(rollout)
                 return await rollout.run()
         except ObserverFailedError as error:
@@ -162,6 +170,7 @@ class RolloutScheduler:
     def begun_anew(self) -> Iterator[None]:
         """Interrupt all rollouts whose agents act; they begin anew after the body."""
         self._parts.gate.clear()
+        self._interruptions += 1
         for rollout in self._live:
             rollout.begin_anew()
         try:
@@ -169,14 +178,38 @@ class RolloutScheduler:
         finally:
             self._parts.gate.set()
 
-    async def collect(self, requests: Sequence[GroupRequest]) -> list[Group]:
-        """Roll out and grade every requested group, in the order of the requests. Raises as ``run``."""
-        found: dict[RolloutKey, Trajectory] = {}
+    def _rollout(self, request: RolloutRequest) -> Rollout:
+        return Rollout(parts=self._parts, key=request.key, row=request.row, recorded=request.recorded)
+
+    async def collect(
+        self,
+        requests: Sequence[GroupRequest],
+        *,
+        kept: Mapping[RolloutKey, Trajectory] = MappingProxyType({}),
+        recorded: Callable[[RolloutKey], RecordedTurns | None] = lambda _key: None,
+    ) -> list[Group]:
+        """Roll out and grade every requested group, in the order of the requests.
+
+        Args:
+            requests: the groups.
+            kept: rollouts that an earlier attempt has finished.
+            recorded: returns what an earlier attempt recorded of an unfinished rollout.
+
+        Raises:
+            Exception: as ``run``.
+        """
+        found = dict(kept)
 
         def finished(trajectory: Trajectory) -> None:
             found[trajectory.key] = trajectory
 
-        await self.run((rollout for request in requests for rollout in request.rollouts()), finished)
+        rollouts = (
+            replace(rollout, recorded=recorded(rollout.key))
+            for request in requests
+            for rollout in request.rollouts()
+            if rollout.key not in kept
+        )
+        await self.run(rollouts, finished)
         return [
             Group(
                 iteration=request.iteration,

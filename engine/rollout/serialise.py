@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from engine.types import (
     FindingKind,
     Grade,
     OpeningMessage,
+    ReplayDifference,
+    ReplaySummary,
     RolloutKey,
     Step,
     TamperFinding,
@@ -52,6 +54,7 @@ def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
         "prompt_hash": trajectory.prompt_hash,
         "opening": [_plain(message) for message in trajectory.opening],
         "cost": trajectory.cost,
+        "replay": None if trajectory.replay is None else asdict(trajectory.replay),
         "steps": [{**_plain(step), "call": _plain_call(step.call)} for step in trajectory.steps],
         "patch": trajectory.patch,
         "grade": None if grade is None else _plain_grade(grade),
@@ -78,6 +81,7 @@ def trajectory_from_dict(data: Mapping[str, Any]) -> Trajectory:
         rest["tokens"] = _tokens(data["tokens"])
         rest["timings"] = Timings(**data["timings"])
         rest["findings"] = _findings(data.get("findings", ()))
+        rest["replay"] = _replay(data.get("replay"))
         rest["opening"] = tuple(OpeningMessage(**message) for message in data.get("opening", ()))
         return Trajectory(**rest)
     except (KeyError, TypeError, ValueError) as error:
@@ -130,6 +134,14 @@ def _plain_grade(grade: Grade) -> dict[str, Any]:
 
 def _findings(rows: Iterable[Mapping[str, Any]]) -> tuple[TamperFinding, ...]:
     return tuple(TamperFinding(**{**row, "kind": FindingKind(row["kind"])}) for row in rows)
+
+
+def _replay(data: Mapping[str, Any] | None) -> ReplaySummary | None:
+    if data is None:
+        return None
+    return ReplaySummary(
+        **{**data, "differences": tuple(ReplayDifference(**one) for one in data["differences"])}
+    )
 
 
 def _tokens(data: str | Mapping[str, Any]) -> TokenRecord:

@@ -74,6 +74,7 @@ class Stream:
         reward: float | None = 1.0,
         termination: str = "submitted",
         tokens: Any = TOKENS,
+        replay: dict[str, Any] | None = None,
     ) -> int:
         verdict = None if reward is None else "passed" if reward else "failed"
         return self.add(
@@ -94,6 +95,7 @@ class Stream:
             generated_tokens=14,
             thinking_tokens=7,
             tokens=tokens,
+            replay=replay,
         )
 
     def iteration(self, index: int, *, tasks: tuple[str, ...] = ("a", "b"), size: int = 2) -> None:

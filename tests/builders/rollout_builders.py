@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from engine.agent.replay import FinishedTurn
 from engine.config.rollout import AgentConfig, RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.inference.base import ChatPolicy, ChatRequest, ChatResponse, GenerationContext, Policy
@@ -22,7 +23,6 @@ from engine.types import (
     Grade,
     RolloutKey,
     RolloutPhase,
-    Step,
     Task,
     TaskAnswer,
     TaskRow,
@@ -132,6 +132,7 @@ class Recorder:
         self.finished: list[Trajectory] = []
         self.sandboxes: list[str] = []
         self.phases: list[tuple[RolloutKey, RolloutPhase | None]] = []
+        self.turns: list[tuple[RolloutKey, FinishedTurn]] = []
 
     def phase_changed(self, key: RolloutKey, phase: RolloutPhase | None) -> None:
         self.phases.append((key, phase))
@@ -140,8 +141,9 @@ class Recorder:
         self.told.append(("started", key))
         self.sandboxes.append(sandbox_id)
 
-    def step_finished(self, key: RolloutKey, step: Step) -> None:
-        self.told.append((f"step {step.index}", key))
+    def step_finished(self, key: RolloutKey, turn: FinishedTurn) -> None:
+        self.told.append((f"step {turn.step.index}", key))
+        self.turns.append((key, turn))
 
     async def trajectory_finished(self, trajectory: Trajectory) -> None:
         self.told.append(("finished", trajectory.key))

@@ -166,6 +166,9 @@ class TrajectoryDetail(TrajectoryOut):
     prompt_hash: str
     opening: list[dict[str, str]]
     """Messages before the first response: ``role`` and ``content``; empty where they were not recorded."""
+    replay: dict[str, Any] | None
+    """Steps that an earlier attempt of the run had ``recorded``, how many of them were ``replayed`` in a
+    fresh sandbox, and the ``differences`` of its answers; null where the rollout began anew."""
     imported_fields: dict[str, Any] | None
     """Fields of an imported trajectory's file; null for trajectories of runs."""
     queue_seconds: float

@@ -120,6 +120,10 @@ class Trajectory(models.Model):
     """Runs of true and false tests after the first."""
     attempts = models.IntegerField(default=1)
     """Sandboxes tried."""
+    replay: models.JSONField[dict[str, Any] | None, dict[str, Any] | None] = models.JSONField(
+        null=True, blank=True
+    )
+    """Replay of an earlier attempt's steps, see ``engine.events.replay``; None where it began anew."""
     prompt = models.CharField(max_length=64, blank=True, default="")
     """Name of the prompt, version included; empty when unknown."""
     prompt_hash = models.CharField(max_length=64, blank=True, default="")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from engine.errors import RolloutsLostError
 from engine.events.types import CollectionProgress, RunProgress
 from engine.orchestrator.collection.ledger import Ledger
+from engine.orchestrator.collection.rollout_lines import RecordedRollouts
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.setup import why_lost
 from engine.orchestrator.watch.alarms import alert_of_losses
@@ -37,6 +39,7 @@ class Collector:
         ledger: rollouts that are finished; they are neither repeated nor reported again.
         infra_retries: number of times that rollouts lost to infrastructure are repeated.
         max_concurrent: as in the scheduler.
+        recorded: steps of rollouts that were in flight; None begins them anew.
         message: name of the phase in reports of its progress.
     """
 
@@ -49,6 +52,7 @@ class Collector:
         *,
         infra_retries: int,
         max_concurrent: int,
+        recorded: RecordedRollouts | None = None,
         message: str = "rollouts",
     ) -> None:
         self._run = run
@@ -56,6 +60,7 @@ class Collector:
         self._scheduler = scheduler
         self._groups = groups
         self._ledger = ledger
+        self._recorded = recorded
         self._retries = infra_retries
         self._max_lost_in_a_row = max(MIN_LOST_IN_A_ROW, 2 * max_concurrent)
         self._instances = {group.row.task.id: group.row.task.instance_id for group in groups}
@@ -76,7 +81,7 @@ class Collector:
             SpendLimitError: the policy's spend limit is reached.
         """
         self._report(force=True)
-        await self._roll_out(request for request in self._requests() if not self._ledger.has(request.key))
+        await self._roll_out(self._unfinished())
         while self._retries and self._ledger.lost:
             self._retries -= 1
             lost = frozenset(self._ledger.lost)
@@ -92,6 +97,13 @@ class Collector:
 
     def _requests(self) -> Iterator[RolloutRequest]:
         return (request for group in self._groups for request in group.rollouts())
+
+    def _unfinished(self) -> Iterator[RolloutRequest]:
+        """Yield what no attempt has finished; what was in flight goes on from its recorded steps."""
+        for request in self._requests():
+            if not self._ledger.has(request.key):
+                turns = self._recorded.turns(request.key) if self._recorded is not None else None
+                yield replace(request, recorded=turns)
 
     async def _roll_out(self, requests: Iterator[RolloutRequest]) -> None:
         """Roll out all requests; a pause begins when what is in flight has finished."""

@@ -35,6 +35,7 @@ from engine.inference.base import Policy
 from engine.models.frozen import freeze_policy
 from engine.orchestrator.collection.collector import Collector
 from engine.orchestrator.collection.ledger import Ledger
+from engine.orchestrator.collection.rollout_lines import in_flight
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.evaluations import report_evaluation, spread
 from engine.orchestrator.improvement.kept import choose_kept, read_kept
@@ -201,6 +202,7 @@ class ImprovementLoop:
         if self._environments is None:
             self._environments = await open_environments(self._config, run)
         ledger = await asyncio.to_thread(Ledger.read, self._spool, part=(first.iteration, first.phase))
+        recorded = await in_flight(self._config.rollout, self._spool)
         scheduler = build_scheduler(self._config, run, self._environments, policy, evaluation=evaluation)
         collector = Collector(
             run,
@@ -209,6 +211,7 @@ class ImprovementLoop:
             ledger,
             infra_retries=_INFRA_RETRIES,
             max_concurrent=self._config.rollout.max_concurrent,
+            recorded=recorded,
             message="rollouts" if evaluation is None else "evaluation",
         )
         with run.probe.phase("rollout" if evaluation is None else "evaluation"):

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from engine.config.training import ScheduleConfig
@@ -66,6 +66,7 @@ class RolloutFeed:
         iterations: of the whole run; no group is admitted that none of them trains on.
         batch: groups of an iteration.
         group_size: rollouts of a group.
+        replays: whether rollouts that were in flight go on from their recorded steps.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class RolloutFeed:
         iterations: int,
         batch: int,
         group_size: int,
+        replays: bool = False,
     ) -> None:
         self._config = config
         self._scheduler = scheduler
@@ -88,6 +90,7 @@ class RolloutFeed:
         self._total = iterations * batch
         self._batch = batch
         self._group_size = group_size
+        self._replays = replays
         self._updates = 0
         self._admitted = 0
         self._taken = 0
@@ -124,7 +127,7 @@ class RolloutFeed:
         if self._updates in self._record.batches:
             recorded = await asyncio.to_thread(self._record.batch, self._updates)
             return [self._recorded(*group) for group in recorded]
-        await self._start()
+        await self._start(policy_version)
         while (chosen := self._choose()) is None:
             await self._news()
         batch = [(key, self._open.pop(key)) for key in chosen]
@@ -214,14 +217,19 @@ class RolloutFeed:
 
     # --- admission ---------------------------------------------------------------------------------
 
-    async def _start(self) -> None:
-        """Roll out the groups that are open already, then admit others."""
+    async def _start(self, policy_version: int) -> None:
+        """Roll out the groups that are open already, then admit others.
+
+        Where rollouts begin anew with new weights, none goes on from steps of others.
+        """
         self._is_held = False
         self._may_admit.set()
         if self._admitting is not None:
             return
+        version = policy_version if self._config.on_update == "restart" else None
         for key, one in self._open.items():
-            self._begin(key, one, await asyncio.to_thread(self._record.kept, key))
+            kept = await asyncio.to_thread(self._record.kept, key)
+            self._begin(key, one, kept, version=version, replays=self._replays)
         self._admitting = asyncio.create_task(self._watched(self._admit()))
 
     async def _admit(self) -> None:
@@ -276,14 +284,24 @@ class RolloutFeed:
         self._ahead.extend((GroupKey(self._taken, row.task.id), row) for row in self._cursor.take())
         self._taken += 1
 
-    def _begin(self, key: GroupKey, one: _Open, kept: Mapping[int, Trajectory]) -> None:
-        """Roll out the siblings that are not finished yet."""
+    def _begin(
+        self,
+        key: GroupKey,
+        one: _Open,
+        kept: Mapping[int, Trajectory],
+        *,
+        version: int | None = None,
+        replays: bool = False,
+    ) -> None:
+        """Roll out the siblings that are not finished yet, some from what the record has of them."""
         request = GroupRequest(row=one.row, iteration=key.iteration, phase=TRAIN_PHASE, size=self._group_size)
-        rollouts = [
-            asyncio.create_task(self._scheduler.roll_out(rollout))
-            for rollout in request.rollouts()
-            if rollout.key.index not in kept
-        ]
+        unfinished = [rollout for rollout in request.rollouts() if rollout.key.index not in kept]
+        if self._record.is_complete(key):
+            unfinished = []
+        if replays:
+            turns = self._record.turns
+            unfinished = [replace(each, recorded=turns(each.key, version=version)) for each in unfinished]
+        rollouts = [asyncio.create_task(self._scheduler.roll_out(rollout)) for rollout in unfinished]
         complete = self._watched(self._complete(one, request, rollouts, kept))
         one.tasks = [*rollouts, asyncio.create_task(complete)]
 

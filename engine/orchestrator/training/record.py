@@ -7,9 +7,8 @@ gives the same weights bit for bit, and keeps the finished trajectories of group
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,15 +18,13 @@ from engine.events.spool import read_lines
 from engine.events.token_block import TokenBlock, decode
 from engine.events.types import TrajectoryFinished
 from engine.orchestrator.collection.ledger import type_of
+from engine.orchestrator.collection.rollout_lines import RolloutLines, rollout_event
+from engine.orchestrator.training.stragglers import LATE
 from engine.orchestrator.training.task_weights import Outcome
-from engine.rollout.summary import RolloutSummary
+from engine.orchestrator.watch.event_observer import TRAIN_PHASE
+from engine.rollout.recorded import RecordedTurns, Span, read_events, read_turns, recorded_step
 from engine.tokens import TokenRecord
-from engine.types import Grade, RolloutKey, Step, TerminationReason, Timings, ToolCall, Trajectory
-
-_REF = re.compile(rb'"ref":(\{"iteration":[0-9]+,"phase":"train",[^{}]*\})')
-_STEP_FIELDS = tuple(one.name for one in fields(Step) if one.name != "call")
-_HEAD_BYTES = 512
-"""Length within which the line of a rollout names its key."""
+from engine.types import Grade, RolloutKey, TerminationReason, Timings, Trajectory
 
 
 class GroupKey(NamedTuple):
@@ -35,21 +32,6 @@ class GroupKey(NamedTuple):
 
     iteration: int
     task_id: str
-
-
-class _Span(NamedTuple):
-    start: int
-    end: int
-
-
-@dataclass(slots=True)
-class _Lines:
-    """Places of a rollout's events in the spool, those of its last attempt."""
-
-    steps: list[_Span] = field(default_factory=list)
-    finished: _Span | None = None
-    is_lost: bool = False
-    is_solved: bool = False
 
 
 class TrainingRecord:
@@ -61,21 +43,25 @@ class TrainingRecord:
         """Group → updates made before its admission; in the order of admission."""
         self.batches: dict[int, list[SelectedGroup]] = {}
         """Iteration → groups that it trains on."""
-        self._lines: dict[GroupKey, dict[int, _Lines]] = {}
+        self._lines: dict[GroupKey, dict[int, RolloutLines]] = {}
 
     @classmethod
-    def read(cls, spool: Path, *, trained: int) -> TrainingRecord:
+    def read(cls, spool: Path, *, trained: int, is_sync: bool = False) -> TrainingRecord:
         """Read a spool; a missing one is an empty record.
 
         Args:
             spool: the run's spool.
             trained: iterations whose groups are not needed any more, those of the checkpoint.
+            is_sync: whether every iteration trains on its own groups, of which no batch is recorded.
         """
         record = cls(spool)
         start = 0
         for line in read_lines(spool):
-            record._add(type_of(line.data), line.data, _Span(start, line.end), trained)
+            record._add(type_of(line.data), line.data, Span(start, line.end), trained)
             start = line.end
+        if is_sync:
+            for key in [key for key in record._lines if key.iteration < trained]:
+                del record._lines[key]
         return record
 
     @property
@@ -106,7 +92,27 @@ class TrainingRecord:
         found = [index for index, one in lines.items() if one.finished is not None and not one.is_lost]
         return dict(zip(found, self._read(key, found), strict=True))
 
-    def _add(self, kind: str, line: bytes, span: _Span, trained: int) -> None:
+    def is_complete(self, key: GroupKey) -> bool:
+        """Return whether a deadline has cancelled the last siblings of a group."""
+        return any(one.cancelled == LATE for one in self._lines.get(key, {}).values())
+
+    def kept_of(self, groups: Iterable[GroupKey]) -> dict[RolloutKey, Trajectory]:
+        """Return the finished trajectories of groups, without those that infrastructure lost."""
+        return {one.key: one for group in groups for one in self.kept(group).values()}
+
+    def turns(self, key: RolloutKey, *, version: int | None = None) -> RecordedTurns | None:
+        """Return a reader of what is recorded of an unfinished rollout; None where nothing is.
+
+        Args:
+            key: of the rollout.
+            version: as in ``read_turns``.
+        """
+        lines = self._lines.get(GroupKey(key.iteration, key.task_id), {}).get(key.index)
+        if lines is None or lines.finished is not None or not lines.steps:
+            return None
+        return partial(read_turns, self._spool, tuple(lines.steps), version=version)
+
+    def _add(self, kind: str, line: bytes, span: Span, trained: int) -> None:
         match kind:
             case "group_admitted":
                 event = json.loads(line)
@@ -121,38 +127,24 @@ class TrainingRecord:
             case "trajectory_started" | "step_finished" | "trajectory_finished":
                 self._add_rollout(kind, line, span)
 
-    def _add_rollout(self, kind: str, line: bytes, span: _Span) -> None:
-        found = _REF.search(line[:_HEAD_BYTES])
-        if found is None:
+    def _add_rollout(self, kind: str, line: bytes, span: Span) -> None:
+        event = rollout_event(kind, line)
+        if event is None or event.key.phase != TRAIN_PHASE:
             return
-        key = RolloutKey(**json.loads(found[1]))
-        group = self._lines.setdefault(GroupKey(key.iteration, key.task_id), {})
-        known = group.get(key.index)
-        if kind == "trajectory_started" or known is None:
-            known = group[key.index] = _Lines()
-        if kind == "step_finished":
-            known.steps.append(span)
-        elif kind == "trajectory_finished":
-            summary = RolloutSummary.from_event(line)
-            known.finished, known.is_lost, known.is_solved = span, summary.is_lost, summary.is_solved
+        group = self._lines.setdefault(GroupKey(event.key.iteration, event.key.task_id), {})
+        group.setdefault(event.key.index, RolloutLines()).add(kind, line, span, event)
 
     def _read(self, key: GroupKey, indices: Iterable[int]) -> tuple[Trajectory, ...]:
-        with self._spool.open("rb") as stream:
-
-            def event(span: _Span) -> dict[str, Any]:
-                stream.seek(span.start)
-                found: dict[str, Any] = json.loads(stream.read(span.end - span.start))
-                return found
-
-            found = []
-            for index in indices:
-                lines = self._lines.get(key, {}).get(index)
-                if lines is None or lines.finished is None:
-                    raise TrainyardError(
-                        f"{self._spool} has a batch with rollout {index} of task {key.task_id} (iteration "
-                        f"{key.iteration}), but not its end: the spool is damaged; start the run again"
-                    )
-                found.append(recorded_trajectory(event(lines.finished), map(event, lines.steps)))
+        found = []
+        for index in indices:
+            lines = self._lines.get(key, {}).get(index)
+            if lines is None or lines.finished is None:
+                raise TrainyardError(
+                    f"{self._spool} has a batch with rollout {index} of task {key.task_id} (iteration "
+                    f"{key.iteration}), but not its end: the spool is damaged; start the run again"
+                )
+            finished, *steps = read_events(self._spool, [lines.finished, *lines.steps])
+            found.append(recorded_trajectory(finished, steps))
         return tuple(found)
 
 
@@ -176,7 +168,7 @@ def recorded_trajectory(finished: Mapping[str, Any], steps: Iterable[Mapping[str
         )
     return Trajectory(
         key=RolloutKey(**event.ref.model_dump()),
-        steps=tuple(_step(step) for step in steps),
+        steps=tuple(map(recorded_step, steps)),
         termination=TerminationReason(event.termination),
         patch=event.patch,
         grade=grade,
@@ -198,11 +190,6 @@ def recorded_trajectory(finished: Mapping[str, Any], steps: Iterable[Mapping[str
         prompt_hash=event.prompt_hash,
         cost=event.cost,
     )
-
-
-def _step(event: Mapping[str, Any]) -> Step:
-    call = ToolCall(name=event["tool"], arguments=event["arguments"]) if event["tool"] else None
-    return Step(call=call, **{name: event[name] for name in _STEP_FIELDS})
 
 
 def _tokens(block: TokenBlock | None) -> TokenRecord:

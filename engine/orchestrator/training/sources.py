@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +13,7 @@ from engine.orchestrator.setup import check_losses, collect_groups
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.feed import RolloutFeed
 from engine.orchestrator.training.progress import Saved
-from engine.orchestrator.training.record import TrainingRecord
+from engine.orchestrator.training.record import GroupKey, TrainingRecord
 from engine.orchestrator.training.resampling import Collection, collect_informative
 from engine.orchestrator.training.staleness import staleness_metrics
 from engine.orchestrator.watch.event_observer import TRAIN_PHASE
@@ -70,15 +71,22 @@ class OnDemand(Source):
         run: this attempt.
         scheduler: rolls out.
         cursor: order of the tasks.
+        record: what earlier attempts collected; None samples it again.
     """
 
     def __init__(
-        self, config: TrainRun, run: RunContext, scheduler: RolloutScheduler, cursor: TaskCursor
+        self,
+        config: TrainRun,
+        run: RunContext,
+        scheduler: RolloutScheduler,
+        cursor: TaskCursor,
+        record: TrainingRecord | None,
     ) -> None:
         self._config = config
         self._run = run
         self._scheduler = scheduler
         self._cursor = cursor
+        self._record = record
         self._rows: Sequence[TaskRow] = ()
         self._iteration = 0
 
@@ -98,7 +106,12 @@ class OnDemand(Source):
         requests = [
             GroupRequest(row=row, iteration=self._iteration, phase=TRAIN_PHASE, size=size) for row in rows
         ]
-        return await collect_groups(self._run, self._scheduler, requests)
+        if (record := self._record) is None:
+            return await collect_groups(self._run, self._scheduler, requests)
+        kept = await asyncio.to_thread(
+            record.kept_of, [GroupKey(self._iteration, row.task.id) for row in rows]
+        )
+        return await collect_groups(self._run, self._scheduler, requests, kept=kept, recorded=record.turns)
 
 
 class Continuous(Source):
@@ -131,6 +144,7 @@ class Continuous(Source):
             iterations=config.trainer.iterations,
             batch=config.trainer.tasks_per_iteration,
             group_size=config.rollout.group_size,
+            replays=config.rollout.resume_in_flight == "replay",
         )
 
     def tasks(self, iteration: int) -> list[str]:
@@ -180,7 +194,7 @@ def open_source(
     cursor: TaskCursor,
     record: TrainingRecord | None,
 ) -> Source:
-    """Return the source of a schedule; ``record`` is None with ``sync``."""
-    if record is None:
-        return OnDemand(config, run, scheduler, cursor)
+    """Return the source of a schedule; ``record`` may be None with ``sync`` only."""
+    if record is None or config.schedule.mode == "sync":
+        return OnDemand(config, run, scheduler, cursor, record)
     return Continuous(config, run, scheduler, cursor, record)

@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from engine.agent.replay import FinishedTurn
 from engine.events.sink import EventSink
 from engine.events.token_block import TokenBlock
 from engine.events.types import StepFinished, TrajectoryFinished, TrajectoryStarted
 from engine.orchestrator.watch.phase_lanes import PhaseLanes
+from engine.rollout.recorded import sampled_response
 from engine.rollout.summary import RolloutSummary
 from engine.threads import in_thread
 from engine.types import RolloutKey, RolloutPhase, Step, Trajectory
@@ -31,6 +33,7 @@ class EventObserver:
         sink: receives the events.
         observe_duration: receives durations of commands and gradings.
         lanes: receives the phases of rollouts.
+        with_responses: records the responses of steps as the policy gave them, for replays.
     """
 
     def __init__(
@@ -39,8 +42,10 @@ class EventObserver:
         *,
         observe_duration: DurationObserver | None = None,
         lanes: PhaseLanes | None = None,
+        with_responses: bool = False,
     ) -> None:
         self._sink = sink
+        self._with_responses = with_responses
         self._lanes = lanes
         self._observe_duration = observe_duration
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="events")
@@ -58,9 +63,13 @@ class EventObserver:
         if self._lanes is not None:
             self._lanes.enter(key, phase)
 
-    def step_finished(self, key: RolloutKey, step: Step) -> None:
+    def step_finished(self, key: RolloutKey, turn: FinishedTurn) -> None:
         """Record a finished turn."""
-        self._sink.emit(StepFinished, ref=ref(key), **step_fields(step))
+        step = turn.step
+        sampled = sampled_response(turn.response) if self._with_responses else None
+        self._sink.emit(
+            StepFinished, ref=ref(key), replayed=turn.is_replayed, sampled=sampled, **step_fields(step)
+        )
         if self._observe_duration is not None and step.call is not None:
             self._observe_duration("exec", step.tool_seconds)
 
@@ -120,6 +129,7 @@ def trajectory_fields(trajectory: Trajectory) -> dict[str, Any]:
         "opening": [
             {"role": message.role, "content": clean(message.content)} for message in trajectory.opening
         ],
+        "replay": dataclasses.asdict(trajectory.replay) if trajectory.replay is not None else None,
         "policy_version_min": min(versions),
         "policy_version_max": max(versions),
         "findings": [

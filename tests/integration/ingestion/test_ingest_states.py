@@ -327,6 +327,29 @@ def test_an_attempt_that_keeps_rollouts_removes_only_what_was_unfinished() -> No
     assert Trajectory.objects.filter(run=run, state="finished").count() == 3
 
 
+def test_replayed_steps_replace_those_of_the_killed_attempt() -> None:
+    run, claim = launched()
+    stream, flying = collecting(), ref(0, "a", 0)
+    stream.trajectory(flying, steps=3, finish=False)
+    post(claim, stream)
+    newer = relaunched(run, claim)
+    again = collecting(2, stream.next_seq)
+    again.add("trajectory_started", ref=flying, sandbox_id="s-2")
+    for index in range(4):
+        sampled = {"tokens": "AAAA", "stopped": True}
+        again.step(flying, index, replayed=index < 3, sampled=sampled)
+    difference = {"step": 1, "field": "observation", "recorded": "0.1s", "found": "0.2s", "is_minor": True}
+    replay = {"recorded": 3, "replayed": 3, "differences": [difference]}
+    again.finished(flying, steps=4, replay=replay)
+    post(newer, again)
+    trajectory = Trajectory.objects.get(run=run)
+    assert (trajectory.num_steps, trajectory.sandbox_id, trajectory.replay) == (4, "s-2", replay)
+    assert sorted(Step.objects.values_list("index", flat=True)) == [0, 1, 2, 3]
+    stored = Event.objects.filter(run=run, epoch=2, type="step_finished")
+    assert [event.payload["replayed"] for event in stored.order_by("seq")] == [True, True, True, False]
+    assert not any("sampled" in event.payload for event in stored), "only the spool has what a replay reads"
+
+
 @pytest.mark.parametrize("apart", [True, False])
 def test_a_rollout_that_was_lost_is_replaced_when_its_own_attempt_repeats_it(apart: bool) -> None:
     run, claim = launched()

@@ -42,7 +42,7 @@ async def roll(
         row=make_row(),
         sampling=SamplingParams(),
         seed_of_step=lambda step: step,
-        on_step=seen.append,
+        on_step=lambda turn: seen.append(turn.step),
     )
     outcome = await loop.run()
     await environment.close()

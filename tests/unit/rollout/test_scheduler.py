@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine.agent.prompts import load_prompt
+from engine.agent.replay import FinishedTurn
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import FencedError, ModelError, SandboxError
@@ -21,7 +22,6 @@ from engine.types import (
     Grade,
     RolloutKey,
     RolloutPhase,
-    Step,
     TaskRow,
     TerminationReason,
     Trajectory,
@@ -245,7 +245,7 @@ async def test_cancellation_closes_sandboxes_and_reports_what_had_started() -> N
 
 async def test_what_an_observer_raises_stops_the_collection() -> None:
     class Fenced(Recorder):
-        def step_finished(self, key: RolloutKey, step: Step) -> None:
+        def step_finished(self, key: RolloutKey, turn: FinishedTurn) -> None:
             raise FencedError("a newer attempt exists")
 
     backend = MemoryBackend(FILES)

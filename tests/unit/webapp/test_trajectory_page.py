@@ -243,3 +243,23 @@ def test_tests_of_a_group_that_do_not_differ_are_folded() -> None:
     assert [(row.test_id, row.found) for row in context["same_tests"]] == [
         ("tests/t.py::test_b", ("passed",))
     ]
+
+
+def test_the_page_and_the_api_say_what_a_replay_repeated_and_what_differed() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    ref = yard.ref(0, 0, 9)
+    yard.stream.trajectory(ref, steps=3, finish=False)
+    difference = {"step": 1, "field": "observation", "recorded": "1 failed", "found": "<b>2 failed"}
+    replay = {"recorded": 4, "replayed": 2, "differences": [difference | {"is_minor": False}]}
+    yard.stream.finished(ref, steps=3, replay=replay)
+    yard.post()
+    viewer = client()
+    page = viewer.get(address_of(yard))
+    html = re.sub(r"\s+", " ", page.content.decode())
+    assert "2 of 4 recorded steps repeated, with 1 difference" in html
+    assert "&lt;b&gt;2 failed" in html
+    assert '<a class="small" href="#step-1">step 1</a>' in html
+    answer = viewer.get(f"/api/v1/trajectories/{page.context['trajectory'].pk}").json()
+    assert answer["replay"] == replay
+    other = viewer.get(address_of(yard, 0))
+    assert "recorded step" not in other.content.decode()

@@ -30,7 +30,7 @@ from engine import redaction
 from engine.errors import TrainyardError
 from engine.events import token_block
 from engine.events.redaction import redact_line
-from engine.events.types import EVENT_ADAPTER, AnyEvent, TrajectoryFinished
+from engine.events.types import EVENT_ADAPTER, AnyEvent, StepFinished, TrajectoryFinished
 from engine.redaction import Redactor
 from webapp.models import Event, Run, RunAttempt
 from webapp.services import notifications
@@ -103,7 +103,8 @@ class Receipt:
 
 
 class ParsedLine(NamedTuple):
-    """An event and its stored JSON text: the whole event except tokens, which have their own table."""
+    """An event and its stored JSON text: the whole event except tokens, which have their own table, and
+    the responses that only a replay reads."""
 
     event: AnyEvent
     text: str
@@ -270,8 +271,8 @@ def _parse(line: bytes) -> ParsedLine:
         line = json.dumps(without_nul(record), ensure_ascii=False).encode()
     event = EVENT_ADAPTER.validate_json(line)
     moment(event.time)
-    if _num_tokens(event):
-        return ParsedLine(event, event.model_dump_json(exclude={"tokens"}))
+    if _num_tokens(event) or (isinstance(event, StepFinished) and event.sampled is not None):
+        return ParsedLine(event, event.model_dump_json(exclude={"tokens", "sampled"}))
     return ParsedLine(event, line.decode())
 
 

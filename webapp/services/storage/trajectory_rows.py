@@ -131,6 +131,7 @@ def finish(trajectory: Trajectory, event: TrajectoryFinished) -> None:
     trajectory.finished_at = trajectory.active_at = moment(event.time)
     trajectory.termination = event.termination.value
     trajectory.findings = [finding.model_dump(mode="json") for finding in event.findings]
+    trajectory.replay = event.replay.model_dump() if event.replay is not None else None
     trajectory.verdict = event.verdict.value if event.verdict is not None else ""
     trajectory.counterfactual = event.counterfactual or ""
     trajectory.patch_hash = submission_hash(event.patch)

@@ -1,0 +1,98 @@
+"""Steps of an unfinished rollout in a run's spool, with the responses behind them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.agent.replay import FinishedTurn
+from engine.events.replay import SampledResponse
+from engine.events.token_block import decode, encode
+from engine.inference.base import ChatResponse, Generation, Usage
+from engine.tokens import TokenRecord
+from engine.tools.parser import NativeCall
+from engine.types import Step, ToolCall
+
+RecordedTurns = Callable[[], Sequence[FinishedTurn]]
+"""Function that reads the finished turns of a rollout from an earlier attempt's record."""
+_STEP_FIELDS = tuple(one.name for one in fields(Step) if one.name != "call")
+_USAGE_FIELDS = tuple(one.name for one in fields(Usage))
+
+
+class Span(NamedTuple):
+    """Bytes of an event in a spool."""
+
+    start: int
+    end: int
+
+
+def sampled_response(response: Generation | ChatResponse) -> SampledResponse:
+    """Return a response as events record it; its usage is in the step itself."""
+    if isinstance(response, Generation):
+        record = TokenRecord(
+            ids=np.array(response.ids, np.int32),
+            mask=np.ones(len(response.ids), np.bool_),
+            logprobs=np.array(response.logprobs, np.float32),
+            versions=np.array(response.versions, np.int32),
+        )
+        return SampledResponse(tokens=base64.b64encode(encode(record)).decode(), stopped=response.stopped)
+    calls = [{"name": call.name, "arguments": call.arguments, "error": call.error} for call in response.calls]
+    message = {"content": response.content, "thinking": response.thinking, "calls": calls}
+    return SampledResponse(message=message, stopped=response.stopped)
+
+
+def read_turns(spool: Path, spans: Sequence[Span], *, version: int | None = None) -> list[FinishedTurn]:
+    """Return the turns at some places of a spool.
+
+    Args:
+        spool: the run's spool.
+        spans: places of the rollout's ``step_finished`` events, from the first step on.
+        version: policy version that all turns must be of, else none is returned; None accepts any.
+    """
+    found = []
+    for event in read_events(spool, spans):
+        if event.get("sampled") is None:
+            break  # an attempt recorded it without what a replay needs
+        found.append(FinishedTurn(step=recorded_step(event), response=_response(event)))
+    if version is not None and any(turn.step.policy_version != version for turn in found):
+        return []
+    return found
+
+
+def read_events(spool: Path, spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
+    """Yield the events at some places of a spool."""
+    with spool.open("rb") as stream:
+        for span in spans:
+            stream.seek(span.start)
+            yield json.loads(stream.read(span.end - span.start))
+
+
+def recorded_step(event: Mapping[str, Any]) -> Step:
+    """Return the step of a ``step_finished`` event."""
+    call = ToolCall(name=event["tool"], arguments=event["arguments"]) if event["tool"] else None
+    return Step(call=call, **{name: event[name] for name in _STEP_FIELDS})
+
+
+def _response(event: Mapping[str, Any]) -> Generation | ChatResponse:
+    sampled = SampledResponse.model_validate(event["sampled"])
+    if (message := sampled.message) is not None:
+        return ChatResponse(
+            content=message["content"],
+            thinking=message["thinking"],
+            calls=tuple(NativeCall(**call) for call in message["calls"]),
+            stopped=sampled.stopped,
+            usage=Usage(**{name: event[name] for name in _USAGE_FIELDS}),
+        )
+    tokens = decode(base64.b64decode(sampled.tokens, validate=True))
+    return Generation(
+        ids=tuple(tokens.ids.tolist()),
+        logprobs=tuple(tokens.logprobs.tolist()),
+        versions=tuple(tokens.versions.tolist()),
+        stopped=sampled.stopped,
+    )

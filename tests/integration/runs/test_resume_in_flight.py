@@ -1,0 +1,134 @@
+"""A training run that is killed in the middle of its rollouts and goes on from their recorded steps."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.run import TrainRun
+from engine.config.training import ScheduleConfig
+from tests.integration import toy_yard
+from tests.integration.runs.test_orchestrator import assert_same_state, of_type, sandboxes, weights
+from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
+
+_PATIENCE_S = 400.0
+Key = tuple[int, str, int]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with the toy dataset and its half-taught policy."""
+    return toy_yard.taught_home(tmp_path_factory.mktemp("home"))
+
+
+def training(home: Path, **schedule: Any) -> TrainRun:
+    """Two iterations of one group, evaluated on one task, with a checkpoint before them only."""
+    config = toy_yard.training(home, tasks_per_iteration=1, minibatches=1, checkpoint_every=2)
+    changes = {
+        "rollout": config.rollout.model_copy(update={"resume_in_flight": "replay"}),
+        "schedule": ScheduleConfig(**schedule),
+        "evaluation": config.evaluation.model_copy(update={"samples": 1, "train_samples": 0}),
+    }
+    return TrainRun.model_validate(config.model_copy(update=changes).model_dump())
+
+
+def finish(run_dir: Path) -> Path:
+    with engine_process(run_dir) as process:
+        assert process.wait(timeout=_PATIENCE_S) == 0
+    return run_dir
+
+
+def key(event: dict[str, Any]) -> Key:
+    ref = event["ref"]
+    return ref["iteration"], ref["task_id"], ref["index"]
+
+
+def of_training(run_dir: Path, name: str) -> list[dict[str, Any]]:
+    return [event for event in of_type(run_dir, name) if event["ref"]["phase"] == "train"]
+
+
+def graded(run_dir: Path) -> list[Key]:
+    return [
+        key(event) for event in of_training(run_dir, "trajectory_finished") if event["reward"] is not None
+    ]
+
+
+def in_flight(run_dir: Path) -> dict[Key, int]:
+    """Rollouts without an end, and their finished steps."""
+    return dict(Counter(map(key, of_training(run_dir, "step_finished")))) | dict.fromkeys(graded(run_dir), 0)
+
+
+def kill_in_flight(run_dir: Path, *, finished: int) -> dict[Key, int]:
+    """``kill -9`` once so many rollouts are finished and another has steps; return those in flight."""
+
+    def is_due() -> bool:
+        return len(graded(run_dir)) >= finished and any(in_flight(run_dir).values())
+
+    with engine_process(run_dir) as process:
+        assert wait_for(process, is_due)
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    return {rollout: steps for rollout, steps in in_flight(run_dir).items() if steps}
+
+
+def kill_and_resume(home: Path, name: str, config: TrainRun, *, finished: int) -> Path:
+    """Kill a run, resume it, and compare what the second attempt made with what the first had."""
+    run_dir = make_run_dir(home, name, config)
+    flying = kill_in_flight(run_dir, finished=finished)
+    assert flying, "rollouts were in flight"
+    before, known = graded(run_dir), events(run_dir)
+    recorded = {
+        (key(event), event["index"]): event["sampled"]["tokens"]
+        for event in of_training(run_dir, "step_finished")
+    }
+    make_run_dir(home, name, config, epoch=2)
+    finish(run_dir)
+    added = events(run_dir)[len(known) :]
+    (started,) = [event for event in added if event["type"] == "run_started"]
+    assert started["rollouts_kept"] == len(before)
+    rolled_out = [event for event in added if event.get("ref", {}).get("phase") == "train"]
+    assert not {key(event) for event in rolled_out} & set(before), "finished rollouts were kept"
+    steps = [event for event in rolled_out if event["type"] == "step_finished"]
+    replayed = [event for event in steps if event["replayed"]]
+    assert Counter(key(event) for event in replayed) == flying
+    for event in replayed:
+        assert event["sampled"]["tokens"] == recorded[key(event), event["index"]]
+    ended = {key(event): event for event in rolled_out if event["type"] == "trajectory_finished"}
+    for rollout, count in flying.items():
+        assert ended[rollout]["replay"] == {"recorded": count, "replayed": count, "differences": []}
+    assert not any(event["replay"] for rollout, event in ended.items() if rollout not in flying)
+    counts = Counter((key(event), event["index"]) for event in steps)
+    assert set(counts.values()) == {1}, "no step is made twice"
+    assert set(Counter(graded(run_dir)).values()) == {1}
+    assert sandboxes(home) == []
+    return run_dir
+
+
+def test_a_synchronous_run_ends_as_if_nothing_had_happened(home: Path) -> None:
+    """Killed in the second iteration; the only checkpoint is from before the first.
+
+    The sampler proves itself at its first request, which the repeated iteration has none of.
+    """
+    config = training(home)
+    whole = finish(make_run_dir(home, "whole", config))
+    run_dir = kill_and_resume(home, "killed", config, finished=5)
+    assert weights(run_dir) == weights(whole)
+    assert_same_state(run_dir, whole, but="sampling/batch_invariant")
+
+
+def test_an_asynchronous_run_trains_on_every_rollout_once(home: Path) -> None:
+    config = training(home, mode="async", max_staleness=1)
+    run_dir = kill_and_resume(home, "async", config, finished=1)
+    trained = Counter(
+        (group["iteration"], group["task_id"], index)
+        for event in of_type(run_dir, "batch_selected")
+        for group in event["groups"]
+        for index in group["indices"]
+    )
+    assert trained == Counter(graded(run_dir))
+    assert len(trained) == 8

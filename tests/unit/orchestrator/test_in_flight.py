@@ -1,0 +1,329 @@
+"""What a spool has of rollouts in flight, and what a killed feed's buffers are in the next attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, closing, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.agent.replay import FinishedTurn
+from engine.config.recipes import resolve
+from engine.config.rollout import RolloutConfig
+from engine.config.training import ScheduleConfig
+from engine.errors import ConfigError
+from engine.events.schedule import BatchSelected
+from engine.events.spool import SPOOL_NAME, SpoolSink
+from engine.inference.base import Generation, GenerationContext
+from engine.orchestrator.collection.collector import Collector
+from engine.orchestrator.collection.rollout_lines import RecordedRollouts, in_flight
+from engine.orchestrator.training.curriculum import TaskCursor
+from engine.orchestrator.training.feed import RolloutFeed
+from engine.orchestrator.training.record import GroupKey, TrainingRecord
+from engine.orchestrator.training.stragglers import LATE
+from engine.orchestrator.watch.event_observer import EventObserver
+from engine.orchestrator.watch.metrics import RolloutMetrics
+from engine.rollout import RolloutRequest
+from engine.types import Grade, RolloutKey, Step, TerminationReason, Trajectory, Verdict
+from tests.builders.rollout_builders import TextPolicy, make_key, make_row, swe_scheduler
+from tests.fakes.memory_sandbox import MemoryBackend
+from tests.unit.orchestrator.test_collection import (
+    FILES,
+    events,
+    finished_keys,
+    groups,
+    solver,
+    untimed,
+)
+from tests.unit.orchestrator.test_collection import Attempt as CollectionAttempt
+
+KEY = make_key()
+
+
+def turn(index: int, *, said: str = "ok", version: int = 1, is_replayed: bool = False) -> FinishedTurn:
+    response = Generation(ids=(index, 7), logprobs=(-0.5, -0.25), versions=(version, version))
+    step = Step(index=index, thought="t", response="r", call=None, observation=said, policy_version=version)
+    return FinishedTurn(step=step, response=response, is_replayed=is_replayed)
+
+
+def ended(key: Any = KEY, steps: int = 0, **changes: Any) -> Trajectory:
+    grade = Grade(verdict=Verdict.PASSED, reward=1.0)
+    found = tuple(turn(index).step for index in range(steps))
+    defaults = {"termination": TerminationReason.SUBMITTED, "grade": grade}
+    return Trajectory(key=key, steps=found, **{**defaults, **changes})
+
+
+class Attempt:
+    """One attempt's events, which a kill leaves where they are."""
+
+    def __init__(self, sink: SpoolSink, *, with_responses: bool = True) -> None:
+        self.sink = sink
+        self.observer = EventObserver(sink, with_responses=with_responses)
+
+    def steps(self, *turns: FinishedTurn) -> None:
+        self.observer.trajectory_started(KEY, "sb")
+        for one in turns:
+            self.observer.step_finished(KEY, one)
+
+
+@contextmanager
+def attempt(folder: Path, epoch: int, **settings: Any) -> Iterator[Attempt]:
+    with closing(SpoolSink(folder, epoch=epoch)) as sink:
+        found = Attempt(sink, **settings)
+        yield found
+        found.observer.close()
+
+
+def recorded(folder: Path) -> list[FinishedTurn]:
+    """The turns of the rollout, equal in both readers."""
+    spool = folder / SPOOL_NAME
+    read = RecordedRollouts.read(spool).turns(KEY)
+    also = TrainingRecord.read(spool, trained=0).turns(KEY)
+    found = list(read()) if read is not None else []
+    assert found == (list(also()) if also is not None else [])
+    return found
+
+
+def test_the_finished_steps_of_a_killed_attempt_are_read_bit_for_bit(tmp_path: Path) -> None:
+    assert recorded(tmp_path) == []
+    with attempt(tmp_path, 1) as first:
+        first.steps(turn(0), turn(1))
+    assert recorded(tmp_path) == [turn(0), turn(1)]
+
+
+def test_a_kill_during_the_replay_leaves_the_other_steps_to_the_next_attempt(tmp_path: Path) -> None:
+    with attempt(tmp_path, 1) as first:
+        first.steps(*map(turn, range(5)))
+    with attempt(tmp_path, 2) as second:
+        second.steps()
+    assert recorded(tmp_path) == [turn(index) for index in range(5)]
+    with attempt(tmp_path, 3) as third:
+        third.steps(turn(0, is_replayed=True), turn(1, is_replayed=True))
+    assert recorded(tmp_path) == [turn(index) for index in range(5)]
+
+
+def test_the_steps_after_a_difference_are_dropped(tmp_path: Path) -> None:
+    with attempt(tmp_path, 1) as first:
+        first.steps(*map(turn, range(5)))
+    with attempt(tmp_path, 2) as second:
+        second.steps(turn(0, is_replayed=True), turn(1, said="other"))
+    assert [one.step.observation for one in recorded(tmp_path)] == ["ok", "other"]
+
+
+async def test_only_rollouts_in_flight_are_recorded(tmp_path: Path) -> None:
+    with attempt(tmp_path, 1) as first:
+        first.steps(turn(0))
+        await first.observer.trajectory_finished(ended(termination=TerminationReason.CANCELLED, grade=None))
+        assert len(recorded(tmp_path)) == 1, "its attempt was stopped"
+        first.steps(turn(0))
+        await first.observer.trajectory_finished(ended(termination=TerminationReason.ENV_ERROR, grade=None))
+        assert recorded(tmp_path) == [], "what infrastructure lost begins anew"
+        first.steps(turn(0), turn(1))
+        await first.observer.trajectory_finished(ended(steps=2))
+        assert recorded(tmp_path) == []
+    kept = TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0)
+    assert kept.num_finished == 1
+    assert [len(one.steps) for one in kept.kept(GroupKey(KEY.iteration, KEY.task_id)).values()] == [2]
+    assert TrainingRecord.read(tmp_path / SPOOL_NAME, trained=1, is_sync=True).num_finished == 0
+
+
+def test_without_responses_nothing_can_be_repeated(tmp_path: Path) -> None:
+    with attempt(tmp_path, 1, with_responses=False) as first:
+        first.steps(turn(0))
+    assert recorded(tmp_path) == []
+
+
+async def test_the_setting(tmp_path: Path) -> None:
+    assert await in_flight(RolloutConfig(), tmp_path / SPOOL_NAME) is None
+    assert await in_flight(RolloutConfig(resume_in_flight="replay"), tmp_path / SPOOL_NAME) is not None
+    with pytest.raises(ConfigError, match="retry_temperatures"):
+        resolve(
+            "quickstart-oracle",
+            {"rollout.resume_in_flight": "replay", "collection.retry_temperatures": [0.5]},
+        )
+
+
+@pytest.mark.parametrize("lines", [25, 60, 110])
+async def test_a_collection_samples_nothing_again_that_its_spool_has(tmp_path: Path, lines: int) -> None:
+    sampled: list[tuple[RolloutKey, int]] = []
+
+    def counted(context: GenerationContext) -> str:
+        sampled.append((context.key, len(context.steps)))
+        return solver(context)
+
+    async def collect(epoch: int) -> RolloutMetrics:
+        sampled.clear()
+        async with AsyncExitStack() as stack:
+            one = CollectionAttempt(tmp_path, epoch, stack)
+            observer = EventObserver(one.sink, with_responses=True)
+            stack.callback(observer.close)
+            rollout = RolloutConfig(max_concurrent=4, resume_in_flight="replay")
+            scheduler = swe_scheduler(
+                MemoryBackend(FILES), TextPolicy(counted), rollout=rollout, observer=observer
+            )
+            recorded = await in_flight(rollout, tmp_path / SPOOL_NAME)
+            return await Collector(
+                one.run, scheduler, groups(), one.ledger, infra_retries=0, max_concurrent=4, recorded=recorded
+            ).collect()
+
+    expected = await collect(1)
+    everything = Counter(sampled)
+    spool = tmp_path / SPOOL_NAME
+    spool.write_bytes(b"".join(spool.read_bytes().splitlines(keepends=True)[:lines]))  # killed here
+    known = Counter(
+        (RolloutKey(**event["ref"]), event["index"]) for event in events(tmp_path, "step_finished")
+    )
+    found = await collect(2)
+    assert set(everything.values()) == {1}
+    assert Counter(sampled) == everything - known
+    assert untimed(found) == untimed(expected)
+    assert set(finished_keys(tmp_path).values()) == {1}
+
+
+class Roller:
+    """Ends the rollouts that it is told to, and records them."""
+
+    def __init__(self, attempt: Attempt, *, ending: frozenset[tuple[int, int]]) -> None:
+        self.attempt = attempt
+        self.requests: list[RolloutRequest] = []
+        self._ending = ending
+        """Rollouts that end: iteration and index."""
+
+    async def roll_out(self, request: RolloutRequest) -> Trajectory:
+        self.requests.append(request)
+        key, observer = request.key, self.attempt.observer
+        observer.trajectory_started(key, "sb")
+        observer.step_finished(key, turn(0, version=0))
+        if (key.iteration, key.index) not in self._ending:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError as error:
+                if str(error) == LATE:  # a killed process records nothing
+                    late = ended(key, termination=TerminationReason.CANCELLED, grade=None, error=LATE)
+                    await observer.trajectory_finished(late)
+                raise
+        found = ended(key, steps=1)
+        await observer.trajectory_finished(found)
+        return found
+
+    async def wait_for_room(self) -> None:
+        await asyncio.sleep(0)
+
+    def begun_anew(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    @property
+    def begun(self) -> set[tuple[int, int]]:
+        return {(one.key.iteration, one.key.index) for one in self.requests}
+
+
+def feed_of(folder: Path, roller: Roller, **schedule: Any) -> RolloutFeed:
+    """A feed of one group of three siblings an iteration, at most two updates stale."""
+    record = TrainingRecord.read(folder / SPOOL_NAME, trained=0)
+    rows = [make_row(f"{number:02x}" * 8) for number in range(8)]
+    return RolloutFeed(
+        ScheduleConfig(mode="async", max_staleness=2, **schedule),
+        roller,
+        TaskCursor(rows, per_iteration=1, seed=0),
+        record,
+        roller.attempt.sink,
+        iterations=5,
+        batch=1,
+        group_size=3,
+        replays=True,
+    )
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+async def test_a_killed_feed_goes_on_with_its_buffers(tmp_path: Path, with_checkpoint: bool) -> None:
+    """Killed with one group trained on, one that waits for training, one whose siblings are in flight."""
+    everything = frozenset((iteration, index) for iteration in range(5) for index in range(3))
+    with attempt(tmp_path, 1) as first:
+        roller = Roller(first, ending=everything - {(2, 1), (2, 2)})
+        feed = feed_of(tmp_path, roller)
+        (trained,) = await feed.next_batch(policy_version=0)
+        feed.updated()
+        state, tasks = feed.state_dict(), feed._cursor.state_dict()
+        await until(lambda: {(2, 0), (2, 1), (2, 2)} <= roller.begun)
+        await until(lambda: sum(one.group is not None for one in feed._open.values()) >= 1)
+        await asyncio.sleep(0.05)
+        await feed.close()
+    admitted = list(TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0).admitted)
+    with attempt(tmp_path, 2) as second:
+        again = Roller(second, ending=everything)
+        feed = feed_of(tmp_path, again)
+        if with_checkpoint:
+            feed._cursor.load_state_dict(tasks)
+            feed.load_state_dict(state)
+        feed.follow_record()
+        batches = [trained.task.id] if with_checkpoint else []
+        while len(batches) < 5:
+            (group,) = await feed.next_batch(policy_version=len(batches))
+            assert [one.key.index for one in group.trajectories] == [0, 1, 2]
+            batches.append(group.task.id)
+            feed.updated()
+        await feed.close()
+    assert batches[:2] == [key.task_id for key in admitted[:2]], "the oldest that are complete come first"
+    assert batches[0] == trained.task.id
+    assert len(set(batches)) == 5
+    assert {key for key in again.begun if key[0] < 3} == {(2, 1), (2, 2)}, "nothing finished is made twice"
+    resumed = {one.key.index: one.recorded for one in again.requests if one.key.iteration == 2}
+    assert set(resumed) == {1, 2}
+    for read in resumed.values():
+        assert read is not None
+        assert [one.step.index for one in read()] == [0]
+    fresh = [one.recorded for one in again.requests if one.key.iteration == 4]
+    assert fresh == [None] * 3
+
+
+async def test_a_group_that_a_deadline_completed_stays_complete(tmp_path: Path) -> None:
+    with attempt(tmp_path, 1) as first:
+        roller = Roller(first, ending=frozenset({(0, 0), (0, 1), (1, 0), (1, 1)}))
+        feed = feed_of(tmp_path, roller, min_siblings=2, straggler_s=0.0)
+        await feed.next_batch(policy_version=0)
+        feed.updated()
+        second = list(feed._record.admitted)[1]
+        await until(lambda: TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0).is_complete(second))
+        await feed.close()
+    with attempt(tmp_path, 2) as later:
+        again = Roller(later, ending=frozenset())
+        feed = feed_of(tmp_path, again, min_siblings=2, straggler_s=0.0)
+        feed.follow_record()
+        for version in range(2):
+            (group,) = await feed.next_batch(policy_version=version)
+            assert [one.key.index for one in group.trajectories] == [0, 1]
+            feed.updated()
+        await feed.close()
+    assert not again.begun & {(0, 2), (1, 2)}
+
+
+async def test_rollouts_that_begin_anew_with_new_weights_repeat_no_older_steps(tmp_path: Path) -> None:
+    with attempt(tmp_path, 1) as first:
+        feed = feed_of(tmp_path, Roller(first, ending=frozenset()), on_update="restart")
+        asking = asyncio.create_task(feed.next_batch(policy_version=0))
+        await until(lambda: len(TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0)._lines) == 3)
+        asking.cancel()
+        await feed.close()
+    for version, steps in ((0, 1), (1, 0)):
+        with attempt(tmp_path, 2 + version) as second:
+            again = Roller(second, ending=frozenset())
+            feed = feed_of(tmp_path, again, on_update="restart")
+            feed.follow_record()
+            asking = asyncio.create_task(feed.next_batch(policy_version=version))
+            await until(lambda again=again: len(again.requests) >= 9)
+            asking.cancel()
+            await feed.close()
+        for request in again.requests:
+            assert request.recorded is not None
+            assert len(request.recorded()) == steps
+    assert BatchSelected.__name__ not in (tmp_path / SPOOL_NAME).read_text()
