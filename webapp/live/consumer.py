@@ -20,9 +20,10 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from webapp.live.fragments import PAGES, TARGET_LENGTHS, Snapshot, Subscription
+from webapp.live.fragments import PAGES, SAME_FOR_ALL, TARGET_LENGTHS, Snapshot, Subscription
 from webapp.live.hub import Hub
 from webapp.live.watch import FORBIDDEN, SIGNED_OUT, Watch
+from webapp.permissions import Role
 from webapp.views.access import Person, person_of
 
 MAX_MESSAGE = 8192
@@ -193,7 +194,8 @@ def _subscription(wanted: Subscribe, person: Person) -> Subscription:
     if not all(text.isdecimal() and len(text) < 10 for text in numbers):
         raise ValueError("iterations and indexes are numbers")
     params = tuple(sorted(dict(parse_qsl(wanted.query.lstrip("?").replace("\x00", ""))).items()))
-    return Subscription(wanted.page, wanted.run, tuple(wanted.target), params, person.role)
+    role = Role.VIEWER if wanted.page in SAME_FOR_ALL else person.role
+    return Subscription(wanted.page, wanted.run, tuple(wanted.target), params, role)
 
 
 def _shared() -> tuple[Hub, Watch]:

@@ -20,7 +20,7 @@ from webapp.contexts.rollout.steps import StepEntry
 from webapp.contexts.rollout.trajectories import build_trajectory
 from webapp.contexts.run.iterations import build_iteration
 from webapp.contexts.run.overview import build_overview
-from webapp.contexts.run.runs import build_run_detail, build_run_list
+from webapp.contexts.run.runs import RunSummary, build_run_detail, build_run_list, build_summary
 from webapp.contexts.sandboxes import build_pool
 from webapp.models import Run
 from webapp.permissions import Role, shows_rollouts
@@ -58,6 +58,14 @@ class Snapshot:
     charts: Mapping[str, Any] | None = None
 
 
+@dataclass(slots=True)
+class SharedReads:
+    """What pages of one run read in common between two changes, so that it is read once."""
+
+    run: Run | None = None
+    summary: RunSummary | None = None
+
+
 class GoneError(Exception):
     """The object that the page shows does not exist or was deleted."""
 
@@ -83,23 +91,27 @@ def _render(regions: Mapping[str, str], context: dict[str, Any]) -> dict[str, st
     return {region: render_to_string(template, context) for region, template in regions.items()}
 
 
-def _run(subscription: Subscription) -> Run:
-    run = run_reads.get_run(subscription.run_id) if subscription.run_id is not None else None
-    if run is None:
+def _run(subscription: Subscription, shared: SharedReads) -> Run:
+    if shared.run is None and subscription.run_id is not None:
+        shared.run = run_reads.get_run(subscription.run_id)
+    if shared.run is None:
         raise GoneError
-    return run
+    return shared.run
 
 
-def _readable_run(subscription: Subscription) -> Run:
-    run = _run(subscription)
+def _readable_run(subscription: Subscription, shared: SharedReads) -> Run:
+    run = _run(subscription, shared)
     if not shows_rollouts(run, subscription.role):
         raise GoneError
     return run
 
 
-def _run_page(subscription: Subscription) -> Snapshot:
-    run = _run(subscription)
-    context = build_run_detail(run, dict(subscription.params), role=subscription.role, update=True)
+def _run_page(subscription: Subscription, shared: SharedReads) -> Snapshot:
+    run = _run(subscription, shared)
+    shared.summary = shared.summary or build_summary(run)
+    context = build_run_detail(
+        run, dict(subscription.params), role=subscription.role, update=True, summary=shared.summary
+    )
     regions = {
         name: template
         for name, template in RUN_REGIONS.items()
@@ -113,8 +125,8 @@ def _run_page(subscription: Subscription) -> Snapshot:
     )
 
 
-def _iteration_page(subscription: Subscription) -> Snapshot:
-    run = _run(subscription)
+def _iteration_page(subscription: Subscription, shared: SharedReads) -> Snapshot:
+    run = _run(subscription, shared)
     phase, index = subscription.target
     context = build_iteration(run, phase, int(index), dict(subscription.params))
     if context is None:
@@ -123,8 +135,8 @@ def _iteration_page(subscription: Subscription) -> Snapshot:
     return Snapshot(seq=run.last_seq, identity=context.live.identity, html=html)
 
 
-def _group_page(subscription: Subscription) -> Snapshot:
-    run = _readable_run(subscription)
+def _group_page(subscription: Subscription, shared: SharedReads) -> Snapshot:
+    run = _readable_run(subscription, shared)
     phase, iteration, task_key = subscription.target
     context = build_group(run, phase=phase, iteration=int(iteration), task_key=task_key, params={})
     if context is None:
@@ -133,8 +145,8 @@ def _group_page(subscription: Subscription) -> Snapshot:
     return Snapshot(seq=run.last_seq, identity=context.live.identity, html=html)
 
 
-def _trajectory_page(subscription: Subscription) -> Snapshot:
-    run = _readable_run(subscription)
+def _trajectory_page(subscription: Subscription, shared: SharedReads) -> Snapshot:
+    run = _readable_run(subscription, shared)
     phase, iteration, task_key, index = subscription.target
     context = build_trajectory(
         run,
@@ -162,18 +174,18 @@ def _step_html(entry: StepEntry) -> str:
     return render_to_string("trajectories/_step.html", {"view": entry.view})
 
 
-def _overview_page(subscription: Subscription) -> Snapshot:
+def _overview_page(subscription: Subscription, _shared: SharedReads) -> Snapshot:
     context = build_overview(can_operate=subscription.can_operate)
     return Snapshot(seq=0, html=_render({"overview-bands": "overview/_bands.html"}, variables(context)))
 
 
-def _run_list_page(subscription: Subscription) -> Snapshot:
+def _run_list_page(subscription: Subscription, _shared: SharedReads) -> Snapshot:
     context = build_run_list(dict(subscription.params), can_operate=subscription.can_operate)
     return Snapshot(seq=0, html=_render({"run-list": "runs/_list.html"}, variables(context)))
 
 
-def _health_page(subscription: Subscription) -> Snapshot:
-    run = _run(subscription)
+def _health_page(subscription: Subscription, shared: SharedReads) -> Snapshot:
+    run = _run(subscription, shared)
     dataset = dataset_reads.get_dataset(subscription.target[0])
     if dataset is None:
         raise GoneError
@@ -182,12 +194,12 @@ def _health_page(subscription: Subscription) -> Snapshot:
     return Snapshot(seq=run.last_seq, identity=dataset.name, html=html)
 
 
-def _sandboxes_page(subscription: Subscription) -> Snapshot:
+def _sandboxes_page(subscription: Subscription, _shared: SharedReads) -> Snapshot:
     context = build_pool(dict(subscription.params), can_operate=subscription.can_operate)
     return Snapshot(seq=0, html=_render(POOL_REGIONS, variables(context)), charts=context.charts)
 
 
-PAGES: Mapping[str, Callable[[Subscription], Snapshot]] = {
+PAGES: Mapping[str, Callable[[Subscription, SharedReads], Snapshot]] = {
     "overview": _overview_page,
     "runs": _run_list_page,
     "sandboxes": _sandboxes_page,
@@ -198,6 +210,8 @@ PAGES: Mapping[str, Callable[[Subscription], Snapshot]] = {
     "health": _health_page,
 }
 TARGET_LENGTHS = {"iteration": 2, "group": 3, "trajectory": 4, "health": 1}
+SAME_FOR_ALL = ("iteration",)
+"""Pages that are the same for every role; they are rendered as for the least one."""
 AREAS: Mapping[str, frozenset[str]] = {
     "overview": frozenset({"progress"}),
     "runs": frozenset({"progress"}),
@@ -224,6 +238,14 @@ def is_affected(subscription: Subscription, changes: Mapping[str, Any] | None) -
     return any(key[: len(target)] == target[: len(key)] for key in named)
 
 
-def snapshot(subscription: Subscription) -> Snapshot:
-    """Render every region of a page. Raises GoneError if the object it shows does not exist."""
-    return PAGES[subscription.page](subscription)
+def snapshot(subscription: Subscription, shared: SharedReads | None = None) -> Snapshot:
+    """Render every region of a page.
+
+    Args:
+        subscription: the page.
+        shared: reads of other pages of its run since the last change.
+
+    Raises:
+        GoneError: the object it shows does not exist.
+    """
+    return PAGES[subscription.page](subscription, shared or SharedReads())

@@ -2,7 +2,7 @@
 
     Redis ─▶ one membership per group ─▶ pages that the change affects ─▶ one rendering each ─▶ their tabs
 
-Changes are combined: a page is rendered at most ten times a second and takes at most a fifth of a core, all
+Changes are combined: a page is rendered at most four times a second and takes at most a fifth of a core, all
 pages together at most half of one (in CPU time: waiting for a busy machine is not counted). Whatever arrives
 while a page is rendered or rests leads to one more rendering, so that the last change always arrives. A page
 that cannot be rendered (the database is down) is logged, reported to its tabs and tried again.
@@ -22,10 +22,17 @@ from channels.db import database_sync_to_async
 from channels.layers import get_channel_layer
 from redis.exceptions import RedisError
 
-from webapp.live.fragments import GoneError, Snapshot, Subscription, is_affected, snapshot
+from webapp.live.fragments import (
+    GoneError,
+    SharedReads,
+    Snapshot,
+    Subscription,
+    is_affected,
+    snapshot,
+)
 from webapp.services.notifications import RUNS_GROUP, run_group
 
-INTERVAL_S = 0.1
+INTERVAL_S = 0.25
 """Least time between two renderings of a page."""
 PAGE_REST = 4.0
 """Least rest of a page after a rendering, as a multiple of the rendering's CPU time."""
@@ -75,6 +82,8 @@ class Hub:
         self.heard: dict[int, int] = {}
         """Last event of each run that a message reported."""
         self._kept: OrderedDict[Subscription, Snapshot] = OrderedDict()
+        self._shared: dict[str, SharedReads] = {}
+        """Reads since the last change, by the group that tells of changes."""
         self._turn = asyncio.Lock()
         self._joining = asyncio.Lock()
         self._groups: set[str] = set()
@@ -110,10 +119,15 @@ class Hub:
             listener, self._listener = self._listener, None
             await _cancel(listener)
 
+    def notice(self, page: LivePage) -> None:
+        """Render a page anew, from what is stored now."""
+        self._shared.pop(page.group, None)
+        page.changed.set()
+
     def notice_all(self) -> None:
         """Render every page anew, after messages may have been lost."""
         for page in self.pages.values():
-            page.changed.set()
+            self.notice(page)
 
     async def _follow(self, page: LivePage) -> None:
         failures = 0
@@ -140,7 +154,10 @@ class Hub:
         async with self._turn:
             page.changed.clear()
             try:
-                rendered: tuple[Snapshot, float] = await database_sync_to_async(_timed)(page.subscription)
+                shared = self._shared.setdefault(page.group, SharedReads())
+                rendered: tuple[Snapshot, float] = await database_sync_to_async(_timed)(
+                    page.subscription, shared
+                )
             except GoneError:
                 return 0.0
             found, took = rendered
@@ -172,6 +189,7 @@ class Hub:
         if layer is None or group not in self._groups:
             return
         self._groups.discard(group)
+        self._shared.pop(group, None)
         with contextlib.suppress(RedisError, OSError):  # Redis is down, and the membership expires there
             await layer.group_discard(group, self._channel)
 
@@ -183,15 +201,16 @@ class Hub:
         run = message.get("run_id")
         if run is not None:
             self.heard[run] = max(self.heard.get(run, 0), message["seq"])
+        self._shared.pop(message["group"], None)
         for page in self.pages.values():
             if page.group == message["group"] and is_affected(page.subscription, message.get("changes")):
                 page.changed.set()
 
 
-def _timed(subscription: Subscription) -> tuple[Snapshot, float]:
+def _timed(subscription: Subscription, shared: SharedReads) -> tuple[Snapshot, float]:
     """Return a snapshot and the CPU time that it took, s."""
     began = time.thread_time()
-    return snapshot(subscription), time.thread_time() - began
+    return snapshot(subscription, shared), time.thread_time() - began
 
 
 async def _cancel(task: asyncio.Task[None] | None) -> None:

@@ -128,7 +128,7 @@ class Watch:
         else:
             reported = False
         if not reported:
-            page.changed.set()
+            self._hub.notice(page)
 
 
 async def _ping() -> None:

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
 from django import template
+from django.template.loader import render_to_string
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from webapp.contexts.dataset.health import LOOKS
+from webapp.contexts.frame import group_url
 from webapp.contexts.rollout.printed import printed as render_printed
+from webapp.models import Group
 
 register = template.Library()
 
@@ -300,3 +305,32 @@ def query(context: template.Context, **changes: object) -> str:
         if value not in (None, ""):
             params[key] = str(value)
     return f"?{urlencode(params)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SiblingCell:
+    """What the cell of a rollout shows in a row of its group."""
+
+    index: int
+    state: str
+    verdict: str
+    loss_mask: bool | None
+    mask_reason: str
+    trained: bool | None
+    reward: float | None
+    termination: str
+
+
+@register.simple_tag
+def sibling_cells(group: Group) -> SafeString:
+    """Return a group's rollouts as one cell each; groups that did not change are not rendered again."""
+    siblings = tuple(
+        SiblingCell(*(getattr(trajectory, name) for name in SiblingCell.__slots__))
+        for trajectory in group.trajectories.all()
+    )
+    return _cells(group_url(group.run_id, group.phase, group.iteration, group.task_key), siblings)
+
+
+@lru_cache(maxsize=2_048)
+def _cells(url: str, siblings: tuple[SiblingCell, ...]) -> SafeString:
+    return render_to_string("shared/_cells.html", {"url": url, "siblings": siblings})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from django.urls import reverse
 
@@ -136,37 +136,66 @@ def funnel_parts(funnel: Funnel | None) -> tuple[tuple[str, str, float], ...]:
     return tuple(part for part in parts if part[2])
 
 
-def build_run_detail(
-    run: Run, params: Mapping[str, str], *, role: Role, update: bool = False
-) -> RunDetailContext:
-    """Return the page as of ``run.last_seq`` (rows may be newer: live fragments replace whole regions).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """The part of a run's page above its tabs, whichever of them is open."""
 
-    Args:
-        update: whether it updates a page that is shown: its scores stay until the run has ended, since
-            calibration reads all of them.
-    """
-    can_operate = role.includes(Role.OPERATOR)
+    header: RunHeader
+    alerts: tuple[Alert, ...]
+    num_alerts: int
+    charts: Mapping[str, object]
+    funnel: Funnel | None
+    funnel_parts: tuple[tuple[str, str, float], ...]
+    evaluations: tuple[EvaluationPlot, ...]
+
+
+def build_summary(run: Run) -> RunSummary:
+    """Return the part of the page above its tabs."""
     points = iteration_reads.points_after(run.pk, -1, limit=MOST_POINTS + 1)
     header = build_header(run, points)
-    tab, tabs = params.get("tab", ""), tab_names(run.kind)
-    tab = tab if tab in {*TABS, *tabs} else tabs[0]
     alerts, num_alerts = alert_reads.open_alerts(run_id=run.pk, limit=5)
     trains = points and header.collection is None and run.kind != RunKind.IMPROVE
-    evaluations = run_evaluations(run)
     latest = iteration_reads.funnel(run.pk, points[-1].index) if trains else None
-    return RunDetailContext(
-        section="runs",
-        crumbs=run_crumbs(run),
-        live=LiveCursor(run.pk, run.last_seq, "run", str(run.epoch)),
-        run=run,
+    return RunSummary(
         header=header,
         alerts=tuple(alerts),
         num_alerts=num_alerts,
         charts=_charts(run.pk, points).as_json(),
         funnel=latest,
         funnel_parts=funnel_parts(latest),
-        evaluations=evaluations,
-        headline=min(evaluations, key=lambda plot: plot.name == "train", default=None),
+        evaluations=run_evaluations(run),
+    )
+
+
+def build_run_detail(
+    run: Run,
+    params: Mapping[str, str],
+    *,
+    role: Role,
+    update: bool = False,
+    summary: RunSummary | None = None,
+) -> RunDetailContext:
+    """Return the page as of ``run.last_seq`` (rows may be newer: live fragments replace whole regions).
+
+    Args:
+        run: the run.
+        params: the query string.
+        role: the viewer's.
+        update: whether it updates a page that is shown: its scores stay until the run has ended, since
+            calibration reads all of them.
+        summary: the part above the tabs, where it was read for another tab.
+    """
+    can_operate = role.includes(Role.OPERATOR)
+    above = summary or build_summary(run)
+    tab, tabs = params.get("tab", ""), tab_names(run.kind)
+    tab = tab if tab in {*TABS, *tabs} else tabs[0]
+    return RunDetailContext(
+        section="runs",
+        crumbs=run_crumbs(run),
+        live=LiveCursor(run.pk, run.last_seq, "run", str(run.epoch)),
+        run=run,
+        **{field.name: getattr(above, field.name) for field in fields(above)},
+        headline=min(above.evaluations, key=lambda plot: plot.name == "train", default=None),
         tabs=tabs_of(tabs, tab, reverse("run-detail", args=[run.pk])),
         tab=tab,
         panel=None

@@ -13,8 +13,10 @@ from django.test import Client
 from tests.builders.page_builders import Yard
 from tests.builders.web_builders import make_user
 from tests.unit.webapp.live.live_tabs import Tab, add_and_post, in_thread, populated, tab
-from webapp.live import hub, watch
-from webapp.live.fragments import Snapshot, Subscription, snapshot
+from webapp.contexts.run.runs import RunSummary, build_summary
+from webapp.live import fragments, hub, watch
+from webapp.live.fragments import SharedReads, Snapshot, Subscription, snapshot
+from webapp.models import Run
 from webapp.permissions import Role
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_server")]
@@ -25,9 +27,9 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Renderings by page; the watch is silent, so that messages alone cause them."""
     counts: Counter[str] = Counter()
 
-    def counted(subscription: Subscription) -> Snapshot:
+    def counted(subscription: Subscription, shared: SharedReads) -> Snapshot:
         counts[subscription.page] += 1
-        return snapshot(subscription)
+        return snapshot(subscription, shared)
 
     monkeypatch.setattr(hub, "snapshot", counted)
     monkeypatch.setattr(watch, "CHECK_S", 600.0)
@@ -87,6 +89,33 @@ async def test_a_step_costs_no_rendering_of_pages_that_do_not_show_it(rendered: 
         await in_thread(add_and_post)(yard, 1)
         await opened[0].until(yard.run.last_seq)
         assert rendered == {"run": 1, "overview": 1, "iteration": 1, "trajectory": 2}
+
+
+async def test_tabs_of_a_run_read_what_is_above_them_once_per_change(
+    rendered: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yard, client = await in_thread(populated)()
+    run, reads = yard.run.pk, []
+
+    def counted(run: Run) -> RunSummary:
+        reads.append(run.last_seq)
+        return build_summary(run)
+
+    def start() -> None:
+        yard.stream.add("trajectory_started", ref=yard.ref(yard.iterations, 1, 0))
+        yard.post()
+
+    monkeypatch.setattr(fragments, "build_summary", counted)
+    async with (
+        tabs(client, 1, page="run", run=run) as groups,
+        tabs(client, 1, page="run", run=run, query="?tab=trajectories") as trajectories,
+    ):
+        await in_thread(start)()
+        for one in (*groups, *trajectories):
+            await one.until(yard.run.last_seq)
+            assert "2 live" in one.regions["run-header"]
+    assert rendered["run"] == 4
+    assert reads.count(yard.run.last_seq) == 1
 
 
 async def test_a_viewer_beside_an_operator_gets_no_controls_and_no_answers() -> None:
