@@ -267,6 +267,17 @@ def stacked_bar(parts: Sequence[tuple[str, str, float]], height: int = 14) -> Sa
 
 
 @register.simple_tag
+def map_cells(cells: Sequence[Any], width: float) -> SafeString:
+    """Return cells of the solve map as links: a page has thousands, too many for a template's loop."""
+    return format_html_join(
+        "",
+        '<a href="{}" tabindex="-1"><rect class="m{}" x="{}%" width="{}%" height="16" rx="2">'
+        "<title>{}</title></rect></a>",
+        ((cell.url, cell.level, cell.x, width, cell.title) for cell in cells),
+    )
+
+
+@register.simple_tag
 def histogram(bars: Sequence[Any], label: str) -> SafeString:
     """Return buckets as bars; each has ``label``, ``count`` and ``height`` (per cent of the tallest)."""
     if not bars:

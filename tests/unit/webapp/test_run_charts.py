@@ -1,16 +1,18 @@
-"""Charts of one run's page: every iteration of a short run, buckets of a long one, parts in detail."""
+"""Charts and solve map of a run: every iteration of a short one, buckets of a long one, parts in detail."""
 
 from __future__ import annotations
 
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
-from tests.builders.web_builders import make_user
+from tests.builders.web_builders import make_run, make_user
 from tests.unit.webapp.test_run_comparison import BEGAN, trained
 from webapp.contexts.run.runs import MOST_POINTS, build_run_detail
-from webapp.models import Evaluation
+from webapp.models import Evaluation, Group, Run
 from webapp.permissions import Role
+from webapp.selectors.run.solve_map import Buckets, Cell, solve_map
 
 pytestmark = pytest.mark.django_db
 
@@ -52,3 +54,87 @@ def test_the_headline_is_an_evaluation_of_tasks_that_are_not_trained_on() -> Non
     found = build_run_detail(run, {}, role=Role.VIEWER).headline
     assert found is not None
     assert (found.name, found.last.evaluation.iteration) == ("heldout", 2)
+
+
+def grouped(run: Run, numbers: dict[str, dict[int, tuple[int, int]]]) -> None:
+    """Store groups: task → iteration → (solved, graded)."""
+    now = timezone.now()
+    Group.objects.bulk_create(
+        Group(
+            run=run, phase="train", iteration=iteration, task_key=key, size=8, num_finished=8,
+            num_graded=graded, num_solved=solved, started_at=now,
+        )
+        for key, row in numbers.items()
+        for iteration, (solved, graded) in row.items()
+    )  # fmt: skip
+
+
+def test_the_solve_map_has_all_iterations_of_a_long_run_in_buckets() -> None:
+    run = make_run()
+    assert solve_map(run.pk) is None
+    grouped(run, {"a": {i: (i % 2, 2) for i in range(0, 2000, 5)}, "b": {3: (0, 4), 1999: (4, 4)}})
+    found = solve_map(run.pk)
+    assert found is not None
+    assert (found.buckets.width, len(found.buckets), found.buckets.middle) == (32, 63, 1024)
+    assert found.buckets.range_of(0) == (0, 31)
+    assert found.buckets.range_of(62) == (1984, 1999)
+    assert [task.key for task in found.page.rows] == ["b", "a"]
+    assert [(cell.bucket, cell.solved, cell.graded, cell.groups) for cell in found.cells["b"]] == [
+        (0, 0, 4, 1), (62, 4, 4, 1),
+    ]  # fmt: skip
+    assert sum(cell.groups for cell in found.cells["a"]) == 400
+    assert found.cells["a"][1] == Cell(bucket=1, solved=3, graded=12, groups=6, iteration=35)
+
+
+@pytest.mark.parametrize(("last", "width"), [(0, 1), (63, 1), (64, 2), (127, 2), (128, 4), (1999, 32)])
+def test_a_full_bucket_of_the_solve_map_stays_the_same(last: int, width: int) -> None:
+    buckets = Buckets(0, last)
+    assert (buckets.width, len(buckets)) == (width, last // width + 1)
+
+
+def test_tasks_of_the_solve_map_are_sorted_and_paged() -> None:
+    run = make_run()
+    grouped(
+        run,
+        {
+            "up": {0: (0, 4), 9: (4, 4)}, "down": {0: (2, 4), 9: (0, 4)}, "late": {9: (1, 4)},
+            "lost": {0: (0, 0), 9: (0, 0)},
+        },
+    )  # fmt: skip
+
+    def keys(sort: str) -> list[str]:
+        found = solve_map(run.pk, sort=sort)
+        assert found is not None
+        return [task.key for task in found.page.rows]
+
+    assert keys("-change") == ["up", "down", "late", "lost"]
+    assert keys("change") == ["down", "up", "late", "lost"]
+    assert keys("rate") == ["down", "late", "up", "lost"]
+    assert keys("first") == ["down", "late", "up", "lost"]
+    assert keys("-name") == ["up", "lost", "late", "down"]
+    second = solve_map(run.pk, sort="name", number=9, size=3)
+    assert second is not None
+    assert ([task.key for task in second.page.rows], second.page.number, set(second.cells)) == (
+        ["up"],
+        2,
+        {"up"},
+    )
+
+
+def test_a_cell_leads_to_its_group_or_to_its_groups(client: Client) -> None:
+    run = make_run()
+    grouped(run, {"a": dict.fromkeys((0, 1, 70, 100), (1, 2))})
+    client.force_login(make_user("ada", Role.VIEWER))
+    panel = client.get(f"/runs/{run.pk}/?tab=tasks").context["panel"]
+    (row,) = panel.page.rows
+    assert [(cell.x, cell.level, cell.url) for cell in row.cells] == [
+        (0.0, 2, "?tab=groups&phase=train&task=a&first=0&last=1"),
+        (68.63, 2, f"/runs/{run.pk}/train/70/a/"),
+        (98.04, 2, f"/runs/{run.pk}/train/100/a/"),
+    ]
+    assert row.cells[0].title == "iterations 0–1: 2 of 4 solved, 2 groups"
+    shown = client.get(f"/runs/{run.pk}/{row.cells[0].url}").context["panel"]
+    assert [group.iteration for group in shown.page.rows] == [1, 0]
+    assert shown.part_label == "task a, iterations 0–1"
+    page = client.get(f"/runs/{run.pk}/?tab=groups&task=b")
+    assert "No group matches" in page.content.decode()

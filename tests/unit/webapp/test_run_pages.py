@@ -15,7 +15,6 @@ from engine.events.token_block import encode
 from engine.tokens import TokenRecord
 from tests.builders.page_builders import Yard, make_yard
 from tests.builders.web_builders import launched, make_run, make_user
-from webapp.contexts.charts.solve_map import map_rows
 from webapp.contexts.frame import trajectory_url
 from webapp.live.fragments import Subscription, snapshot
 from webapp.models import AuditEntry, Dataset, Experiment, Group, Run, TokenBlob, Trajectory
@@ -172,18 +171,6 @@ def test_the_funnel_accounts_for_every_rollout(yard: Yard) -> None:
     assert funnel.infrastructure == 2
     assert funnel.trained == 10
     assert iterations.funnel(yard.run.pk, 99) is None
-
-
-def test_the_solve_map_orders_by_first_solved(yard: Yard) -> None:
-    found = iterations.solve_map(yard.run.pk)
-    firsts = [
-        min((i for i, (solved, _) in found.cells[key].items() if solved), default=10**9)
-        for key, _ in found.tasks
-    ]
-    assert firsts == sorted(firsts)
-    assert found.num_tasks == len(found.tasks)
-    cells = {cell.iteration: cell.x for row in map_rows(yard.run.pk, found) for cell in row.cells}
-    assert cells == {0: 0, 1: 13, 2: 26}
 
 
 def test_the_advantage_s_arithmetic_adds_up(yard: Yard, operator: Client) -> None:

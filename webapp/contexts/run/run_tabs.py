@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from engine.events.types import EVENT_ADAPTER
 from engine.types import RunKind
-from webapp.contexts.charts.solve_map import CELL_WIDTH, MapRow, map_rows
+from webapp.contexts.charts.solve_map import TasksPanel, build_tasks
 from webapp.contexts.evaluation.evaluations import EvaluationPlot, run_evaluations
 from webapp.contexts.evaluation.scores import ScoresPanel, build_scores
 from webapp.contexts.evaluation.test_scores import TestScoresPanel, build_test_scores
@@ -28,7 +28,7 @@ from webapp.permissions import Role
 from webapp.selectors.paging import Page
 from webapp.selectors.rollout import groups as group_reads
 from webapp.selectors.rollout import trajectories as trajectory_reads
-from webapp.selectors.run import iterations as iteration_reads
+from webapp.selectors.rollout.groups import PartOfRun
 from webapp.selectors.run import runs as run_reads
 from webapp.selectors.run.logs import LogTail, log_tail
 
@@ -88,6 +88,9 @@ class GroupsPanel:
     outcome: str
     outcomes: tuple[tuple[str, str], ...]
     """Choices (value, label) of the filters."""
+    part: PartOfRun
+    part_label: str
+    """The selected task and iterations in words; empty where all are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,18 +101,6 @@ class TrajectoriesPanel:
     total: int
     findings: tuple[tuple[str, int], ...]
     """Signs of tampering: kind, and how many trajectories show it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TasksPanel:
-    """The task × iteration solve map."""
-
-    rows: tuple[MapRow, ...]
-    width: int
-    """Of the map, px."""
-    iterations: tuple[int, ...]
-    num_iterations: int
-    num_tasks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,14 +195,7 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str], role: Role) -> Pa
         case "trajectories":
             return _trajectories(run)
         case "tasks":
-            found = iteration_reads.solve_map(run.pk)
-            return TasksPanel(
-                rows=map_rows(run.pk, found),
-                width=CELL_WIDTH * len(found.iterations),
-                iterations=found.iterations,
-                num_iterations=found.num_iterations,
-                num_tasks=found.num_tasks,
-            )
+            return build_tasks(run.pk, params)
         case "timeline":
             return build_timeline(run.pk, params)
         case "scores":
@@ -238,11 +222,26 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str], role: Role) -> Pa
 
 def _groups(run: Run, params: Mapping[str, str]) -> GroupsPanel:
     phase, outcome = params.get("phase", ""), params.get("outcome", "")
+    part = PartOfRun(params.get("task", ""), whole(params.get("first", "")), whole(params.get("last", "")))
     page = group_reads.list_groups(
-        run.pk, phase=phase, outcome=outcome, number=whole(params.get("page", "")) or 1
+        run.pk, phase=phase, outcome=outcome, part=part, number=whole(params.get("page", "")) or 1
     )
-    phases = tuple((name, name) for name in group_reads.phases(run.pk))
-    return GroupsPanel(page=page, phase=phase, phases=phases, outcome=outcome, outcomes=OUTCOMES)
+    ends = [str(end) for end in (part.first, part.last) if end is not None]
+    words = (
+        f"task {group_reads.task_name(run.pk, part.task_key)}" if part.task_key else "",
+        f"iterations {'–'.join(dict.fromkeys(ends))}" if len(ends) == 2 else "",
+        f"iterations from {part.first}" if part.last is None and ends else "",
+        f"iterations up to {part.last}" if part.first is None and ends else "",
+    )
+    return GroupsPanel(
+        page=page,
+        phase=phase,
+        phases=tuple((name, name) for name in group_reads.phases(run.pk)),
+        outcome=outcome,
+        outcomes=OUTCOMES,
+        part=part,
+        part_label=", ".join(filter(None, words)),
+    )
 
 
 def _configuration(run: Run) -> ConfigurationPanel:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from django.db.models import F, Prefetch, QuerySet
 
 from webapp.models import Group, Step, TestResult, Trajectory
@@ -24,16 +26,36 @@ def _of_run(run_id: int) -> QuerySet[Group]:
     )
 
 
-def list_groups(run_id: int, *, phase: str, outcome: str, number: int, size: int = 40) -> Page[Group]:
+@dataclass(frozen=True, slots=True)
+class PartOfRun:
+    """A task, or the iterations from ``first`` to ``last``; everything where nothing is set."""
+
+    task_key: str = ""
+    first: int | None = None
+    last: int | None = None
+
+
+def list_groups(
+    run_id: int, *, phase: str, outcome: str, number: int, part: PartOfRun, size: int = 40
+) -> Page[Group]:
     """Return groups of a run newest iteration first, with siblings.
 
     Args:
         phase: ``train``, ``eval:<name>`` or empty for all.
         outcome: ``none``, ``partial`` or ``all`` siblings solved; empty for any.
+        number: page.
+        part: task and iterations.
+        size: groups of a page.
     """
     groups = _of_run(run_id).prefetch_related(_siblings())
     if phase:
         groups = groups.filter(phase=phase)
+    if part.task_key:
+        groups = groups.filter(task_key=part.task_key)
+    if part.first is not None:
+        groups = groups.filter(iteration__gte=part.first)
+    if part.last is not None:
+        groups = groups.filter(iteration__lte=part.last)
     if outcome == "none":
         groups = groups.filter(num_solved=0, num_graded__gt=0)
     elif outcome == "partial":
@@ -47,6 +69,12 @@ def iteration_groups(run_id: int, *, phase: str, iteration: int, number: int, si
     """Return groups of one iteration or evaluation, with siblings."""
     groups = _of_run(run_id).filter(phase=phase, iteration=iteration).prefetch_related(_siblings())
     return paginate(groups.order_by("id"), number=number, size=size)
+
+
+def task_name(run_id: int, task_key: str) -> str:
+    """Return the readable name of a task of a run, or its key where there is none."""
+    named = Group.objects.filter(run_id=run_id, task_key=task_key, task__isnull=False)
+    return named.values_list("task__instance_id", flat=True).first() or task_key
 
 
 def phases(run_id: int) -> list[str]:

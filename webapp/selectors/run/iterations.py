@@ -1,4 +1,4 @@
-"""Reads of what a run measured: chart series, solve rates, the funnel, the solve map, evaluations."""
+"""Reads of what a run measured: chart series, solve rates, the funnel, evaluations."""
 
 from __future__ import annotations
 
@@ -136,52 +136,6 @@ def funnel(run_id: int, iteration: int) -> Funnel | None:
         zero_advantage=counts["zero"],
         trained=counts["trained"],
         trained_tokens=tokens,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class SolveMap:
-    """Task × iteration: ``cells[task_key][iteration]`` is the group that ran there."""
-
-    tasks: tuple[tuple[str, str], ...]
-    """(key, readable name), by the iteration in which it was first solved, never-solved last."""
-    iterations: tuple[int, ...]
-    cells: dict[str, dict[int, tuple[int, int]]]
-    """(solved, graded)."""
-    num_iterations: int
-    num_tasks: int
-
-
-def solve_map(run_id: int, *, last_iterations: int = 60, max_tasks: int = 100) -> SolveMap:
-    """Return the newest iterations of the solve map; says how many there are in all."""
-    groups = Group.objects.filter(run_id=run_id, phase="train")
-    newest = groups.order_by("-iteration").values_list("iteration", flat=True).first()
-    totals = groups.order_by().aggregate(
-        iterations=Count("iteration", distinct=True), tasks=Count("task_key", distinct=True)
-    )
-    since = (newest if newest is not None else -1) - last_iterations + 1
-    rows = (
-        groups.filter(iteration__gte=since)
-        .order_by("iteration")
-        .values_list("task_key", "task__instance_id", "iteration", "num_solved", "num_graded")
-    )
-    cells: dict[str, dict[int, tuple[int, int]]] = {}
-    names: dict[str, str] = {}
-    first_solved: dict[str, int] = {}
-    iterations: set[int] = set()
-    for key, name, iteration, solved, graded in rows:
-        cells.setdefault(key, {})[iteration] = (solved, graded)
-        names[key] = name or key
-        iterations.add(iteration)
-        if solved:
-            first_solved.setdefault(key, iteration)
-    ordered = sorted(names, key=lambda key: (first_solved.get(key, 10**9), names[key]))[:max_tasks]
-    return SolveMap(
-        tasks=tuple((key, names[key]) for key in ordered),
-        iterations=tuple(sorted(iterations)),
-        cells={key: cells[key] for key in ordered},
-        num_iterations=totals["iterations"],
-        num_tasks=totals["tasks"],
     )
 
 
