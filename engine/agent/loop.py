@@ -94,6 +94,8 @@ class AgentLoop:
     """Tokens that a turn needs below that limit."""
     _deadline: float = field(init=False, default=0.0)
     _replay: Replay = field(init=False)
+    _waited: float = field(init=False, default=0.0)
+    """Time that the last response waited for the policy's engines, seconds."""
 
     def __post_init__(self) -> None:
         self._context = min(self.config.max_context, self.policy.max_context or self.config.max_context)
@@ -153,7 +155,8 @@ class AgentLoop:
             turn = self._conversation.repeat(recorded.response, step=index)
             step = self._read(index, turn, recorded.step.model_seconds)
             step = replace(step, policy_version=recorded.step.policy_version)
-            self._deadline -= step.model_seconds
+            self._waited = recorded.waited_seconds
+            self._deadline -= step.model_seconds - self._waited
         if not turn.stopped:
             self._finish_step(step)
             full = room <= self.config.max_response or len(self._conversation) >= self._context
@@ -209,6 +212,7 @@ class AgentLoop:
 
     async def _respond(self, index: int, room: int) -> Turn:
         self.on_phase(RolloutPhase.MODEL)
+        waited = self.policy.waited_seconds(self.key)
         try:
             async with self._within_time():
                 return await self._conversation.respond(
@@ -220,6 +224,7 @@ class AgentLoop:
         except TimeoutError:
             raise _Ended(TerminationReason.ROLLOUT_TIMEOUT) from None
         finally:
+            self._waited = self.policy.waited_seconds(self.key) - waited
             self.on_phase(RolloutPhase.TOOLS)
 
     def _read(self, index: int, turn: Turn, model_seconds: float) -> Step:
@@ -284,8 +289,14 @@ class AgentLoop:
     def _finish_step(self, step: Step) -> None:
         step = self._replay.settle(step)
         self._steps.append(step)
-        response = self._conversation.last_response
-        self.on_step(FinishedTurn(step=step, response=response, is_replayed=self._replay.agreed(step)))
+        self.on_step(
+            FinishedTurn(
+                step=step,
+                response=self._conversation.last_response,
+                waited_seconds=self._waited,
+                is_replayed=self._replay.agreed(step),
+            )
+        )
 
     def _countdown(self, remaining: int) -> str:
         return self.prompt.countdown(remaining) if self.config.step_reminder else ""

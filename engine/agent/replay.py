@@ -35,6 +35,8 @@ class FinishedTurn:
 
     step: Step
     response: Generation | ChatResponse
+    waited_seconds: float = 0.0
+    """Part of the step's ``model_seconds`` that does not count towards the rollout's time limit."""
     is_replayed: bool = False
     """Whether the step was in an earlier attempt's record and the environment answered as it did then."""
 

@@ -20,6 +20,8 @@ class SampledResponse(Record):
     ``error`` each."""
     stopped: bool = True
     """False when the response was cut off at a limit of its length."""
+    waited_seconds: float = 0.0
+    """Part of the step's ``model_seconds`` that does not count towards the rollout's time limit."""
 
 
 class ReplayDifferenceRecord(Record):

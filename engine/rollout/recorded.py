@@ -32,8 +32,10 @@ class Span(NamedTuple):
     end: int
 
 
-def sampled_response(response: Generation | ChatResponse) -> SampledResponse:
-    """Return a response as events record it; its usage is in the step itself."""
+def sampled_response(turn: FinishedTurn) -> SampledResponse:
+    """Return a turn's response as events record it; its usage is in the step itself."""
+    response = turn.response
+    common: dict[str, Any] = {"stopped": response.stopped, "waited_seconds": turn.waited_seconds}
     if isinstance(response, Generation):
         record = TokenRecord(
             ids=np.array(response.ids, np.int32),
@@ -41,10 +43,10 @@ def sampled_response(response: Generation | ChatResponse) -> SampledResponse:
             logprobs=np.array(response.logprobs, np.float32),
             versions=np.array(response.versions, np.int32),
         )
-        return SampledResponse(tokens=base64.b64encode(encode(record)).decode(), stopped=response.stopped)
+        return SampledResponse(tokens=base64.b64encode(encode(record)).decode(), **common)
     calls = [{"name": call.name, "arguments": call.arguments, "error": call.error} for call in response.calls]
     message = {"content": response.content, "thinking": response.thinking, "calls": calls}
-    return SampledResponse(message=message, stopped=response.stopped)
+    return SampledResponse(message=message, **common)
 
 
 def read_turns(spool: Path, spans: Sequence[Span], *, version: int | None = None) -> list[FinishedTurn]:
@@ -59,7 +61,7 @@ def read_turns(spool: Path, spans: Sequence[Span], *, version: int | None = None
     for event in read_events(spool, spans):
         if event.get("sampled") is None:
             break  # an attempt recorded it without what a replay needs
-        found.append(FinishedTurn(step=recorded_step(event), response=_response(event)))
+        found.append(_turn(event))
     if version is not None and any(turn.step.policy_version != version for turn in found):
         return []
     return found
@@ -79,8 +81,16 @@ def recorded_step(event: Mapping[str, Any]) -> Step:
     return Step(call=call, **{name: event[name] for name in _STEP_FIELDS})
 
 
-def _response(event: Mapping[str, Any]) -> Generation | ChatResponse:
+def _turn(event: Mapping[str, Any]) -> FinishedTurn:
     sampled = SampledResponse.model_validate(event["sampled"])
+    return FinishedTurn(
+        step=recorded_step(event),
+        response=_response(event, sampled),
+        waited_seconds=sampled.waited_seconds,
+    )
+
+
+def _response(event: Mapping[str, Any], sampled: SampledResponse) -> Generation | ChatResponse:
     if (message := sampled.message) is not None:
         return ChatResponse(
             content=message["content"],

@@ -66,7 +66,7 @@ class EventObserver:
     def step_finished(self, key: RolloutKey, turn: FinishedTurn) -> None:
         """Record a finished turn."""
         step = turn.step
-        sampled = sampled_response(turn.response) if self._with_responses else None
+        sampled = sampled_response(turn) if self._with_responses else None
         self._sink.emit(
             StepFinished, ref=ref(key), replayed=turn.is_replayed, sampled=sampled, **step_fields(step)
         )

@@ -47,7 +47,7 @@ KEY = make_key()
 def turn(index: int, *, said: str = "ok", version: int = 1, is_replayed: bool = False) -> FinishedTurn:
     response = Generation(ids=(index, 7), logprobs=(-0.5, -0.25), versions=(version, version))
     step = Step(index=index, thought="t", response="r", call=None, observation=said, policy_version=version)
-    return FinishedTurn(step=step, response=response, is_replayed=is_replayed)
+    return FinishedTurn(step=step, response=response, waited_seconds=0.5, is_replayed=is_replayed)
 
 
 def ended(key: Any = KEY, steps: int = 0, **changes: Any) -> Trajectory:

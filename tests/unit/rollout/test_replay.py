@@ -217,6 +217,9 @@ async def test_limits_count_the_replayed_steps() -> None:
     long = [replace(turn, step=replace(turn.step, model_seconds=500.0)) for turn in turns]
     trajectory, _ = await roll(policy, recorded=long[:3], agent=quick_agent(rollout_timeout_s=900.0))
     assert (trajectory.termination, len(trajectory.steps)) == (TerminationReason.ROLLOUT_TIMEOUT, 2)
+    waited = [replace(turn, waited_seconds=200.0) for turn in long]
+    trajectory, _ = await roll(policy, recorded=waited[:3], agent=quick_agent(rollout_timeout_s=850.0))
+    assert len(trajectory.steps) == 3, "waits for engines do not count"
     used = len(turns[2].response.ids) if isinstance(turns[2].response, Generation) else 0
     room = turns[2].step.prompt_tokens + used + 20
     trajectory, _ = await roll(policy, recorded=turns[:3], agent=quick_agent(max_context=room))
@@ -259,7 +262,7 @@ async def test_messages_are_repeated_and_paid_once() -> None:
     assert sum(step.cost or 0.0 for step in trajectory.steps) == 1.5
     assert policy.spent == 0.5
     assert trajectory.cost == 1.5
-    assert sampled_response(turns[0].response).message == {
+    assert sampled_response(turns[0]).message == {
         "content": "look",
         "thinking": "hm",
         "calls": [{"name": call.name, "arguments": call.arguments, "error": ""}],

@@ -25,6 +25,8 @@ from engine.types import (
     CounterfactualOutcome,
     Grade,
     OpeningMessage,
+    ReplayDifference,
+    ReplaySummary,
     Step,
     TerminationReason,
     TestResult,
@@ -57,11 +59,14 @@ TOKENS = st.builds(
     mask=st.lists(st.booleans(), min_size=3, max_size=3),
     logprobs=st.lists(st.floats(width=32, allow_nan=False), min_size=3, max_size=3),
 ) | st.just(TokenRecord())
+DIFFERENCES = st.builds(ReplayDifference, recorded=TEXT, found=TEXT, is_minor=st.booleans())
+REPLAYS = st.none() | st.builds(ReplaySummary, differences=st.lists(DIFFERENCES, max_size=2).map(tuple))
 TRAJECTORIES = st.builds(
     Trajectory, key=st.just(make_key()), steps=st.lists(STEPS, max_size=3).map(tuple), grade=GRADES,
     tokens=TOKENS, timings=st.builds(Timings, queue=FLOATS, pull=FLOATS), patch=TEXT, error=TEXT,
     failure=TEXT, attempts=st.integers(1), prompt=TEXT, prompt_hash=TEXT,
     opening=st.lists(st.builds(OpeningMessage, role=TEXT, content=TEXT), max_size=2).map(tuple),
+    replay=REPLAYS,
 )  # fmt: skip
 
 

@@ -258,7 +258,7 @@ def test_the_page_and_the_api_say_what_a_replay_repeated_and_what_differed() -> 
     html = re.sub(r"\s+", " ", page.content.decode())
     assert "2 of 4 recorded steps repeated, with 1 difference" in html
     assert "&lt;b&gt;2 failed" in html
-    assert '<a class="small" href="#step-1">step 1</a>' in html
+    assert '<a href="#step-1">step 1</a> observation' in html
     answer = viewer.get(f"/api/v1/trajectories/{page.context['trajectory'].pk}").json()
     assert answer["replay"] == replay
     other = viewer.get(address_of(yard, 0))
