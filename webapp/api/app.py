@@ -31,6 +31,7 @@ from webapp.api import (
     trajectories,
 )
 from webapp.services.ingestion import ingest as ingest_service
+from webapp.services.run.edits import EditConflictError
 from webapp.services.run.states import IllegalTransitionError
 
 
@@ -85,6 +86,11 @@ def _unstorable(_request: HttpRequest, _error: Exception) -> HttpResponse:
 @api.exception_handler(IllegalTransitionError)
 def _conflict(_request: HttpRequest, error: IllegalTransitionError) -> HttpResponse:
     return _answer(409, detail=str(error), state=error.state)
+
+
+@api.exception_handler(EditConflictError)
+def _edited(_request: HttpRequest, error: EditConflictError) -> HttpResponse:
+    return _answer(409, detail=str(error), by=error.by, run=runs.RunOut.from_orm(error.run).dict())
 
 
 @api.exception_handler(ingest_service.BadTokenError)

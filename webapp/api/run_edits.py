@@ -21,6 +21,8 @@ class EditIn(Schema):
     notes: str | None = None
     experiment: str | None = None
     """Name of an experiment, created if it does not exist; empty removes the run from its experiment."""
+    version: str | None = None
+    """``edit_version`` of the run as it was read: 409 if it was edited since; null overwrites."""
 
 
 @router.post("/runs/{int:run_id}/edit", auth=operator, response=RunOut)

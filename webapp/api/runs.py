@@ -17,6 +17,7 @@ from webapp.selectors.run import engines as engine_reads
 from webapp.selectors.run import iterations as iteration_reads
 from webapp.selectors.run import runs as run_reads
 from webapp.services.run import runs as run_writes
+from webapp.services.run.edits import version_of
 
 router = Router(tags=["runs"])
 
@@ -53,6 +54,13 @@ class RunOut(Schema):
     notes: str
     archived_at: datetime | None
     acknowledged_at: datetime | None
+    edit_version: str
+    """Changes with name, tags, notes and experiment; an edit can name the one it is made from."""
+
+    @staticmethod
+    def resolve_edit_version(run: Run) -> str:
+        """Return the version of what people can edit."""
+        return version_of(run)
 
 
 class RunDetail(RunOut):

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_POST
 
 from engine.errors import ConfigError
 from webapp.contexts.run.downloads import checkpoint_download
+from webapp.contexts.run.edit_form import build_edit_conflict
 from webapp.contexts.run.runs import build_run_detail, build_run_list
 from webapp.models import Run
 from webapp.selectors.run import alerts as alert_reads
@@ -20,7 +21,7 @@ from webapp.selectors.run.checkpoints import find_checkpoint
 from webapp.services import annotations as annotation_writes
 from webapp.services.run import edits as run_edits
 from webapp.services.run import runs as run_writes
-from webapp.services.run.edits import Edit
+from webapp.services.run.edits import Edit, EditConflictError
 from webapp.services.run.states import IllegalTransitionError
 from webapp.views.access import Person, operator, viewer
 from webapp.views.pages import page, params_of, posted_of
@@ -75,8 +76,8 @@ def run_action(request: HttpRequest, person: Person, run_id: int, action: str) -
 
 @operator
 @require_POST
-def run_edit(request: HttpRequest, person: Person, run_id: int) -> HttpResponseRedirect:
-    """Rename, tag, annotate or file a run."""
+def run_edit(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
+    """Rename, tag, annotate or file a run; 409 with both versions where somebody else edited it meanwhile."""
     form = posted_of(request)
     tags = form.get("tags")
     new = form.get("new_experiment", "").strip()
@@ -85,11 +86,15 @@ def run_edit(request: HttpRequest, person: Person, run_id: int) -> HttpResponseR
         tags=None if tags is None else tags.split(","),
         notes=form.get("notes"),
         experiment=new or form.get("experiment"),
+        version=form.get("version"),
     )
     try:
         run_edits.edit(run=run_or_404(run_id), changes=changes, actor=person.user)
     except ConfigError as error:
         messages.error(request, f"Nothing was changed: {error}")
+    except EditConflictError as conflict:
+        context = build_edit_conflict(conflict, form)
+        return page(request, person, "runs/edit_conflict.html", context, status=409)
     return redirect("run-detail", run_id)
 
 

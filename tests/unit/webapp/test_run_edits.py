@@ -128,3 +128,54 @@ def test_the_api_and_the_command_edit_too(operator: Client) -> None:
         call_command("edit_run", run.pk, "--acknowledge")
     call_command("runs", "--tag", "b", stdout=printed)
     assert "1 of 1 runs" in printed.getvalue()
+
+
+def test_an_edit_never_overwrites_one_that_its_author_has_not_seen(operator: Client) -> None:
+    run = make_run(name="old")
+    client = Client()
+    client.force_login(make_user("eve", Role.OPERATOR))
+    seen = client.get(f"/runs/{run.pk}/").context["edit"]
+    form = {
+        "name": "hers",
+        "tags": "",
+        "notes": "line one\r\nline two",
+        "experiment": "",
+        "new_experiment": "e",
+    }
+    operator.post(
+        f"/runs/{run.pk}/edit/", {**form, "name": "ada's <b>", "notes": "", "version": seen.version}
+    )
+    refused = client.post(
+        f"/runs/{run.pk}/edit/", {**form, "version": seen.version, "new_experiment": "mine"}
+    )
+    assert refused.status_code == 409
+    context = refused.context
+    assert context["by"] == "ada"
+    assert dict(context["theirs"]) == {"Name": "ada's <b>", "Notes": "", "Experiment": "e"}
+    page = refused.content.decode()
+    assert "line one" in page
+    assert "ada&#x27;s &lt;b&gt;" in page
+    run.refresh_from_db()
+    assert (run.name, run.notes) == ("ada's <b>", "")
+    assert not Experiment.objects.filter(name="mine").exists()
+    same = {"name": "ada's <b>", "version": seen.version}
+    assert client.post(f"/runs/{run.pk}/edit/", same).status_code == 302, "nothing would change"
+    again = {**form, "version": context["form"].version, "new_experiment": "mine"}
+    assert client.post(f"/runs/{run.pk}/edit/", again).status_code == 302
+    run.refresh_from_db()
+    assert (run.name, run.notes) == ("hers", "line one\nline two")
+
+
+def test_the_api_refuses_an_edit_of_an_older_version(operator: Client) -> None:
+    run = make_run(name="old")
+    address = f"/api/v1/runs/{run.pk}/edit"
+    read = operator.get(f"/api/v1/runs/{run.pk}").json()["edit_version"]
+    written = operator.post(address, {"notes": "first", "version": read}, "application/json").json()
+    assert written["edit_version"] != read
+    refused = operator.post(address, {"notes": "second", "version": read}, "application/json")
+    assert refused.status_code == 409
+    answer = refused.json()
+    assert (answer["by"], answer["run"]["notes"]) == ("ada", "first")
+    assert "edited by ada" in answer["detail"]
+    body = {"notes": "second", "version": answer["run"]["edit_version"]}
+    assert operator.post(address, body, "application/json").json()["notes"] == "second"

@@ -13,6 +13,7 @@ from webapp.contexts.evaluation.evaluations import EvaluationPlot, run_evaluatio
 from webapp.contexts.frame import Crumb, LiveCursor, run_crumbs
 from webapp.contexts.numbers import MOST_ID, bounds, whole
 from webapp.contexts.run.collection import ENDED
+from webapp.contexts.run.edit_form import EditForm, edit_form
 from webapp.contexts.run.overview import RunRow, run_rows
 from webapp.contexts.run.run_header import RunHeader, build_header
 from webapp.contexts.run.run_tabs import TABS, Panel, Tab, build_panel, tab_names, tabs_of
@@ -120,6 +121,7 @@ class RunDetailContext:
     params: Mapping[str, str]
     can_operate: bool
     shows_rollouts: bool
+    edit: EditForm
     experiments: tuple[tuple[int, str], ...]
     """Choices of the form that files the run; empty for those who may not."""
 
@@ -204,6 +206,7 @@ def build_run_detail(
         params={**params, "tab": tab},
         can_operate=can_operate,
         shows_rollouts=shows_rollouts(run, role),
+        edit=edit_form(run),
         experiments=tuple(run_reads.experiment_choices()) if can_operate and not update else (),
     )
 

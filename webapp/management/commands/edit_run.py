@@ -35,7 +35,11 @@ class Command(BaseCommand):
         if options["tag"] or options["untag"]:
             tags = {*run.tags, *options["tag"]} - set(options["untag"])
         changes = edits.Edit(
-            name=options["name"], tags=tags, notes=options["notes"], experiment=options["experiment"]
+            name=options["name"],
+            tags=tags,
+            notes=options["notes"],
+            experiment=options["experiment"],
+            version=edits.version_of(run),
         )
         try:
             edits.edit(run=run, changes=changes)

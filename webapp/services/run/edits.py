@@ -1,21 +1,25 @@
 """Changes that people make to a run beside its state: name, tags, notes, experiment, archiving.
 
-Nothing here changes the configuration or the state of a run.
+Nothing here changes the configuration or the state of a run. An edit that names the version it was made from
+is refused when somebody else saved another one meanwhile.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
-from engine.errors import ConfigError, Problem
+from engine.errors import ConfigError, Problem, TrainyardError
 from engine.types import RunState
-from webapp.models import Experiment, Run
+from webapp.models import AuditEntry, Experiment, Run
 from webapp.services import notifications
 from webapp.services.access import audit
 from webapp.services.run import experiments
@@ -37,11 +41,39 @@ class Edit:
     notes: str | None = None
     experiment: str | None = None
     """Name of an experiment, created if missing; empty removes the run from its experiment."""
+    version: str | None = None
+    """``version_of`` the run as it was read; None overwrites whatever is there."""
+
+
+class EditConflictError(TrainyardError):
+    """The run was edited after it was read; nothing was changed."""
+
+    def __init__(self, run: Run, by: str, at: datetime | None) -> None:
+        self.run = run
+        """The run as it is now."""
+        self.by = by
+        self.at = at
+        when = f" at {at:%Y-%m-%d %H:%M:%S} UTC" if at is not None else ""
+        super().__init__(
+            f"run {run.pk} was edited by {by}{when}, after it was read: nothing was changed; read it again "
+            "and repeat the change"
+        )
+
+
+def version_of(run: Run) -> str:
+    """Return a digest of what people can edit; another one means that somebody edited it."""
+    content = json.dumps([run.name, run.tags, run.notes, run.experiment_id])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 @transaction.atomic
 def edit(*, run: Run, changes: Edit, actor: User | None = None) -> None:
-    """Rename, tag, annotate or file a run. Raises ConfigError for a value that is too long or empty."""
+    """Rename, tag, annotate or file a run.
+
+    Raises:
+        ConfigError: a value is too long or empty.
+        EditConflictError: somebody else edited the run since ``changes.version``.
+    """
     wanted: dict[str, Any] = {}
     if changes.name is not None:
         wanted["name"] = _text("name", changes.name, least=1, most=200)
@@ -50,6 +82,7 @@ def edit(*, run: Run, changes: Edit, actor: User | None = None) -> None:
     if changes.notes is not None:
         wanted["notes"] = _text("notes", changes.notes.replace("\r\n", "\n"), least=0, most=MAX_NOTES)
     row = Run.objects.select_for_update(of=("self",)).select_related("experiment").get(pk=run.pk)
+    current = version_of(row)
     before = {name: getattr(row, name) for name in wanted}
     for name, value in wanted.items():
         setattr(row, name, value)
@@ -60,9 +93,18 @@ def edit(*, run: Run, changes: Edit, actor: User | None = None) -> None:
     changed = {
         name: {"old": before[name], "new": value} for name, value in wanted.items() if before[name] != value
     }
+    if changed and changes.version not in (None, current):
+        raise _conflict(run.pk)
     if changed:
         row.save(update_fields=list(changed))
         _done(run, actor, "run.edit", changed)
+
+
+def _conflict(run_id: int) -> EditConflictError:
+    last = AuditEntry.objects.filter(run=run_id, action="run.edit").select_related("actor").first()
+    by = last.actor.username if last is not None and last.actor is not None else "a command"
+    now = Run.objects.select_related("experiment").get(pk=run_id)
+    return EditConflictError(now, by, last.time if last is not None else None)
 
 
 def clean_tags(tags: Iterable[str]) -> list[str]:
