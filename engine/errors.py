@@ -27,7 +27,8 @@
     │   └── EngineError            an inference server failed a request; says how, keeps the partial tokens
     ├── RunEndingError         every other rollout would meet it too: the run ends at once
     │   ├── EndpointRefusedError   an endpoint refuses the run's requests: key, quota, model
-    │   └── SpendLimitError        an endpoint's spend limit is reached
+    │   ├── SpendLimitError        an endpoint's spend limit is reached
+    │   └── WorkersLostError       rollout workers do not start, or end again and again
     ├── ScoreError             a verifier gave a trajectory no score
     ├── CheckpointError        a checkpoint is missing, incomplete or of another model
     └── TrainerError           an update failed, or a rank of the trainer ended
@@ -254,6 +255,10 @@ class EndpointRefusedError(RunEndingError):
 
 class SpendLimitError(RunEndingError):
     """An endpoint's spend limit is reached; the run ends as stopped."""
+
+
+class WorkersLostError(RunEndingError):
+    """Rollout workers do not start, or end again and again; the message says how the last one ended."""
 
 
 class ScoreError(TrainyardError):

@@ -14,12 +14,15 @@ import base64
 import binascii
 import contextlib
 import json
+import logging
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote, unquote
+
+import structlog
 
 REDACTED = "[redacted]"
 MIN_LENGTH = 8
@@ -167,6 +170,22 @@ def know(secrets: Iterable[str]) -> None:
 def redact_record(_logger: object, _method: str, record: Any) -> Any:
     """Redact a log record; a processor for structlog."""
     return _process.tree(record)
+
+
+def log_to(stream: TextIO) -> None:
+    """Write this process's log to a stream, as lines of JSON without secrets."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            redact_record,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(stream),
+    )
 
 
 def machine_secrets(environment: Mapping[str, str], *, home: Path | None = None) -> Iterator[str]:

@@ -44,7 +44,7 @@ from engine.inference.endpoint.keys import fetch_secrets, read_secrets, take_key
 from engine.orchestrator import EXIT_FAILED, EXIT_FENCED, execute, note_failure, record
 from engine.orchestrator.context import RunContext, RunResult
 from engine.ray.cluster import take_token
-from engine.redaction import RedactingStream, know, machine_secrets, redact_record, secrets_in
+from engine.redaction import RedactingStream, know, log_to, machine_secrets, secrets_in
 
 CONFIG_NAME, LAUNCH_NAME, LOG_NAME = "config.json", "launch.json", "engine.log"
 DRAIN_S = 30.0
@@ -113,9 +113,9 @@ def _main(options: argparse.Namespace) -> int:
                 print(f"warning: {finding.setting}: {finding.message}", file=sys.stderr)
             print(f"run folder {run_dir}", flush=True)
             with (run_dir / LOG_NAME).open("a") as stream:
-                _log_to(stream)
+                log_to(stream)
                 return run_attempt(run_dir, Launch.load(run_dir), console=sys.stdout)
-        _log_to(sys.stderr)
+        log_to(sys.stderr)
         launch = Launch.load(options.run_dir)
         if options.secrets_from_server:
             fetch_secrets(launch.endpoint("secrets"), launch.token)
@@ -284,21 +284,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.dry_run and not options.recipe:
         parser.error("--dry-run needs --recipe")
     return options
-
-
-def _log_to(stream: TextIO) -> None:
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            redact_record,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(stream),
-    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.config.policies import TransformerPolicyConfig, VllmConfig
-from engine.config.run import AnyRun, FineTuneRun, JudgeTrainingRun, TrainRun
+from engine.config.rollout import RolloutConfig
+from engine.config.run import (
+    AnyRun,
+    EvaluateRun,
+    FineTuneRun,
+    ImproveRun,
+    JudgeTrainingRun,
+    RolloutRun,
+    TrainRun,
+)
 from engine.config.trainer import OptimizationConfig
 
 
@@ -49,6 +58,8 @@ def run_bundles(run: AnyRun, *, cluster_has_gpus: bool) -> list[Bundles]:
     policy = getattr(run, "policy", None)
     if isinstance(policy, TransformerPolicyConfig) and policy.vllm.launcher == "ray":
         found.append(server_bundles(policy.vllm, gpus=cluster_has_gpus))
+    if isinstance(run, TrainRun | ImproveRun | RolloutRun | EvaluateRun) and run.rollout.launcher == "ray":
+        found.append(worker_bundles(run.rollout))
     return found
 
 
@@ -85,6 +96,17 @@ def server_bundles(servers: VllmConfig, *, gpus: bool) -> Bundles:
         strategy="SPREAD",
         setting="policy.vllm.replicas" if size == 1 else "policy.vllm.tensor_parallel",
         launcher="policy.vllm.launcher",
+    )
+
+
+def worker_bundles(rollout: RolloutConfig) -> Bundles:
+    """Return what rollout workers reserve: a CPU for each."""
+    return Bundles(
+        count=rollout.workers,
+        resources={"CPU": 1.0},
+        strategy="SPREAD",
+        setting="rollout.workers",
+        launcher="rollout.launcher",
     )
 
 

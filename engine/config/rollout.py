@@ -183,6 +183,28 @@ class RolloutConfig(Section):
     """Rollouts that were in flight when an attempt of the run ended: the next attempt begins them ``anew``,
     or repeats their recorded actions in fresh sandboxes and goes on from there (``replay``). With ``replay``
     it also keeps the finished rollouts of iterations after the checkpoint (schedule ``sync``)."""
+    workers: int = Field(default=1, ge=1, le=256)
+    """Number of processes in which rollouts run; with 1 they run in the run's own."""
+    launcher: Literal["local", "ray"] = "local"
+    """Launcher of the workers: ``local``, the run itself on its machine; ``ray``, on nodes of the Ray cluster
+    that the run is a job of."""
+    worker_memory_mb: int = Field(default=0, ge=0)
+    """Memory of a worker beyond which it is ended and started again, MiB; its rollouts start anew. 0 sets no
+    limit."""
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        inert = [name for name in ("launcher", "worker_memory_mb") if getattr(self, name) != _default(name)]
+        if self.workers == 1 and inert:
+            raise ImpossibleSettingsError(
+                Problem("has no effect without workers: leave it out, or set workers to 2 or more", name)
+                for name in inert
+            )
+        return self
+
+
+def _default(name: str) -> object:
+    return RolloutConfig.model_fields[name].default
 
 
 class CollectionConfig(Section):

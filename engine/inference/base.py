@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from engine.models.chat.base import Chat, Message, ToolDeclaration
 from engine.tools.parser import NativeCall
@@ -45,6 +45,14 @@ class GenerationContext:
     key: RolloutKey
     row: TaskRow
     steps: tuple[Step, ...] = ()
+    """Finished steps; empty where the rollout runs in another process."""
+    continues: bool = False
+    """Whether steps are finished that ``steps`` does not hold."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the rollout had a response before."""
+        return self.continues or bool(self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +122,8 @@ class ChatResponse:
 class Policy(ABC):
     """Source of responses; may serve many rollouts at once, in one event loop."""
 
+    is_portable: ClassVar[bool] = False
+    """Whether pickled copies in other processes answer alike, and keep nothing that the run needs."""
     name: str
     version: int
     max_context: int | None

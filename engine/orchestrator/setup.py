@@ -11,7 +11,7 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -36,7 +36,15 @@ from engine.orchestrator.context import RunContext
 from engine.orchestrator.watch.event_observer import EventObserver
 from engine.orchestrator.watch.metrics import is_infrastructure
 from engine.orchestrator.watch.phase_lanes import PhaseLanes
-from engine.rollout.environments import FrozenLakeEnvironments, RolloutGrader, SweEnvironments
+from engine.rollout.environments import (
+    FrozenLakeEnvironments,
+    RolloutGrader,
+    SweEnvironments,
+    wanted_images,
+)
+from engine.rollout.processes.environments import FrozenLakeSettings, SweSettings
+from engine.rollout.processes.launchers import open_worker_launcher
+from engine.rollout.processes.workers import RolloutWorkers, WorkerSettings
 from engine.rollout.recorded import RecordedTurns
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 from engine.sandbox.backends import make_backend
@@ -114,22 +122,71 @@ async def open_backend(config: SandboxConfig, run: RunContext) -> SandboxPool:
     return pool
 
 
-async def open_environments(config: ActingRun, run: RunContext) -> EnvironmentFactory:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnvironments:
+    """Environments of the run's agents, and the processes in which its rollouts run."""
+
+    factory: EnvironmentFactory
+    workers: RolloutWorkers | None = None
+    """None: this process."""
+
+    async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
+        """Prepare for groups of these tasks, best effort."""
+        await self.factory.prepare(rows, group_size=group_size)
+        if self.workers is not None:
+            self.workers.prepare(wanted_images(rows, group_size=group_size))
+
+
+async def open_environments(config: ActingRun, run: RunContext) -> RunEnvironments:
     """Open the environments of the run's agents.
 
     Raises:
         PreflightError: lists everything that the machine lacks.
+        WorkersLostError: a rollout worker does not start.
     """
     if isinstance(config.environment, FrozenLakeConfig):
-        return FrozenLakeEnvironments(agent=config.agent)
+        lakes = FrozenLakeEnvironments(agent=config.agent)
+        return RunEnvironments(factory=lakes, workers=await _open_workers(config, run, None))
     pool = await open_backend(config.sandbox, run)
-    return SweEnvironments(
+    environments = SweEnvironments(
         pool=pool,
         grader=_grader(config, run, pool),
         agent=config.agent,
         sandbox=config.sandbox,
         run_id=run.run_id,
     )
+    return RunEnvironments(factory=environments, workers=await _open_workers(config, run, environments))
+
+
+async def _open_workers(
+    config: ActingRun, run: RunContext, shared: SweEnvironments | None
+) -> RolloutWorkers | None:
+    """Start the run's rollout workers, which share pool and grader of ``shared``; None without workers."""
+    if config.rollout.workers == 1:
+        return None
+    grading = None if isinstance(config.environment, ReproductionConfig) else config.grading
+    workers = RolloutWorkers(
+        WorkerSettings(
+            count=config.rollout.workers,
+            launcher=open_worker_launcher(config.rollout, notice=run.notice()),
+            environments=FrozenLakeSettings(agent=config.agent)
+            if shared is None
+            else SweSettings(
+                agent=config.agent,
+                sandbox=config.sandbox,
+                home=run.home,
+                run_id=run.run_id,
+                grading=grading,
+            ),
+            memory_mb=config.rollout.worker_memory_mb,
+            pool=None if shared is None else shared.pool,
+            grader=None if shared is None else shared.grader,
+            run_id=run.run_id,
+        )
+    )
+    run.closing.push_async_callback(workers.close)
+    await run.interruptible(workers.open())
+    return workers
 
 
 def _grader(config: ActingRun, run: RunContext, pool: SandboxPool) -> RolloutGrader:
@@ -156,7 +213,7 @@ def _grader(config: ActingRun, run: RunContext, pool: SandboxPool) -> RolloutGra
 def build_scheduler(
     config: ActingRun,
     run: RunContext,
-    environments: EnvironmentFactory,
+    environments: RunEnvironments,
     policy: Policy,
     *,
     evaluation: HeldoutConfig | None = None,
@@ -167,12 +224,12 @@ def build_scheduler(
     Args:
         config: the run's configuration.
         run: this attempt.
-        environments: factory of the environments.
+        environments: environments and workers.
         policy: produces the responses.
         evaluation: settings of evaluations within a run that learns; None for the run's own rollouts.
         lanes: receives the phases of the rollouts.
     """
-    agent = config.agent
+    agent, factory = config.agent, environments.factory
     sampling = SamplingParams()
     if isinstance(config.policy, TransformerPolicyConfig):
         sampling = SamplingParams(
@@ -185,19 +242,19 @@ def build_scheduler(
         sampling = configured_sampling(config.policy)
     if evaluation is not None:
         agent = evaluation.agent(agent)
-        environments = environments.for_agent(agent)
+        factory = factory.for_agent(agent)
         if evaluation.temperature is not None:
             sampling = replace(sampling, temperature=evaluation.temperature)
     repeats = config.collection.retry_temperatures if isinstance(config, RolloutRun | EvaluateRun) else ()
     observer = EventObserver(
         run.sink,
-        observe_duration=environments.observe_duration,
+        observe_duration=factory.observe_duration,
         lanes=lanes,
         with_responses=config.rollout.resume_in_flight == "replay" and not evaluation,
     )
     run.closing.callback(observer.close)
     return RolloutScheduler(
-        environments=environments,
+        environments=factory,
         policy=policy,
         agent=agent,
         rollout=config.rollout,
@@ -205,6 +262,7 @@ def build_scheduler(
         observer=observer,
         sampling=sampling,
         retry_temperatures=repeats,
+        workers=environments.workers,
     )
 
 

@@ -28,7 +28,6 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from engine.config.run import TrainRun
-from engine.environments.base import EnvironmentFactory
 from engine.events.schedule import Timeline
 from engine.events.spool import SPOOL_NAME
 from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
@@ -39,7 +38,7 @@ from engine.orchestrator.loop_probe import LoopReport
 from engine.orchestrator.policies.engines import start_training_engines
 from engine.orchestrator.policies.trained import open_trained_policy
 from engine.orchestrator.policies.warm_start import with_start_policy
-from engine.orchestrator.setup import announce, build_scheduler, open_environments
+from engine.orchestrator.setup import RunEnvironments, announce, build_scheduler, open_environments
 from engine.orchestrator.tasks.selection import evaluation_rows, run_rows
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.memory import warn_of_memory
@@ -93,7 +92,7 @@ class TrainingLoop:
         self,
         config: TrainRun,
         run: RunContext,
-        environments: EnvironmentFactory,
+        environments: RunEnvironments,
         trainer: AsyncTrainer,
         policy: TrainablePolicy,
         *,

@@ -6,16 +6,15 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from engine.errors import PreflightError
 from engine.processes import guard
+from engine.processes.guarded import Ending
 from engine.ray.cluster import TOKEN, connect
 from engine.ray.placement import Placement
 
@@ -83,16 +82,6 @@ class ProcessActor:
             if any(one.family == socket.AF_INET and one.address == address for one in found):
                 return str(name)
         return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """End of a process."""
-
-    text: str
-    """Its circumstances, after "it ended"."""
-    is_lost: bool
-    """Whether the process was killed, by a signal or with its node, and did not end by itself."""
 
 
 class NodeProcess:
@@ -167,7 +156,7 @@ class NodeProcess:
             return Ending(f"before its start: {error.cause}", is_lost=False)
         except ray.exceptions.RayError as error:
             return Ending(f"with its actor: {_first_line(error)}", is_lost=True)
-        return Ending(f"with code {status}", is_lost=status < 0)
+        return Ending.of_status(status)
 
     def terminate(self) -> None:
         """Ask the command to end by itself; no effect if it has ended."""
@@ -182,12 +171,3 @@ class NodeProcess:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
-
-
-def wait_until_ended(processes: Sequence[NodeProcess], deadline: float) -> bool:
-    """Wait until all processes have ended; return False when the deadline (monotonic) came first."""
-    while any(process.ending() is None for process in processes):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True

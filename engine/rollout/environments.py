@@ -37,6 +37,12 @@ class RolloutGrader(Protocol):
         """Return the grading of one rollout in its agent's sandbox; None where patches are graded."""
 
 
+def wanted_images(rows: Sequence[TaskRow], *, group_size: int) -> dict[str, int]:
+    """Return the images of groups of these tasks, with the number of sandboxes of each."""
+    images = Counter(row.task.image for row in rows)
+    return {image: count * group_size for image, count in images.items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweEnvironments:
     """Factory of software engineering environments (``engine.environments.base.EnvironmentFactory``)."""
@@ -70,8 +76,7 @@ class SweEnvironments:
 
     async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
         """Let the pool pull images and start sandboxes for groups of these tasks."""
-        images = Counter(row.task.image for row in rows)
-        await self.pool.prepare({image: count * group_size for image, count in images.items()})
+        await self.pool.prepare(wanted_images(rows, group_size=group_size))
 
     def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> SweEnvironment:  # noqa: ARG002
         """Return an environment whose sandbox is not open yet; it has no randomness."""

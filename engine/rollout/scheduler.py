@@ -20,6 +20,8 @@ from engine.errors import ConfigError, ModelError
 from engine.inference.base import Policy, SamplingParams, TokenPolicy
 from engine.rollout.observer import GuardedObserver, ObserverFailedError, RolloutObserver
 from engine.rollout.places import Slots
+from engine.rollout.processes.remote import RemoteRollout
+from engine.rollout.processes.workers import RolloutWorkers
 from engine.rollout.recorded import RecordedTurns
 from engine.rollout.rollout import Rollout, RolloutParts
 from engine.types import Group, RolloutKey, TaskRow, Trajectory
@@ -67,6 +69,7 @@ class RolloutScheduler:
         observer: receives the events of rollouts.
         sampling: temperature and nucleus; the token limit comes from ``agent``.
         retry_temperatures: temperatures of further attempts at a rollout that ends without submission.
+        workers: processes in which rollouts run; None runs them in this one.
 
     Raises:
         ConfigError: there is no such prompt, or the policy's conversations cannot express it.
@@ -83,6 +86,7 @@ class RolloutScheduler:
         observer: RolloutObserver,
         sampling: SamplingParams | None = None,
         retry_temperatures: tuple[float, ...] = (),
+        workers: RolloutWorkers | None = None,
     ) -> None:
         prompt = load_prompt(agent.prompt, agent.tool_format, environments.tools)
         _check_conversation(policy, prompt)
@@ -97,10 +101,19 @@ class RolloutScheduler:
             slots=Slots(rollout.max_concurrent),
             retry_temperatures=retry_temperatures,
         )
+        self._workers, self._parts_number = workers, -1
+        if workers is not None:
+            self._parts_number = workers.add_parts(
+                policy,
+                agent=agent,
+                sampling=self._parts.sampling,
+                seed=seed,
+                retry_temperatures=retry_temperatures,
+            )
         self._max_tasks = 2 * rollout.max_concurrent
         """Maximum number of rollouts in memory: as many that wait for their grades as act."""
         self._room = asyncio.Semaphore(self._max_tasks)
-        self._live: set[Rollout] = set()
+        self._live: set[Rollout | RemoteRollout] = set()
         self._interruptions = 0
         """Number of times that all rollouts were interrupted."""
 
@@ -161,6 +174,19 @@ class RolloutScheduler:
         finally:
             self._live.discard(rollout)
 
+    def _rollout(self, request: RolloutRequest) -> Rollout | RemoteRollout:
+        """Return a rollout that runs in this process, or in a worker."""
+        if self._workers is None:
+            return Rollout(parts=self._parts, key=request.key, row=request.row, recorded=request.recorded)
+        return RemoteRollout(
+            parts=self._parts,
+            parts_number=self._parts_number,
+            key=request.key,
+            row=request.row,
+            recorded=request.recorded,
+            workers=self._workers,
+        )
+
     async def wait_for_room(self) -> None:
         """Wait until a rollout could begin at once: every earlier request has a place, and one is free."""
         async with self._room, self._parts.slots:
@@ -177,9 +203,6 @@ class RolloutScheduler:
             yield
         finally:
             self._parts.gate.set()
-
-    def _rollout(self, request: RolloutRequest) -> Rollout:
-        return Rollout(parts=self._parts, key=request.key, row=request.row, recorded=request.recorded)
 
     async def collect(
         self,

@@ -28,6 +28,7 @@ from engine.types import ToolCall
 class ScriptedPolicy(ChatPolicy):
     """Policy whose responses are computed."""
 
+    is_portable = True
     name = "scripted"
     version = 0
     max_context: int | None = None

@@ -182,7 +182,7 @@ class VllmPolicy(TrainablePolicy):
                 request.context.key,
                 tokens=response.tokens,
                 room=response.room,
-                has_begun=retried or bool(request.context.steps),
+                has_begun=retried or request.context.has_begun,
             )
             await self._open.wait()
             if conversation.replica is not None and conversation.replica.is_ready:

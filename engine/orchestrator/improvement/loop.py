@@ -25,7 +25,6 @@ from pathlib import Path
 
 from engine.config.run import ImproveRun
 from engine.config.training import HeldoutConfig
-from engine.environments.base import EnvironmentFactory
 from engine.errors import DatasetError
 from engine.evaluation.metrics import EvaluationSummary
 from engine.events.spool import SPOOL_NAME
@@ -51,7 +50,13 @@ from engine.orchestrator.improvement.rounds import (
 )
 from engine.orchestrator.policies.policies import open_run_policy
 from engine.orchestrator.policies.warm_start import with_start_policy
-from engine.orchestrator.setup import announce, build_scheduler, open_environments, peak_memory_mb
+from engine.orchestrator.setup import (
+    RunEnvironments,
+    announce,
+    build_scheduler,
+    open_environments,
+    peak_memory_mb,
+)
 from engine.orchestrator.tasks.selection import evaluation_rows, run_rows
 from engine.orchestrator.training.progress import HELDOUT
 from engine.orchestrator.watch.alarms import Alarms
@@ -97,7 +102,7 @@ class ImprovementLoop:
         self._alarms = Alarms(run)
         self._rows: Sequence[TaskRow] = ()
         self._heldout: Sequence[TaskRow] = ()
-        self._environments: EnvironmentFactory | None = None
+        self._environments: RunEnvironments | None = None
 
     async def run(self) -> None:
         """Perform what is left.

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import structlog
 
-from engine.environments.base import EnvironmentFactory
 from engine.errors import TrainyardError
+from engine.orchestrator.setup import RunEnvironments
 from engine.types import TaskRow
 
 log = structlog.get_logger("orchestrator")
@@ -18,7 +18,7 @@ log = structlog.get_logger("orchestrator")
 class Prefetch:
     """Preparation of environments in advance, at most one request at a time; its failures are ignored."""
 
-    def __init__(self, environments: EnvironmentFactory, *, group_size: int) -> None:
+    def __init__(self, environments: RunEnvironments, *, group_size: int) -> None:
         self._environments = environments
         self._group_size = group_size
         self._task: asyncio.Task[None] | None = None

@@ -124,7 +124,7 @@ class TrainerGroup(Learner):
                     f"rank {missing[0]} of the trainer did not connect to {listener.address} within "
                     f"{timeout_s:g} s"
                 )
-            if (accepted := listener.accept(1.0)) is not None:
+            if (accepted := listener.accept_rank(1.0)) is not None:
                 rank, purpose, connection = accepted
                 (self._commands if purpose == "commands" else self._events)[rank] = connection
 

@@ -17,12 +17,13 @@ import engine
 from engine.config.placement import rank_bundles
 from engine.config.trainer import TrainerConfig
 from engine.errors import RankLostError, TrainerError
+from engine.processes.guarded import Ending, wait_until_ended
+from engine.processes.link import LOOPBACK
 from engine.ray.cluster import own_address
-from engine.ray.node_process import Ending, NodeProcess, wait_until_ended
+from engine.ray.node_process import NodeProcess
 from engine.ray.placement import Notice, Placement
 from engine.trainer.processes.link import ADDRESS, KEY, RankListener, read_address, read_key
 
-_LOOPBACK = "127.0.0.1"
 _COMMAND = (sys.executable, "-m", "engine.trainer", "rank")
 
 
@@ -58,11 +59,11 @@ class LocalRanks:
 
     def start(self, size: int, listener: RankListener) -> None:
         """Start the ranks; they meet in a store of this process."""
-        self._store, port = _open_store(_LOOPBACK, size)
+        self._store, port = _open_store(LOOPBACK, size)
         loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         path = os.pathsep.join(filter(None, sys.path))
         for rank in range(size):
-            own = _environment(rank, size, rank, (_LOOPBACK, port), listener.address, self._key)
+            own = _environment(rank, size, rank, (LOOPBACK, port), listener.address, self._key)
             environment = {**loopback, **os.environ, **own, "PYTHONPATH": path}
             self.processes.append(subprocess.Popen(_COMMAND, env=environment, stdin=subprocess.DEVNULL))
 
@@ -70,8 +71,7 @@ class LocalRanks:
         """Raise TrainerError if a rank has ended."""
         for rank, process in enumerate(self.processes):
             if process.poll() is not None:
-                code = process.returncode
-                raise _ended_early(rank, Ending(f"with code {code}", is_lost=code < 0))
+                raise _ended_early(rank, Ending.of_status(process.returncode))
 
     def kill(self) -> None:
         """Kill all ranks."""

@@ -9,82 +9,50 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import struct
 import time
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Client, Connection
 from typing import Literal, TypeAlias
 
 from engine.errors import TrainerError
+from engine.processes.link import LOOPBACK, Listener, end_when_lost
 
 ADDRESS, KEY = "TRAINYARD_RANKS_ADDRESS", "TRAINYARD_RANKS_KEY"
 """Environment variables: ``HOST:PORT`` of the controller, and the common key."""
 Purpose: TypeAlias = Literal["commands", "events"]
 
-_HANDSHAKE_S = 10
-"""Time in which a peer must prove that it knows the key, seconds."""
-_LOST_S = 30
-"""Time after which a peer is gone whose machine vanished without ending its connections, seconds."""
 _CONNECT_S = 600
 """Time for which a rank waits for its run to listen, seconds."""
-_LOOPBACK = "127.0.0.1"
 
 
-class RankListener:
+class RankListener(Listener):
     """Listening socket of a controller.
 
     Args:
-        address: host and port; by default a free port of the loopback interface.
         key: the common key.
+        address: host and port; by default a free port of the loopback interface.
 
     Raises:
         TrainerError: the address cannot be used.
     """
 
-    def __init__(self, key: bytes, address: tuple[str, int] = (_LOOPBACK, 0)) -> None:
-        self._key = key
+    def __init__(self, key: bytes, address: tuple[str, int] = (LOOPBACK, 0)) -> None:
         try:
-            self._socket = socket.create_server(address)
+            super().__init__(key, address)
         except OSError as error:
             raise TrainerError(
                 f"cannot listen for ranks at {address[0]}:{address[1]} ({error}): set {ADDRESS} to a free "
                 "port of this machine"
             ) from error
 
-    @property
-    def address(self) -> str:
-        """Return ``HOST:PORT``."""
-        host, port = self._socket.getsockname()[:2]
-        return f"{host}:{port}"
-
-    def accept(self, timeout_s: float) -> tuple[int, Purpose, Connection] | None:
+    def accept_rank(self, timeout_s: float) -> tuple[int, Purpose, Connection] | None:
         """Return a rank's next connection; None when there was none in time, or a stranger's."""
-        self._socket.settimeout(timeout_s)
-        try:
-            peer, _ = self._socket.accept()
-        except TimeoutError:
+        if (accepted := self.accept(timeout_s)) is None:
             return None
-        peer.setblocking(True)
-        _set_receive_timeout(peer, _HANDSHAKE_S)
-        connection = Connection(os.dup(peer.fileno()))
-        try:
-            deliver_challenge(connection, self._key)
-            answer_challenge(connection, self._key)
-            rank, purpose = connection.recv()
-        except Exception:  # whatever a stranger sends
-            connection.close()
-            return None
-        finally:
-            with contextlib.suppress(OSError):
-                _set_receive_timeout(peer, 0)
-            peer.close()
+        (rank, purpose), connection = accepted
         if purpose == "events":
-            _end_when_lost(connection)
+            end_when_lost(connection)
         return rank, purpose, connection
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._socket.close()
 
 
 def connect(rank: int, purpose: Purpose) -> Connection:
@@ -113,7 +81,7 @@ def connect(rank: int, purpose: Purpose) -> Connection:
         else:
             assert isinstance(connection, Connection)
             if purpose == "events":
-                _end_when_lost(connection)
+                end_when_lost(connection)
             return connection
 
 
@@ -149,19 +117,3 @@ def await_end(connection: Connection, timeout_s: float) -> None:
     with contextlib.suppress(OSError, EOFError):
         while connection.poll(max(0.0, deadline - time.monotonic())):
             connection.recv_bytes()
-
-
-def _set_receive_timeout(peer: socket.socket, seconds: int) -> None:
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
-
-
-def _end_when_lost(events: Connection) -> None:
-    """Have the kernel end a connection ``events`` whose other machine no longer answers.
-
-    Not for ``commands``: a rank that computes for long may not read them meanwhile.
-    """
-    with socket.socket(fileno=os.dup(events.fileno())) as peer:
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST_S // 3)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _LOST_S // 6)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_S * 1000)

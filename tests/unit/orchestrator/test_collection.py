@@ -31,7 +31,7 @@ from engine.orchestrator.collection import plan
 from engine.orchestrator.collection.collector import Collector
 from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.context import RunContext, RunStopped
-from engine.orchestrator.setup import build_scheduler
+from engine.orchestrator.setup import RunEnvironments, build_scheduler
 from engine.orchestrator.watch.event_observer import EventObserver, trajectory_fields
 from engine.orchestrator.watch.metrics import RolloutMetrics
 from engine.rollout import GroupRequest
@@ -484,7 +484,7 @@ def test_evaluations_within_training_have_their_own_agent_and_temperature(tmp_pa
     config = resolve("frozenlake", own)
     assert isinstance(config, TrainRun)
     run: Any = type("Run", (), {"sink": None, "closing": AsyncExitStack()})
-    lakes = FrozenLakeEnvironments(agent=config.agent)
+    lakes = RunEnvironments(factory=FrozenLakeEnvironments(agent=config.agent))
     training = build_scheduler(config, run, lakes, OraclePolicy())._parts
     evaluating = build_scheduler(config, run, lakes, OraclePolicy(), evaluation=config.evaluation)._parts
     assert training.agent == config.agent

@@ -15,7 +15,8 @@ from typing import Protocol
 
 from engine.inference.vllm.servers.environment import INHERITED, inherited_environment
 from engine.processes import guard
-from engine.ray.node_process import NodeProcess, wait_until_ended
+from engine.processes.guarded import wait_until_ended
+from engine.ray.node_process import NodeProcess
 from engine.ray.placement import Placement
 
 _LOOPBACK = "127.0.0.1"

@@ -1,0 +1,1 @@
+"""Rollouts in worker processes: ``workers`` supervises them, ``worker`` is the program of one."""
