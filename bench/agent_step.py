@@ -55,7 +55,8 @@ class Messages(ScriptedPolicy):
         return ChatResponse(content="", thinking="because", calls=(native,), usage=used)
 
 
-async def _output(_command: str) -> ExecResult:
+async def output(_command: str) -> ExecResult:
+    """Answer a command as a test run does."""
     return printed("a line of output from a test run\n" * 60)
 
 
@@ -70,7 +71,7 @@ async def measure(
         policy = TextPolicy(lambda context: turns[len(context.steps) % len(turns)])
     recorder = Recorder()
     scheduler = swe_scheduler(
-        MemoryBackend({"/testbed/pkg/m.py": source.encode()}, command=_output),
+        MemoryBackend({"/testbed/pkg/m.py": source.encode()}, command=output),
         policy,
         agent=AgentConfig(
             prompt=prompt,

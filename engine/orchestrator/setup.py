@@ -12,6 +12,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -182,6 +183,7 @@ async def _open_workers(
             pool=None if shared is None else shared.pool,
             grader=None if shared is None else shared.grader,
             run_id=run.run_id,
+            on_loss=partial(run.alert, "warning", "rollout_worker_lost"),
         )
     )
     run.closing.push_async_callback(workers.close)

@@ -15,8 +15,6 @@ from typing import Any
 LOOPBACK = "127.0.0.1"
 _HANDSHAKE_S = 10
 """Time in which a peer must prove that it knows the key, seconds."""
-_LOST_S = 30
-"""Time after which a peer is gone whose machine vanished without ending its connections, seconds."""
 
 
 class Listener:
@@ -66,18 +64,6 @@ class Listener:
     def close(self) -> None:
         """Stop listening."""
         self._socket.close()
-
-
-def end_when_lost(connection: Connection) -> None:
-    """Have the kernel end a connection whose other machine no longer answers.
-
-    Not for connections whose other side may leave messages unread for long.
-    """
-    with socket.socket(fileno=os.dup(connection.fileno())) as peer:
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST_S // 3)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _LOST_S // 6)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_S * 1000)
 
 
 def _set_receive_timeout(peer: socket.socket, seconds: int) -> None:

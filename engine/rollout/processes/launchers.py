@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -62,6 +63,7 @@ class RayWorkers:
     def __init__(self, config: RolloutConfig, *, notice: Notice) -> None:
         self._bundles, self._notice = worker_bundles(config), notice
         self._placement: Placement | None = None
+        self._lock = threading.Lock()
 
     def host(self) -> str:
         """Return this node's address."""
@@ -69,8 +71,9 @@ class RayWorkers:
 
     def start(self, number: int, variables: Mapping[str, str]) -> Process:
         """Start a worker in its bundle; the first start waits until all bundles are reserved."""
-        if self._placement is None:
-            self._placement = Placement(self._bundles, name="rollout workers", notice=self._notice)
+        with self._lock:
+            if self._placement is None:
+                self._placement = Placement(self._bundles, name="rollout workers", notice=self._notice)
         process = NodeProcess(self._placement, number, self._bundles.resources)
         project = str(Path(engine.__file__).parent.parent)
         process.start(_COMMAND, {**_ALONE, **variables, "PYTHONPATH": project})

@@ -11,8 +11,6 @@ import struct
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
-from engine.processes.link import end_when_lost
-
 _LENGTH = struct.Struct("!Q")
 _LIMIT_BYTES = 1 << 22
 
@@ -32,7 +30,6 @@ class MessageStream:
     @classmethod
     async def over(cls, connection: Connection) -> Self:
         """Return a stream that takes over a connection whose peer has proven itself."""
-        end_when_lost(connection)
         peer = socket.socket(fileno=os.dup(connection.fileno()))
         connection.close()
         return cls(*await asyncio.open_connection(sock=peer, limit=_LIMIT_BYTES))

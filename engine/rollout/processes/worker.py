@@ -71,10 +71,10 @@ def serve(environment: Mapping[str, str]) -> int:
     """Run the worker until its run's process ends the connection; return the exit code."""
     with contextlib.redirect_stderr(RedactingStream(sys.stderr)):
         log_to(sys.stderr)
-        return asyncio.run(_serve(_connect(environment)))
+        return asyncio.run(serve_connection(connect(environment)))
 
 
-def _connect(environment: Mapping[str, str]) -> Connection:
+def connect(environment: Mapping[str, str]) -> Connection:
     """Connect to the run's process."""
     host, _, port = environment[ADDRESS].rpartition(":")
     connection = Client((host, int(port)), authkey=environment[KEY].encode())
@@ -83,7 +83,8 @@ def _connect(environment: Mapping[str, str]) -> Connection:
     return connection
 
 
-async def _serve(connection: Connection) -> int:
+async def serve_connection(connection: Connection) -> int:
+    """Run a worker until the other side ends the connection; return its exit code."""
     stream = await MessageStream.over(connection)
     with contextlib.suppress(StreamEndedError):
         await _Worker(stream).run()

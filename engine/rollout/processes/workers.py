@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import TypeVar
@@ -61,6 +61,8 @@ class WorkerSettings:
     pool: SandboxPool | None = None
     grader: RolloutGrader | None = None
     run_id: str = ""
+    on_loss: Callable[[str], None] = lambda _what: None
+    """Told of every loss of a worker."""
 
 
 @dataclass(slots=True)
@@ -216,8 +218,6 @@ class RolloutWorkers:
         pid, connection = await self._unless_ended(waiting, process, name)
         stream = await MessageStream.over(connection)
         stream.send(self._first_message())
-        for parts in self._parts:
-            stream.send(parts)
         await self._unless_ended(asyncio.ensure_future(stream.receive()), process, name)
         worker = WorkerConnection(
             stream,
@@ -227,6 +227,8 @@ class RolloutWorkers:
             grader=self._settings.grader,
         )
         log.info("rollout_worker_started", worker=number, process=pid)
+        for parts in self._parts:
+            worker.send(parts)
         self._live[number] = worker
         await self._notify()
         return worker
@@ -270,6 +272,7 @@ class RolloutWorkers:
             serving.result()
             reason = f"{worker.name} ended {await self._ending(number)}"
         log.error("rollout_worker_lost", worker=number, reason=reason, rollouts=worker.load)
+        self._settings.on_loss(f"{reason}; its {worker.load} rollouts start anew")
         del self._live[number]
         await asyncio.to_thread(self._processes[number].kill)
         await worker.lose()

@@ -15,12 +15,14 @@ from multiprocessing.connection import Client, Connection
 from typing import Literal, TypeAlias
 
 from engine.errors import TrainerError
-from engine.processes.link import LOOPBACK, Listener, end_when_lost
+from engine.processes.link import LOOPBACK, Listener
 
 ADDRESS, KEY = "TRAINYARD_RANKS_ADDRESS", "TRAINYARD_RANKS_KEY"
 """Environment variables: ``HOST:PORT`` of the controller, and the common key."""
 Purpose: TypeAlias = Literal["commands", "events"]
 
+_LOST_S = 30
+"""Time after which a peer is gone whose machine vanished without ending its connections, seconds."""
 _CONNECT_S = 600
 """Time for which a rank waits for its run to listen, seconds."""
 
@@ -51,7 +53,7 @@ class RankListener(Listener):
             return None
         (rank, purpose), connection = accepted
         if purpose == "events":
-            end_when_lost(connection)
+            _end_when_lost(connection)
         return rank, purpose, connection
 
 
@@ -81,7 +83,7 @@ def connect(rank: int, purpose: Purpose) -> Connection:
         else:
             assert isinstance(connection, Connection)
             if purpose == "events":
-                end_when_lost(connection)
+                _end_when_lost(connection)
             return connection
 
 
@@ -117,3 +119,15 @@ def await_end(connection: Connection, timeout_s: float) -> None:
     with contextlib.suppress(OSError, EOFError):
         while connection.poll(max(0.0, deadline - time.monotonic())):
             connection.recv_bytes()
+
+
+def _end_when_lost(events: Connection) -> None:
+    """Have the kernel end a connection ``events`` whose other machine no longer answers.
+
+    Not for ``commands``: a rank that computes for long may not read them meanwhile.
+    """
+    with socket.socket(fileno=os.dup(events.fileno())) as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST_S // 3)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _LOST_S // 6)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_S * 1000)

@@ -56,6 +56,7 @@ def test_ranks_take_the_gpus_that_there_are(device: Any, cluster_has: bool, uses
     [
         ("quickstart", {}, []),
         ("quickstart", {"trainer.launcher": "ray"}, [1]),
+        ("quickstart", {"rollout.launcher": "ray", "rollout.workers": 3}, [3]),
         ("quickstart", {"policy.engine": "vllm"}, []),
         ("quickstart", {"trainer.launcher": "ray", **SERVERS}, [1, 2]),
         ("quickstart-evaluate", SERVERS, [2]),

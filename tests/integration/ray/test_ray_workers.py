@@ -1,0 +1,53 @@
+"""Rollout workers on two nodes of a real Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from tests.builders.ray_clusters import RayCluster
+from tests.integration.ray.workers_script import SIBLINGS
+from workers.launchers.base import PROJECT
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def rollout_workers(cluster: RayCluster, node: int) -> list[psutil.Process]:
+    command = ["-m", "engine.rollout.processes"]
+    return [process for found, process in cluster.processes(node) if found[1:] == command]
+
+
+def test_workers_spread_over_the_nodes_and_a_killed_one_loses_no_rollout(cluster: RayCluster) -> None:
+    if cluster.num_started == 1:
+        cluster.start_node({"other": 1})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.ray.workers_script"],
+        cwd=PROJECT,
+        env=os.environ | cluster.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        lines = iter(process.stdout)
+        assert "acting\n" in lines
+        found = [rollout_workers(cluster, node) for node in range(2)]
+        assert [len(one) for one in found] == [1, 1], "one worker on each node"
+        found[1][0].kill()
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        rewards, starts = json.loads(list(lines)[-1])
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert rewards == [1.0] * SIBLINGS
+    assert starts == [1] * (SIBLINGS // 2) + [2] * (SIBLINGS // 2)
+    assert not psutil.wait_procs([one for node in found for one in node], timeout=30)[1]

@@ -1,0 +1,86 @@
+"""Runs whose rollouts are in worker processes: real sandboxes, real sampling, kills and stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import psutil
+
+from engine.config.run import TrainRun
+from tests.integration import toy_yard
+from tests.integration.runs.test_orchestrator import (
+    _PATIENCE_S,
+    assert_same_state,
+    expected_keys,
+    home,
+    of_type,
+    sandboxes,
+    uninterrupted,
+    weights,
+)
+from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
+
+__all__ = ["home", "uninterrupted"]  # fixtures
+
+
+def with_workers(data: Path) -> TrainRun:
+    config = toy_yard.training(data)
+    return config.model_copy(update={"rollout": config.rollout.model_copy(update={"workers": 2})})
+
+
+def workers(engine: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    found = psutil.Process(engine.pid).children(recursive=True)
+    return [one for one in found if one.cmdline()[1:] == ["-m", "engine.rollout.processes"]]
+
+
+def busy_workers(data: Path, engine: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The workers in whose sandboxes agents train now."""
+    owners = set()
+    for path in sandboxes(data):
+        try:
+            entry = json.loads(path.read_text())
+        except FileNotFoundError:
+            continue
+        if entry["name"].startswith("train/"):
+            owners.add(entry["owner_pid"])
+    return [one for one in workers(engine) if one.pid in owners]
+
+
+def test_a_killed_worker_loses_nothing_and_changes_nothing(home: Path, uninterrupted: Path) -> None:
+    run_dir = make_run_dir(home, "workers", with_workers(home))
+    victims: list[psutil.Process] = []
+
+    def is_busy() -> bool:
+        victims[:] = busy_workers(home, process)
+        return bool(victims)
+
+    with engine_process(run_dir) as process:
+        assert wait_for(process, is_busy)
+        victims[0].kill()
+        assert process.wait(timeout=_PATIENCE_S) == 0
+    assert b'"rollout_worker_lost"' in (run_dir / "engine.log").read_bytes()
+    keys = Counter(tuple(e["ref"].values()) for e in of_type(run_dir, "trajectory_finished"))
+    assert keys == expected_keys(home), "every rollout is reported once"
+    assert weights(run_dir) == weights(uninterrupted)
+    assert_same_state(run_dir, uninterrupted)
+    assert sandboxes(home) == []
+
+
+def test_a_stop_reaches_the_workers(home: Path) -> None:
+    run_dir = make_run_dir(home, "stopped-workers", with_workers(home))
+    with engine_process(run_dir) as process:
+        assert wait_for(process, lambda: bool(busy_workers(home, process)))
+        started = workers(process)
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(timeout=_PATIENCE_S) == 0
+    assert len(started) == 2
+    assert not psutil.wait_procs(started, timeout=30)[1]
+    assert events(run_dir)[-1]["state"] == "stopped"
+    started_keys = {str(event["ref"]) for event in of_type(run_dir, "trajectory_started")}
+    assert started_keys == {str(event["ref"]) for event in of_type(run_dir, "trajectory_finished")}
+    assert sandboxes(home) == []

@@ -1,0 +1,233 @@
+"""Rollouts in workers: as in one process, whatever becomes of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engine.config.recipes import resolve
+from engine.config.rollout import RolloutConfig
+from engine.config.sandbox import SandboxConfig
+from engine.errors import (
+    ConfigError,
+    EngineError,
+    ImageError,
+    ModelError,
+    SpendLimitError,
+    WorkersLostError,
+)
+from engine.inference.base import ChatRequest, ChatResponse, Policy
+from engine.processes.guarded import Ending
+from engine.processes.link import LOOPBACK
+from engine.rollout import GroupRequest, RolloutScheduler
+from engine.rollout.processes.messages import portable
+from engine.rollout.processes.workers import RolloutWorkers
+from engine.sandbox.pool.pool import SandboxPool
+from engine.types import Group, TerminationReason, Timings, Trajectory
+from tests.builders.rollout_builders import (
+    SOURCE,
+    SUBMIT,
+    PatchGrader,
+    Recorder,
+    in_bytes,
+    make_row,
+    respond,
+    swe_scheduler,
+)
+from tests.builders.worker_builders import ThreadWorkers, TurnsPolicy, opened_workers
+from tests.fakes.memory_sandbox import MemoryBackend
+
+LOOK = respond("file_editor", command="view", path="pkg/m.py")
+FIX = respond("file_editor", command="str_replace", path="pkg/m.py", old_str="a - 1\n", new_str="a + 1\n")
+TURNS = (LOOK, FIX, SUBMIT)
+ROLLOUT = RolloutConfig(max_concurrent=8)
+GROUPS = [GroupRequest(row=make_row(name * 16), iteration=0, phase="train", size=3) for name in "ab"]
+
+
+def shared_pool() -> SandboxPool:
+    """The run's pool; no sandbox is opened in it."""
+    return SandboxPool(MemoryBackend(), SandboxConfig())
+
+
+def scheduler_over(
+    workers: RolloutWorkers, pool: SandboxPool, policy: Policy, **changes: Any
+) -> RolloutScheduler:
+    return swe_scheduler(pool, policy, workers=workers, rollout=ROLLOUT, **changes)
+
+
+def results(groups: Sequence[Group]) -> list[Trajectory]:
+    """The trajectories without what clocks say."""
+    return [
+        replace(
+            trajectory,
+            timings=Timings(),
+            steps=tuple(replace(step, model_seconds=0.0, tool_seconds=0.0) for step in trajectory.steps),
+        )
+        for group in groups
+        for trajectory in group.trajectories
+    ]
+
+
+class Held(TurnsPolicy):
+    """Answers second turns once it may."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        super().__init__(texts)
+        self.may_go_on = asyncio.Event()
+        self.held = 0
+
+    async def respond(self, request: ChatRequest) -> ChatResponse:
+        response = await super().respond(request)
+        if self.turns[request.context.key] == 2:
+            self.held += 1
+            await self.may_go_on.wait()
+        return response
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["tokens", "messages"])
+async def test_rollouts_in_workers_are_those_of_one_process(kind: str) -> None:
+    def policy() -> tuple[TurnsPolicy, Policy]:
+        turns = TurnsPolicy(TURNS)
+        return turns, in_bytes(turns) if kind == "tokens" else turns
+
+    backend = MemoryBackend({"/testbed/pkg/m.py": SOURCE.encode()})
+    expected = results(await swe_scheduler(backend, policy()[1]).collect(GROUPS))
+    pool, grader, recorder = shared_pool(), PatchGrader(), Recorder()
+    turns, proxied = policy()
+    async with opened_workers(pool, grader) as workers:
+        scheduler = scheduler_over(workers, pool, proxied, observer=recorder)
+        groups = await scheduler.collect(GROUPS)
+        assert results(groups) == expected
+        assert [trajectory.reward for trajectory in results(groups)] == [1.0] * 6
+        assert all(trajectory.timings.total > 0 for group in groups for trajectory in group.trajectories)
+        assert len(grader.graded) == 6, "graded in this process"
+        assert not turns.turns, "the policy was told of every end"
+        assert (pool.live, pool.starting, pool.waiting) == (0, 0, 0)
+        assert (scheduler.acting, scheduler.grading) == (0, 0)
+    for trajectory in recorder.finished:
+        told = recorder.of(trajectory.key)
+        assert told == ["started", "step 0", "step 1", "step 2", "finished"]
+        assert [phase for key, phase in recorder.phases if key == trajectory.key][-1] is None
+
+
+async def test_what_a_lost_worker_had_starts_anew_and_is_reported_once() -> None:
+    pool, recorder, launcher = shared_pool(), Recorder(), ThreadWorkers()
+    policy = Held(TURNS)
+    async with opened_workers(pool, PatchGrader(), launcher=launcher) as workers:
+        scheduler = scheduler_over(workers, pool, policy, observer=recorder)
+        collecting = asyncio.create_task(scheduler.collect(GROUPS))
+        await until(lambda: policy.held == 6)
+        launcher.started[0].sever()
+        await until(lambda: policy.held == 9)
+        policy.may_go_on.set()
+        groups = await collecting
+        await until(lambda: len(launcher.started) == 3)
+        assert (pool.live, pool.starting, pool.waiting) == (0, 0, 0)
+    backend = MemoryBackend({"/testbed/pkg/m.py": SOURCE.encode()})
+    expected = results(await swe_scheduler(backend, TurnsPolicy(TURNS)).collect(GROUPS))
+    assert results(groups) == expected
+    assert sorted(t.key.index for t in recorder.finished) == [0, 0, 1, 1, 2, 2]
+    starts = [recorder.of(trajectory.key).count("started") for trajectory in recorder.finished]
+    assert sorted(starts) == [1, 1, 1, 2, 2, 2], "three were in the lost worker"
+
+
+async def test_cancelled_rollouts_close_their_sandboxes_and_are_reported() -> None:
+    pool, recorder, policy = shared_pool(), Recorder(), Held(TURNS)
+    async with opened_workers(pool, PatchGrader()) as workers:
+        scheduler = scheduler_over(workers, pool, policy, observer=recorder)
+        collecting = asyncio.create_task(scheduler.collect(GROUPS))
+        await until(lambda: policy.held == 6)
+        collecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await collecting
+        assert not pool.live
+        assert not policy.turns
+    assert [t.termination for t in recorder.finished] == [TerminationReason.CANCELLED] * 6
+    assert all(len(t.steps) == 1 for t in recorder.finished)
+
+
+async def test_rollouts_begin_anew_when_weights_change() -> None:
+    pool, recorder, policy = shared_pool(), Recorder(), Held(TURNS)
+    async with opened_workers(pool, PatchGrader()) as workers:
+        scheduler = scheduler_over(workers, pool, policy, observer=recorder)
+        (request,) = GroupRequest(row=make_row(), iteration=0, phase="train", size=1).rollouts()
+        rollout = asyncio.create_task(scheduler.roll_out(request))
+        await until(lambda: policy.held == 1)
+        with scheduler.begun_anew():
+            await until(lambda: not policy.turns)
+            policy.may_go_on.set()
+            await asyncio.sleep(0.05)
+            assert not policy.turns, "nothing is sampled while the weights change"
+        assert (await rollout).reward == 1.0
+    assert recorder.of(request.key).count("started") == 2
+
+
+class Refusing(TurnsPolicy):
+    async def check(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        raise SpendLimitError("nothing is left")
+
+
+async def test_an_error_that_ends_the_run_keeps_its_class() -> None:
+    pool = shared_pool()
+    async with opened_workers(pool, PatchGrader()) as workers:
+        with pytest.raises(SpendLimitError, match="nothing is left"):
+            await scheduler_over(workers, pool, Refusing(TURNS)).collect(GROUPS)
+
+
+class Stillborn:
+    """Launcher of workers that end at once."""
+
+    def host(self) -> str:
+        return LOOPBACK
+
+    def start(self, number: int, variables: Mapping[str, str]) -> Stillborn:
+        return self
+
+    def ending(self) -> Ending:
+        return Ending.of_status(7)
+
+    def kill(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+async def test_workers_that_do_not_start_end_the_run_with_the_reason() -> None:
+    with pytest.raises(WorkersLostError, match="rollout worker . did not start: it ended with code 7"):
+        async with opened_workers(shared_pool(), PatchGrader(), launcher=Stillborn()):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (ImageError("no such image"), ImageError, "no such image"),
+        (EngineError("cut off", kind="lost"), ModelError, "cut off"),
+        (KeyError("x"), RuntimeError, "KeyError: 'x'"),
+    ],
+)
+def test_errors_cross_as_the_nearest_class_that_a_message_is_enough_for(
+    error: Exception, kind: type[Exception], text: str
+) -> None:
+    found = portable(error)
+    assert type(found) is kind
+    assert str(found) == text
+
+
+@pytest.mark.parametrize("setting", [{"launcher": "ray"}, {"worker_memory_mb": 512}])
+def test_settings_of_workers_need_workers(setting: dict[str, Any]) -> None:
+    settings = {f"rollout.{name}": value for name, value in setting.items()}
+    with pytest.raises(ConfigError, match="has no effect without workers"):
+        resolve("quickstart", settings)
+    resolve("quickstart", {**settings, "rollout.workers": 2})
