@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -34,8 +35,12 @@ def with_workers(data: Path) -> TrainRun:
 
 
 def workers(engine: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    found = psutil.Process(engine.pid).children(recursive=True)
-    return [one for one in found if one.cmdline()[1:] == ["-m", "engine.rollout.processes"]]
+    found = []
+    for process in psutil.Process(engine.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended just now
+            if process.cmdline()[1:] == ["-m", "engine.rollout.processes"]:
+                found.append(process)
+    return found
 
 
 def busy_workers(data: Path, engine: subprocess.Popen[bytes]) -> list[psutil.Process]:
