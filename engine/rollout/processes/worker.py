@@ -64,6 +64,7 @@ BEAT_S = 1.0
 END_S = 4.0
 """Time in which rollouts must close their sandboxes once the run's process is gone, seconds."""
 EXIT_MEMORY = 5
+"""Exit code of a worker that is larger than it may be."""
 log = structlog.get_logger("rollout-worker")
 
 

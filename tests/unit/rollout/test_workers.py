@@ -24,7 +24,9 @@ from engine.inference.base import ChatRequest, ChatResponse, Policy
 from engine.processes.guarded import Ending
 from engine.processes.link import LOOPBACK
 from engine.rollout import GroupRequest, RolloutScheduler
+from engine.rollout.processes.launchers import LocalWorkers
 from engine.rollout.processes.messages import portable
+from engine.rollout.processes.worker import EXIT_MEMORY
 from engine.rollout.processes.workers import RolloutWorkers
 from engine.sandbox.pool.pool import SandboxPool
 from engine.types import Group, TerminationReason, Timings, Trajectory
@@ -89,7 +91,7 @@ class Held(TurnsPolicy):
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -207,6 +209,16 @@ async def test_workers_that_do_not_start_end_the_run_with_the_reason() -> None:
     with pytest.raises(WorkersLostError, match="rollout worker . did not start: it ended with code 7"):
         async with opened_workers(shared_pool(), PatchGrader(), launcher=Stillborn()):
             pass
+
+
+async def test_a_worker_ends_itself_beyond_its_memory() -> None:
+    """In a process of its own."""
+    losses: list[str] = []
+    async with opened_workers(
+        shared_pool(), PatchGrader(), count=1, launcher=LocalWorkers(), memory_mb=1, on_loss=losses.append
+    ):
+        await until(lambda: losses)
+    assert f"ended with code {EXIT_MEMORY}" in losses[0]
 
 
 @pytest.mark.parametrize(
