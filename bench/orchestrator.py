@@ -69,7 +69,7 @@ async def measured() -> AsyncIterator[Usage]:
     usage, everyone = Usage(), [psutil.Process(), *worker_processes()]
 
     def resident_mb() -> float:
-        return sum(one.memory_info().rss for one in everyone) / 2**20
+        return float(sum(one.memory_info().rss for one in everyone)) / 2**20
 
     def cpu_s() -> list[float]:
         return [sum(one.cpu_times()[:2]) for one in everyone]
