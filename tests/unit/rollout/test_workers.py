@@ -174,6 +174,19 @@ async def test_rollouts_begin_anew_when_weights_change() -> None:
     assert recorder.of(request.key).count("started") == 2
 
 
+async def test_recorded_turns_are_repeated_in_workers() -> None:
+    pool, first, second = shared_pool(), Recorder(), Recorder()
+    (request,) = GroupRequest(row=make_row(), iteration=0, phase="train", size=1).rollouts()
+    async with opened_workers(pool, PatchGrader()) as workers:
+        await scheduler_over(workers, pool, TurnsPolicy(TURNS), observer=first).roll_out(request)
+        recorded = replace(request, recorded=lambda: [turn for _, turn in first.turns[:2]])
+        policy = TurnsPolicy([SUBMIT])
+        trajectory = await scheduler_over(workers, pool, policy, observer=second).roll_out(recorded)
+    assert trajectory.replay is not None
+    assert trajectory.reward == 1.0
+    assert [turn.is_replayed for _, turn in second.turns] == [True, True, False]
+
+
 class Refusing(TurnsPolicy):
     async def check(self, tools: Sequence[Mapping[str, Any]]) -> None:
         raise SpendLimitError("nothing is left")
