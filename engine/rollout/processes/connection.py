@@ -229,9 +229,13 @@ class WorkerConnection:
         try:
             value = await self._found(question)
         except Exception as error:
-            self.send(Answer(number, error=portable(error)))
+            answer = Answer(number, error=portable(error))
         else:
-            self.send(Answer(number, value))
+            answer = Answer(number, value)
+        asking = self._rollouts.get(question.rollout) if isinstance(question, Generate | Respond) else None
+        if asking is not None and asking.waited:
+            self.send(Waited(question.rollout, asking.waited))
+        self.send(answer)
 
     async def _found(self, question: Any) -> Any:
         match question:

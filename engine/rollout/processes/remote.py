@@ -142,7 +142,7 @@ class RemoteRollout:
         finally:
             worker.leave(self._number, ended=ending is not None)
             self._worker = None
-        if (error := ending.error or cancelled) is not None:
+        if (error := cancelled or ending.error) is not None:
             raise error
         assert self._trajectory is not None
         return self._trajectory

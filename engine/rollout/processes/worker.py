@@ -148,7 +148,7 @@ class _Worker:
         self._run = RunProcess(stream)
         self._live = LiveRollouts()
         self._parts: dict[int, Callable[..., RolloutParts]] = {}
-        self._rollouts: dict[int, tuple[Rollout, asyncio.Event, asyncio.Task[None]]] = {}
+        self._rollouts: dict[int, tuple[Rollout, asyncio.Event, asyncio.Task[Trajectory]]] = {}
         self._environments: EnvironmentFactory
         self._pool: Any = None
         self._num_workers = 1
@@ -241,21 +241,20 @@ class _Worker:
         )
         self._live.numbers[begin.key] = number
         rollout = Rollout(parts=parts, key=begin.key, row=begin.row, recorded=lambda: begin.recorded)
-        self._rollouts[number] = rollout, gate, asyncio.create_task(self._roll_out(rollout, number))
+        task = asyncio.create_task(rollout.run())
+        self._rollouts[number] = rollout, gate, task
+        task.add_done_callback(partial(self._ended, begin.key, number))
 
-    async def _roll_out(self, rollout: Rollout, number: int) -> None:
-        error: BaseException | None = None
-        try:
-            await rollout.run()
-        except asyncio.CancelledError as cancelled:
-            error = asyncio.CancelledError(*cancelled.args)
-        except Exception as failure:
-            error = portable(failure)
+    def _ended(self, key: RolloutKey, number: int, task: asyncio.Task[Trajectory]) -> None:
+        """Report the end of a rollout, also of one that was cancelled before it ran."""
         del self._rollouts[number]
         self._live.waited.pop(number, None)
-        if self._live.numbers.get(rollout.key) == number:
-            del self._live.numbers[rollout.key]
-        self._run.tell(Report(number, Ended(error)))
+        if self._live.numbers.get(key) == number:
+            del self._live.numbers[key]
+        failure = asyncio.CancelledError() if task.cancelled() else task.exception()
+        self._run.tell(
+            Report(number, Ended(portable(failure) if isinstance(failure, Exception) else failure))
+        )
 
 
 def resident_mb() -> int:
