@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 from django.template.loader import render_to_string
@@ -62,6 +63,7 @@ class Snapshot:
 class SharedReads:
     """What pages of one run read in common between two changes, so that it is read once."""
 
+    lock: Lock = field(default_factory=Lock)
     run: Run | None = None
     summary: RunSummary | None = None
 
@@ -92,8 +94,9 @@ def _render(regions: Mapping[str, str], context: dict[str, Any]) -> dict[str, st
 
 
 def _run(subscription: Subscription, shared: SharedReads) -> Run:
-    if shared.run is None and subscription.run_id is not None:
-        shared.run = run_reads.get_run(subscription.run_id)
+    with shared.lock:
+        if shared.run is None and subscription.run_id is not None:
+            shared.run = run_reads.get_run(subscription.run_id)
     if shared.run is None:
         raise GoneError
     return shared.run
@@ -108,7 +111,8 @@ def _readable_run(subscription: Subscription, shared: SharedReads) -> Run:
 
 def _run_page(subscription: Subscription, shared: SharedReads) -> Snapshot:
     run = _run(subscription, shared)
-    shared.summary = shared.summary or build_summary(run)
+    with shared.lock:
+        shared.summary = shared.summary or build_summary(run)
     context = build_run_detail(
         run, dict(subscription.params), role=subscription.role, update=True, summary=shared.summary
     )

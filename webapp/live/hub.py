@@ -3,9 +3,11 @@
     Redis ─▶ one membership per group ─▶ pages that the change affects ─▶ one rendering each ─▶ their tabs
 
 Changes are combined: a page is rendered at most four times a second and takes at most a fifth of a core, all
-pages together at most half of one (in CPU time: waiting for a busy machine is not counted). Whatever arrives
-while a page is rendered or rests leads to one more rendering, so that the last change always arrives. A page
-that cannot be rendered (the database is down) is logged, reported to its tabs and tried again.
+pages together at most half of one, or a twentieth of a machine that is busy (in CPU time: waiting is not
+counted), so that tabs do not slow a run down. Whatever arrives while a page is rendered or rests leads to one
+more rendering, so that the last change always arrives. A message that does not follow the one before is taken
+for a change of everything. A page that cannot be rendered (the database is down) is logged, reported to its
+tabs and tried again.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Mapping
@@ -34,16 +37,21 @@ from webapp.services.notifications import RUNS_GROUP, run_group
 
 INTERVAL_S = 0.25
 """Least time between two renderings of a page."""
-PAGE_REST = 4.0
-"""Least rest of a page after a rendering, as a multiple of the rendering's CPU time."""
-REST = 1.0
-"""Least rest between renderings of any pages, as a multiple of the CPU time of the one before."""
+AT_ONCE = 2
+"""Number of renderings at once: one that waits for the database does not keep the others waiting."""
+PAGE_SHARE = 0.2
+"""Largest share of a core for the renderings of one page."""
+SHARE = 0.5
+"""Largest share of a core for all renderings."""
+BUSY_SHARE = 0.05
+"""Largest share of the machine for all renderings while its load exceeds its cores, e.g. by a run on it."""
 RETRY_MAX_S = 10.0
 MAX_KEPT = 64
 """Number of pages whose last snapshot is kept for tabs that come later."""
 
 log = logging.getLogger(__name__)
-Mark = tuple[Any, ...]
+Mark = tuple[Any, Any, tuple[tuple[int, int], ...]]
+"""State that pages show, and the last event of each run among it."""
 
 
 class Tab(Protocol):
@@ -84,7 +92,7 @@ class Hub:
         self._kept: OrderedDict[Subscription, Snapshot] = OrderedDict()
         self._shared: dict[str, SharedReads] = {}
         """Reads since the last change, by the group that tells of changes."""
-        self._turn = asyncio.Lock()
+        self._turns = asyncio.Semaphore(AT_ONCE)
         self._joining = asyncio.Lock()
         self._groups: set[str] = set()
         """Channels groups that ``_channel`` is a member of."""
@@ -134,9 +142,9 @@ class Hub:
         while True:
             await page.changed.wait()
             page.changed.clear()
-            pause = 0.0
+            began, least = time.monotonic(), INTERVAL_S
             try:
-                pause = PAGE_REST * await self._update(page)
+                least = max(INTERVAL_S, await self._update(page) / PAGE_SHARE)
                 failures = 0
             except Exception as error:
                 if not failures:
@@ -144,28 +152,28 @@ class Hub:
                 failures += 1
                 await _each(tab.report_trouble() for tab in list(page.tabs))
                 page.changed.set()
-                pause = min(RETRY_MAX_S, 0.25 * 2**failures)
-            await asyncio.sleep(max(INTERVAL_S, pause))
+                began, least = time.monotonic(), min(RETRY_MAX_S, 0.25 * 2**failures)
+            await _rest(began, least)
 
     async def _update(self, page: LivePage) -> float:
         """Render a page and offer it to its tabs; return the CPU time, s."""
         with contextlib.suppress(RedisError, OSError):  # the watch reports it and finds the changes
             await self._join_group(page.group)
-        async with self._turn:
+        async with self._turns:
             page.changed.clear()
+            began = time.monotonic()
+            shared = self._shared.setdefault(page.group, SharedReads())
+            render = database_sync_to_async(_timed, thread_sensitive=False)
             try:
-                shared = self._shared.setdefault(page.group, SharedReads())
-                rendered: tuple[Snapshot, float] = await database_sync_to_async(_timed)(
-                    page.subscription, shared
-                )
+                rendered: tuple[Snapshot, float] = await render(page.subscription, shared)
             except GoneError:
                 return 0.0
-            found, took = rendered
+            found, cpu = rendered
             self._keep(page.subscription, found)
             for tab in page.tabs:
                 tab.offer(found)
-            await asyncio.sleep(REST * took)
-        return took
+            await _rest(began, AT_ONCE * cpu / _share())
+        return cpu
 
     def _keep(self, subscription: Subscription, found: Snapshot) -> None:
         self._kept[subscription] = found
@@ -198,12 +206,15 @@ class Hub:
             self._heard(await layer.receive(channel))
 
     def _heard(self, message: Mapping[str, Any]) -> None:
-        run = message.get("run_id")
+        run, changes = message.get("run_id"), message.get("changes")
         if run is not None:
-            self.heard[run] = max(self.heard.get(run, 0), message["seq"])
+            heard = self.heard.get(run)
+            if changes is not None and heard is not None and changes["after"] > heard:
+                changes = None
+            self.heard[run] = max(heard or 0, message["seq"])
         self._shared.pop(message["group"], None)
         for page in self.pages.values():
-            if page.group == message["group"] and is_affected(page.subscription, message.get("changes")):
+            if page.group == message["group"] and is_affected(page.subscription, changes):
                 page.changed.set()
 
 
@@ -218,6 +229,17 @@ async def _cancel(task: asyncio.Task[None] | None) -> None:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+def _share() -> float:
+    """Return the largest share of a core for all renderings at this time."""
+    cores = len(os.sched_getaffinity(0))
+    return min(SHARE, BUSY_SHARE * cores) if os.getloadavg()[0] > cores else SHARE
+
+
+async def _rest(began: float, least: float) -> None:
+    """Wait until ``least`` seconds have passed since ``began``."""
+    await asyncio.sleep(max(0.0, began + least - time.monotonic()))
 
 
 async def _each(calls: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -19,12 +19,13 @@ from channels.layers import get_channel_layer
 from django.contrib.auth import HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
-from django.db.models import Count, Max, Sum
+from django.db.models import Count, Max
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
 from webapp.live.hub import Hub, LivePage, Mark
 from webapp.models import Run
+from webapp.selectors.run.runs import ACTIVE_STATES
 from webapp.views.access import Person, person_of
 
 CHECK_S = 2.0
@@ -119,15 +120,12 @@ class Watch:
 
     def _compare(self, page: LivePage, mark: Mark | None) -> None:
         """Render a page anew if its run changed and no message reported it."""
-        run, before = page.subscription.run_id, page.mark
-        page.mark = mark
+        before, page.mark = page.mark, mark
         if before == mark:
             return
-        if run is not None and before and mark and before[:-1] == mark[:-1]:
-            reported = self._hub.heard.get(run, 0) >= mark[-1]
-        else:
-            reported = False
-        if not reported:
+        known = before is not None and mark is not None and before[:2] == mark[:2]
+        events = mark[2] if mark is not None else ()
+        if not known or any(self._hub.heard.get(run, 0) < seq for run, seq in events):
             self._hub.notice(page)
 
 
@@ -159,13 +157,13 @@ def people_of(session_keys: Iterable[str]) -> dict[str, Person | None]:
 
 
 def _marks(runs: set[int | None]) -> dict[int | None, Mark]:
+    rows = Run.objects.filter(pk__in=[run for run in runs if run])
     marks: dict[int | None, Mark] = {
-        row[0]: row[1:]
-        for row in Run.objects.filter(pk__in=[run for run in runs if run]).values_list(
-            "pk", "state", "epoch", "last_seq"
-        )
+        run: (state, epoch, ((run, seq),))
+        for run, state, epoch, seq in rows.values_list("pk", "state", "epoch", "last_seq")
     }
     if None in runs:
-        totals = Run.objects.aggregate(Count("pk"), Max("state_changed_at"), Sum("last_seq"))
-        marks[None] = tuple(totals.values())
+        totals = Run.objects.aggregate(count=Count("pk"), changed=Max("state_changed_at"))
+        live = Run.objects.filter(state__in=ACTIVE_STATES).order_by("pk").values_list("pk", "last_seq")
+        marks[None] = (totals["count"], totals["changed"], tuple(live))
     return marks

@@ -31,11 +31,12 @@ class Changes:
     rollouts: set[tuple[str, int, str, int]] = field(default_factory=set)
     """Rollouts with new steps or an end."""
 
-    def message(self) -> dict[str, Any]:
-        """Return the changes as part of a notification."""
+    def message(self, *, after: int) -> dict[str, Any]:
+        """Return the changes since event ``after`` as part of a notification."""
         if len(self.groups) + len(self.rollouts) > MAX_NAMED:
-            return {"areas": ["run"], "groups": [], "rollouts": []}
+            return {"after": after, "areas": ["run"], "groups": [], "rollouts": []}
         return {
+            "after": after,
             "areas": sorted(self.areas),
             "groups": [list(key) for key in self.groups],
             "rollouts": [list(key) for key in self.rollouts],

@@ -229,7 +229,7 @@ def store(*, run_id: int, lines: Sequence[ParsedLine], attempt: int | None = Non
             states.close(run_id=run_id)
         Run.objects.filter(pk=run_id).update(last_seq=last_seq, heartbeat_at=timezone.now())
         changes = changes_of(run, (line.event for line in fresh))
-        notifications.run_changed(run_id, last_seq, changes.message())
+        notifications.run_changed(run_id, last_seq, changes.message(after=run.last_seq))
     return Receipt(lines[-1].event.seq if fresh else run.last_seq, len(fresh), len(lines) - len(fresh))
 
 

@@ -23,7 +23,7 @@ OF_THE_ROLLOUT = {"iteration", "group", "trajectory"}
 
 def message(stream: Stream, **config: Any) -> dict[str, Any]:
     events = [EVENT_ADAPTER.validate_json(line) for line in stream.lines]
-    return changes_of(Run(config=config), events).message()
+    return changes_of(Run(config=config), events).message(after=0)
 
 
 def affected(changes: dict[str, Any], **params: str) -> set[str]:

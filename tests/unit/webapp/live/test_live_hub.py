@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,6 +19,7 @@ from webapp.live import fragments, hub, watch
 from webapp.live.fragments import SharedReads, Snapshot, Subscription, snapshot
 from webapp.models import Run
 from webapp.permissions import Role
+from webapp.services import notifications
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_server")]
 
@@ -116,6 +118,35 @@ async def test_tabs_of_a_run_read_what_is_above_them_once_per_change(
             assert "2 live" in one.regions["run-header"]
     assert rendered["run"] == 4
     assert reads.count(yard.run.last_seq) == 1
+
+
+async def test_a_message_after_a_lost_one_is_taken_for_a_change_of_everything(
+    rendered: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yard, client = await in_thread(populated)()
+    async with tabs(client, 1, **of_live_rollout(yard)) as opened:
+        await in_thread(add_and_post)(yard, 1)
+        await opened[0].until(yard.run.last_seq)
+        with monkeypatch.context() as patch:
+            patch.setattr(notifications, "_send", lambda *_: None)
+            await in_thread(add_and_post)(yard, 2)
+
+        def other() -> None:
+            yard.stream.step(yard.ref(yard.iterations, 1, 0), 0)
+            yard.post()
+
+        await in_thread(other)()
+        await opened[0].until(yard.run.last_seq)
+        assert len(opened[0].steps) == 3
+    assert rendered["trajectory"] == 3
+
+
+def test_renderings_leave_a_busy_machine_to_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
+    monkeypatch.setattr(os, "getloadavg", lambda: (3.5, 0.0, 0.0))
+    assert hub._share() == hub.SHARE
+    monkeypatch.setattr(os, "getloadavg", lambda: (4.5, 0.0, 0.0))
+    assert hub._share() == 4 * hub.BUSY_SHARE < hub.SHARE
 
 
 async def test_a_viewer_beside_an_operator_gets_no_controls_and_no_answers() -> None:
