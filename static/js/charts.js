@@ -118,8 +118,9 @@
     }
 
     xRange() {
-      return (_, low, high) => {
-        const [from, to] = this.view.range || [low, high];
+      return (plot, low, high) => {
+        const one = plot.data?.[0].length === 1 ? plot.data[0][0] : null; // uPlot widens the range of a single point itself
+        const [from, to] = this.view.range || (one === null ? [low, high] : [one, one]);
         return from === to ? [from - 0.5, to + 0.5] : [from, to];
       };
     }

@@ -141,7 +141,28 @@
     setTimeout(showOutages, 5000);
   }
   if (outages) setTimeout(showOutages, 5000);
+  // What scrolls by itself can be reached by keyboard in every browser, and only then.
+  const SCROLLERS = ".table-wrap, .code, .diff, .prewrap, .scroll-x, .evaluation";
+  const NAMING = { tabindex: "0", role: "group", "aria-label": "Scrollable content" };
+
+  function reach(node) {
+    const { overflowX, overflowY } = getComputedStyle(node);
+    const scrolls = (overflowX === "auto" && node.scrollWidth > node.clientWidth) || (overflowY === "auto" && node.scrollHeight > node.clientHeight);
+    for (const [name, value] of Object.entries(NAMING)) {
+      if (scrolls) node.setAttribute(name, value);
+      else if (node !== document.activeElement) node.removeAttribute(name);
+    }
+  }
+
+  // Reports every element once, and again when its size changes; steps out of sight are not laid out for it.
+  const sizes = new ResizeObserver((entries) => entries.forEach((entry) => reach(entry.target)));
+  function watchScrollers() {
+    for (const node of document.querySelectorAll(SCROLLERS)) { sizes.unobserve(node); sizes.observe(node); }
+  }
+  for (const name of ["htmx:afterSwap", "trainyard:live", "trainyard:loaded"]) document.addEventListener(name, watchScrollers);
+  watchScrollers();
+  const keepsReach = (name, node) => name in NAMING && node.matches(SCROLLERS);
   tick();
   setInterval(tick, 1000);
-  window.trainyard = { announce, duration, tick };
+  window.trainyard = { announce, duration, tick, keepsReach };
 })();

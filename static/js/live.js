@@ -166,7 +166,7 @@
       if (old.classList.contains("current")) fresh.classList?.add("current");
       return true;
     },
-    beforeAttributeUpdated: (name, node) => !(name === "open" && node.nodeName === "DETAILS"),
+    beforeAttributeUpdated: (name, node) => !(name === "open" && node.nodeName === "DETAILS") && !window.trainyard.keepsReach(name, node),
   };
 
   function morph(old, fresh, morphStyle) {

@@ -13,7 +13,6 @@ from playwright.sync_api import Page, expect
 from tests.e2e.conftest import aside
 from tests.unit.datasets.importers import rows
 from webapp.models import Dataset, Run
-from webapp.services.run import imports
 
 pytestmark = [pytest.mark.e2e]
 expect.set_options(timeout=60_000)
@@ -56,25 +55,6 @@ def imported_dataset() -> Dataset:
     }
     (folder / "excluded.jsonl").write_text(json.dumps(excluded) + "\n")
     return dataset
-
-
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 1280), ("light", 390)])
-def test_the_pages_fit(
-    page: Page, server: str, files: Path, screenshots: Path, theme: str, width: int
-) -> None:
-    aside(imported_dataset)
-    aside(lambda: imports.launch(format="swe-bench", source="verified.jsonl", name="verified"))
-    page.context.add_cookies([{"name": "theme", "value": theme, "url": server}])
-    page.set_viewport_size({"width": width, "height": 900})
-    for name, address in {
-        "import": "/imports/new/",
-        "datasets": "/datasets/",
-        "left-out": "/datasets/left/left-out/",
-        "left-out-excluded": "/datasets/left/left-out/?kind=excluded",
-    }.items():
-        page.goto(address)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} at {width} px"
-        page.screenshot(path=screenshots / f"{name}-{width}-{theme}.png", full_page=True, caret="initial")
 
 
 def test_the_form_is_filled_by_keyboard_and_starts_a_run(page: Page, files: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -37,22 +36,6 @@ def addresses(yard: Yard) -> dict[str, str]:
         "health": "/datasets/quickstart/health/",
         "task": f"/datasets/quickstart/tasks/{key}/",
     }
-
-
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("light", 390), ("dark", 1280)])
-def test_every_page_fits_and_logs_no_error(
-    page: Page, server: str, screenshots: Path, theme: str, width: int
-) -> None:
-    long = "a_very_long_name_without_any_space" * 4
-    yard = aside(make_yard, iterations=2, name=long)
-    page.context.add_cookies([{"name": "theme", "value": theme, "url": server}])
-    page.set_viewport_size({"width": width, "height": 900})
-    for name, address in addresses(yard).items():
-        page.goto(address)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} at {width} px"
-        background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-        assert background == ("rgb(16, 18, 21)" if theme == "dark" else "rgb(255, 255, 255)")
-        page.screenshot(path=screenshots / f"{name}-{width}-{theme}.png")
 
 
 def test_signing_in_leads_to_the_page_asked_for(page: Page) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -47,22 +45,6 @@ def busy_yard() -> Yard:
     yard.post()
     sandboxes.record_reaping(found=[sandboxes.Reaped("local", 4, ""), sandboxes.Reaped("kubernetes", 0, "")])
     return yard
-
-
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 1280), ("light", 390)])
-def test_the_pool_fits(page: Page, server: str, screenshots: Path, theme: str, width: int) -> None:
-    yard = aside(busy_yard)
-    page.context.add_cookies([{"name": "theme", "value": theme, "url": server}])
-    page.set_viewport_size({"width": width, "height": 900})
-    for name, address in {
-        "sandboxes": "/sandboxes/",
-        "sandboxes-run": f"/sandboxes/?run={yard.run.pk}",
-        "run-sandboxes": f"/runs/{yard.run.pk}/?tab=sandboxes",
-    }.items():
-        page.goto(address)
-        expect(page.locator("#live-dot")).to_have_attribute("data-state", "live")
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} at {width} px"
-        page.screenshot(path=screenshots / f"{name}-{width}-{theme}.png", full_page=True, caret="initial")
 
 
 def test_the_pool_lives_and_can_be_acted_on_by_keyboard(page: Page) -> None:

@@ -143,7 +143,7 @@ def arguments(pattern: URLPattern, yard: Yard) -> dict[str, Any]:
     trajectory = Trajectory.objects.filter(run=yard.run, phase="train").earliest("id")
     known = {
         "run_id": yard.run.pk, "phase": "train", "iteration": 0, "task_key": yard.tasks[0].key, "index": 0,
-        "alert_id": yard.run.alerts.get().pk, "trajectory_id": trajectory.pk,
+        "alert_id": yard.run.alerts.earliest("id").pk, "trajectory_id": trajectory.pk,
         "sign_in_id": 1, "experiment_id": yard.experiment.pk, "name": "quickstart", "key": yard.tasks[0].key,
     }  # fmt: skip
     return {name: known[name] for name in pattern.pattern.converters}

@@ -1,0 +1,191 @@
+"""A site with everything on it: runs of each kind and state, and the addresses of all its pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tests.builders.evaluation_builders import FIRST, SECOND, evaluated, scored
+from tests.builders.event_builders import T0, Stream
+from tests.builders.page_builders import Yard
+from tests.builders.web_builders import launched, make_run, post
+from tests.e2e.forms.test_endpoints import replica
+from tests.e2e.forms.test_imports import imported_dataset
+from tests.e2e.pages.test_hostile import HOSTILE, hostile_news
+from tests.e2e.pages.test_sandboxes import busy_yard
+from tests.integration.verifiers.test_scores_of_tests_web import scored_by_tests
+from tests.unit.webapp.test_collection_pages import going, made
+from webapp.contexts.run.run_tabs import TABS
+from webapp.models import Run
+from webapp.services.access import endpoints
+from webapp.services.run import edits, imports, runs
+
+ANSI = (
+    "\x1b[1;31mFAILED\x1b[0m tests/t.py \x1b[32mok\x1b[0m \x1b[7minverse\x1b[0m "
+    "\u202ereversed\u202c zero\u200bwidth\n"
+)
+LONG_NAME = "a_very_long_name_without_any_space" * 4
+LONG_ROLLOUT, IMPORTED_ROLLOUT = 90, 91
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What ``make_site`` made."""
+
+    yard: Yard
+    runs: Mapping[str, Run]
+    """By what is special about them."""
+
+
+def make_site() -> Site:
+    """Build the runs and everything else that pages show."""
+    yard = busy_yard()
+    edits.edit(
+        run=yard.run,
+        changes=edits.Edit(name=LONG_NAME, tags=("baseline", "long-tag" * 6), notes="Why.\n" * 3),
+    )
+    add_rollouts(yard)
+    hostile_news(yard)
+    first, second = evaluated(yard.tasks, FIRST), evaluated(yard.tasks, SECOND)
+    found = {
+        "evaluated": first,
+        "evaluated again": second,
+        "verifier": scored(first, yard.tasks[0], {0: 0.9, 1: 0.8, 2: 0.2, 3: None}),
+        "verifier by tests": scored_by_tests(second, yard.tasks[0], {0: (5, 2), 1: (4, 0), 2: (None, None)}),
+        **runs_by_state(),
+        **runs_by_kind(),
+    }
+    imported_dataset()
+    endpoints.save(
+        name="hosted", address="https://api.example.org/v1", key="sk-an-example-key-4321", note="judges"
+    )
+    return Site(yard, found)
+
+
+def add_rollouts(yard: Yard) -> None:
+    """A long rollout with terminal colours, an imported one, and the run's engines."""
+    stream = yard.stream
+    long, imported = yard.ref(0, 0, LONG_ROLLOUT), yard.ref(0, 0, IMPORTED_ROLLOUT)
+    stream.add("trajectory_started", ref=long, sandbox_id="s")
+    for index in range(24):
+        stream.step(long, index, tool="execute_bash", arguments={"command": "make"}, observation=ANSI * 4)
+    stream.finished(long, steps=24, reward=0.0, termination="max_steps")
+    stream.add("trajectory_started", ref=imported)
+    stream.step(
+        imported,
+        0,
+        tool="str_replace_editor",
+        arguments={"command": "create", "path": "/a.py", "file_text": HOSTILE},
+    )
+    fields = {"agent_args": {"max_steps": 40, "other": HOSTILE}, "verifier_prob": 0.81, "exp_name": "deepswe"}
+    stream.add(
+        "trajectory_finished", ref=imported, termination="submitted", verdict="passed", reward=1.0,
+        num_steps=1, imported=fields, thinking_tokens=None,
+    )  # fmt: skip
+    for second in range(0, 100, 20):
+        replicas = [
+            replica("engine-0", second),
+            replica("engine-1", second + 13, state="left_out", detail="it lags"),
+        ]
+        stream.add("engines_reported", replicas=replicas, queued=3, time=T0 + second)
+    yard.post()
+
+
+def runs_by_state() -> dict[str, Run]:
+    """A run in each state that is neither running nor succeeded."""
+    found = {state: make_run(name=f"a {state} run") for state in ("draft", "queued")}
+    runs.start(run=found["queued"])
+    found["starting"] = launched(make_run(name="a starting run"))[0]
+    for state in ("paused", "stopping", "stopped", "failed"):
+        run, claim = launched(make_run(name=f"a {state} run"))
+        stream = Stream(epoch=claim.epoch)
+        stream.started()
+        stream.iteration(0)
+        stream.add("alert", severity="error", code="relaunch", message=f"attempt 1 was lost: {HOSTILE}")
+        post(claim, stream)
+        if state == "paused":
+            runs.pause(run=run)
+            stream.add("run_paused")
+        elif state == "stopping":
+            runs.stop(run=run)
+        else:
+            stream.add(
+                "run_finished", state=state, reason="out of memory: 3 GiB were asked for, 1 GiB was free"
+            )
+        post(claim, stream, len(stream.lines) - 1)
+        found[state] = run
+    return found
+
+
+def runs_by_kind() -> dict[str, Run]:
+    """A run of each kind that the others are not of."""
+    found = {"collection": going(made())[0]}
+    recipes = {"sft": "quickstart-sft", "improve": "quickstart-improve", "curate": "quickstart-dataset"}
+    recipes["validate"], recipes["oracle"] = "validate-dataset", "quickstart-oracle"
+    for name, recipe in recipes.items():
+        run, claim = launched(runs.create(recipe=recipe, overrides={"name": f"{name} run"}))
+        stream = Stream(epoch=claim.epoch)
+        stream.started()
+        stream.add("run_progress", message="tasks", done=3, total=9)
+        stream.add("run_finished", state="succeeded", summary={"tasks": 9, "dataset": "quickstart"})
+        post(claim, stream)
+        found[name] = run
+    found["import"] = imports.launch(format="swe-bench", source="hf:a/b", name="d")
+    return found
+
+
+def addresses(site: Site) -> dict[str, str]:
+    """Return the addresses of the pages by a name of what they show."""
+    yard, found = site.yard, site.runs
+    run, key, dataset = yard.run.pk, yard.tasks[0].key, f"/datasets/{yard.dataset.name}"
+    first, second = found["evaluated"].pk, found["evaluated again"].pk
+    report, pair = (
+        f"/evaluations/{first}/eval:heldout/0/",
+        f"first={first}:eval:heldout:0&second={second}:eval:heldout:0",
+    )
+    group = f"/runs/{run}/train/0/{key}/"
+    return {
+        "overview": "/",
+        "account": "/account/",
+        "runs": "/runs/",
+        "no runs": "/runs/?q=no+such+run",
+        "recipes": "/runs/new/",
+        **{
+            f"new {name}": f"/runs/new/?recipe={name}"
+            for name in ("quickstart", "deepswe-32b", "collect", "fine-tune", "verify")
+        },
+        "clone": f"/runs/new/?clone={run}",
+        "runs compared": f"/runs/compare/?runs={run},{found['failed'].pk}",
+        "no runs compared": "/runs/compare/",
+        **{f"run {tab}": f"/runs/{run}/?tab={tab}" for tab in TABS},
+        **{f"run, {name}": f"/runs/{one.pk}/" for name, one in found.items()},
+        "evaluations": f"/runs/{first}/?tab=evaluation",
+        "iteration": f"/runs/{run}/train/0/",
+        "iteration of an evaluation": f"/runs/{first}/eval:heldout/0/",
+        "group": group,
+        "trajectory": f"{group}0/",
+        "trajectory found in": f"{group}0/?find=line",
+        "long trajectory": f"{group}{LONG_ROLLOUT}/",
+        "imported trajectory": f"{group}{IMPORTED_ROLLOUT}/",
+        "live hostile trajectory": f"/runs/{run}/train/{yard.iterations}/{key}/0/",
+        "report": report,
+        "submission": f"{report}submission/",
+        "evaluations compared": f"/evaluations/compare/?{pair}",
+        "no evaluations compared": "/evaluations/compare/",
+        "task compared": f"/evaluations/compare/{key}/?{pair}",
+        "trajectories": "/trajectories/?q=line",
+        "no trajectories": "/trajectories/?q=nosuchword",
+        "sandboxes": "/sandboxes/",
+        "sandboxes of a run": f"/sandboxes/?run={run}",
+        "endpoints": "/endpoints/",
+        "endpoint": "/endpoints/?edit=hosted",
+        "experiments": "/experiments/",
+        "experiment": f"/experiments/{yard.experiment.pk}/",
+        "datasets": "/datasets/",
+        "dataset": f"{dataset}/",
+        "health": f"{dataset}/health/",
+        "task": f"{dataset}/tasks/{key}/",
+        "left out": "/datasets/left/left-out/",
+        "left out, excluded": "/datasets/left/left-out/?kind=excluded",
+        "import": "/imports/new/",
+    }
