@@ -199,18 +199,48 @@
       });
       this.observer.observe(this.plot);
       this.showValues(null);
+      this.describe();
+    }
+
+    // The lines in words, for those who do not see them.
+    describe() {
+      const { columns } = this.source();
+      const lines = this.spec.series.map((series) => {
+        const known = (columns[series.key] || []).filter((value) => value !== null && value !== undefined);
+        return known.length ? `${series.label} newest ${text(known.at(-1))}, lowest ${text(Math.min(...known))}, highest ${text(Math.max(...known))}` : `${series.label} unknown`;
+      });
+      this.plot.setAttribute("role", "img");
+      this.plot.setAttribute("aria-label", `Chart over ${this.time ? "time" : this.xLabel}: ${lines.join("; ")}`);
     }
 
     update() {
       if (!this.uplot) { this.draw(); return; }
       this.uplot.setData(this.rows());
       this.showValues(this.uplot.cursor.idx);
+      this.describe();
     }
 
     destroy() {
       this.observer?.disconnect();
       this.uplot?.destroy();
     }
+  }
+
+  // All points of a chart as a table, made when it is opened.
+  function valueTable(chart) {
+    const { series } = chart.spec;
+    const body = element("tbody");
+    const head = [chart.time ? "time" : chart.xLabel, ...series.map((one) => one.label)].map((label) => element("th", { scope: "col" }, label));
+    const table = element("table", {}, element("thead", {}, element("tr", {}, ...head)), body);
+    const details = element("details", { class: "values" }, element("summary", {}, "Values"), element("div", { class: "scroll-x" }, table));
+    details.addEventListener("toggle", () => {
+      const { x, columns } = chart.source();
+      body.replaceChildren(...x.map((at, i) => element(
+        "tr", {}, element("th", { scope: "row" }, chart.time ? new Date(1000 * at).toLocaleTimeString() : text(at)),
+        ...series.map((one) => element("td", {}, text(columns[one.key]?.[i]))),
+      )));
+    });
+    return details;
   }
 
   function redrawWithTheme(charts) {
@@ -262,5 +292,5 @@
     }
   }
 
-  window.trainyard = Object.assign(window.trainyard || {}, { Chart, ChartGrid, View, element, redrawWithTheme });
+  window.trainyard = Object.assign(window.trainyard || {}, { Chart, ChartGrid, View, element, redrawWithTheme, valueTable });
 })();

@@ -6,6 +6,8 @@
   const remember = (name, value) => {
     document.cookie = `${name}=${value};path=/;max-age=31536000;samesite=lax`;
   };
+  const rail = document.getElementById("rail");
+  const menu = document.querySelector("details.user");
   const darkBySystem = () => matchMedia("(prefers-color-scheme: dark)").matches;
 
   const actions = {
@@ -25,10 +27,9 @@
       remember("wrap", root.dataset.wrap);
       for (const button of document.querySelectorAll("[data-action=wrap]")) button.setAttribute("aria-pressed", String(root.dataset.wrap === "on"));
     },
-    drawer(button) {
-      const open = root.dataset.drawer !== "open";
-      root.dataset.drawer = open ? "open" : "closed";
-      button.setAttribute("aria-expanded", String(open));
+    drawer() {
+      showDrawer(root.dataset.drawer !== "open");
+      rail.querySelector("a").focus();
     },
     async copy(button) {
       const text = button.dataset.copy || button.closest("[data-copy-root]")?.querySelector("[data-copy-text]")?.textContent || "";
@@ -49,6 +50,27 @@
       button.closest("dialog")?.close();
     },
   };
+
+  function showDrawer(open) {
+    root.dataset.drawer = open ? "open" : "closed";
+    document.querySelector("[data-action=drawer]").setAttribute("aria-expanded", String(open));
+  }
+
+  // Escape closes what is open and gives the focus back to what opened it; so does the focus that goes elsewhere.
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    if (menu?.open) {
+      menu.open = false;
+      menu.querySelector("summary").focus();
+    } else if (root.dataset.drawer === "open") {
+      showDrawer(false);
+      document.querySelector("[data-action=drawer]").focus();
+    }
+  });
+  document.addEventListener("focusin", (event) => {
+    if (menu?.open && !menu.contains(event.target)) menu.open = false;
+    if (root.dataset.drawer === "open" && !rail.contains(event.target)) showDrawer(false);
+  });
 
   function announce(text) {
     const box = document.getElementById("announcer");
@@ -77,10 +99,8 @@
       actions[button.dataset.action](button);
       return;
     }
-    if (root.dataset.drawer === "open" && !event.target.closest(".rail")) root.dataset.drawer = "closed";
-    for (const menu of document.querySelectorAll("details.user[open]")) {
-      if (!menu.contains(event.target)) menu.open = false;
-    }
+    if (root.dataset.drawer === "open" && !rail.contains(event.target)) showDrawer(false);
+    if (menu?.open && !menu.contains(event.target)) menu.open = false;
     const row = event.target.closest("tr[data-href]");
     if (row && !event.target.closest("a, button, input, label, summary") && String(getSelection()) === "") {
       if (event.ctrlKey || event.metaKey) window.open(row.dataset.href, "_blank", "noopener");

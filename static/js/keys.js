@@ -4,7 +4,7 @@
   "use strict";
   const handlers = new Map();
   const key = (name, handler) => handlers.set(name, handler);
-  const typing = (node) => node.closest("input, textarea, select, [contenteditable]") !== null;
+  const typing = (node) => node.closest("input:not([type=checkbox]), textarea, select, [contenteditable]") !== null;
 
   function rows() {
     return [...document.querySelectorAll("table[data-keys] tbody tr[data-href]")];
@@ -17,6 +17,8 @@
     const next = all[Math.min(all.length - 1, Math.max(0, at < 0 ? 0 : at + by))];
     all[at]?.classList.remove("current");
     next.classList.add("current");
+    // The focus goes along, so that Enter and Tab go on from the row.
+    [...next.querySelectorAll("a")].find((link) => link.getAttribute("href") === next.dataset.href)?.focus({ preventScroll: true });
     next.scrollIntoView({ block: "nearest" });
   }
 

@@ -47,7 +47,7 @@
   function enlarge(pane) {
     document.getElementById("chart-dialog-title").textContent = pane.title;
     large = new trainyard.Chart(spec(pane), () => pane.data, { xLabel: labels[controls.axis()], view: controls.view, onZoom: controls.zoom });
-    document.getElementById("chart-dialog-body").replaceChildren(large.root);
+    document.getElementById("chart-dialog-body").replaceChildren(large.root, trainyard.valueTable(large));
     dialog.showModal();
     large.draw();
   }

@@ -42,7 +42,7 @@
   function enlarge(spec) {
     document.getElementById("chart-dialog-title").textContent = spec.title;
     large = new trainyard.Chart(spec, grid.source, { xLabel: grid.set.xLabel, time: grid.set.time, view: controls.view, onZoom: zoom });
-    document.getElementById("chart-dialog-body").replaceChildren(large.root);
+    document.getElementById("chart-dialog-body").replaceChildren(large.root, trainyard.valueTable(large));
     dialog.showModal();
     large.draw();
   }

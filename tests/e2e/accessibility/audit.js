@@ -32,11 +32,12 @@
     return found.flatMap((violation) => violation.nodes.map((node) => `${violation.id}: ${node.html.slice(0, 160)} (${[...node.any, ...node.all, ...node.none].map((check) => check.message).join("; ")})`));
   },
 
-  // Returns what makes the page scroll sideways, once the charts have followed the window's size.
+  // Returns what makes the page scroll sideways, once the page and its charts have followed the window's size.
   async overflowing() {
     const page = document.scrollingElement;
     const frame = () => new Promise(requestAnimationFrame);
-    for (let i = 0; i < 30 && page.scrollWidth > page.clientWidth; i += 1) await frame();
+    await frame();
+    for (let i = 0; i < 30 && (i < 1 || page.scrollWidth > page.clientWidth); i += 1) await frame();
     if (page.scrollWidth <= page.clientWidth) return [];
     const clipped = (node) => node !== document.body && (getComputedStyle(node).overflowX !== "visible" || clipped(node.parentElement));
     const wide = [...document.body.querySelectorAll("*")].filter((node) => node.getBoundingClientRect().right > page.clientWidth + 0.5 && !clipped(node.parentElement));

@@ -144,4 +144,5 @@ def test_no_page_violates_the_guidelines_or_scrolls_sideways(
         walk.visit(name, address)
     for name, (of, act) in OPENED.items():
         walk.visit(name, found[of], act)
-    assert public.findings + walk.findings == []
+    findings = public.findings + walk.findings
+    assert not findings, "\n".join(findings)
