@@ -71,6 +71,7 @@ def fill(*, iterations: int, steps: int) -> dict[str, tuple[str, str]]:
     return {
         "run list": ("/runs/", "main tbody tr"),
         "run, many iterations": (f"/runs/{run}/", "#run-panel"),
+        "solve map, many iterations": (f"/runs/{run}/?tab=tasks", ".map tbody tr"),
         "iteration": (f"/runs/{run}/train/1/", "#iteration-body table"),
         "group": (f"{base}/", ".group-table"),
         "trajectory, 7 steps": (f"{base}/4/", "#step-0 pre"),
