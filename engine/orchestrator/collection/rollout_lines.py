@@ -48,10 +48,12 @@ class RolloutLines:
     def add(self, kind: str, line: bytes, span: Span, event: RolloutEvent) -> None:
         """Add an event.
 
-        A start alone removes no step: an attempt that is killed before it has repeated all of them leaves the
-        others to the next.
+        A start removes only the steps of a rollout that was lost: an attempt that is killed before it has
+        repeated all steps leaves the others to the next.
         """
         if kind == "trajectory_started":
+            if self.finished is not None:
+                self.steps.clear()
             self.finished, self.is_lost, self.is_solved, self.cancelled = None, False, False, ""
         elif kind == "step_finished":
             if not event.is_replayed:
@@ -65,7 +67,7 @@ class RolloutLines:
         if summary.termination is TerminationReason.CANCELLED:
             self.cancelled = json.loads(line)["error"]
             return
-        del self.steps[0 if summary.is_lost else summary.num_steps :]
+        del self.steps[summary.num_steps :]
         self.finished, self.is_lost, self.is_solved = span, summary.is_lost, summary.is_solved
 
 

@@ -44,6 +44,8 @@ class TrainingRecord:
         self.batches: dict[int, list[SelectedGroup]] = {}
         """Iteration → groups that it trains on."""
         self._lines: dict[GroupKey, dict[int, RolloutLines]] = {}
+        self._reported: set[int] = set()
+        """Iterations whose update was made."""
 
     @classmethod
     def read(cls, spool: Path, *, trained: int, is_sync: bool = False) -> TrainingRecord:
@@ -86,10 +88,14 @@ class TrainingRecord:
             found.append(Outcome(group.task_id, sum(one.is_solved for one in graded), len(graded)))
         return found
 
-    def kept(self, key: GroupKey) -> dict[int, Trajectory]:
-        """Return the finished trajectories of a group by index, without those that infrastructure lost."""
+    def kept(self, key: GroupKey, *, with_lost: bool = False) -> dict[int, Trajectory]:
+        """Return the finished trajectories of a group by index, by default without those that were lost."""
         lines = self._lines.get(key, {})
-        found = [index for index, one in lines.items() if one.finished is not None and not one.is_lost]
+        found = [
+            index
+            for index, one in lines.items()
+            if one.finished is not None and (with_lost or not one.is_lost)
+        ]
         return dict(zip(found, self._read(key, found), strict=True))
 
     def is_complete(self, key: GroupKey) -> bool:
@@ -97,8 +103,16 @@ class TrainingRecord:
         return any(one.cancelled == LATE for one in self._lines.get(key, {}).values())
 
     def kept_of(self, groups: Iterable[GroupKey]) -> dict[RolloutKey, Trajectory]:
-        """Return the finished trajectories of groups, without those that infrastructure lost."""
-        return {one.key: one for group in groups for one in self.kept(group).values()}
+        """Return the finished trajectories of groups of synchronous iterations.
+
+        Those that infrastructure lost are left out, to be made again, unless the update was made without
+        them: later rollouts were sampled from its weights.
+        """
+        found: dict[RolloutKey, Trajectory] = {}
+        for group in groups:
+            kept = self.kept(group, with_lost=group.iteration in self._reported)
+            found |= {one.key: one for one in kept.values()}
+        return found
 
     def turns(self, key: RolloutKey, *, version: int | None = None) -> RecordedTurns | None:
         """Return a reader of what is recorded of an unfinished rollout; None where nothing is.
@@ -124,6 +138,8 @@ class TrainingRecord:
                 if event["iteration"] < trained:
                     for group in groups:
                         self._lines.pop(GroupKey(group.iteration, group.task_id), None)
+            case "iteration_finished":
+                self._reported.add(json.loads(line)["iteration"])
             case "trajectory_started" | "step_finished" | "trajectory_finished":
                 self._add_rollout(kind, line, span)
 

@@ -18,6 +18,7 @@ from engine.config.training import ScheduleConfig
 from engine.errors import ConfigError
 from engine.events.schedule import BatchSelected
 from engine.events.spool import SPOOL_NAME, SpoolSink
+from engine.events.types import IterationFinished
 from engine.inference.base import Generation, GenerationContext
 from engine.orchestrator.collection.collector import Collector
 from engine.orchestrator.collection.rollout_lines import RecordedRollouts, in_flight
@@ -129,6 +130,30 @@ async def test_only_rollouts_in_flight_are_recorded(tmp_path: Path) -> None:
     assert kept.num_finished == 1
     assert [len(one.steps) for one in kept.kept(GroupKey(KEY.iteration, KEY.task_id)).values()] == [2]
     assert TrainingRecord.read(tmp_path / SPOOL_NAME, trained=1, is_sync=True).num_finished == 0
+
+
+async def test_an_update_that_was_made_without_a_lost_rollout_is_made_without_it_again(
+    tmp_path: Path,
+) -> None:
+    """Later rollouts were sampled from its weights, so the resumed attempt must have the same."""
+    lost, group = make_key(index=1), GroupKey(KEY.iteration, KEY.task_id)
+    with attempt(tmp_path, 1) as first:
+        first.steps(turn(0))
+        await first.observer.trajectory_finished(ended(steps=1))
+        first.observer.trajectory_started(lost, "sb")
+        first.observer.step_finished(lost, turn(0))
+        await first.observer.trajectory_finished(
+            ended(lost, steps=1, termination=TerminationReason.ENV_ERROR, grade=None)
+        )
+
+        def kept() -> dict[int, int]:
+            record = TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0, is_sync=True)
+            assert record.turns(lost) is None
+            return {one.key.index: len(one.steps) for one in record.kept_of([group]).values()}
+
+        assert kept() == {0: 1}, "it is made again"
+        first.sink.emit(IterationFinished, iteration=KEY.iteration, policy_version=1, metrics={})
+        assert kept() == {0: 1, 1: 1}
 
 
 def test_without_responses_nothing_can_be_repeated(tmp_path: Path) -> None:
