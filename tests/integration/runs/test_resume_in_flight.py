@@ -27,8 +27,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def training(home: Path, **schedule: Any) -> TrainRun:
-    """Two iterations of one group, evaluated on one task, with a checkpoint before them only."""
-    config = toy_yard.training(home, tasks_per_iteration=1, minibatches=1, checkpoint_every=2)
+    """Two iterations of one group, two rollouts at a time, with a checkpoint before them only."""
+    config = toy_yard.training(home, concurrent=2, tasks_per_iteration=1, minibatches=1, checkpoint_every=2)
     changes = {
         "rollout": config.rollout.model_copy(update={"resume_in_flight": "replay"}),
         "schedule": ScheduleConfig(**schedule),
@@ -48,32 +48,32 @@ def key(event: dict[str, Any]) -> Key:
     return ref["iteration"], ref["task_id"], ref["index"]
 
 
-def of_training(run_dir: Path, name: str) -> list[dict[str, Any]]:
-    return [event for event in of_type(run_dir, name) if event["ref"]["phase"] == "train"]
+def of_training(spooled: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [event for event in spooled if event["type"] == name and event["ref"]["phase"] == "train"]
 
 
-def graded(run_dir: Path) -> list[Key]:
-    return [
-        key(event) for event in of_training(run_dir, "trajectory_finished") if event["reward"] is not None
-    ]
+def graded(spooled: list[dict[str, Any]]) -> list[Key]:
+    finished = of_training(spooled, "trajectory_finished")
+    return [key(event) for event in finished if event["reward"] is not None]
 
 
-def in_flight(run_dir: Path) -> dict[Key, int]:
+def in_flight(spooled: list[dict[str, Any]]) -> dict[Key, int]:
     """Rollouts without an end, and their finished steps."""
-    return dict(Counter(map(key, of_training(run_dir, "step_finished")))) | dict.fromkeys(graded(run_dir), 0)
+    return dict(Counter(map(key, of_training(spooled, "step_finished")))) | dict.fromkeys(graded(spooled), 0)
 
 
 def kill_in_flight(run_dir: Path, *, finished: int) -> dict[Key, int]:
     """``kill -9`` once so many rollouts are finished and another has steps; return those in flight."""
 
     def is_due() -> bool:
-        return len(graded(run_dir)) >= finished and any(in_flight(run_dir).values())
+        spooled = events(run_dir)
+        return len(graded(spooled)) >= finished and any(in_flight(spooled).values())
 
     with engine_process(run_dir) as process:
         assert wait_for(process, is_due)
         os.killpg(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
-    return {rollout: steps for rollout, steps in in_flight(run_dir).items() if steps}
+    return {rollout: steps for rollout, steps in in_flight(events(run_dir)).items() if steps}
 
 
 def kill_and_resume(home: Path, name: str, config: TrainRun, *, finished: int) -> Path:
@@ -81,10 +81,11 @@ def kill_and_resume(home: Path, name: str, config: TrainRun, *, finished: int) -
     run_dir = make_run_dir(home, name, config)
     flying = kill_in_flight(run_dir, finished=finished)
     assert flying, "rollouts were in flight"
-    before, known = graded(run_dir), events(run_dir)
+    known = events(run_dir)
+    before = graded(known)
     recorded = {
         (key(event), event["index"]): event["sampled"]["tokens"]
-        for event in of_training(run_dir, "step_finished")
+        for event in of_training(known, "step_finished")
     }
     make_run_dir(home, name, config, epoch=2)
     finish(run_dir)
@@ -104,7 +105,7 @@ def kill_and_resume(home: Path, name: str, config: TrainRun, *, finished: int) -
     assert not any(event["replay"] for rollout, event in ended.items() if rollout not in flying)
     counts = Counter((key(event), event["index"]) for event in steps)
     assert set(counts.values()) == {1}, "no step is made twice"
-    assert set(Counter(graded(run_dir)).values()) == {1}
+    assert set(Counter(graded(events(run_dir))).values()) == {1}
     assert sandboxes(home) == []
     return run_dir
 
@@ -116,7 +117,7 @@ def test_a_synchronous_run_ends_as_if_nothing_had_happened(home: Path) -> None:
     """
     config = training(home)
     whole = finish(make_run_dir(home, "whole", config))
-    run_dir = kill_and_resume(home, "killed", config, finished=5)
+    run_dir = kill_and_resume(home, "killed", config, finished=4)
     assert weights(run_dir) == weights(whole)
     assert_same_state(run_dir, whole, but="sampling/batch_invariant")
 
@@ -130,5 +131,5 @@ def test_an_asynchronous_run_trains_on_every_rollout_once(home: Path) -> None:
         for group in event["groups"]
         for index in group["indices"]
     )
-    assert trained == Counter(graded(run_dir))
+    assert trained == Counter(graded(events(run_dir)))
     assert len(trained) == 8
