@@ -28,7 +28,7 @@ import httpx
 import psutil
 
 from bench.harness import store
-from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis, stop_process
+from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis, die_with_parent, stop_process
 from webapp.supervisor.home import free_port
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -69,7 +69,9 @@ def batches(num_steps: int) -> list[bytes]:
 
 
 @contextlib.contextmanager
-def web_server(home: Path) -> Iterator[tuple[str, dict[str, str], dict[str, int]]]:
+def web_server(
+    home: Path, application: str = "webapp.asgi:application"
+) -> Iterator[tuple[str, dict[str, str], dict[str, int]]]:
     """Start the databases and one uvicorn; yield its address, its environment and the process ids."""
     postgres = EmbeddedPostgres(home / "postgres", port=free_port(), password="bench")
     redis = EmbeddedRedis(home / "redis", port=free_port(), password="bench")
@@ -89,16 +91,20 @@ def web_server(home: Path) -> Iterator[tuple[str, dict[str, str], dict[str, int]
         for arguments in (["migrate"], ["collectstatic", "--no-input"]):
             manage = [sys.executable, str(PROJECT / "manage.py"), *arguments, "-v", "0"]
             subprocess.run(manage, env=environment, check=True)
-        command = [sys.executable, "-m", "uvicorn", "webapp.asgi:application", "--port", str(port)]
+        command = [sys.executable, "-m", "uvicorn", application, "--port", str(port)]
         with (home / "web.log").open("wb") as log:
             server = subprocess.Popen(
-                [*command, "--log-level", "warning"], env=environment, cwd=PROJECT, stdout=log, stderr=log
-            )
+                [*command, "--log-level", "warning"],
+                env=environment, cwd=PROJECT, stdout=log, stderr=log, start_new_session=True,
+                preexec_fn=die_with_parent(signal.SIGTERM),
+            )  # fmt: skip
         stack.callback(lambda: stop_process(server, first=signal.SIGTERM, seconds=10))
         url = f"http://127.0.0.1:{port}"
         _wait(url)
         assert postgres.process is not None
-        yield url, environment, {"web": server.pid, "postgres": postgres.process.pid}
+        assert redis.process is not None
+        pids = {"web": server.pid, "postgres": postgres.process.pid, "redis": redis.process.pid}
+        yield url, environment, pids
 
 
 def _wait(url: str) -> None:

@@ -1,8 +1,9 @@
 """Pages in a database with long runs and long trajectories: ``python -m bench.pages [--quick]``.
 
 20 runs, one with 2,000 iterations, one trajectory of 500 steps × 400 lines, one with a 200 kB edit. For each
-page: milliseconds of the whole response over HTTP from one uvicorn (median and 95th percentile), KiB on the
-wire and of the page, queries, and milliseconds until the first readable content is painted in Chromium.
+page: milliseconds of the whole response over HTTP from one uvicorn (median and 95th percentile), CPU time of
+that process, KiB on the wire and of the page, queries, and milliseconds until the first readable content is
+painted in Chromium.
 ``--serve`` keeps the server running instead and prints its address and a session cookie.
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 import httpx
 
 from bench.harness import store
-from bench.ingest import web_server
+from bench.ingest import cpu_seconds, web_server
 
 BATCH = 2_000
 READY = """(selector) => {
@@ -81,8 +82,8 @@ def fill(*, iterations: int, steps: int) -> dict[str, tuple[str, str]]:
     }
 
 
-def session_of(name: str) -> str:
-    """Return the session cookie of a new operator."""
+def session_of(name: str, role: str = "operator") -> str:
+    """Return the session cookie of a new user."""
     from django.conf import settings
     from django.test import Client
 
@@ -90,14 +91,15 @@ def session_of(name: str) -> str:
     from webapp.permissions import Role
 
     client = Client()
-    client.force_login(make_user(name, Role.OPERATOR))
+    client.force_login(make_user(name, Role(role)))
     return f"{settings.SESSION_COOKIE_NAME}={client.cookies[settings.SESSION_COOKIE_NAME].value}"
 
 
-def measure(client: httpx.Client, address: str, repeats: int) -> dict[str, float]:
-    """Return the time and size of a page."""
+def measure(client: httpx.Client, address: str, repeats: int, pid: int) -> dict[str, float]:
+    """Return the time and size of a page, and the CPU time that it takes web server ``pid``."""
     client.get(address)
     times = []
+    before = cpu_seconds(pid)
     for _ in range(repeats):
         began = time.perf_counter()
         response = client.get(address)
@@ -106,6 +108,7 @@ def measure(client: httpx.Client, address: str, repeats: int) -> dict[str, float
     times.sort()
     return {
         "p50_ms": round(statistics.median(times), 1),
+        "cpu_ms": round(1000 * (cpu_seconds(pid) - before) / repeats, 1),
         "p95_ms": round(times[min(len(times) - 1, round(0.95 * len(times)))], 1),
         "wire_kib": round(response.num_bytes_downloaded / 1024, 1),
         "page_kib": round(len(response.content) / 1024, 1),
@@ -166,7 +169,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder,
         web_server(Path(folder)) as started,
     ):
-        url, environment, _ = started
+        url, environment, pids = started
         os.environ |= environment | {
             "DJANGO_SETTINGS_MODULE": "webapp.settings",
             "DJANGO_ALLOW_ASYNC_UNSAFE": "1",
@@ -185,7 +188,7 @@ def main() -> None:
         results: dict[str, Any] = {}
         with httpx.Client(base_url=url, headers={"Cookie": cookie}, timeout=120) as client:
             for name, (address, _) in pages.items():
-                results[name] = measure(client, address, 3 if options.quick else 20)
+                results[name] = measure(client, address, 3 if options.quick else 20, pids["web"])
                 results[name]["queries"] = count_queries(address)
         connections.close_all()
         for name, painted in paint_times(url, cookie, pages, 1 if options.quick else 5).items():

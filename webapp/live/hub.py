@@ -3,7 +3,7 @@
     Redis ─▶ one membership per group ─▶ pages that the change affects ─▶ one rendering each ─▶ their tabs
 
 Changes are combined: a page is rendered at most four times a second and takes at most a fifth of a core, all
-pages together at most half of one, or a twentieth of a machine that is busy (in CPU time: waiting is not
+pages together at most half of one, or 4 % of a machine that is busy (in CPU time: waiting is not
 counted), so that tabs do not slow a run down. Whatever arrives while a page is rendered or rests leads to one
 more rendering, so that the last change always arrives. A message that does not follow the one before is taken
 for a change of everything. A page that cannot be rendered (the database is down) is logged, reported to its
@@ -43,7 +43,7 @@ PAGE_SHARE = 0.2
 """Largest share of a core for the renderings of one page."""
 SHARE = 0.5
 """Largest share of a core for all renderings."""
-BUSY_SHARE = 0.05
+BUSY_SHARE = 0.04
 """Largest share of the machine for all renderings while its load exceeds its cores, e.g. by a run on it."""
 RETRY_MAX_S = 10.0
 MAX_KEPT = 64

@@ -1,0 +1,1 @@
+"""Latency of live pages: parts of ``bench.live``."""
