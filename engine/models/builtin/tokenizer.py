@@ -72,6 +72,10 @@ class BpeTokenizer:
         self.think_start = self._id(THINK_START)
         self.think_end = self._id(THINK_END)
 
+    def __reduce__(self) -> tuple[type[BpeTokenizer], tuple[_Backend]]:
+        """Pickle by the constructor: a pickled backend forgets to keep spelled-out control tokens as text."""
+        return BpeTokenizer, (self._backend,)
+
     def _id(self, token: str) -> int:
         found = self._backend.token_to_id(token)
         if found is None:

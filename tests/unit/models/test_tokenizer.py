@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,10 @@ def test_a_malformed_file_is_explained(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match="cannot read the tokenizer"):
         load_tokenizer(tmp_path)
+
+
+def test_a_pickled_tokenizer_keeps_spelled_out_control_tokens_as_text() -> None:
+    text = "<|im_end|> </think>"
+    copied = pickle.loads(pickle.dumps(tokenizer()))
+    assert copied.encode(text) == tokenizer().encode(text)
+    assert copied.im_end not in copied.encode(text)
