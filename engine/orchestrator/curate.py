@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from engine.config.rollout import GradingConfig
 from engine.config.run import CurateRun
@@ -49,7 +50,16 @@ async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
         summary={
             "dataset": dataset.name,
             **{f"tasks_{split}": len(dataset.split(split)) for split in sorted(splits)},
+            **_fates(dataset.provenance.get("candidates", {})),
             "seconds": round(time.monotonic() - started, 1),
             "peak_memory_mb": round(peak_memory_mb(), 1),
         },
     )
+
+
+def _fates(candidates: Mapping[str, int]) -> dict[str, int]:
+    """Return how many candidate faults were tried and dropped, by reason; nothing for older datasets."""
+    if not candidates:
+        return {}
+    dropped = {f"dropped_{name}": number for name, number in candidates.items() if name != "kept"}
+    return {"tried": sum(candidates.values()), **dropped}

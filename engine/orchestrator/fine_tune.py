@@ -246,5 +246,6 @@ class FineTuningLoop:
             )
 
     def _warn(self) -> None:
-        counts = ", ".join(f"{reason} {count}" for reason, count in sorted(self._examples.dropped.items()))
-        self._run.alert("warning", "trajectories_dropped", f"trajectories that are not trained on: {counts}")
+        dropped = sorted(self._examples.dropped.items())
+        counts = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in dropped)
+        self._run.alert("warning", "trajectories_dropped", f"not trained on: {counts}")

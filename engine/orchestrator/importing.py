@@ -66,8 +66,12 @@ async def import_set(config: ImportRun, run: RunContext) -> RunResult:
             f"the first: {describe_rejects(result.first_rejects)}",
         )
     counts = result.counts()
-    excluded_by, first_rejects = counts.pop("excluded_by"), counts.pop("first_rejects")
-    named = {f"excluded_{name}": number for name, number in excluded_by.items()}
+    first_rejects = counts.pop("first_rejects")
+    named = {
+        f"{fate}_{name}": number
+        for fate in ("excluded", "rejected")
+        for name, number in counts.pop(f"{fate}_by").items()
+    }
     if first_rejects:
         named["first_rejects"] = describe_rejects(first_rejects)
     return RunResult(state="succeeded", summary={**counts, **named})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -62,6 +63,8 @@ class _Curation:
     """Intact image → its measurements."""
     host_failures: list[Candidate] = field(default_factory=list)
     """Candidates given up in a row because this machine failed."""
+    fates: Counter[str] = field(default_factory=Counter)
+    """Number of tried candidates that became tasks (``kept``), or were dropped, by reason."""
 
     @property
     def wanted(self) -> int:
@@ -118,6 +121,7 @@ async def curate(
         "seed": seed,
         "sources": {source.spec: source.revision for source, _ in prepared},
         "skipped": skipped,
+        "candidates": dict(sorted(run.fates.items())),
     }
     return save_dataset(home, config.output, rows, provenance)
 
@@ -216,7 +220,10 @@ async def _collect(
         if not batch:
             break
         for noticed in await asyncio.gather(*(one(candidate) for candidate in batch)):
-            if noticed is None or len(rows) >= wanted:
+            if noticed is None:
+                continue
+            if len(rows) >= wanted:
+                run.fates["not_wanted"] += 1
                 continue
             make = partial(
                 asyncio.to_thread, make_row, noticed, split, names, hint=run.config.hint, home=run.home
@@ -224,6 +231,7 @@ async def _collect(
             if (row := await _despite_host(run, noticed.candidate, make)) is not None:
                 queue.keep(noticed.candidate)
                 rows.append(row)
+                run.fates["kept"] += 1
         run.progress(f"{split} tasks", done + len(rows), run.wanted)
     if len(rows) < wanted:
         run.progress(f"only {len(rows)} of {wanted} {split} tasks found", done + len(rows), run.wanted)
@@ -242,6 +250,7 @@ async def _despite_host(run: _Curation, candidate: Candidate, action: Callable[[
         except HostError as error:
             if attempt < _HOST_ATTEMPTS:
                 continue
+            run.fates["machine"] += 1
             run.host_failures.append(candidate)
             if (count := len(run.host_failures)) >= _HOST_ATTEMPTS:
                 raise HostError(f"this machine failed {count} candidates in a row: {error}") from error
@@ -263,15 +272,18 @@ async def _noticed(run: _Curation, candidate: Candidate) -> Noticed | None:
             raise
         except SandboxError as error:
             # A mutant may exhaust its sandbox; it makes a poor task, not a failed curation.
+            run.fates["sandbox"] += 1
             run.progress(f"dropped a candidate in {candidate.path}: {error}", 0, run.wanted)
             return None
         if trial is None:
+            run.fates["no_report"] += 1
             run.progress(
                 f"dropped a candidate in {candidate.path}: a run of its tests gave no report", 0, run.wanted
             )
             return None
         kept.keep_trial(candidate, trial)
-    if not trial.failing:
+    if trial.problem:
+        run.fates[trial.problem] += 1
         return None
     return Noticed(
         candidate=candidate,
@@ -311,19 +323,19 @@ async def _try(run: _Curation, candidate: Candidate) -> Trial | None:
         failing = tuple(test for test, outcome in outcomes.items() if outcome is not TestOutcome.PASSED)
         reported = {TestOutcome.PASSED, TestOutcome.FAILED, TestOutcome.ERROR}
         if not failing or not reported.issuperset(outcomes.values()):
-            return Trial()
+            return Trial(problem="odd_outcome" if failing else "unnoticed")
         for _ in range(run.config.stability_runs - 1):
             again = await run_tests(box, command, timeout_s=timeout)
             if again.problem:
                 return None
             if again.outcomes(candidate.tests) != outcomes:
-                return Trial()
+                return Trial(problem="unstable")
         await box.write_file(path, candidate.source.encode())
         mended = await run_tests(box, command, timeout_s=timeout)
         if mended.problem:
             return None
         if set(mended.outcomes(candidate.tests).values()) != {TestOutcome.PASSED}:
-            return Trial()
+            return Trial(problem="not_mended")
     return Trial(failing, first.case(failing[0]).exception)
 
 

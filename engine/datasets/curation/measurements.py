@@ -28,6 +28,9 @@ class Trial:
     failing: tuple[str, ...] = ()
     exception: str = ""
     """Class of the exception raised in the first failing test."""
+    problem: str = ""
+    """Reason why the fault makes no task: ``unnoticed``, ``odd_outcome``, ``unstable``, ``not_mended``, or
+    ``earlier`` where an earlier version did not record it; empty where it makes one."""
 
 
 class _KeptBaseline(BaseModel):
@@ -102,7 +105,9 @@ class Measurements:
         for line in lines:
             try:
                 kept = json.loads(line)
-                known[kept["key"]] = Trial(tuple(kept["failing"]), kept["exception"])
+                failing = tuple(kept["failing"])
+                problem = kept.get("problem", "" if failing else "earlier")
+                known[kept["key"]] = Trial(failing, kept["exception"], problem)
             except (ValueError, KeyError, TypeError):
                 continue  # cut off when the process was killed
         return known

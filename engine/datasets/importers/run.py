@@ -69,6 +69,8 @@ class ImportResult:
     seconds: float
     resumed: bool
     excluded_by: Mapping[str, int] = field(default_factory=dict)
+    rejected_by: Mapping[str, int] = field(default_factory=dict)
+    """Field that was wrong → number of rejected rows; empty for rows that are wrong as a whole."""
     first_rejects: Sequence[Mapping[str, Any]] = ()
     """The first rejected rows: row, file, line, field, reason."""
 
@@ -79,6 +81,7 @@ class ImportResult:
         return {
             **found,
             "excluded_by": dict(self.excluded_by),
+            "rejected_by": dict(self.rejected_by),
             "first_rejects": [dict(record) for record in self.first_rejects],
             "seconds": self.seconds,
             "resumed": self.resumed,
@@ -134,6 +137,7 @@ def import_dataset(
             seconds=round(time.monotonic() - started, 1),
             resumed=resumed,
             excluded_by=dict(sorted(staging.progress.excluded_by.items())),
+            rejected_by=dict(sorted(staging.progress.rejected_by.items())),
             first_rejects=staging.progress.first_rejects,
         )
 
@@ -268,6 +272,7 @@ class _Import:
     def _reject(self, item: Item, where: str, reason: str) -> None:
         progress = self._staging.progress
         progress.count("rejected")
+        progress.rejected_by[where] = progress.rejected_by.get(where, 0) + 1
         record = reject_record(item, where, reason)
         self._staging.note(REJECTS, record)
         if len(progress.first_rejects) < FIRST_REJECTS:

@@ -69,6 +69,14 @@ def test_the_wanted_tasks_are_saved_with_files_kept_apart(home: Path, dataset: D
     assert len({row.task.metadata["function"] for row in dataset.split("train")}) == 2
 
 
+def test_the_fate_of_every_tried_candidate_is_counted(dataset: Dataset) -> None:
+    fates = dataset.provenance["candidates"]
+    assert fates["kept"] == len(dataset.rows)
+    assert set(fates) - {"kept"} <= {
+        "not_wanted", "unnoticed", "odd_outcome", "unstable", "not_mended", "no_report", "sandbox", "machine",
+    }  # fmt: skip
+
+
 def test_unusable_tests_are_never_required(dataset: Dataset) -> None:
     required = {test for row in dataset.rows for test in row.answer.fail_to_pass + row.answer.pass_to_pass}
     assert required
@@ -131,6 +139,7 @@ async def test_a_repeated_curation_takes_the_kept_trials_and_opens_no_sandbox(
     monkeypatch.setattr(LocalBackend, "open", refuse)
     again, said = await run(home, config(home, output="again"))
     assert again.rows == dataset.rows
+    assert again.provenance["candidates"] == dataset.provenance["candidates"], "kept with their reasons"
     assert not any("baseline" in message for message in said)
 
 

@@ -48,6 +48,7 @@ def test_a_bad_row_costs_one_row_and_is_named(tmp_path: Path) -> None:
     assert records(tmp_path, "rejects.jsonl")[0]["instance_id"] == "acme__pkg-1"
     assert [record["line"] for record in records(tmp_path, "rejects.jsonl")] == [2, 4, 5, 6, 7]
     assert list(result.first_rejects) == records(tmp_path, "rejects.jsonl")
+    assert result.rejected_by == {"": 2, "FAIL_TO_PASS": 1, "instance_id": 1, "patch": 1}
     dataset = load_dataset(tmp_path, "d")
     assert [row.task.instance_id for row in dataset.rows] == ["acme__pkg-0", "acme__pkg-2", "acme__pkg-4"]
     answers = dataset_path(tmp_path, "d") / "answers.jsonl"
@@ -262,6 +263,7 @@ def test_an_import_is_a_run_with_progress_an_alert_and_counts(tmp_path: Path) ->
     assert "row 1 of rows.jsonl, line 2, field 'patch': missing" in events[2]["message"]
     summary = events[-1]["summary"]
     assert summary["first_rejects"] == "row 1 of rows.jsonl, line 2, field 'patch': missing"
+    assert summary["rejected_patch"] == 1
     assert (events[-1]["state"], summary["dataset"], summary["imported"], summary["rejected"]) == (
         "succeeded",
         "d",
