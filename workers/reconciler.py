@@ -164,16 +164,16 @@ def _recover(run: Run, attempt: RunAttempt | None, report: ProcessReport | None)
         reason = "stopped" if graceful else states.TIMEOUTS[RunState.STOPPING].reason
         attempts.give_up(run_id=run.pk, to=RunState.STOPPED, reason=reason)
         return
-    why = _why(run, report)
+    why, detail = _why(run, report)
     if process is ProcessState.DISCONNECTED:
-        attempts.give_up(run_id=run.pk, to=RunState.FAILED, reason=why)
+        attempts.give_up(run_id=run.pk, to=RunState.FAILED, reason=why, detail=detail)
         return
     if attempts.too_many(run_id=run.pk):
         minutes = int(attempts.ATTEMPTS_WITHIN.total_seconds() // 60)
         reason = f"{why}; {attempts.MAX_ATTEMPTS} attempts within {minutes} minutes did not get further"
-        attempts.give_up(run_id=run.pk, to=RunState.FAILED, reason=reason)
+        attempts.give_up(run_id=run.pk, to=RunState.FAILED, reason=reason, detail=detail)
         return
-    claim = attempts.claim_relaunch(run_id=run.pk, epoch=run.epoch, reason=why)
+    claim = attempts.claim_relaunch(run_id=run.pk, epoch=run.epoch, reason=why, detail=detail)
     if claim is not None:
         lifecycle.start(claim)
 
@@ -201,12 +201,15 @@ def _take_last_events(run: Run) -> None:
         log.warning("run %d: the rest of its spool cannot be stored: %s", run.pk, error)
 
 
-def _why(run: Run, report: ProcessReport | None) -> str:
+def _why(run: Run, report: ProcessReport | None) -> tuple[str, str]:
+    """Return why an attempt is lost, in words, and the last line of its log where nobody knows why."""
     if report is None:
-        return "no process was started"
+        return "no process was started", ""
     if report.state in (ProcessState.MISSING, ProcessState.DISCONNECTED):
-        return report.message
+        return report.message, ""
     if report.state is ProcessState.DEAD:
-        words = report.message or rundir.last_words(run.pk)
-        return f"its process ended unexpectedly ({words})" if words else "its process ended unexpectedly"
-    return states.TIMEOUTS[RunState(run.state)].reason
+        unexpected = "its process ended unexpectedly"
+        if report.message:
+            return f"{unexpected}: {report.message}", ""
+        return unexpected, rundir.last_words(run.pk)
+    return states.TIMEOUTS[RunState(run.state)].reason, ""

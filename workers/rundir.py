@@ -50,7 +50,7 @@ def prepare(claim: Claim) -> Path:
 
 
 def last_words(run_id: int) -> str:
-    """Return the last line of the engine's log, used in the reason of a failed run."""
+    """Return the last line of the engine's log, shown below the reason of a failed run."""
     try:
         with (run_folder(run_id) / "engine.log").open("rb") as log:
             log.seek(0, os.SEEK_END)

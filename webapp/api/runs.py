@@ -32,6 +32,7 @@ class RunOut(Schema):
     state: str
     desired: str
     reason: str
+    reason_detail: str
     epoch: int
     last_seq: int
     experiment_id: int | None

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from django.urls import reverse
 
+from webapp.contexts.words import in_words
 from webapp.models import Run
 
 
 def choices_of(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Return (value, label) of a filter's choices."""
-    return tuple((str(value), str(value).replace("_", " ")) for value in values)
+    return tuple((str(value), in_words(str(value))) for value in values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ class GoneError(Exception):
 
 RUN_REGIONS = {
     "run-header": "runs/_header.html",
+    "run-results": "runs/results/_results.html",
     "run-alerts": "runs/_alerts.html",
     "run-funnel": "shared/_funnel.html",
     "run-evaluations": "runs/_evaluations.html",

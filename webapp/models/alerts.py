@@ -18,6 +18,8 @@ class Alert(models.Model):
     )
     code = models.CharField(max_length=100)
     message = models.TextField()
+    detail = models.TextField(blank=True, default="")
+    """Last line of the log behind the message; empty without one."""
     iteration = models.IntegerField(null=True, blank=True)
     task_ids = models.JSONField(default=list, blank=True)
     """Tasks whose training groups of that iteration show it, worst first."""

@@ -14,7 +14,9 @@ from webapp.models.experiments import Experiment
 
 _ORACLE = "oracle"
 _ENDPOINT = "endpoint"
-_TEXT_POLICIES = frozenset({_ENDPOINT, _ORACLE, "noop", "replay"})
+_NOOP = "noop"
+_REPLAY = "replay"
+_TEXT_POLICIES = frozenset({_ENDPOINT, _ORACLE, _NOOP, _REPLAY})
 
 
 class Run(models.Model):
@@ -45,7 +47,9 @@ class Run(models.Model):
     )
     """Requested state; the engine reads it with every heartbeat and acknowledges it by an event."""
     reason = models.TextField(blank=True, default="")
-    """Reason for a failure or stop."""
+    """Reason for a failure or stop, in words."""
+    reason_detail = models.TextField(blank=True, default="")
+    """Last line of the log behind the reason; empty without one."""
     summary: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
 
     epoch = models.IntegerField(default=0)
@@ -125,6 +129,22 @@ class Run(models.Model):
         return self._policy_type == _ENDPOINT
 
     @property
+    def checks_rows(self) -> bool:
+        """Return whether its rollouts say something about rows and nothing about a policy: their answers are
+        known before."""
+        return self._policy_type in (_ORACLE, _NOOP)
+
+    @property
+    def must_pass(self) -> bool:
+        """Return whether a row that it checks holds if its rollouts pass: they submit the gold patch."""
+        return self._policy_type == _ORACLE
+
+    @property
+    def is_imported(self) -> bool:
+        """Return whether its trajectories were imported from a file: no process ever made them."""
+        return self._policy_type == _REPLAY and self.queued_at is None and self.starting_at is not None
+
+    @property
     def _policy_type(self) -> str:
         return str(self.config.get("policy", {}).get("type", ""))
 
@@ -152,7 +172,9 @@ class RunAttempt(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     reason = models.TextField(blank=True, default="")
-    """Reason for the attempt's start or end."""
+    """Reason for the attempt's start or end, in words."""
+    reason_detail = models.TextField(blank=True, default="")
+    """Last line of the log behind the reason; empty without one."""
     condition = models.TextField(blank=True, default="")
     """Launcher's report about a process that does not simply run: waits for a cluster, or is out of reach."""
     token_hash = models.CharField(max_length=64, blank=True, default="")

@@ -20,9 +20,10 @@ from django.template.loader import render_to_string
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from webapp.contexts.dataset.health import LOOKS
 from webapp.contexts.frame import group_url
 from webapp.contexts.rollout.printed import printed as render_printed
+from webapp.contexts.row_status import LOOKS
+from webapp.contexts.words import COUNTERFACTUALS, FAILURES, KINDS, in_words
 from webapp.models import Group
 
 register = template.Library()
@@ -130,8 +131,26 @@ def dash(value: object) -> object:
 
 @register.filter
 def words(value: str) -> str:
-    """``max_context`` → ``max context``."""
-    return str(value).replace("_", " ")
+    """Return a value of an enumeration, or a code, in words: ``max_context`` → ``context limit``."""
+    return in_words(str(value))
+
+
+@register.filter
+def kind_words(value: str) -> str:
+    """Return a kind of run in words."""
+    return in_words(str(value), KINDS)
+
+
+@register.filter
+def counterfactual_words(value: str) -> str:
+    """Return the result of grading with false tests in words."""
+    return in_words(str(value), COUNTERFACTUALS)
+
+
+@register.filter
+def failure_words(value: str) -> str:
+    """Return a kind of sandbox failure in words."""
+    return in_words(str(value), FAILURES)
 
 
 @register.filter

@@ -106,7 +106,7 @@ def test_a_stopped_evaluation_says_so_also_in_a_comparison() -> None:
     post(claim, stream, posted)
     run.refresh_from_db()
     assert run.state == "stopped"
-    assert "has not ended: the run is stopped" in page(run)
+    assert "is incomplete: the run was stopped before its end" in page(run)
     other = evaluated(tasks, FIRST)
     keys = {"first": point(run).key, "second": point(other).key}
     text = unescape(viewer().get("/evaluations/compare/", keys).content.decode())

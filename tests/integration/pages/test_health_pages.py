@@ -233,7 +233,7 @@ def test_a_validation_is_started_and_watched_live(rows: list[TaskRow]) -> None:
     assert "data-live-page" not in text(operator, "/datasets/d/health/")
     told = [row.text for row in operator.get(f"/runs/{run.pk}/").context["panel"].rows]
     assert told[0] == "succeeded"
-    assert told[1].startswith(f"{rows[6].task.id} · flaky")
+    assert told[1].startswith(f"{rows[6].task.id}: flaky")
     kinds = dict(operator.get(f"/runs/{run.pk}/").context["panel"].kinds)
     assert "task_validated" in kinds
     assert not kinds.keys() & {"validation", "decision"}, "records are no events"

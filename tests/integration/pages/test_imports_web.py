@@ -205,12 +205,12 @@ def test_the_page_of_an_import_leads_to_what_it_made(home: Path) -> None:
     page = client.get(f"/runs/{run.pk}/").content.decode()
     assert "Solve rate" not in page
     assert "/datasets/d/" not in page
-    Run.objects.filter(pk=run.pk).update(summary={"imported": 12, "rejected": 0, "dataset": "d"})
+    Run.objects.filter(pk=run.pk).update(summary={"read": 12, "imported": 12, "rejected": 0, "dataset": "d"})
     Dataset.objects.create(name="d", run=run)
     page = client.get(f"/runs/{run.pk}/").content.decode()
     assert 'href="/datasets/d/"' in page
-    assert "Imported" in page
-    assert "Rejected" not in page
+    assert "Rows taken" in page
+    assert "/datasets/d/left-out/" not in page
 
 
 def test_a_damaged_list_of_rows_left_out_says_so(home: Path) -> None:

@@ -28,7 +28,8 @@ def condition_of(line: Line, run: int) -> str:
 
 def attempts_of(line: Line, run: int) -> list[tuple[int, str, str, str]]:
     """Number, launcher, handle and reason of each attempt."""
-    rows = line.rows("select epoch, launcher, handle, reason from webapp_runattempt where run_id = %s", run)
+    columns = "epoch, launcher, handle, reason || ' ' || reason_detail"
+    rows = line.rows(f"select {columns} from webapp_runattempt where run_id = %s", run)
     return sorted((int(row[0]), str(row[1]), str(row[2]), str(row[3])) for row in rows)
 
 

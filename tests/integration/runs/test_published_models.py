@@ -78,7 +78,7 @@ def test_killed_and_resumed_it_learns_the_same_and_its_export_opens(home: Path, 
         process.wait()
     assert of_type(killed, "run_finished") == []
     last_words = (killed / "engine.log").read_text().splitlines()[-1]
-    assert last_words.startswith("{"), "a page shows them as the reason"
+    assert last_words.startswith("{"), "a page shows them below the reason"
     make_run_dir(home, "killed", training(home), epoch=2)
     assert run_to_end(killed) == 0, events(killed)[-1]
     assert of_type(killed, "run_started")[-1]["resumed_from"] > 0

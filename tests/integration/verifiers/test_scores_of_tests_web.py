@@ -104,7 +104,7 @@ def test_passes_and_written_tests_are_on_the_page_and_in_the_api() -> None:
     run = by_tests("7", some_scores())
     client = viewer()
     whole = client.get(f"/runs/{run.pk}/").content.decode()
-    assert "toxic_tests" in whole
+    assert "Toxic tests:" in whole
     page = inner_html(whole, "run-panel")
     assert page.count('data-key="score-') == page.count('data-key="test-') == 3
     assert HOSTILE not in page

@@ -175,7 +175,7 @@ def test_an_evaluation_shows_partial_numbers_of_tasks_that_have_ended(operator: 
             stream.trajectory(ref(0, task, index, phase="eval:heldout"), reward=reward)
     post(claim, stream, 2)
     text = text_of(operator, run, "run-evaluations")
-    assert "partial over 2 ended tasks 75.0 %" in text
+    assert "partial over 2 ended tasks · report 75.0 %" in text
     tab = operator.get(f"/runs/{run.pk}/?tab=evaluation").content.decode()
     assert "partial" in inner_html(tab, "run-panel")
     assert "@2 100.0" in inner_html(tab, "run-panel")

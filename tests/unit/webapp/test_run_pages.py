@@ -178,7 +178,7 @@ def test_the_advantage_s_arithmetic_adds_up(yard: Yard, operator: Client) -> Non
     assert "1 − 0 =" in page
     assert "+1.000" in page
     assert "−0.250" in page
-    assert "masked: max steps" in page
+    assert "masked: step limit" in page
 
 
 def test_search_finds_words_and_narrows(yard: Yard) -> None:

@@ -114,13 +114,13 @@ def test_reports_do_not_drown_the_other_events() -> None:
     client = signed_in(Role.VIEWER)
     panel = inner_html(text_of(client, f"/runs/{yard.run.pk}/?tab=events"), "run-panel")
     assert "alert" in panel
-    assert '<td class="nowrap">pool status</td>' not in panel
+    assert '<td class="nowrap">sandbox pool</td>' not in panel
     changed = inner_html(
         text_of(client, f"/runs/{yard.run.pk}/?tab=events&type=sandboxes_changed"), "run-panel"
     )
-    assert "1 started · 1 leased · 1 failed · 1 closed" in changed
+    assert "1 started, 1 leased, 1 failed, 1 closed" in changed
     status = inner_html(text_of(client, f"/runs/{yard.run.pk}/?tab=events&type=pool_status"), "run-panel")
-    assert "wanted 7 · waiting 2 · starting 1 · live 2 · idle 3" in status
+    assert "7 wanted, 2 waiting, 1 starting, 2 live, 3 idle" in status
 
 
 def test_texts_from_outside_are_escaped_everywhere() -> None:

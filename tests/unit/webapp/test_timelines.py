@@ -16,7 +16,7 @@ from tests.builders.web_builders import make_user
 from webapp.contexts.charts.charts import run_charts
 from webapp.contexts.run.run_tabs import tab_names
 from webapp.contexts.run.timeline import build_timeline
-from webapp.models import Iteration, Trajectory
+from webapp.models import Iteration, Run, Trajectory
 from webapp.permissions import Role
 from webapp.selectors.run.iterations import points_after
 
@@ -96,8 +96,8 @@ def test_runs_without_timelines_say_so(yard: Yard, viewer: Client) -> None:
     Iteration.objects.update(timeline=None)
     assert "No time strip yet" in viewer.get(f"/runs/{yard.run.pk}/?tab=timeline").content.decode()
     assert "Time strip" not in viewer.get(f"/runs/{yard.run.pk}/train/1/").content.decode()
-    assert "timeline" in tab_names("train")
-    assert "timeline" not in tab_names("rollout"), "no trainer waits there"
+    assert "timeline" in tab_names(Run(kind="train"))
+    assert "timeline" not in tab_names(Run(kind="rollout")), "no trainer waits there"
 
 
 def test_a_selected_batch_tells_the_staleness_of_its_rollouts(yard: Yard, viewer: Client) -> None:

@@ -221,7 +221,7 @@ def test_trained_means_that_there_was_a_gradient() -> None:
     expected: list[tuple[bool | None, float | None, bool | None, str]] = [
         (True, 0.5, True, ">trained<"),
         (True, 0.0, False, ">zero advantage<"),
-        (False, 0.5, False, "masked: max steps"),
+        (False, 0.5, False, "masked: step limit"),
         (None, None, None, ""),
     ]
     opened = client()

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from engine.types import TerminationReason
+from engine.types import RunKind, TerminationReason
+from webapp.contexts.words import in_words
 from webapp.selectors.run.iterations import Point
 from webapp.selectors.run.series import Series as RunSeries
 
@@ -60,7 +61,7 @@ RUN_CHARTS = (
     ChartSpec(
         "termination", "Termination reasons", "share of rollouts",
         tuple(
-            Series(f"termination/{reason}", str(reason).replace("_", " "), colour)
+            Series(f"termination/{reason}", in_words(reason), colour)
             for colour, reason in enumerate(TerminationReason, start=1)
         ),
         stacked=True,
@@ -221,12 +222,7 @@ def run_charts(points: Sequence[Point]) -> ChartSet:
 
 
 def charts_of(x: list[float], columns: Columns, *, bucketed: bool = False) -> ChartSet:
-    """Return the charts of a run; series that were never reported are left out.
-
-    Without any point the first row (what training is watched by) is announced as empty charts.
-    """
-    if not x:
-        return ChartSet(RUN_CHARTS[:6], x, columns)
+    """Return the charts of a run; series that were never reported are left out."""
     known = {key for key, values in columns.items() if any(value is not None for value in values)}
     known -= {key for key in known if key.startswith("termination/") and not any(columns[key])}
     specs = []
@@ -236,6 +232,19 @@ def charts_of(x: list[float], columns: Columns, *, bucketed: bool = False) -> Ch
             specs.append(replace(spec, series=series))
     known_columns = {key: columns[key] for key in columns if key in known}
     return ChartSet(tuple(specs), x, known_columns, bucketed=bucketed)
+
+
+_ANNOUNCED = {
+    RunKind.SFT: ("loss", "rate", "grad"),
+    RunKind.IMPROVE: ("reward", "solve", "steps", "kept", "loss", "time"),
+}
+
+
+def announced_charts(kind: str) -> ChartSet:
+    """Return empty charts of what a run of a kind is watched by, for one without a finished iteration."""
+    training = [spec.id for spec in RUN_CHARTS[:6]]
+    names = _ANNOUNCED.get(RunKind(kind), training)
+    return ChartSet(tuple(spec for spec in RUN_CHARTS if spec.id in names), [], {})
 
 
 def comparison_chart(series: Mapping[int, RunSeries], names: Mapping[int, str]) -> ChartSet:

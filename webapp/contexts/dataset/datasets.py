@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from django.urls import reverse
 
 from engine.events.health import RowStatus, SideOutcome
-from webapp.contexts.dataset.health import LOOKS, SOLVED_LABELS
+from webapp.contexts.dataset.health import SOLVED_LABELS
 from webapp.contexts.frame import Crumb
 from webapp.contexts.rollout.diffs import Diff, patch_diff
+from webapp.contexts.row_status import LOOKS
 from webapp.contexts.run.config_view import show
 from webapp.contexts.run.runs import page_number
 from webapp.models import Dataset, QuarantineDecision, Run, Task, TaskAnswer, Trajectory, Validation

@@ -11,6 +11,7 @@ from django.urls import reverse
 
 from engine.events.health import RowStatus, SideOutcome
 from webapp.contexts.frame import Crumb, LiveCursor
+from webapp.contexts.row_status import LOOKS
 from webapp.contexts.run.runs import page_number
 from webapp.models import Dataset, Run, Task
 from webapp.selectors.dataset import difficulty
@@ -18,12 +19,6 @@ from webapp.selectors.dataset import health as reads
 from webapp.selectors.dataset.health import NO_TIMES, SECOND_BOUNDS, GradingTimes, MutantCounts, OutcomeCount
 from webapp.selectors.paging import Page
 
-LOOKS = {
-    "valid": ("passed", "✓", "valid"), "noop_passes": ("warning", "○", "no-op passes"),
-    "gold_fails": ("failed", "✕", "gold fails"), "flaky": ("tampered", "≈", "flaky"),
-    "infra": ("infra", "!", "infrastructure failed"), "": ("open", "–", "never validated"),
-}  # fmt: skip
-"""Status of a validation → css class, second cue beside the colour, label."""
 _FAILED, _PASSED, _FLAKY, _INFRA = (
     side.value for side in (SideOutcome.FAILED, SideOutcome.PASSED, SideOutcome.FLAKY, SideOutcome.INFRA)
 )

@@ -33,6 +33,8 @@ class CollectionView:
     excluded: int
     """Rollouts that infrastructure lost."""
     solve: SolveRate
+    goal: str
+    """Word for what a rewarded rollout has done."""
     per_minute: float | None
     """Rollouts, over the last ten minutes; of an ended run over all the time."""
     seconds_left: float | None
@@ -72,6 +74,7 @@ def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
         grading=grading,
         excluded=excluded,
         solve=solve,
+        goal=_goal(run),
         per_minute=_per_minute(run),
         seconds_left=state.get("seconds_left") if going else None,
         steps=state.get("steps", 0),
@@ -80,7 +83,7 @@ def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
         cost=max((cost for cost in (state.get("cost"), counts.cost) if cost is not None), default=None),
         spend_limit=run.config.get("policy", {}).get("spend_limit"),
         resumed_at=resumed_at,
-        parts=_parts(solve, excluded, running, grading, run.progress_total),
+        parts=_parts(_goal(run), solve, excluded, running, grading, run.progress_total),
         waits="" if counts.total else _waits(run),
         is_evaluation=run.kind == RunKind.EVALUATE,
         spent=run.state == RunState.STOPPED and run.summary.get("stopped_by") == SPEND_LIMIT,
@@ -97,13 +100,20 @@ def _per_minute(run: Run) -> float | None:
     return per_hour / 60 if per_hour is not None else None
 
 
+def _goal(run: Run) -> str:
+    """Return what a rewarded rollout has done: it passed a check, wrote a test, or solved its task."""
+    if run.config.get("environment", {}).get("type") == "reproduction":
+        return "reproduced"
+    return "passed" if run.checks_rows else "solved"
+
+
 def _parts(
-    solve: SolveRate, excluded: int, running: int, grading: int, total: int
+    goal: str, solve: SolveRate, excluded: int, running: int, grading: int, total: int
 ) -> tuple[tuple[str, str, float], ...]:
     left = max(0, total - solve.graded - excluded - running - grading)
     return (
-        ("solved", "passed", solve.solved),
-        ("not solved", "failed", solve.graded - solve.solved),
+        (goal, "passed", solve.solved),
+        (f"not {goal}", "failed", solve.graded - solve.solved),
         ("excluded: lost to infrastructure", "infra", excluded),
         ("running", "running", running),
         ("being graded", "grading", grading),

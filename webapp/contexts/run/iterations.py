@@ -9,6 +9,7 @@ from engine.types import RunKind
 from webapp.contexts.frame import Crumb, LiveCursor, iteration_url, phase_label, run_crumbs
 from webapp.contexts.numbers import whole
 from webapp.contexts.rollout.advantage import Sibling, algorithm_of, siblings
+from webapp.contexts.run.collection import ENDED
 from webapp.contexts.run.runs import funnel_parts
 from webapp.contexts.run.timeline import Strip, build_strip
 from webapp.models import Group, Iteration, Run
@@ -92,7 +93,7 @@ def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str])
         metrics=by_area(measured.metrics) if measured is not None else (),
         strip=build_strip(iteration),
         funnel=funnel,
-        funnel_parts=funnel_parts(funnel),
+        funnel_parts=funnel_parts(funnel, ended=run.state in ENDED),
         page=map_page(page, lambda group: GroupRow(group, siblings(group.trajectories.all(), algorithm))),
         previous_url=iteration_url(run.pk, phase, index - 1) if train and index > 0 else "",
         next_url=iteration_url(run.pk, phase, index + 1) if has_next else "",

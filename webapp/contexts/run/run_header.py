@@ -13,11 +13,15 @@ from engine.types import RunKind, RunState
 from webapp.contexts.run.collection import ENDED, CollectionView, build_collection
 from webapp.contexts.run.engines import EngineSummary, engine_summary
 from webapp.contexts.run.policy_label import policy_label
+from webapp.contexts.run.results.parts import RunResults
+from webapp.contexts.run.results.results import build_results, kept_of
+from webapp.contexts.words import KINDS, in_words
 from webapp.models import Dataset, Pool, Run
 from webapp.selectors.rollout import scores as score_reads
 from webapp.selectors.run import iterations as iteration_reads
 from webapp.selectors.run import runs as run_reads
 from webapp.selectors.run import sandboxes as sandbox_reads
+from webapp.selectors.run.checkpoints import newest_checkpoint
 from webapp.selectors.run.iterations import LiveCounts, Point, SolveRate
 
 
@@ -69,13 +73,17 @@ class RunHeader:
     has_rollouts: bool
     """False for a run in which no agent acts."""
     has_charts: bool
-    """Whether its iterations are drawn: those of training and of fine-tuning."""
+    """Whether its iterations are drawn: those of training and of fine-tuning, unless it ended without any."""
     phase: str
     """Progress of the work within an iteration, in runs that report it; empty in others."""
     made: Dataset | None
     """The dataset it made, once that is there."""
-    counts_made: tuple[tuple[str, int], ...]
-    """Counts of a run without rollouts: (name, number)."""
+    results: RunResults | None
+    """Result of its work; None for kinds whose evaluations, charts and rollouts are all there is."""
+    kept: str
+    """Sentence about what is kept of a run that failed or was stopped; empty for others."""
+    kind: str
+    """Its kind in words."""
 
     @property
     def can_archive(self) -> bool:
@@ -83,9 +91,14 @@ class RunHeader:
         return self.run.archived_at is None and self.run.state in (RunState.DRAFT, *ENDED)
 
     @property
+    def ending(self) -> str:
+        """Return the word for the end of a run that did not succeed; empty for others."""
+        return self.run.state if self.run.state in (RunState.FAILED, RunState.STOPPED) else ""
+
+    @property
     def verify_urls(self) -> tuple[tuple[str, str], ...]:
         """Return label and address of the forms that score its trajectories; empty while it has none."""
-        if not self.has_rollouts or not self.counts.total:
+        if not self.has_rollouts or not self.counts.total or self.run.is_imported:
             return ()
         environment = self.run.config.get("environment", {}).get("type")
         if environment == "reproduction":
@@ -105,6 +118,7 @@ class RunHeader:
 
 RESUME_CHECKPOINT = "Resume from the last checkpoint"
 RESUME_COLLECTION = "Resume where it stopped"
+START_OVER = "Start over"
 RETRY_SCORES = "Retry missing scores"
 
 
@@ -187,6 +201,7 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
     has_rollouts = RunKind(run.kind).has_rollouts
     counts = iteration_reads.live_counts(run)
     collection = build_collection(run, counts)
+    made = None if has_rollouts else run.datasets_made.first()
     return RunHeader(
         run=run,
         policy=policy_label(run.config.get("policy")),
@@ -196,7 +211,7 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         controls=controls_of(
             run.state,
             run.desired,
-            resume=_resume_label(collection),
+            resume=_resume_label(run, collection),
             lacks_scores=score_reads.can_retry(run),
         ),
         iterations_done=done,
@@ -212,11 +227,20 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         engines=engine_summary(run),
         collection=collection,
         has_rollouts=has_rollouts,
-        has_charts=run.kind == RunKind.SFT or (has_rollouts and collection is None),
+        has_charts=_has_charts(run, collection) and bool(points or run.state not in ENDED),
         phase=_phase(run),
-        made=None if has_rollouts else run.datasets_made.first(),
-        counts_made=() if has_rollouts else _counted(run),
+        made=made,
+        results=build_results(run, points, made=made),
+        kept=kept_of(run),
+        kind="imported trajectories" if run.is_imported else in_words(run.kind, KINDS),
     )
+
+
+def _has_charts(run: Run, collection: CollectionView | None) -> bool:
+    """Return whether a run's iterations are something to watch over time."""
+    if run.kind == RunKind.SFT:
+        return run.config.get("data") != "stream"
+    return RunKind(run.kind).has_rollouts and collection is None and not run.is_imported
 
 
 def _phase(run: Run) -> str:
@@ -229,17 +253,12 @@ def _phase(run: Run) -> str:
     return f"{run.progress_message} {run.progress_done}/{run.progress_total}"
 
 
-def _resume_label(collection: CollectionView | None) -> str:
+def _resume_label(run: Run, collection: CollectionView | None) -> str:
     """Return the label of the button that resumes an ended run; empty where it would end again at once."""
-    if collection is None:
+    if run.state not in (RunState.FAILED, RunState.STOPPED):
         return RESUME_CHECKPOINT
-    return "" if collection.spent else RESUME_COLLECTION
-
-
-def _counted(run: Run) -> tuple[tuple[str, int], ...]:
-    """Return the whole numbers of a summary; those that are 0 say nothing but that there was nothing."""
-    return tuple(
-        (name.replace("_", " "), value)
-        for name, value in run.summary.items()
-        if isinstance(value, int) and not isinstance(value, bool) and value
-    )
+    if collection is not None:
+        return "" if collection.spent else RESUME_COLLECTION
+    if run.kind in (RunKind.TRAIN, RunKind.IMPROVE, RunKind.SFT):
+        return RESUME_CHECKPOINT if newest_checkpoint(run) else START_OVER
+    return RESUME_COLLECTION

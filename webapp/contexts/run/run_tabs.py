@@ -6,7 +6,6 @@ To add a tab: its name in ``TABS``, a dataclass, a branch in ``build_panel``, a 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,8 @@ from webapp.contexts.charts.solve_map import TasksPanel, build_tasks
 from webapp.contexts.evaluation.evaluations import EvaluationPlot, run_evaluations
 from webapp.contexts.evaluation.scores import ScoresPanel, build_scores
 from webapp.contexts.evaluation.test_scores import TestScoresPanel, build_test_scores
-from webapp.contexts.frame import choices_of, trajectory_url
+from webapp.contexts.event_words import event_words
+from webapp.contexts.frame import choices_of
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.run.checkpoints import CheckpointRow, build_checkpoints
 from webapp.contexts.run.config_view import Objective, SettingSection, describe, objective
@@ -42,9 +42,10 @@ WITHOUT_ROLLOUTS = ("events", "sandboxes", "log", "configuration")
 """Tabs of runs that make or look at a dataset: they have no rollouts to show."""
 OF_VERIFIERS = ("scores", "events", "log", "configuration")
 """Tabs of runs that score the trajectories of others."""
+OF_IMPORTED = ("groups", "trajectories", "events", "configuration")
+"""Tabs of imported trajectories: no process ever made them."""
 OF_FINE_TUNING = ("checkpoints", "events", "log", "configuration")
 """Tabs of runs that imitate examples."""
-_POOL = ("wanted", "waiting", "starting", "live", "idle")
 LABELS = {"tasks": "Solve map"}
 EVENT_KINDS = choices_of(sorted(EVENT_ADAPTER.json_schema()["discriminator"]["mapping"]))
 OUTCOMES = choices_of(("none", "partial", "all"))
@@ -60,15 +61,17 @@ class Tab:
     current: bool
 
 
-def tab_names(kind: str) -> tuple[str, ...]:
-    """Return the tabs of a kind of run."""
-    if kind == RunKind.VERIFIER:
+def tab_names(run: Run) -> tuple[str, ...]:
+    """Return the tabs of a run by its kind."""
+    if run.is_imported:
+        return OF_IMPORTED
+    if run.kind == RunKind.VERIFIER:
         return OF_VERIFIERS
-    if kind == RunKind.SFT:
+    if run.kind == RunKind.SFT:
         return OF_FINE_TUNING
-    if kind == RunKind.TRAIN:
+    if run.kind == RunKind.TRAIN:
         return TABS
-    return OF_COLLECTIONS if RunKind(kind).has_rollouts else WITHOUT_ROLLOUTS
+    return OF_COLLECTIONS if RunKind(run.kind).has_rollouts else WITHOUT_ROLLOUTS
 
 
 def tabs_of(names: Sequence[str], current: str, url: str) -> tuple[Tab, ...]:
@@ -265,7 +268,7 @@ def _events(run: Run, params: Mapping[str, str]) -> EventsPanel:
     kind, cursor = params.get("type", ""), whole(params.get("before", ""), most=MOST_ID)
     rows = run_reads.run_events(run, kind=kind, before=cursor)
     return EventsPanel(
-        rows=tuple(EventRow(event, *_words(run.pk, event)) for event in rows),
+        rows=tuple(EventRow(event, *event_words(run.pk, event)) for event in rows),
         total=run_reads.count_events(run, kind=kind),
         kind=kind,
         kinds=EVENT_KINDS,
@@ -273,38 +276,3 @@ def _events(run: Run, params: Mapping[str, str]) -> EventsPanel:
         first_page=cursor is None,
         attempts=tuple(run.attempts.order_by("-epoch")),
     )
-
-
-def _words(run_id: int, event: Event) -> tuple[str, str]:
-    """Return an event as one sentence, and the page it is about."""
-    payload = event.payload
-    ref = payload.get("ref")
-    url = ""
-    parts: list[str] = []
-    if isinstance(ref, dict):
-        source = whole(str(payload.get("source", run_id)), most=MOST_ID)
-        if source is not None:
-            url = trajectory_url(source, ref["phase"], ref["iteration"], ref["task_id"], ref["index"])
-        parts.append(f"{ref['phase']} {ref['iteration']} · {ref['task_id']} #{ref['index']}")
-    for key in ("message", "state", "reason", "name", "path", "tool", "termination", "verdict"):
-        if payload.get(key):
-            parts.append(str(payload[key])[:200])
-    for key in (
-        "iteration",
-        "policy_version",
-        "reward",
-        "solve_rate",
-        "done",
-        "total",
-        "resumed_from",
-        *_POOL,
-    ):
-        if isinstance(payload.get(key), int | float):
-            parts.append(f"{key.replace('_', ' ')} {payload[key]:g}")
-    if score := payload.get("score"):
-        parts += [str(score["error"])[:200]] if score.get("error") else []
-    if found := payload.get("record"):
-        parts += [str(found[key])[:200] for key in ("task_id", "status", "reason") if found.get(key)]
-    states = Counter(record["state"] for record in payload.get("records", ()))
-    parts += [f"{count} {state}" for state, count in states.items()]
-    return " · ".join(parts), url

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from django.urls import reverse
 
 from engine.types import RunKind, RunState
-from webapp.contexts.charts.charts import CHARTED, ChartSet, charts_of, run_charts
+from webapp.contexts.charts.charts import CHARTED, ChartSet, announced_charts, charts_of, run_charts
 from webapp.contexts.evaluation.evaluations import EvaluationPlot, run_evaluations
 from webapp.contexts.frame import Crumb, LiveCursor, run_crumbs
 from webapp.contexts.numbers import MOST_ID, bounds, whole
@@ -17,6 +17,7 @@ from webapp.contexts.run.edit_form import EditForm, edit_form
 from webapp.contexts.run.overview import RunRow, run_rows
 from webapp.contexts.run.run_header import RunHeader, build_header
 from webapp.contexts.run.run_tabs import TABS, Panel, Tab, build_panel, tab_names, tabs_of
+from webapp.contexts.words import in_words
 from webapp.models import Alert, Run
 from webapp.permissions import Role, shows_rollouts
 from webapp.selectors.paging import Page
@@ -126,15 +127,15 @@ class RunDetailContext:
     """Choices of the form that files the run; empty for those who may not."""
 
 
-def funnel_parts(funnel: Funnel | None) -> tuple[tuple[str, str, float], ...]:
-    """(label, css class, amount) of the funnel's bar, from trained to lost."""
+def funnel_parts(funnel: Funnel | None, *, ended: bool) -> tuple[tuple[str, str, float], ...]:
+    """Return (label, css class, amount) of the funnel's bar, from trained to lost."""
     if funnel is None:
         return ()
     parts: list[tuple[str, str, float]] = [("trained", "trained", funnel.trained)]
     parts.append(("zero advantage: all siblings alike", "zero", funnel.zero_advantage))
-    parts += [(f"masked: {reason.replace('_', ' ')}", "masked", n) for reason, n in funnel.masked]
+    parts += [(f"masked: {in_words(reason)}", "masked", n) for reason, n in funnel.masked]
     parts.append(("infrastructure failed", "infra", funnel.infrastructure))
-    parts.append(("not finished yet", "open", funnel.unfinished))
+    parts.append(("not in an update" if ended else "not finished yet", "open", funnel.unfinished))
     return tuple(part for part in parts if part[2])
 
 
@@ -162,9 +163,9 @@ def build_summary(run: Run) -> RunSummary:
         header=header,
         alerts=tuple(alerts),
         num_alerts=num_alerts,
-        charts=_charts(run.pk, points).as_json(),
+        charts=_charts(run, points).as_json(),
         funnel=latest,
-        funnel_parts=funnel_parts(latest),
+        funnel_parts=funnel_parts(latest, ended=run.state in ENDED),
         evaluations=run_evaluations(run),
     )
 
@@ -189,7 +190,7 @@ def build_run_detail(
     """
     can_operate = role.includes(Role.OPERATOR)
     above = summary or build_summary(run)
-    tab, tabs = params.get("tab", ""), tab_names(run.kind)
+    tab, tabs = params.get("tab", ""), tab_names(run)
     tab = tab if tab in {*TABS, *tabs} else tabs[0]
     return RunDetailContext(
         section="runs",
@@ -211,10 +212,12 @@ def build_run_detail(
     )
 
 
-def _charts(run_id: int, points: Sequence[Point]) -> ChartSet:
+def _charts(run: Run, points: Sequence[Point]) -> ChartSet:
+    if not points and run.state not in ENDED:
+        return announced_charts(run.kind)
     if len(points) <= MOST_POINTS:
         return run_charts(points)
-    found = series_reads.bucketed([run_id], CHARTED, buckets=MOST_POINTS // 2, tail=_TAIL)[run_id]
+    found = series_reads.bucketed([run.pk], CHARTED, buckets=MOST_POINTS // 2, tail=_TAIL)[run.pk]
     return charts_of(found.x, found.mean, bucketed=True)
 
 

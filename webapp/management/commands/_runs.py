@@ -97,8 +97,13 @@ def describe(run: Run) -> str:
     if condition := run_reads.condition_of(run):
         parts.append(condition)
     if run.reason:
-        parts.append(run.reason)
+        parts.append(explained(run))
     return " · ".join([*parts, run.name])
+
+
+def explained(run: Run) -> str:
+    """Return why a run ended, with the text behind it."""
+    return f"{run.reason} ({run.reason_detail})" if run.reason_detail else run.reason
 
 
 def describe_collection(state: Mapping[str, Any]) -> list[str]:
@@ -136,4 +141,4 @@ def watch(command: BaseCommand, run: Run) -> None:
             break
         time.sleep(_POLL_S)
     if run.state != "succeeded":
-        raise CommandError(f"run {run.pk} {run.state}: {run.reason}")
+        raise CommandError(f"run {run.pk} {run.state}: {explained(run)}")

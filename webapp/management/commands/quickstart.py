@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from engine.errors import TrainyardError
 from engine.types import RunState
-from webapp.management.commands._runs import add_overrides, parse_overrides
+from webapp.management.commands._runs import add_overrides, explained, parse_overrides
 from webapp.models import Iteration, Run, Trajectory
 from webapp.services.dataset import datasets
 from webapp.services.run import runs
@@ -62,7 +62,7 @@ class Command(BaseCommand):
         self._follow(run)
         self._say(json.dumps(summary_of(run, dashboard)))
         if run.state != RunState.SUCCEEDED:
-            raise CommandError(f"run {run.pk} {run.state}: {run.reason}")
+            raise CommandError(f"run {run.pk} {run.state}: {explained(run)}")
 
     def _say(self, line: str) -> None:
         self.stdout.write(line)
@@ -81,7 +81,7 @@ class Command(BaseCommand):
             runs.start(run=run)
         self._follow(run)
         if run.state != RunState.SUCCEEDED:
-            raise CommandError(f"the quickstart dataset could not be made: {run.reason}")
+            raise CommandError(f"the quickstart dataset could not be made: {explained(run)}")
         datasets.sync(name=RECIPE)
 
     def _find_or_launch(self, options: dict[str, Any]) -> Run:
@@ -135,7 +135,7 @@ def progress_line(run: Run) -> str:
     elif run.progress_message and run.state not in TERMINAL:
         parts.append(f"{run.progress_message} {run.progress_done}/{run.progress_total}")
     if run.reason:
-        parts.append(run.reason)
+        parts.append(explained(run))
     return " · ".join(parts)
 
 

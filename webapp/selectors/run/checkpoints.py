@@ -100,6 +100,11 @@ def reference(run_id: int, folder: Path) -> str:
     return f"{run_id}/checkpoints/{folder.name}"
 
 
+def newest_checkpoint(run: Run) -> Checkpoint | None:
+    """Return the newest checkpoint that was ever saved."""
+    return Checkpoint.objects.filter(run=run).order_by("-iteration").first()
+
+
 def find_checkpoint(run: Run, iteration: int) -> StoredCheckpoint | None:
     """Return one checkpoint; None if it was never saved or does not exist any more."""
     row = Checkpoint.objects.filter(run=run, iteration=iteration).first()

@@ -51,22 +51,30 @@ def claim_launch(*, run_id: int) -> Claim | None:
 
 
 @transaction.atomic
-def claim_relaunch(*, run_id: int, epoch: int, reason: str) -> Claim | None:
-    """Claim the replacement of the lost attempt ``epoch``; None if it was replaced or the run has ended."""
+def claim_relaunch(*, run_id: int, epoch: int, reason: str, detail: str = "") -> Claim | None:
+    """Claim the replacement of the lost attempt ``epoch``; None if it was replaced or the run has ended.
+
+    Args:
+        run_id, epoch: the lost attempt.
+        reason: why it was lost, in words.
+        detail: the last line of its log, where nothing else tells why.
+    """
     run = Run.objects.select_for_update().get(pk=run_id)
     if run.epoch != epoch or not states.move(run_id=run_id, to=RunState.STARTING):
         return None
-    reason = redact(reason)
-    _end(run_id, reason)
+    reason, detail = redact(reason), redact(detail)
+    _end(run_id, reason, detail)
     Alert.objects.create(
-        run=run, severity="warning", code="run.relaunched", time=timezone.now(),
-        message=f"Attempt {epoch} was lost ({reason}); attempt {epoch + 1} goes on from what it saved.",
+        run=run, severity="warning", code="run.relaunched", time=timezone.now(), detail=detail,
+        message=f"Attempt {epoch} was lost: {reason}. Attempt {epoch + 1} goes on from what it saved.",
     )  # fmt: skip
-    audit.record(actor=None, action="run.relaunch", run_id=run_id, changes={"reason": reason})
-    return _new_attempt(run_id, reason)
+    audit.record(
+        actor=None, action="run.relaunch", run_id=run_id, changes={"reason": reason, "detail": detail}
+    )
+    return _new_attempt(run_id, reason, detail)
 
 
-def _new_attempt(run_id: int, reason: str) -> Claim:
+def _new_attempt(run_id: int, reason: str, detail: str = "") -> Claim:
     token = secrets.token_urlsafe(32)
     Run.objects.filter(pk=run_id).update(epoch=F("epoch") + 1, heartbeat_at=None)
     run = Run.objects.get(pk=run_id)
@@ -75,6 +83,7 @@ def _new_attempt(run_id: int, reason: str) -> Claim:
         epoch=run.epoch,
         launcher=run.config.get("launcher", {}).get("backend", "local"),
         reason=reason,
+        reason_detail=detail,
         token_hash=token_hash(token),
     )
     notifications.run_changed(run_id, run.last_seq)
@@ -124,18 +133,27 @@ def end_unstarted(*, run_id: int, epoch: int) -> bool:
 
 
 @transaction.atomic
-def give_up(*, run_id: int, to: RunState, reason: str) -> bool:
-    """End and fence a run whose process is gone; return whether this call ended it."""
-    reason = redact(reason)
-    if not states.move(run_id=run_id, to=to, reason=reason):
+def give_up(*, run_id: int, to: RunState, reason: str, detail: str = "") -> bool:
+    """End and fence a run whose process is gone; return whether this call ended it.
+
+    Args:
+        run_id: the run.
+        to: the state it ends in.
+        reason: why, in words.
+        detail: the last line of its log, where nothing else tells why.
+    """
+    reason, detail = redact(reason), redact(detail)
+    if not states.move(run_id=run_id, to=to, reason=reason, reason_detail=detail):
         return False
     Run.objects.filter(pk=run_id).update(epoch=F("epoch") + 1)
     run = Run.objects.get(pk=run_id)
     if to == RunState.FAILED:
         Alert.objects.create(
-            run=run, severity="error", code="run.failed", time=timezone.now(), message=reason
+            run=run, severity="error", code="run.failed", time=timezone.now(), message=reason, detail=detail
         )
-    audit.record(actor=None, action=f"run.{to.value}", run_id=run_id, changes={"reason": reason})
+    audit.record(
+        actor=None, action=f"run.{to.value}", run_id=run_id, changes={"reason": reason, "detail": detail}
+    )
     notifications.run_changed(run_id, run.last_seq)
     return True
 
@@ -150,5 +168,7 @@ def token_hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _end(run_id: int, reason: str) -> None:
-    RunAttempt.objects.filter(run_id=run_id, ended_at=None).update(ended_at=timezone.now(), reason=reason)
+def _end(run_id: int, reason: str, detail: str) -> None:
+    RunAttempt.objects.filter(run_id=run_id, ended_at=None).update(
+        ended_at=timezone.now(), reason=reason, reason_detail=detail
+    )

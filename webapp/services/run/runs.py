@@ -210,8 +210,9 @@ def resume(*, run: Run, actor: User | None = None) -> None:
     retried = (RunState.SUCCEEDED,) if scores.can_retry(run) else ()
     for ended in (RunState.FAILED, RunState.STOPPED, *retried):
         if states.move(
-            run_id=run.pk, to=RunState.QUEUED, only_from=ended, reason="", summary={}, finished_at=None,
-            desired="run", archived_at=None, archived_by=None, acknowledged_at=None, acknowledged_by=None,
+            run_id=run.pk, to=RunState.QUEUED, only_from=ended, reason="", reason_detail="", summary={},
+            finished_at=None, desired="run", archived_at=None, archived_by=None,
+            acknowledged_at=None, acknowledged_by=None,
         ):  # fmt: skip
             send_on_commit(TaskName.LAUNCH_RUN, run.pk)
             return _done(run, actor, "run.resume")

@@ -1,0 +1,161 @@
+"""Each kind of run shows what it made, in every state."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.test import Client
+
+from tests.builders.html_regions import inner_html
+from tests.builders.kind_builders import KINDS, make_imported, make_kind
+from tests.builders.web_builders import make_user
+from webapp.models import Run
+from webapp.permissions import Role
+
+pytestmark = pytest.mark.django_db
+MADE = {
+    "train": ("Solved, heldout 100.0 % [20.0 %, 100.0 %]", "Solved, last batch 50.0 %", "Iterations 3 of 3"),
+    "evaluate": ("Solved, heldout 66.7 % 95 %: 12.5 % – 93.8 % over 3 tasks", "Open the evaluation"),
+    "rollout": ("Solved 66.7 %", "Rollouts 4 of 4"),
+    "oracle": (
+        "Rows that hold 2 of 3 1 could not be checked", "a row holds if its gold patch passes the tests",
+        "boltons__iterutils-1 failed 1 of 3 tests failed",
+        "boltons__iterutils-3 environment failed the sandbox did not start",
+    ),
+    "write-tests": ("Reproduced 66.7 %", "not reproduced 1"),
+    "sft": ("Loss of answers 0.312", "Held-out faults fixed 50.0 % 40 episodes, greedy", "checkpoint run:"),
+    "fine-tune": (
+        "Loss 0.75 last step", "Evaluation loss 1.38 1.88 before training",
+        "Trajectories used 21 3 more held out", "2 not used: longer than trainer.max_tokens",
+        "learned from run", "checkpoint run:",
+    ),
+    "train-judge": ("Loss 0.75 last step", "Trajectories used 21", "learned from run", "checkpoint run:"),
+    "curate": (
+        "Training tasks 32", "Held-out tasks 8", "Faults tried 75", "became tasks 40 dropped 35",
+        "30 no test notices the fault", "tasks of curated", "Open the dataset",
+    ),
+    "validate": (
+        "Rows that hold 1 of 4", "Quarantined 2", "valid 1 no-op passes 1 gold fails 1",
+        "boltons__iterutils-1 gold fails with its gold patch the row still fails", "health of quickstart",
+    ),
+    "import": (
+        "Rows taken 4 500 of 5 000", "Refused 12", "10 refused: field patch",
+        "400 excluded: statement like one of the benchmark", "tasks of imported", "Open the dataset",
+    ),
+    "improve": ("Rounds 2 of 2", "Solved, heldout 100.0 % [20.0 %, 100.0 %]"),
+    "verify": ("Scored 3 of 4", "Without a score 1", "Resolved by grading 2 of 4"),
+    "verify-by-tests": ("Scored 3 of 4", "Written tests kept 2 of 6 1 of them misleading"),
+}  # fmt: skip
+DRAWN = ("train", "improve", "fine-tune", "train-judge")
+"""Kinds with iterations to draw."""
+UNENDED = re.compile(r"\byet\b|not finished|so far|appear here|left: –|will be here")
+"""Words that promise more than an ended run will show."""
+
+
+@pytest.fixture
+def operator(client: Client) -> Client:
+    client.force_login(make_user("olga", Role.OPERATOR))
+    return client
+
+
+def page_of(client: Client, run: Run) -> str:
+    html = inner_html(client.get(f"/runs/{run.pk}/").content.decode(), "content")
+    return " ".join(re.sub(r"<[^>]+>", " ", html).replace("\u202f", " ").split())
+
+
+def charts_of(client: Client, run: Run) -> list[str] | None:
+    """Titles of the page's charts; None where it has no place for charts."""
+    response = client.get(f"/runs/{run.pk}/")
+    if 'id="charts"' not in response.content.decode():
+        return None
+    return [spec["title"] for spec in response.context["charts"]["specs"]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_succeeded_shows_what_it_made(operator: Client, kind: str) -> None:
+    run = make_kind(kind)
+    text = page_of(operator, run)
+    for words in MADE[kind]:
+        assert words in text
+    assert UNENDED.search(text) is None
+    charts = charts_of(operator, run)
+    assert (charts is not None) == (kind in DRAWN)
+    assert charts is None or charts[0] in ("Reward", "Loss")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_ended_early_says_how_and_what_is_kept(operator: Client, kind: str) -> None:
+    failed, stopped = make_kind(kind, "failed"), make_kind(kind, "stopped")
+    text = page_of(operator, failed)
+    assert "✕ failed" in text
+    assert "Failed. No sandbox could be started: bubblewrap is missing." in text
+    assert failed_keeps(kind) in text
+    assert UNENDED.search(text) is None
+    assert "■ stopped" in (text := page_of(operator, stopped))
+    assert "Stopped. A stop was requested." in text
+    assert UNENDED.search(text) is None
+    for run in (failed, stopped):
+        assert (charts_of(operator, run) is not None) == (kind in DRAWN)
+
+
+def failed_keeps(kind: str) -> str:
+    if kind in ("fine-tune", "train-judge"):
+        return "The checkpoint after iteration 2 is kept."
+    if kind == "improve":
+        return "The checkpoint after iteration 1 is kept."
+    if kind in ("train", "sft"):
+        return "No checkpoint was saved."
+    return "kept" if kind not in ("curate", "import") else "No dataset was made; "
+
+
+@pytest.mark.parametrize("kind", ["train", "fine-tune"])
+def test_a_run_that_ended_before_its_first_iteration_has_no_charts(operator: Client, kind: str) -> None:
+    run = make_kind(kind, "running")
+    run.iterations.all().delete()
+    announced = charts_of(operator, run)
+    assert announced is not None
+    assert ("Reward" in announced) == (kind == "train")
+    Run.objects.filter(pk=run.pk).update(state="failed", finished_at=run.running_at)
+    assert charts_of(operator, run) is None
+
+
+@pytest.mark.parametrize("kind", ["train", "validate"])
+def test_a_paused_run_says_so(operator: Client, kind: str) -> None:
+    text = page_of(operator, make_kind(kind, "paused"))
+    assert "‖ paused" in text
+    assert "Paused since" in text
+    assert "nothing is in flight" in text
+
+
+def test_a_live_validation_counts_what_is_left(operator: Client) -> None:
+    text = page_of(operator, make_kind("validate", "running"))
+    assert "valid 1 gold fails 1 left 2" in text
+    assert "Rows that hold 1 of 2" in text
+
+
+def test_imported_trajectories_are_named_as_such(operator: Client) -> None:
+    run = make_imported()
+    text = page_of(operator, run)
+    assert "✓ imported" in text
+    assert "Trajectories 4" in text
+    assert "Solved 33.3 % 95 %: 6.1 – 79.2 % of 3 graded" in text
+    assert "failed 2 passed 1 not graded 1" in text
+    for words in ("last batch", "Policy version", "Verify", "Timeline", "succeeded"):
+        assert words not in text
+    assert UNENDED.search(text) is None
+    assert charts_of(operator, run) is None
+
+
+def test_viewers_read_which_rows_of_the_oracle_fail_and_not_why(client: Client) -> None:
+    run = make_kind("oracle")
+    client.force_login(make_user("vera", Role.VIEWER))
+    text = page_of(client, run)
+    assert "boltons__iterutils-1 failed –" in text
+    assert "1 of 3 tests failed" not in text
+
+
+def test_a_run_without_a_checkpoint_is_started_over(operator: Client) -> None:
+    assert "Start over" in page_of(operator, make_kind("train", "failed"))
+    assert "Resume from the last checkpoint" in page_of(operator, make_kind("fine-tune", "failed"))
+    assert "Resume where it stopped" in page_of(operator, make_kind("validate", "stopped"))

@@ -1,0 +1,103 @@
+"""Words that people read for values of enumerations, codes and names of records: the one list of them.
+
+A value without an entry is a plain word already, or becomes one without its underscores. Pages use the filter
+``words`` and the chips of ``templatetags/yard.py``, contexts ``in_words``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from engine.events.failures import POLICIES
+
+ENDINGS = {
+    "max_steps": "step limit", "max_context": "context limit", "max_response": "response limit",
+    "rollout_timeout": "rollout time limit", "env_timeout": "command time limit",
+    "env_error": "environment failed", "model_error": "model failed",
+}  # fmt: skip
+"""Reasons why rollouts end."""
+VERDICTS = {
+    "test_timeout": "tests timed out", "patch_failed": "patch did not apply",
+    "infra_error": "infrastructure failed",
+}  # fmt: skip
+"""Verdicts of grading."""
+MASKS = {"infrastructure": "infrastructure failed"}
+"""Reasons beside endings why a trajectory carries no loss."""
+SIGNS = {
+    "tests_edited": "tests edited", "configuration_edited": "test configuration edited",
+    "installed_edited": "installed packages edited", "suspicious_code": "suspicious code",
+    "forged_report": "forged test report", "git_history": "searched the git history",
+    "network": "tried to use the network", "outside_workdir": "wrote outside of the repository",
+    "hidden_tests": "searched for the hidden tests", "background_process": "left a process behind",
+    "counterfactual": "a false test passed",
+}  # fmt: skip
+"""Signs of tampering."""
+COUNTERFACTUALS = {
+    "confirmed": "false tests failed, as they must", "caught": "false tests passed",
+    "flaky": "tests are flaky", "no_mutants": "no test can be made false",
+    "unproven": "false tests are not proven", "own_box": "tests ran in the agent's sandbox",
+}  # fmt: skip
+"""Results of grading with false tests."""
+TESTS = {
+    "fail_to_pass": "must start to pass", "pass_to_pass": "must keep passing",
+    "xfail": "failed as expected", "xpass": "passed unexpectedly", "missing": "not reported",
+}  # fmt: skip
+"""Roles and outcomes of tests."""
+HEALTH = {
+    "noop_passes": "no-op passes", "gold_fails": "gold fails",
+    "infra": "infrastructure failed",
+}  # fmt: skip
+"""Results of validating a row."""
+KINDS = {
+    "rollout": "rollouts", "train": "training", "improve": "self-improvement", "sft": "fine-tuning",
+    "verifier": "verification", "evaluate": "evaluation", "curate": "curation", "validate": "validation",
+    "import": "dataset import",
+}  # fmt: skip
+"""Kinds of runs."""
+REJECTIONS = {
+    "no_test": "no test file", "did_not_run": "did not run", "timed_out": "timed out",
+    "passes": "passes on the untouched repository",
+}  # fmt: skip
+"""Reasons why a written test is not kept."""
+ENGINES = {"publishing": "receiving weights"}
+"""States of inference engines."""
+ALERTS = {
+    "run.relaunched": "Restarted", "run.failed": "Run failed",
+    "infrastructure_rate": "Infrastructure loses rollouts", "gradient_not_finite": "Gradient not finite",
+    "uniform_groups": "Groups without contrast", "entropy_low": "Entropy collapses",
+    "entropy_high": "Entropy rises", "clip_fraction": "Many tokens clipped",
+    "mismatch": "Sampler and trainer disagree", "not_batch_invariant": "Sampling depends on its batch",
+    "response_length": "Responses grow", "reward_without_submission": "Reward without submission",
+    "event_loop_held": "Event loop held", "memory": "Memory", "rows_rejected": "Rows refused",
+    "validation_infrastructure": "Rows not tested", "counterfactual_unproven": "False tests not proven",
+    "trajectories_dropped": "Trajectories not used", "verifier_scores_missing": "Scores missing",
+    "verifier_source_lost": "Source run lost", "toxic_tests": "Toxic tests",
+    "judge_of_other_splits": "Judge learns evaluation tasks", "sandbox_image": "Sandbox image fails",
+    "sandbox_pool_paused": "Sandboxes paused", "publication_failed": "Weights not published",
+    "engine_left_out": "Engine left out", "engines_lost": "Engines lost",
+    "engine_restarted": "Engine restarted",
+}  # fmt: skip
+"""Titles of alerts by code."""
+EVENTS = {
+    "run_started": "attempt started", "run_planned": "planned", "run_progress": "progress",
+    "run_paused": "paused", "run_resumed": "resumed", "run_finished": "ended",
+    "trajectory_started": "rollout started", "trajectory_finished": "rollout ended",
+    "trajectory_scored": "rollout scored", "step_finished": "step", "group_finished": "advantages",
+    "group_admitted": "group admitted", "batch_selected": "batch chosen", "task_validated": "row validated",
+    "sandboxes_changed": "sandboxes", "pool_status": "sandbox pool", "engines_reported": "engines",
+    "evaluation_finished": "evaluation ended", "tasks_selected": "tasks chosen",
+}  # fmt: skip
+"""Types of events."""
+WORDS: Mapping[str, str] = MappingProxyType(
+    ENDINGS | VERDICTS | MASKS | SIGNS | TESTS | HEALTH | REJECTIONS | ENGINES | ALERTS | EVENTS
+)
+"""Words of values that mean the same wherever they are shown; ``KINDS``, ``COUNTERFACTUALS`` and ``FAILURES``
+have values that mean something else elsewhere."""
+FAILURES = MappingProxyType({kind: policy.name for kind, policy in POLICIES.items()})
+"""Kinds of sandbox failures."""
+
+
+def in_words(value: str, table: Mapping[str, str] = WORDS) -> str:
+    """Return a value in words: those of ``table``, or the value without underscores."""
+    return table.get(value) or value.replace("_", " ")
