@@ -51,6 +51,7 @@ OPENED: Mapping[str, tuple[str, Callable[[Page], None]]] = {
     "edit dialog": ("run, failed", lambda page: page.get_by_role("button", name="Edit").click()),
     "chart dialog": ("run groups", lambda page: page.get_by_role("button", name="Enlarge Reward").click()),
     "drawer": ("datasets", lambda page: page.evaluate("document.documentElement.dataset.drawer = 'open'")),
+    "list of datasets": ("new quickstart", lambda page: page.locator("[name='dataset.name']").click()),
     "refused form": ("import", lambda page: page.get_by_role("button", name="Start the import").click()),
 }
 """What people open on a page, by the page's name."""
