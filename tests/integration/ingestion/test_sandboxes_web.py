@@ -109,10 +109,12 @@ def test_history_is_in_order_over_runs() -> None:
         stream.add("pool_status", **pool(live=live))
     post(claim, stream)
     second, claim, stream = running()
-    stream.add("pool_status", **pool(live=9))
+    sparse = {name: value for name, value in pool(live=9).items() if name != "idle"}
+    stream.add("pool_status", **sparse)
     post(claim, stream)
     points = reads.pool_history([first.pk, second.pk])
     assert [(point.run_id, point.live) for point in points] == [(first.pk, 1), (second.pk, 9), (first.pk, 2)]
+    assert points[1].idle == 0, "engines without warm sandboxes report none"
     assert reads.pool_history([]) == []
 
 

@@ -92,7 +92,8 @@ def pool_history(run_ids: Sequence[int]) -> list[PoolPoint]:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT e.run_id, extract(epoch FROM e.time)::float, (e.payload->>'wanted')::int,"
-            " (e.payload->>'starting')::int, (e.payload->>'live')::int, (e.payload->>'idle')::int"
+            " (e.payload->>'starting')::int, (e.payload->>'live')::int,"
+            " coalesce((e.payload->>'idle')::int, 0)"
             " FROM unnest(%s::bigint[]) AS r(id) CROSS JOIN LATERAL"
             " (SELECT * FROM webapp_event WHERE run_id = r.id AND type = 'pool_status'"
             " ORDER BY seq DESC LIMIT %s) e ORDER BY e.time, e.run_id, e.seq",
