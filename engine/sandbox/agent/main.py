@@ -64,7 +64,10 @@ def _execute(request: dict[str, Any], stream: Stream) -> dict[str, object]:
         command = Command(request, stream.score, stream.fd_in, stream.read_frame)
     except OSError as error:
         return {"errno": error.errno, "message": "no process could be started", "resource": True}
-    return command.run()
+    try:
+        return command.run()
+    except OSError as error:  # what runs here may have lowered the limits of this process
+        return {"errno": error.errno, "message": "the command could not be followed", "resource": True}
 
 
 def _answer(request: dict[str, Any], stream: Stream) -> dict[str, object]:

@@ -62,6 +62,7 @@ tell("madvise", 0, 0, 20)
 tell("madvise", 0, 0, 21)
 tell("personality", 0x40000)
 tell("clone", 0x10000000 | 17, 0, 0, 0, 0)
+tell("prlimit64", os.getppid(), 7, 0, 0)
 """
 _SOCKETS = """
 import socket
@@ -155,7 +156,7 @@ def _numbers() -> str:
 
 @check
 async def refuses_system_calls_that_agents_do_not_need(subject: Subject) -> None:
-    """No io_uring, userfaultfd, keyrings, BPF, counters, namespaces, mounts, foreign memory or page cache."""
+    """No io_uring, keyrings, BPF, counters, namespaces, mounts, foreign memory or limits, page cache."""
     async with subject.open() as box:
         answers = await _run(box, _CALLS + _ATTEMPTS, _numbers())
         assert len(answers) >= 20

@@ -81,10 +81,11 @@ RULES = (
     Rule("preadv2", errno.ENOTSUP, ((Argument(5, 0, mask=_RWF_NOWAIT),),)),
     Rule("fadvise64", errno.EINVAL, tuple((Argument(3, advice),) for advice in _FILE_ADVICE)),
     Rule("madvise", errno.EINVAL, tuple((Argument(2, advice),) for advice in _MEMORY_ADVICE)),
+    Rule("prlimit64", errno.EPERM, ((Argument(0, 0),),)),
 )
 """Sandboxes share the host's page cache: ``preadv2`` without waiting, ``mincore`` and ``cachestat`` would
 show a submission which pages an earlier run of its tests has left there, and advice that pages are not needed
-would let it choose them.
+would let it choose them. Limits that a submission sets to another process would end the agent of its sandbox.
 
 ``clone3`` takes its flags through memory, which no filter can see, and is absent for that reason."""
 

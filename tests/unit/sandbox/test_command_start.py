@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import SandboxResourceError
 from tests.unit.sandbox.agents import agent, readable, run
 
 __all__ = ["readable"]
@@ -48,6 +49,13 @@ async def test_a_command_that_cannot_start_says_why_and_the_next_one_runs(readab
             result = await run(client, *argv)
             assert (result.exit_code, reason in result.stderr) == (status, True), (argv, result)
             assert (await run(client, "echo", "fine")).stdout == b"fine\n"
+
+
+async def test_a_command_that_takes_its_agents_descriptors_exhausts_its_sandbox(readable: Path) -> None:
+    """Where no profile of system calls is in force; such a failure is counted against who caused it."""
+    async with agent(readable, {}) as client:
+        with pytest.raises(SandboxResourceError, match="could not be followed"):
+            await run(client, "sh", "-c", "prlimit --pid $PPID --nofile=0:0; echo done; sleep 60")
 
 
 async def test_a_program_is_looked_up_in_the_commands_own_path(readable: Path) -> None:

@@ -81,6 +81,8 @@ ARGUMENTS = [
     ("clone", (0x1200011,), 0),
     ("clone", (0x3D0F00,), 0),
     *(("clone", (flag | 17,), errno.EPERM) for flag in (1 << 17, *(1 << bit for bit in range(25, 31)))),
+    ("prlimit64", (0,), 0),
+    ("prlimit64", (1,), errno.EPERM),
     ("personality", (0,), 0),
     ("personality", (0xFFFFFFFF,), 0),
     ("personality", (0x40000,), errno.EPERM),
