@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from pathlib import Path
 
-from webapp.supervisor.home import Ports, save_ports
+from webapp.supervisor.home import Ports, port_is_free, save_ports
 
 _HELD: list[socket.socket] = []
 
@@ -21,6 +22,17 @@ def reserved_port() -> int:
     held.bind(("127.0.0.1", 0))
     _HELD.append(held)
     port: int = held.getsockname()[1]
+    return port
+
+
+def quiet_port() -> int:
+    """Return a free port that the kernel gives to nobody, for servers that listen without SO_REUSEADDR.
+
+    Such a server that is started again finds its port free: no connection was given it meanwhile.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while not port_is_free(port := random.randrange(max(1024, lowest // 2), lowest)):
+        pass
     return port
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from tests.ports import reserved_port
-from webapp.supervisor.home import free_port
+from tests.ports import quiet_port, reserved_port
 
 TOKEN = "the-token-of-the-test-cluster-0123456789"
 _START_WITHIN_S = 300.0
@@ -30,7 +29,7 @@ class RayCluster:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._gcs, self._dashboard = free_port(), reserved_port()
+        self._gcs, self._dashboard = quiet_port(), reserved_port()
         self._started: list[subprocess.Popen[bytes]] = []
 
     @property

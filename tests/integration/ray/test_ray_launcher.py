@@ -116,7 +116,7 @@ def test_a_job_that_cannot_start_says_why(cluster: RayCluster, home: Path) -> No
         newest = attempt(run)
         report = LAUNCHERS["ray"].poll(host=newest.host, handle=newest.handle)
         assert words in report.message, report.message
-        assert words in reconciler._why(run, report)
+        assert words in reconciler._why(run, report)[0]
 
 
 def test_a_cluster_that_is_too_small_or_away_fails_the_run_at_once(

@@ -1,4 +1,4 @@
-"""Rollouts in two workers on a Ray cluster: ``python -m tests.integration.ray.workers_script``.
+"""Rollouts in four workers on a Ray cluster: ``python -m tests.integration.ray.workers_script``.
 
 It prints ``acting`` once every rollout waits in its second turn, goes on at the next line of its input, and
 then prints the rewards, and how often each rollout had started.
@@ -22,8 +22,10 @@ from tests.builders.worker_builders import TurnsPolicy, opened_workers
 from tests.fakes.memory_sandbox import MemoryBackend
 
 FIX = respond("file_editor", command="str_replace", path="pkg/m.py", old_str="a - 1\n", new_str="a + 1\n")
-SIBLINGS = 6
-CONFIG = RolloutConfig(workers=2, launcher="ray")
+WORKERS = 4
+"""As many as two nodes have CPUs, so that none of them has room for all."""
+SIBLINGS = 8
+CONFIG = RolloutConfig(workers=WORKERS, launcher="ray")
 
 
 class Held(TurnsPolicy):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,11 @@ class Action:
 def curation() -> Any:
     said: list[str] = []
     return SimpleNamespace(
-        host_failures=[], wanted=8, said=said, progress=lambda text, _done, _wanted: said.append(text)
+        host_failures=[],
+        wanted=8,
+        fates=Counter(),
+        said=said,
+        progress=lambda text, _done, _wanted: said.append(text),
     )
 
 
@@ -48,6 +53,7 @@ async def test_what_fails_every_time_costs_one_candidate() -> None:
         assert await _despite_host(run, CANDIDATE, Action(failures=9)) is None
         assert await _despite_host(run, CANDIDATE, Action(failures=0)) == "done"
     assert run.said == ["dropped a candidate in toy/numbers.py: the disk of this machine is full"] * 6
+    assert run.fates == {"machine": 6}
 
 
 async def test_a_machine_that_keeps_failing_ends_the_curation() -> None:

@@ -219,6 +219,6 @@ def test_what_is_left_out_is_told(tmp_path: Path) -> None:
     log = perform(tmp_path, "1", run_config(trainer={"epochs": 1}))
     (alert,) = (event for event in log if event["type"] == "alert")
     assert (alert["code"], alert["severity"]) == ("trajectories_dropped", "warning")
-    assert "without_task 5" in alert["message"]
+    assert "5 without task" in alert["message"]
     assert [event["total_iterations"] for event in log if event["type"] == "run_planned"] == [1]
     assert math.isfinite(log[-1]["summary"]["train_loss"])
