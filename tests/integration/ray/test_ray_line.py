@@ -62,7 +62,7 @@ def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
         line.until(lambda: line.state(run) in TERMINAL, "the end of the run")
         assert line.state(run) == "succeeded", reason_of(line, run)
         attempts = attempts_of(line, run)
-        assert [one[:2] for one in attempts] == [(1, "ray"), (2, "ray"), (3, "ray")]
+        assert [one[:2] for one in attempts] == [(1, "ray"), (2, "ray"), (3, "ray")], attempts
         assert "it was restarted" in attempts[2][3]
         assert_nothing_lost_or_duplicated(line, run)
         assert sandboxes_left(line, run) == []

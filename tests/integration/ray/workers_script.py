@@ -48,7 +48,7 @@ class Held(TurnsPolicy):
 async def main() -> None:
     pool, recorder, policy = SandboxPool(MemoryBackend(), SandboxConfig()), Recorder(), Held()
     launcher = open_worker_launcher(CONFIG, notice=ignore)
-    async with opened_workers(pool, PatchGrader(), launcher=launcher) as workers:
+    async with opened_workers(pool, PatchGrader(), count=WORKERS, launcher=launcher) as workers:
         scheduler = swe_scheduler(pool, policy, workers=workers, observer=recorder)
         request = GroupRequest(row=make_row(), iteration=0, phase="train", size=SIBLINGS)
         collecting = asyncio.create_task(scheduler.collect([request]))
