@@ -288,3 +288,8 @@ class UpdateAbandonedError(TrainerError):
 
 class RankLostError(TrainerError):
     """Infrastructure took a rank of the trainer: another attempt of the run can go on from its checkpoint."""
+
+
+def described(error: BaseException) -> str:
+    """Return class and message of an error."""
+    return f"{type(error).__name__}: {error}"

@@ -142,9 +142,6 @@ def create_run_dir(recipe: str, overrides: dict[str, Any], *, home: Path, dry: b
         CheckpointError: the model is unknown, or cannot be trained here.
     """
     config = resolve(recipe, overrides)
-    if config.launcher.backend != "local":
-        message = "has no effect without the web application and its workers: leave it out"
-        raise ConfigError(Problem(message, "launcher.backend"))
     run_id = f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     run_dir = home.resolve() / "runs" / run_id
     if dry:
@@ -152,6 +149,9 @@ def create_run_dir(recipe: str, overrides: dict[str, Any], *, home: Path, dry: b
         settings = dry_run_settings(config, checkpoint=tiny, datasets=home.resolve() / "datasets")
         _write_tiny_model(config, tiny, home)
         config = resolve(recipe, {**settings, **overrides, "policy.checkpoint": str(tiny)})
+    if config.launcher.backend != "local":
+        message = "has no effect without the web application and its workers: leave it out"
+        raise ConfigError(Problem(message, "launcher.backend"))
     run_dir.mkdir(parents=True, exist_ok=dry)
     (run_dir / CONFIG_NAME).write_text(config.model_dump_json(indent=2) + "\n")
     launch = Launch(run_id=run_id, epoch=1, ingest_url=None, token="", home=home.resolve())

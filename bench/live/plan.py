@@ -40,7 +40,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Tab:
-    """What a tab shows; ``group`` and ``index`` choose the rollout of each iteration."""
+    """Page of a tab; ``group`` and ``index`` choose the rollout of each iteration."""
 
     page: str
     role: str

@@ -25,7 +25,8 @@ _VARYING = re.compile(
     r"|\b0x[0-9a-f]{6,16}\b"
 )
 """Dates, times of day with seconds or in listings of files, durations with a fraction, memory addresses."""
-_COMPARED = ("observation", "error", "exit_code", "done")
+_COMPARED = ("error", "exit_code", "done")
+"""Fields of a step that are compared beside its observation."""
 _EXCERPT_CHARS = 200
 
 
@@ -82,7 +83,7 @@ class Replay:
         expected, self._expected = self._expected, None
         if expected is None:
             return step
-        for name in _COMPARED[1:]:
+        for name in _COMPARED:
             recorded, found = getattr(expected, name), getattr(step, name)
             if recorded != found and not (name == "error" and _is_alike(recorded, found)):
                 self._differ(step.index, name, str(recorded), str(found))

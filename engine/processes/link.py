@@ -1,6 +1,7 @@
 """Connections of a run's process to processes that it started: sockets over which both prove a common key.
 
-Messages are pickled, so nobody without the key may send any.
+Messages are pickled, so nobody without the key gets a connection. Only that handshake is authenticated: the
+network between machines must be trusted.
 """
 
 from __future__ import annotations

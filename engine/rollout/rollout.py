@@ -14,7 +14,7 @@ from engine.agent.loop import AgentLoop, AgentOutcome
 from engine.agent.prompts import Prompt
 from engine.config.rollout import AgentConfig
 from engine.environments.base import Environment, EnvironmentFactory
-from engine.errors import PatchError, RunEndingError, SandboxError
+from engine.errors import PatchError, RunEndingError, SandboxError, described
 from engine.grading.submission.tampering import find_tampering
 from engine.inference.base import Policy, SamplingParams
 from engine.rollout.observer import GuardedObserver, ObserverFailedError
@@ -112,9 +112,7 @@ class Rollout:
             grade = await self._run()
         except (asyncio.CancelledError, RunEndingError) as ending:
             if self._announced:
-                reason = str(ending) or "the run was stopped"
-                self._outcome = replace(self._outcome, termination=TerminationReason.CANCELLED, error=reason)
-                await self.parts.observer.trajectory_finished(self._trajectory(None))
+                await self.parts.observer.trajectory_finished(self.cancelled(ending))
             raise
         finally:
             self._enter(None)
@@ -123,6 +121,12 @@ class Rollout:
             self.parts.observer.trajectory_started(self.key, "")
         await self.parts.observer.trajectory_finished(trajectory)
         return trajectory
+
+    def cancelled(self, ending: BaseException) -> Trajectory:
+        """Return the trajectory so far as cancelled by a cancellation, or an error that ends the run."""
+        reason = str(ending) or "the run was stopped"
+        self._outcome = replace(self._outcome, termination=TerminationReason.CANCELLED, error=reason)
+        return self._trajectory(None)
 
     async def _run(self) -> Grade | None:
         try:
@@ -156,7 +160,7 @@ class Rollout:
 
     def _lost_grade(self, error: Exception) -> Grade:
         _log.error("grading failed unexpectedly", key=self.key, traceback=traceback.format_exc())
-        return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=_described(error))
+        return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=described(error))
 
     async def _attempt_until_submitted(self) -> None:
         """Repeat a rollout that the model did not end itself, at the temperatures for that."""
@@ -315,7 +319,7 @@ class Rollout:
         self._outcome = replace(
             self._outcome,
             termination=TerminationReason.ENV_ERROR,
-            error=_described(error),
+            error=described(error),
             failure=kind_of(error),
         )
         self._patch = ""
@@ -359,7 +363,3 @@ class Rollout:
 
 def _nothing(termination: TerminationReason) -> AgentOutcome:
     return AgentOutcome(termination=termination, steps=(), tokens=TokenRecord())
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

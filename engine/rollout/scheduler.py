@@ -103,13 +103,7 @@ class RolloutScheduler:
         )
         self._workers, self._parts_number = workers, -1
         if workers is not None:
-            self._parts_number = workers.add_parts(
-                policy,
-                agent=agent,
-                sampling=self._parts.sampling,
-                seed=seed,
-                retry_temperatures=retry_temperatures,
-            )
+            self._parts_number = workers.add_parts(self._parts)
         self._max_tasks = 2 * rollout.max_concurrent
         """Maximum number of rollouts in memory: as many that wait for their grades as act."""
         self._room = asyncio.Semaphore(self._max_tasks)

@@ -96,6 +96,8 @@ class ThreadWorker:
         return None if self._thread.is_alive() else Ending("by itself", is_lost=False)
 
     def kill(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # it has not connected, or has ended
+            self.sever()
         self._thread.join()
 
 

@@ -61,7 +61,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class SharedReads:
-    """What pages of one run read in common between two changes, so that it is read once."""
+    """Reads that pages of one run share between two changes."""
 
     lock: Lock = field(default_factory=Lock)
     run: Run | None = None

@@ -339,7 +339,7 @@ def query(context: template.Context, **changes: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SiblingCell:
-    """What the cell of a rollout shows in a row of its group."""
+    """Cell of a rollout in a row of its group."""
 
     index: int
     state: str

@@ -213,14 +213,17 @@ def qwen3_32b_script() -> TrainRun:
     )
 
 
+_DOCKER = SandboxConfig(
+    backend="docker", memory_mb=4096, processes=256, disk_mb=4096, max_live=64, max_starting=16
+)
+
+
 def collect() -> RolloutRun:
     """Collect rollouts of a model on R2E-Gym as R2E-Gym does: its prompt, 50 steps, 64K tokens."""
     return RolloutRun(
         name="collection",
         dataset=DatasetConfig(name=DATASET),
-        sandbox=SandboxConfig(
-            backend="docker", memory_mb=4096, processes=256, disk_mb=4096, max_live=64, max_starting=16
-        ),
+        sandbox=_DOCKER,
         agent=AgentConfig(
             prompt="deepswe_r2e_v1",
             max_steps=50,
@@ -239,9 +242,7 @@ def evaluate() -> EvaluateRun:
     return EvaluateRun(
         name="evaluation",
         dataset=DatasetConfig(name=DATASET, split="heldout"),
-        sandbox=SandboxConfig(
-            backend="docker", memory_mb=4096, processes=256, disk_mb=4096, max_live=64, max_starting=16
-        ),
+        sandbox=_DOCKER,
         agent=_agent(65_536, 16_384).model_copy(update={"max_steps": 100, "rollout_timeout_s": 2400.0}),
         grading=GradingConfig(max_parallel=8, timeout_s=1800.0),
         policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-4B", max_batch=4),

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from engine.agent.replay import FinishedTurn
 from engine.config.rollout import AgentConfig
 from engine.environments.base import EnvironmentFactory
-from engine.errors import TrainyardError
+from engine.errors import TrainyardError, described
 from engine.inference.base import Policy, SamplingParams
 from engine.models.chat.base import Chat, Message, ToolDeclaration
 from engine.sandbox.base import SandboxSpec, Startup
@@ -22,7 +22,7 @@ from engine.types import Grade, RolloutKey, RolloutPhase, TaskRow, Trajectory
 
 
 class RunServices(Protocol):
-    """What a worker has of the run's process."""
+    """Interface of a worker to the process of its run."""
 
     def tell(self, message: object) -> None:
         """Send a message."""
@@ -196,7 +196,7 @@ class Ended:
     """Last news of a rollout."""
 
     error: BaseException | None = None
-    """What ended it, where it has no result."""
+    """Error that ended it; None where it has a result."""
 
 
 News = Started | Entered | Stepped | Acted | Released | Finished | Ended
@@ -288,8 +288,3 @@ def portable(error: BaseException) -> Exception:
         if issubclass(kind, Exception) and kind.__init__ is Exception.__init__:
             return kind(str(error)) if issubclass(kind, TrainyardError) else RuntimeError(described(error))
     return RuntimeError(described(error))
-
-
-def described(error: BaseException) -> str:
-    """Return class and message of an error."""
-    return f"{type(error).__name__}: {error}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from engine.agent.replay import FinishedTurn
+from engine.errors import RunEndingError
 from engine.inference.base import Policy
 from engine.rollout.processes.connection import WorkerConnection, WorkerLostError
 from engine.rollout.processes.messages import (
@@ -29,7 +30,7 @@ from engine.rollout.processes.messages import (
 )
 from engine.rollout.processes.workers import RolloutWorkers
 from engine.rollout.recorded import RecordedTurns
-from engine.rollout.rollout import RolloutParts
+from engine.rollout.rollout import Rollout, RolloutParts
 from engine.types import RolloutKey, RolloutPhase, TaskRow, Trajectory
 
 log = structlog.get_logger(__name__)
@@ -60,6 +61,8 @@ class RemoteRollout:
     """US dollars of the turns that an earlier attempt of the run recorded."""
     _is_acting: bool = field(init=False, default=False)
     _is_graded: bool = field(init=False, default=False)
+    _announced: bool = field(init=False, default=False)
+    """Whether its start was reported, and no end yet."""
     _worker: WorkerConnection | None = field(init=False, default=None)
     _number: int = field(init=False, default=-1)
     """Number of the current try in its worker."""
@@ -84,18 +87,27 @@ class RemoteRollout:
                 await self._take_place()
                 turns = await asyncio.to_thread(self.recorded) if self.recorded is not None else ()
                 worker = await self.workers.choose()
-                await self.parts.gate.wait()
+                while not self.parts.gate.is_set():  # all that wait would choose the same worker
+                    await self.parts.gate.wait()
+                    worker = await self.workers.choose()
                 try:
                     return await self._follow(worker, turns if self.recorded is not None else ())
                 except WorkerLostError as error:
                     log.warning("rollout_starts_anew", key=self.key, lost=str(error))
+        except (asyncio.CancelledError, RunEndingError) as ending:
+            if self._announced:  # by a worker that was lost, or it would have reported the end
+                unfinished = Rollout(parts=self.parts, key=self.key, row=self.row).cancelled(ending)
+                await self.parts.observer.trajectory_finished(self._completed(unfinished))
+            raise
         finally:
             self._leave_place()
             self.parts.observer.phase_changed(self.key, None)
 
     def begin_anew(self) -> None:
         """Interrupt an attempt in progress; the next one waits for the gate and repeats nothing."""
-        self.recorded, self._recorded_cost = None, 0.0
+        self.recorded = None
+        if not self._is_graded:
+            self._recorded_cost = 0.0
         if self._worker is not None:
             self._worker.send(Interrupt(self._number))
             self._continuing = asyncio.create_task(self._continue(self._worker, self._number))
@@ -152,6 +164,7 @@ class RemoteRollout:
         observer = self.parts.observer
         match news:
             case Started(sandbox_id):
+                self._announced = True
                 observer.trajectory_started(self.key, sandbox_id)
             case Entered(phase):
                 observer.phase_changed(self.key, phase)
@@ -164,6 +177,7 @@ class RemoteRollout:
             case Released():
                 await self._release(worker)
             case Finished(trajectory):
+                self._announced = False
                 self._trajectory = self._completed(trajectory)
                 await observer.trajectory_finished(self._trajectory)
             case Ended():

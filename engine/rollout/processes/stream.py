@@ -13,6 +13,8 @@ from typing import Any, Self
 
 _LENGTH = struct.Struct("!Q")
 _LIMIT_BYTES = 1 << 22
+_CLOSE_S = 1.0
+"""Maximum time for a peer to take what was sent before the stream's end, seconds."""
 
 
 class StreamEndedError(Exception):
@@ -51,14 +53,21 @@ class MessageStream:
         return messages
 
     async def close(self) -> None:
-        """Send what is left and end the stream."""
+        """Send what is left, as far as the peer takes it soon, and end the stream."""
         self._flush()
         self._writer.close()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self._writer.wait_closed()
+        self._writer.transport.abort()
 
     def _flush(self) -> None:
-        if self._unsent and not self._writer.is_closing():
-            frame = pickle.dumps(self._unsent, pickle.HIGHEST_PROTOCOL)
-            self._writer.writelines((_LENGTH.pack(len(frame)), frame))
-        self._unsent = []
+        unsent, self._unsent = self._unsent, []
+        if not unsent or self._writer.is_closing():
+            return
+        try:
+            frame = pickle.dumps(unsent, pickle.HIGHEST_PROTOCOL)
+        except Exception:
+            self._writer.close()  # both sides take the other for lost, so that nobody waits for an answer
+            raise
+        self._writer.writelines((_LENGTH.pack(len(frame)), frame))

@@ -18,9 +18,8 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from engine.config.rollout import AgentConfig
-from engine.errors import TrainyardError, WorkersLostError
-from engine.inference.base import ChatPolicy, Policy, SamplingParams, TokenPolicy
+from engine.errors import TrainyardError, WorkersLostError, described
+from engine.inference.base import ChatPolicy, Policy, TokenPolicy
 from engine.processes.guarded import Process, wait_until_ended
 from engine.processes.link import Listener
 from engine.redaction import redactor
@@ -36,6 +35,7 @@ from engine.rollout.processes.messages import (
 )
 from engine.rollout.processes.stream import MessageStream, StreamEndedError
 from engine.rollout.processes.worker import ADDRESS, END_S, KEY, NUMBER
+from engine.rollout.rollout import RolloutParts
 from engine.sandbox.pool.pool import SandboxPool
 
 START_S = 300.0
@@ -124,29 +124,21 @@ class RolloutWorkers:
         if self._failure is not None:
             raise self._failure
 
-    def add_parts(
-        self,
-        policy: Policy,
-        *,
-        agent: AgentConfig,
-        sampling: SamplingParams,
-        seed: int,
-        retry_temperatures: tuple[float, ...],
-    ) -> int:
+    def add_parts(self, parts: RolloutParts) -> int:
         """Tell all workers the parts of a scheduler's rollouts; return their number."""
-        parts = NewParts(
+        new = NewParts(
             number=len(self._parts),
-            policy=_policy_settings(policy),
-            agent=agent,
-            sampling=sampling,
-            seed=seed,
-            retry_temperatures=retry_temperatures,
+            policy=_policy_settings(parts.policy),
+            agent=parts.agent,
+            sampling=parts.sampling,
+            seed=parts.seed,
+            retry_temperatures=parts.retry_temperatures,
         )
-        self._parts.append(parts)
-        self._policies[parts.number] = policy
+        self._parts.append(new)
+        self._policies[new.number] = parts.policy
         for worker in self._live.values():
-            worker.send(parts)
-        return parts.number
+            worker.send(new)
+        return new.number
 
     def prepare(self, images: Mapping[str, int]) -> None:
         """Let workers prepare for the next sandboxes; each prepares its share."""
@@ -181,7 +173,12 @@ class RolloutWorkers:
     async def _accept(self, listener: Listener) -> None:
         """Hand new connections to those that wait for them."""
         while True:
-            accepted = await asyncio.to_thread(listener.accept, 1.0)
+            try:
+                accepted = await asyncio.to_thread(listener.accept, 1.0)
+            except OSError as error:  # too many open files, for one: workers that start go on waiting
+                log.warning("rollout_worker_not_accepted", error=str(error))
+                await asyncio.sleep(_POLL_S)
+                continue
             if accepted is None:
                 continue
             (number, pid), connection = accepted
@@ -204,7 +201,7 @@ class RolloutWorkers:
             await self._notify()
         except Exception as error:
             log.exception("rollout_worker_unsupervised", worker=number)
-            self._failure = self._failure or WorkersLostError(f"{type(error).__name__}: {error}")
+            self._failure = self._failure or WorkersLostError(described(error))
             await self._notify()
 
     async def _start(self, number: int) -> WorkerConnection:
@@ -239,6 +236,7 @@ class RolloutWorkers:
             try:
                 return await self._start(number)
             except WorkersLostError as error:
+                await asyncio.to_thread(self._processes[number].kill)
                 self._losses.add(str(error))
 
     async def _unless_ended(self, wanted: asyncio.Future[T], process: Process, name: str) -> T:
@@ -268,14 +266,17 @@ class RolloutWorkers:
             await asyncio.wait((serving,))
         if is_silent:
             reason = f"{worker.name} gave no sign of life for {SILENT_S:g} s"
+        elif (error := serving.exception()) is not None:
+            log.error("rollout_worker_not_understood", worker=number, exc_info=error)
+            reason = f"{worker.name} sent what cannot be handled ({described(error)})"
         else:
-            serving.result()
             reason = f"{worker.name} ended {await self._ending(number)}"
-        log.error("rollout_worker_lost", worker=number, reason=reason, rollouts=worker.load)
-        self._settings.on_loss(f"{reason}; its {worker.load} rollouts start anew")
+        load = worker.load
+        log.error("rollout_worker_lost", worker=number, reason=reason, rollouts=load)
         del self._live[number]
         await asyncio.to_thread(self._processes[number].kill)
         await worker.lose()
+        self._settings.on_loss(f"{reason}; its {load} rollouts start anew")
         await worker.close()
         if self._settings.pool is not None:
             await self._settings.pool.reap(run_id=self._settings.run_id)

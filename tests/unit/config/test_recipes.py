@@ -12,6 +12,7 @@ from engine.algorithms.advantages import TrajectoryOutcome, outcome_members
 from engine.algorithms.lint import lint
 from engine.algorithms.terms import needs_entropy
 from engine.config.dry_run import dry_run_settings
+from engine.config.placement import run_bundles
 from engine.config.recipes import resolve
 from engine.config.run import TrainRun
 from engine.errors import ConfigError
@@ -109,6 +110,8 @@ def test_a_dry_run_is_one_small_iteration_that_computes_a_gradient(recipe: str, 
     settings = dry_run_settings(training(recipe), checkpoint=tmp_path, datasets=tmp_path)
     run = resolve(recipe, settings)
     assert isinstance(run, TrainRun)
+    assert run.launcher.backend == "local"
+    assert run_bundles(run, cluster_has_gpus=True) == []
     assert run.trainer.data_parallel * run.trainer.context_parallel <= 2
     assert (run.trainer.iterations, run.trainer.tasks_per_iteration, run.rollout.group_size) == (1, 2, 2)
     assert (run.trainer.device, run.trainer.precision) == ("cpu", training(recipe).trainer.precision)

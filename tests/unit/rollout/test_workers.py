@@ -24,6 +24,8 @@ from engine.inference.base import ChatRequest, ChatResponse, Policy
 from engine.processes.guarded import Ending
 from engine.processes.link import LOOPBACK
 from engine.rollout import GroupRequest, RolloutScheduler
+from engine.rollout.processes import worker
+from engine.rollout.processes import workers as supervision
 from engine.rollout.processes.launchers import LocalWorkers
 from engine.rollout.processes.messages import portable
 from engine.rollout.processes.worker import EXIT_MEMORY
@@ -250,6 +252,37 @@ async def test_workers_that_do_not_start_end_the_run_with_the_reason() -> None:
     with pytest.raises(WorkersLostError, match="rollout worker . did not start: it ended with code 7"):
         async with opened_workers(shared_pool(), PatchGrader(), launcher=Stillborn()):
             pass
+
+
+async def test_workers_that_are_silent_again_and_again_end_the_run_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "BEAT_S", 999.0)
+    monkeypatch.setattr(supervision, "SILENT_S", 0.2)
+    launcher = ThreadWorkers()
+
+    async def keep_choosing() -> None:
+        async with opened_workers(shared_pool(), PatchGrader(), launcher=launcher) as workers:
+            while True:
+                await workers.choose()
+                await asyncio.sleep(0.05)
+
+    with pytest.raises(WorkersLostError, match=r"lost 6 times within 10 minutes; .* gave no sign of life"):
+        await keep_choosing()
+    assert len(launcher.started) >= 6
+
+
+async def test_what_cannot_be_sent_loses_the_worker_and_not_the_rollouts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    losses: list[str] = []
+    pool, policy, recorder = shared_pool(), TurnsPolicy(TURNS), Recorder()
+    async with opened_workers(pool, PatchGrader(), on_loss=losses.append) as workers:
+        scheduler = swe_scheduler(pool, policy, workers=workers, observer=recorder)
+        (await workers.choose()).send(lambda: None)
+        groups = await scheduler.collect(GROUPS)
+    assert [one.reward for group in groups for one in group.trajectories] == [1.0] * 6
+    assert len(losses) == 1
 
 
 async def test_a_worker_ends_itself_beyond_its_memory() -> None:

@@ -45,7 +45,7 @@ class Offer:
 
     value: str
     label: str = ""
-    """What is known about it."""
+    """Facts about it."""
 
 
 Offers = Mapping[str, tuple[Offer, ...]]
@@ -101,7 +101,7 @@ class FormSection:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What the fields show beside the configuration."""
+    """Submitted values, problems, offers and reference values of the fields."""
 
     posted: Mapping[str, str]
     problems: Sequence[Problem]

@@ -1,4 +1,4 @@
-"""Which tasks a training run solved when: tasks × iterations, the iterations in buckets.
+"""Solve map of a training run: tasks × iterations, the iterations in buckets.
 
 The database adds up; what is read is one row for each task, and one for each cell of the tasks on the page.
 """

@@ -1,4 +1,4 @@
-"""What a batch of events changed, as far as pages differ in what they show of it.
+"""Changes that a batch of events made, as far as pages differ in showing them.
 
 A step changes the pages of its rollout, its group and its iteration, and no other: with many rollouts at
 once most batches concern few of the open pages. An event type that is not named here changes every page of

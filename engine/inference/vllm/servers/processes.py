@@ -16,10 +16,10 @@ from typing import Protocol
 from engine.inference.vllm.servers.environment import INHERITED, inherited_environment
 from engine.processes import guard
 from engine.processes.guarded import wait_until_ended
+from engine.processes.link import LOOPBACK
 from engine.ray.node_process import NodeProcess
 from engine.ray.placement import Placement
 
-_LOOPBACK = "127.0.0.1"
 _KILL_S = 5.0
 _LEAVE_ZOMBIE = os.WEXITED | os.WNOWAIT
 
@@ -65,8 +65,8 @@ class LocalProcess:
 
     async def reserve(self, timeout_s: float) -> tuple[str, int]:  # noqa: ARG002  # there is room at once
         """Return the loopback interface and a free port of it."""
-        with socket.create_server((_LOOPBACK, 0)) as listening:
-            return _LOOPBACK, listening.getsockname()[1]
+        with socket.create_server((LOOPBACK, 0)) as listening:
+            return LOOPBACK, listening.getsockname()[1]
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         """Start the command in a session of its own."""

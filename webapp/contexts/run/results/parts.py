@@ -50,7 +50,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResults:
-    """What a run made, beside its evaluations and charts; empty parts are not shown."""
+    """Results of a run beside its evaluations and charts; empty parts are not shown."""
 
     title: str
     about: str = ""
