@@ -15,7 +15,7 @@ import httpx
 import pytest
 from django.conf import settings
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
-from django.db import connections
+from django.db import connection, connections
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
@@ -108,6 +108,26 @@ def context(browser: Browser, server: str, transactional_db: None) -> Iterator[B
     opened = browser.new_context(base_url=server, viewport={"width": 1440, "height": 900})
     yield opened
     opened.close()
+    aside(_wait_for_idle_sessions)
+
+
+_BUSY = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'
+"""
+
+
+def _wait_for_idle_sessions() -> None:
+    """Wait for the server's last answers to closed tabs: tables are emptied next, which may deadlock."""
+    quiet = 0
+    for _ in range(600):
+        with connection.cursor() as cursor:
+            cursor.execute(_BUSY)
+            quiet = quiet + 1 if cursor.fetchone() == (0,) else 0
+        if quiet == 3:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the server is still busy 30 s after its last tab was closed")
 
 
 def _signed_in() -> str:

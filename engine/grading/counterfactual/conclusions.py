@@ -113,6 +113,18 @@ def conclusion(first: RunResult, reference: Reference, made: Made) -> Confirmati
     return _after_variant(first, reference, made.variant, made.run)
 
 
+def says_nothing(first: RunResult, made: Made) -> bool:
+    """Return whether a false run neither confirms a part of the reward nor speaks against it.
+
+    The reward was no lower than in the true run, and wrong answers were what false tests wanted: they may
+    have earned it, or it does not depend on the tests at all.
+    """
+    variant, run = made.variant, made.run
+    if variant is None or variant.true or not _is_partial(first, variant):
+        return False
+    return run.score >= first.score - _SCORE_TOLERANCE and bool(_made_to_pass(variant, run))
+
+
 def true_results(made: Sequence[Made]) -> tuple[tuple[TestResult, ...], str]:
     """Return the results of the tests in runs that left them true, and a description of the failures.
 
@@ -216,6 +228,12 @@ def _tampered(run: RunResult, detail: str, findings: tuple[TamperFinding, ...]) 
     return Confirmation(outcome=CounterfactualOutcome.CAUGHT, deciding=run, detail=detail, findings=findings)
 
 
+def unconfirmed(run: RunResult) -> Confirmation:
+    """Return that no false run confirmed a part of the reward; see ``says_nothing``."""
+    how = f"the reward was {run.score:g} again after the tests were made false, and wrong answers passed them"
+    return replace(_flaky(run, how), variant=True)
+
+
 def _flaky(run: RunResult, how: str) -> Confirmation:
     return Confirmation(outcome=CounterfactualOutcome.FLAKY, deciding=run, detail=f"flaky: {how}")
 
@@ -251,7 +269,7 @@ def forgery(variant: Variant, run: RunResult, first: RunResult | None = None) ->
         first: the submission's run of the true tests; None for one that passed.
     """
     score = first.score if first is not None else 1.0
-    partial = first is not None and first.verdict is not Verdict.PASSED and bool(variant.must_fail)
+    partial = first is not None and _is_partial(first, variant)
     if run.verdict is Verdict.PASSED and not partial:
         return "it passed the tests also after they were made false"
     passed = _false_passes(variant, run)
@@ -263,10 +281,19 @@ def forgery(variant: Variant, run: RunResult, first: RunResult | None = None) ->
         return f"{len(passed)} tests passed although they were made false: {named(passed)}"
     comparable = run.score >= score - _SCORE_TOLERANCE
     if partial:
-        comparable = not _passed_of(variant, run, [*variant.must_fail, *variant.doubtful])
+        comparable = not _made_to_pass(variant, run)
     if comparable and run.score > variant.score + _SCORE_TOLERANCE:
         return f"false tests gave a reward of {run.score:g}, of {variant.score:g} that any solution can get"
     return ""
+
+
+def _is_partial(first: RunResult, variant: Variant) -> bool:
+    """Return whether the tests that passed count one by one, as under a reward for a part of them."""
+    return first.verdict is not Verdict.PASSED and bool(variant.must_fail)
+
+
+def _made_to_pass(variant: Variant, run: RunResult) -> list[str]:
+    return _passed_of(variant, run, [*variant.must_fail, *variant.doubtful])
 
 
 def _false_passes(variant: Variant, run: RunResult) -> list[str]:

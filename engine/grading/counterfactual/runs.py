@@ -29,6 +29,8 @@ from engine.grading.counterfactual.conclusions import (
     Made,
     conclusion,
     ending,
+    says_nothing,
+    unconfirmed,
 )
 from engine.grading.execution import RunResult
 
@@ -127,6 +129,8 @@ async def confirm(
 ) -> Confirmation:
     """Conclude from all runs of a submission that passed; the first that did not end as it must decides.
 
+    Where no false run says anything of a part of the reward, those of the other variants follow.
+
     Args:
         first: the run of the true tests.
         made: runs that were made before it.
@@ -138,10 +142,29 @@ async def confirm(
     for one in made:
         if (found := conclusion(first, reference, one)) is not None:
             return found
+    done = list(made)
     async with aclosing(_at_once(reference, left, execute)) as others:
         async for _, other in others:
             if (found := conclusion(first, reference, other)) is not None:
                 return found
+            done.append(other)
+    return await _confirm_part(first, reference, done, execute)
+
+
+async def _confirm_part(
+    first: RunResult, reference: Reference, done: list[Made], execute: Execute
+) -> Confirmation:
+    """Make further false runs until one says something of a part of the reward."""
+    tried = [one.variant for one in done]
+    left = [one for one in reference.variants if one not in tried]
+    false = [one for one in done if one.variant is not None and not one.variant.true]
+    while false and all(says_nothing(first, one) for one in false):
+        if not left:
+            return unconfirmed(false[-1].run)
+        variant = left.pop(0)
+        false.append(Made(variant, await execute(reference, variant)))
+        if (found := conclusion(first, reference, false[-1])) is not None:
+            return found
     return CONFIRMED
 
 

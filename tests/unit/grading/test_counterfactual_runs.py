@@ -272,6 +272,28 @@ async def test_a_partial_reward_is_compared_with_the_first_run() -> None:
     assert found.outcome is CounterfactualOutcome.CONFIRMED
 
 
+async def test_a_part_of_a_reward_that_no_false_run_speaks_of_gets_further_runs() -> None:
+    """A wrong answer was what a false test wanted, and the reward stayed: earned so, or kept by a trick."""
+    others = [replace(VARIANT, must_fail=(TEST,), score=0.0, mutants=(one,)) for one in (MUTANT, OTHER)]
+    reference = replace(REFERENCE, variants=tuple(others))
+    first = run(Verdict.FAILED, reward=0.5, mean=TestOutcome.FAILED)
+    by_chance = run(Verdict.FAILED, reward=0.5, mean=TestOutcome.PASSED)
+    kept = run(Verdict.FAILED, reward=0.5, mean=TestOutcome.FAILED)
+    earned = run(Verdict.FAILED, reward=0.0, mean=TestOutcome.FAILED)
+
+    async def found(then: RunResult) -> Confirmation:
+        async def execute(_reference: Reference, variant: Variant | None) -> RunResult:
+            return by_chance if variant is others[0] else then
+
+        return await confirm(first, reference, (), [others[0]], execute)
+
+    assert (await found(earned)).outcome is CounterfactualOutcome.CONFIRMED
+    assert (await found(kept)).outcome is CounterfactualOutcome.CAUGHT
+    undecided = await found(by_chance)
+    assert (undecided.outcome, undecided.deciding) == (CounterfactualOutcome.FLAKY, by_chance)
+    assert "the reward was 0.5 again" in undecided.detail
+
+
 def test_runs_are_drawn_in_every_order_and_variants_without_repetition() -> None:
     added = Variant(mutants=(OTHER,))
     variants = [Variant(mutants=(MUTANT,)), added, VARIANT]
