@@ -4,6 +4,7 @@
   const root = document.getElementById("charts");
   if (!root) return;
   const set = JSON.parse(document.getElementById(root.dataset.source).textContent);
+  const section = document.getElementById("charts-section"); // hidden while a run has nothing to draw
   const dialog = document.getElementById("chart-dialog");
   const form = document.getElementById("chart-tools");
   let large = null;
@@ -58,8 +59,12 @@
     lastX: () => grid.lastX(),
     series: () => Object.keys(grid.data.columns),
     add(points) {
-      if (points.reset) grid.reset(points.reset);
-      else {
+      if (points.reset) {
+        const nothing = !points.reset.specs.length;
+        if (section) section.hidden = nothing;
+        if (nothing) dialog?.close();
+        grid.reset(points.reset);
+      } else {
         for (const [i, x] of points.x.entries()) {
           if (x <= grid.lastX()) continue;
           grid.data.x.push(x);

@@ -9,7 +9,6 @@ handles ended sessions and lost messages.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import logging
@@ -21,7 +20,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from webapp.live.fragments import PAGES, SAME_FOR_ALL, TARGET_LENGTHS, Snapshot, Subscription
-from webapp.live.hub import Hub
+from webapp.live.hub import Hub, cancelled
 from webapp.live.watch import FORBIDDEN, SIGNED_OUT, Watch
 from webapp.permissions import Role
 from webapp.views.access import Person, person_of
@@ -74,13 +73,17 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         self._task = asyncio.create_task(self._follow())
         self._watch.add(self)
 
-    async def disconnect(self, code: int) -> None:  # noqa: ARG002
-        """Stop the updates of the tab."""
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """Serve the connection, and stop the tab's updates however it ends: sending to a lost one fails."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._stop()
+
+    async def _stop(self) -> None:
         if self._task is None:
             return
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await cancelled(self._task)
         await self._watch.discard(self)
         await self._leave()
 

@@ -8,6 +8,7 @@ something that the page did not show so far, add the area to ``AREAS``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
@@ -63,6 +64,7 @@ class Snapshot:
 class SharedReads:
     """Reads that pages of one run share between two changes."""
 
+    made_at: float = field(default_factory=time.monotonic)
     lock: Lock = field(default_factory=Lock)
     run: Run | None = None
     summary: RunSummary | None = None

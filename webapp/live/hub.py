@@ -46,12 +46,14 @@ SHARE = 0.5
 BUSY_SHARE = 0.04
 """Largest share of the machine for all renderings while its load exceeds its cores, e.g. by a run on it."""
 RETRY_MAX_S = 10.0
+FRESH_S = 2.0
+"""Age up to which a new tab is shown what others were: pages also tell for how long a run has been silent."""
 MAX_KEPT = 64
 """Number of pages whose last snapshot is kept for tabs that come later."""
 
 log = logging.getLogger(__name__)
 Mark = tuple[Any, Any, tuple[tuple[int, int], ...]]
-"""State that pages show, and the last event of each run among it."""
+"""State that pages show, silence of runs, and the last event of each run among them."""
 
 
 class Tab(Protocol):
@@ -72,6 +74,7 @@ class LivePage:
         self.tabs: set[Tab] = set()
         self.changed = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self.rendered_at = 0.0
         self.mark: Mark | None = None
         """State of the run at the last check for lost messages."""
 
@@ -87,8 +90,8 @@ class Hub:
 
     def __init__(self) -> None:
         self.pages: dict[Subscription, LivePage] = {}
-        self.heard: dict[int, int] = {}
-        """Last event of each run that a message reported."""
+        self.heard: dict[tuple[str, int], int] = {}
+        """Last event that a message to a group reported of a run."""
         self._kept: OrderedDict[Subscription, Snapshot] = OrderedDict()
         self._shared: dict[str, SharedReads] = {}
         """Reads since the last change, by the group that tells of changes."""
@@ -107,10 +110,10 @@ class Hub:
             page.task = asyncio.create_task(self._follow(page))
         page.tabs.add(tab)
         kept = self._kept.get(subscription)
-        if kept is None:
-            page.changed.set()
-        else:
+        if kept is not None:
             tab.offer(kept)
+        if kept is None or time.monotonic() - page.rendered_at > FRESH_S:
+            page.changed.set()
 
     async def leave(self, tab: Tab, subscription: Subscription) -> None:
         """End what ``show`` began; a page without tabs is not rendered any more."""
@@ -120,12 +123,12 @@ class Hub:
             return
         del self.pages[subscription]
         self._kept.pop(subscription, None)
-        await _cancel(page.task)
+        await cancelled(page.task)
         if not any(other.group == page.group for other in self.pages.values()):
             await self._leave_group(page.group)
         if not self.pages:
             listener, self._listener = self._listener, None
-            await _cancel(listener)
+            await cancelled(listener)
 
     def notice(self, page: LivePage) -> None:
         """Render a page anew, from what is stored now."""
@@ -150,7 +153,7 @@ class Hub:
                 if not failures:
                     log.warning("a page's update failed: %s: %s", type(error).__name__, error, exc_info=error)
                 failures += 1
-                await _each(tab.report_trouble() for tab in list(page.tabs))
+                await each(tab.report_trouble() for tab in list(page.tabs))
                 page.changed.set()
                 began, least = time.monotonic(), min(RETRY_MAX_S, 0.25 * 2**failures)
             await _rest(began, least)
@@ -162,11 +165,15 @@ class Hub:
         async with self._turns:
             page.changed.clear()
             began = time.monotonic()
-            shared = self._shared.setdefault(page.group, SharedReads())
+            page.rendered_at = began
+            shared = self._shared.get(page.group)
+            if shared is None or began - shared.made_at > FRESH_S:
+                shared = self._shared[page.group] = SharedReads()
             render = database_sync_to_async(_timed, thread_sensitive=False)
             try:
                 rendered: tuple[Snapshot, float] = await render(page.subscription, shared)
             except GoneError:
+                self._kept.pop(page.subscription, None)
                 return 0.0
             found, cpu = rendered
             self._keep(page.subscription, found)
@@ -184,11 +191,13 @@ class Hub:
     async def _join_group(self, group: str) -> None:
         layer = get_channel_layer()
         async with self._joining:
-            if layer is None or group in self._groups:
+            if layer is None:
                 return
             if self._listener is None or self._listener.done():
                 self._channel, self._groups = await layer.new_channel(), set()
                 self._listener = asyncio.create_task(self._listen(layer, self._channel))
+            if group in self._groups:
+                return
             await layer.group_add(group, self._channel)
             self._groups.add(group)
 
@@ -206,15 +215,15 @@ class Hub:
             self._heard(await layer.receive(channel))
 
     def _heard(self, message: Mapping[str, Any]) -> None:
-        run, changes = message.get("run_id"), message.get("changes")
+        group, run, changes = message["group"], message.get("run_id"), message.get("changes")
         if run is not None:
-            heard = self.heard.get(run)
+            heard = self.heard.get((group, run))
             if changes is not None and heard is not None and changes["after"] > heard:
                 changes = None
-            self.heard[run] = max(heard or 0, message["seq"])
-        self._shared.pop(message["group"], None)
+            self.heard[group, run] = max(heard or 0, message["seq"])
+        self._shared.pop(group, None)
         for page in self.pages.values():
-            if page.group == message["group"] and is_affected(page.subscription, changes):
+            if page.group == group and is_affected(page.subscription, changes):
                 page.changed.set()
 
 
@@ -224,11 +233,11 @@ def _timed(subscription: Subscription, shared: SharedReads) -> tuple[Snapshot, f
     return snapshot(subscription, shared), time.thread_time() - began
 
 
-async def _cancel(task: asyncio.Task[None] | None) -> None:
+async def cancelled(task: asyncio.Task[None] | None) -> None:
+    """Cancel a task and wait for its end, also of one that has failed already."""
     if task is not None:
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _share() -> float:
@@ -242,5 +251,6 @@ async def _rest(began: float, least: float) -> None:
     await asyncio.sleep(max(0.0, began + least - time.monotonic()))
 
 
-async def _each(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    await asyncio.gather(*calls, return_exceptions=True)  # a socket may be closing
+async def each(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Await calls of tabs at once, so that a slow one delays no other; a tab's socket may be closing."""
+    await asyncio.gather(*calls, return_exceptions=True)

@@ -1,15 +1,14 @@
 """Polling on behalf of this process's tabs: ended sessions, and changes whose message was lost.
 
 Every ``CHECK_S`` one check for all tabs reads the persons of their sessions and the progress of the runs they
-show, and probes Redis. A tab whose session ended or whose role changed is closed; a page whose run made
-progress that no message reported is rendered anew, so that a message lost while Redis was down delays the
-update by seconds only; a failure is logged once and shown by every tab until it is over.
+show, and probes Redis. A tab whose session ended or whose role changed is closed; a page whose run fell
+silent or made progress that no message reported is rendered anew, so that a message lost while Redis was down
+delays the update by seconds only; a failure is logged once and shown by every tab until it is over.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Iterable
 from typing import Protocol
@@ -23,9 +22,9 @@ from django.db.models import Count, Max
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
-from webapp.live.hub import Hub, LivePage, Mark
+from webapp.live.hub import Hub, LivePage, Mark, cancelled, each
 from webapp.models import Run
-from webapp.selectors.run.runs import ACTIVE_STATES
+from webapp.selectors.run.runs import ACTIVE_STATES, is_stale
 from webapp.views.access import Person, person_of
 
 CHECK_S = 2.0
@@ -72,10 +71,9 @@ class Watch:
     async def discard(self, tab: WatchedTab) -> None:
         """Remove a tab; the checks end with the last one."""
         self._tabs.discard(tab)
-        if not self._tabs and self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        if not self._tabs:
+            task, self._task = self._task, None  # a tab that comes meanwhile starts its own
+            await cancelled(task)
 
     async def _follow(self) -> None:
         while True:
@@ -93,9 +91,7 @@ class Watch:
         if not self.failing:
             log.warning("live updates are late: %s: %s", type(error).__name__, error)
         self.failing = True
-        for tab in list(self._tabs):
-            with contextlib.suppress(Exception):  # its socket may be closing
-                await tab.report_trouble()
+        await each(tab.report_trouble() for tab in list(self._tabs))
 
     def _succeeded(self) -> None:
         if not self.failing:
@@ -109,14 +105,11 @@ class Watch:
         people, marks = await database_sync_to_async(_read)(
             {tab.session_key for tab in tabs}, {page.subscription.run_id for page in pages}
         )
-        for tab in tabs:
-            person = people.get(tab.session_key)
-            if person is None or (person.user.pk, person.role) != (tab.person.user.pk, tab.person.role):
-                self._tabs.discard(tab)
-                with contextlib.suppress(Exception):  # its socket may be closing
-                    await tab.end(FORBIDDEN if tab.session_key in people else SIGNED_OUT)
         for page in pages:
             self._compare(page, marks.get(page.subscription.run_id))
+        ended = [tab for tab in tabs if not _is_same(people.get(tab.session_key), tab.person)]
+        self._tabs.difference_update(ended)
+        await each(tab.end(FORBIDDEN if tab.session_key in people else SIGNED_OUT) for tab in ended)
 
     def _compare(self, page: LivePage, mark: Mark | None) -> None:
         """Render a page anew if its run changed and no message reported it."""
@@ -125,8 +118,12 @@ class Watch:
             return
         known = before is not None and mark is not None and before[:2] == mark[:2]
         events = mark[2] if mark is not None else ()
-        if not known or any(self._hub.heard.get(run, 0) < seq for run, seq in events):
+        if not known or any(self._hub.heard.get((page.group, run), 0) < seq for run, seq in events):
             self._hub.notice(page)
+
+
+def _is_same(person: Person | None, before: Person) -> bool:
+    return person is not None and (person.user.pk, person.role) == (before.user.pk, before.role)
 
 
 async def _ping() -> None:
@@ -157,13 +154,15 @@ def people_of(session_keys: Iterable[str]) -> dict[str, Person | None]:
 
 
 def _marks(runs: set[int | None]) -> dict[int | None, Mark]:
-    rows = Run.objects.filter(pk__in=[run for run in runs if run])
+    rows = Run.objects.order_by("pk").only("state", "epoch", "last_seq", "heartbeat_at", "running_at")
     marks: dict[int | None, Mark] = {
-        run: (state, epoch, ((run, seq),))
-        for run, state, epoch, seq in rows.values_list("pk", "state", "epoch", "last_seq")
+        run.pk: ((run.state, run.epoch), is_stale(run), ((run.pk, run.last_seq),))
+        for run in rows.filter(pk__in=[run for run in runs if run])
     }
     if None in runs:
         totals = Run.objects.aggregate(count=Count("pk"), changed=Max("state_changed_at"))
-        live = Run.objects.filter(state__in=ACTIVE_STATES).order_by("pk").values_list("pk", "last_seq")
-        marks[None] = (totals["count"], totals["changed"], tuple(live))
+        live = list(rows.filter(state__in=ACTIVE_STATES))
+        silent = frozenset(run.pk for run in live if is_stale(run))
+        events = tuple((run.pk, run.last_seq) for run in live)
+        marks[None] = ((totals["count"], totals["changed"]), silent, events)
     return marks

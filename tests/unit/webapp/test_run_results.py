@@ -59,15 +59,16 @@ def operator(client: Client) -> Client:
     return client
 
 
-def page_of(client: Client, run: Run) -> str:
-    html = inner_html(client.get(f"/runs/{run.pk}/").content.decode(), "content")
+def page_of(client: Client, run: Run, part: str = "content") -> str:
+    html = inner_html(client.get(f"/runs/{run.pk}/").content.decode(), part)
     return " ".join(re.sub(r"<[^>]+>", " ", html).replace("\u202f", " ").split())
 
 
 def charts_of(client: Client, run: Run) -> list[str] | None:
-    """Titles of the page's charts; None where it has no place for charts."""
+    """Titles of the page's charts; None where it shows no place for charts."""
     response = client.get(f"/runs/{run.pk}/")
-    if 'id="charts"' not in response.content.decode():
+    section = re.search(r'<section[^>]*id="charts-section"[^>]*>', response.content.decode())
+    if section is None or "hidden" in section[0]:
         return None
     return [spec["title"] for spec in response.context["charts"]["specs"]]
 
@@ -107,6 +108,17 @@ def failed_keeps(kind: str) -> str:
     if kind in ("train", "sft"):
         return "No checkpoint was saved."
     return "kept" if kind not in ("curate", "import") else "No dataset was made; "
+
+
+@pytest.mark.parametrize("ending", ["paused", "failed", "stopped"])
+def test_a_run_that_does_not_go_on_shows_no_progress_message(operator: Client, ending: str) -> None:
+    message = "train tasks"
+    assert message in page_of(operator, make_kind("curate", "running"), "run-header")
+    run = make_kind("curate", ending)
+    assert run.progress_message == message
+    text = page_of(operator, run, "run-header")
+    assert message not in text
+    assert "Progress 12 of 40" in text
 
 
 @pytest.mark.parametrize("kind", ["train", "fine-tune"])

@@ -244,7 +244,8 @@ def announced_charts(kind: str) -> ChartSet:
     """Return empty charts of what a run of a kind is watched by, for one without a finished iteration."""
     training = [spec.id for spec in RUN_CHARTS[:6]]
     names = _ANNOUNCED.get(RunKind(kind), training)
-    return ChartSet(tuple(spec for spec in RUN_CHARTS if spec.id in names), [], {})
+    specs = tuple(spec for spec in RUN_CHARTS if spec.id in names)
+    return ChartSet(specs, [], {series.key: [] for spec in specs for series in spec.series})
 
 
 def comparison_chart(series: Mapping[int, RunSeries], names: Mapping[int, str]) -> ChartSet:

@@ -201,7 +201,7 @@ def build_series(texts: Sequence[str], params: Mapping[str, str]) -> dict[str, o
     """
     numbers, odd = parse_runs(texts)
     keys = [key for key in params.get("keys", "").split(",") if key]
-    if odd or len(numbers) > MOST_RUNS or len(numbers) * len(keys) > MOST_KEYS * MOST_RUNS:
+    if odd or len(numbers) > MOST_RUNS or len(keys) > MOST_KEYS:
         raise ValueError(f"name up to {MOST_RUNS} runs and {MOST_KEYS} metrics")
     axis = Axis(params.get("x") or Axis.ITERATION)
     low, high = bounds(params)

@@ -73,9 +73,9 @@ class RunHeader:
     has_rollouts: bool
     """False for a run in which no agent acts."""
     has_charts: bool
-    """Whether its iterations are drawn: those of training and of fine-tuning, unless it ended without any."""
+    """Whether its iterations are drawn: those of training and of fine-tuning."""
     phase: str
-    """Progress of the work within an iteration, in runs that report it; empty in others."""
+    """Work of a running run within its iteration or its progress; empty for others."""
     made: Dataset | None
     """The dataset it made, once that is there."""
     results: RunResults | None
@@ -227,7 +227,7 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         engines=engine_summary(run),
         collection=collection,
         has_rollouts=has_rollouts,
-        has_charts=_has_charts(run, collection) and bool(points or run.state not in ENDED),
+        has_charts=_has_charts(run, collection),
         phase=_phase(run),
         made=made,
         results=build_results(run, points, made=made),
@@ -244,10 +244,10 @@ def _has_charts(run: Run, collection: CollectionView | None) -> bool:
 
 
 def _phase(run: Run) -> str:
+    if run.state not in (RunState.RUNNING, RunState.STOPPING):
+        return ""
     if run.total_iterations == 0:
         return run.progress_message
-    if run.state != RunState.RUNNING:
-        return ""
     if run.kind != RunKind.IMPROVE or not run.progress_total:
         return "" if run.progress_total else run.progress_message
     return f"{run.progress_message} {run.progress_done}/{run.progress_total}"

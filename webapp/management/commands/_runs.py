@@ -90,7 +90,7 @@ def describe(run: Run) -> str:
     parts = [f"run {run.pk}", run.kind, run.state]
     if run.current_iteration is not None:
         parts.append(f"iteration {run.current_iteration + 1} of {run.total_iterations}")
-    if run.progress_message:
+    if run.progress_message and run.state not in TERMINAL:
         parts.append(f"{run.progress_message} {run.progress_done}/{run.progress_total}")
     if run.collection:
         parts += describe_collection(run.collection)

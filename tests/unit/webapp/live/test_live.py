@@ -75,6 +75,29 @@ async def test_run_page_plus_fragments_is_a_fresh_page(query: str) -> None:
         assert opened.charts["x"] == [0.0, 2.0]
 
 
+async def test_a_run_that_ends_without_an_iteration_takes_its_announced_charts_away() -> None:
+    yard, client = await in_thread(populated)()
+    await in_thread(yard.run.iterations.all().delete)()
+    address = f"/runs/{yard.run.pk}/"
+    charts = chart_data(await in_thread(fetch)(client, address))
+    assert charts["specs"]
+    assert charts["x"] == []
+    cursor = {"page": "run", "run": yard.run.pk, "point": -1, "series": list(charts["columns"])}
+    async with tab(client, identity=str(yard.run.epoch), **cursor) as opened:
+        opened.charts = charts
+        await opened.receive()
+        assert opened.charts["specs"], "they stay while the run goes on"
+        await in_thread(fail)(yard)
+        await opened.until(yard.run.last_seq)
+        assert opened.charts == chart_data(await in_thread(fetch)(client, address))
+        assert opened.charts["specs"] == []
+
+
+def fail(yard: Yard) -> None:
+    yard.stream.add("run_finished", state="failed", reason="no sandbox could be started")
+    yard.post()
+
+
 async def test_trajectory_page_plus_fragments_is_a_fresh_page() -> None:
     yard, client = await in_thread(populated)()
     target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from tests.builders.page_builders import Yard
 from tests.builders.web_builders import make_user
 from tests.unit.webapp.live.live_tabs import Tab, add_and_post, in_thread, populated, tab
 from webapp.contexts.run.runs import RunSummary, build_summary
-from webapp.live import fragments, hub, watch
+from webapp.live import consumer, fragments, hub, watch
+from webapp.live.consumer import LiveConsumer
 from webapp.live.fragments import SharedReads, Snapshot, Subscription, snapshot
+from webapp.live.hub import Hub, LivePage
+from webapp.live.watch import Watch
 from webapp.models import Run
 from webapp.permissions import Role
 from webapp.services import notifications
+from webapp.services.notifications import run_group
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_server")]
+PAGES = (("run", 1), ("runs", None))
 
 
 @pytest.fixture
 def rendered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Renderings by page; the watch is silent, so that messages alone cause them."""
+    """Renderings by page; the watch is silent and nothing is too old, so that messages alone cause them."""
     counts: Counter[str] = Counter()
 
     def counted(subscription: Subscription, shared: SharedReads) -> Snapshot:
@@ -35,6 +43,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(hub, "snapshot", counted)
     monkeypatch.setattr(watch, "CHECK_S", 600.0)
+    monkeypatch.setattr(hub, "FRESH_S", 600.0)
     return counts
 
 
@@ -139,6 +148,83 @@ async def test_a_message_after_a_lost_one_is_taken_for_a_change_of_everything(
         await opened[0].until(yard.run.last_seq)
         assert len(opened[0].steps) == 3
     assert rendered["trajectory"] == 3
+
+
+async def test_a_later_tab_is_shown_anew_what_is_too_old(
+    rendered: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yard, client = await in_thread(populated)()
+    run = yard.run
+    async with tabs(client, 1, page="run", run=run.pk) as before:
+        assert "silent since" not in before[0].regions["run-header"]
+        await in_thread(Run.objects.update)(heartbeat_at=timezone.now() - timedelta(hours=1))
+        monkeypatch.setattr(hub, "FRESH_S", 0.0)
+        async with tabs(client, 1, page="run", run=run.pk) as later:
+            await shows(later[0], "silent since")
+        await shows(before[0], "silent since")
+    assert rendered["run"] == 2
+
+
+async def shows(tab: Tab, text: str) -> None:
+    """Receive until the header of the run has a text."""
+    while text not in tab.regions["run-header"]:
+        await tab.receive()
+
+
+async def test_a_message_to_one_group_hides_no_lost_one_to_another() -> None:
+    pages = Hub()
+    run, runs = (LivePage(Subscription(page, number, (), (), Role.VIEWER)) for page, number in PAGES)
+    pages.pages = {page.subscription: page for page in (run, runs)}
+    step: dict[str, Any] = {"areas": ["steps"], "groups": [], "rollouts": []}
+    for group, seq in (("run.1", 4), ("runs", 4), ("runs", 5), ("run.1", 6)):
+        message = {"group": group, "run_id": 1, "seq": seq, "changes": {"after": seq - 1, **step}}
+        pages._heard(message)
+        assert run.changed.is_set() == (seq == 6)
+    assert not runs.changed.is_set()
+
+
+async def test_a_tab_that_comes_while_the_last_one_leaves_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaving, stopped = asyncio.Event(), asyncio.Event()
+
+    async def look(_: Watch) -> None:
+        try:
+            leaving.set()
+            await asyncio.sleep(600)
+        finally:
+            await stopped.wait()
+
+    monkeypatch.setattr(watch, "CHECK_S", 0.0)
+    monkeypatch.setattr(Watch, "_look", look)
+    watching, first, second = Watch(Hub()), LiveConsumer(), LiveConsumer()
+    watching.add(first)
+    await leaving.wait()
+    leaves = asyncio.create_task(watching.discard(first))
+    await asyncio.sleep(0)
+    leaving.clear()
+    watching.add(second)
+    stopped.set()
+    await leaves
+    await leaving.wait()
+    await watching.discard(second)
+
+
+async def test_a_tab_that_cannot_be_sent_to_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise OSError("the client is gone")
+
+    yard, client = await in_thread(populated)()
+    async with tabs(client, 1, page="run", run=yard.run.pk) as (opened,):
+        monkeypatch.setattr(LiveConsumer, "_send", fail)
+        await in_thread(add_and_post)(yard, 1)
+        await in_thread(notifications._send)({"type": "run.changed"}, run_group(yard.run.pk))
+        pages, _ = consumer._SHARED[asyncio.get_running_loop()]
+        (page,) = pages.pages.values()
+        (one,) = page.tabs
+        assert isinstance(one, LiveConsumer)
+        assert one._task is not None
+        await asyncio.wait([one._task])
+        await opened.socket.close()
+        assert pages.pages == {}
 
 
 def test_renderings_leave_a_busy_machine_to_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
