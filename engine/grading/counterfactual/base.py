@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -22,6 +23,8 @@ NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 SCRIPT = "script"
 """Name of a verifier's only test, in bash or Python: each variant changes one of its comparisons, since the
 first that is false may end it."""
+_MAX_PER_LINE = 4
+_MAX_PER_FUNCTION = 200
 
 
 class MutantKind(StrEnum):
@@ -55,6 +58,8 @@ class Mutant:
     """Dotted name of the test function, e.g. ``TestMean.test_mean``."""
     line: int
     """Line of the edit, from 1."""
+    asserted: int = 0
+    """Line of the assertion that it makes false; 0: that of the edit."""
     kind: MutantKind
     before: str
     """Source text of the assertion, at most 300 characters; empty for an added one."""
@@ -123,6 +128,17 @@ class Reference:
     """Reason why there are no variants; empty where there are some."""
     problem: str = ""
     """Reason why the proof failed: then nothing else is known. Empty where it did not fail."""
+
+
+def some_of_each_line(mutants: Iterable[Mutant | None]) -> Iterator[Mutant]:
+    """Yield the first few mutants of each line of a function, in their order."""
+    counts: Counter[int] = Counter()
+    for mutant in mutants:
+        if mutant is not None and counts[mutant.line] < _MAX_PER_LINE:
+            counts[mutant.line] += 1
+            yield mutant
+        if counts.total() == _MAX_PER_FUNCTION:
+            return
 
 
 class Mutator(Protocol):

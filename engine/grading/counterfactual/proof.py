@@ -31,6 +31,7 @@ from engine.grading.counterfactual.selection import (
     tests_by_function,
     true_beside,
 )
+from engine.grading.counterfactual.stops import Stop, at_stops
 from engine.grading.counterfactual.visibility import VisibleLines
 from engine.grading.evidence import required
 from engine.grading.execution import RunResult
@@ -46,6 +47,16 @@ _MAX_ATTEMPTS = 3
 _SKIPS = re.compile(rb"(?i)skip|\bassum(?:e|ing)|abled(?:if|on|for)")
 """Words by which tests of any language are left out under a condition."""
 _NOT_RUN = frozenset({TestOutcome.MISSING, TestOutcome.ERROR})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfixed:
+    """What is known of the tests without a solution."""
+
+    failing: frozenset[str] = frozenset()
+    """Tests that fail; where the rule knows no tests by name, names that its runner printed."""
+    stops: frozenset[Stop] = frozenset()
+    """Lines of test files at which they stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +90,7 @@ async def prove(
     files: Mapping[str, bytes],
     execute: Execute,
     *,
-    fixed: Collection[str],
+    unfixed: Unfixed,
 ) -> Reference:
     """Return the reference of a row, with up to three proven variants and two decoys.
 
@@ -87,8 +98,7 @@ async def prove(
         true_run: a run of the true tests under the gold patch.
         files: true contents of the test files in it.
         execute: makes a false run under the gold patch.
-        fixed: tests that fail without a solution; where the rule knows no tests by name, names that its
-            runner printed.
+        unfixed: what a run without a solution showed.
 
     Raises:
         DatasetError: the row does not pass with its gold patch.
@@ -105,7 +115,7 @@ async def prove(
         raise DatasetError(
             f"the row does not pass with its gold patch: {true_run.detail or true_run.verdict}"
         )
-    subject = await asyncio.to_thread(_subject, row, true_run, files, frozenset(fixed))
+    subject = await asyncio.to_thread(_subject, row, true_run, files, unfixed)
     used: set[Mutant] = set()
 
     async def proven(kind: MutantKind, choice: Choice, true: Choice) -> list[Variant]:
@@ -164,10 +174,8 @@ def coverage_of(row: TaskRow, reference: Reference) -> MutantCoverage:
     )
 
 
-def _subject(
-    row: TaskRow, true_run: RunResult, files: Mapping[str, bytes], fixed: frozenset[str]
-) -> _Subject:
-    draw = secrets.SystemRandom()
+def _subject(row: TaskRow, true_run: RunResult, files: Mapping[str, bytes], unfixed: Unfixed) -> _Subject:
+    draw, fixed = secrets.SystemRandom(), unfixed.failing
     results = true_run.judgement.tests
     wanted = _wanted(results, fixed, draw)
     # Without names nobody notices that a solution skips a false test.
@@ -177,13 +185,15 @@ def _subject(
         mutants = {function: mutants[function] for function in tests_by_function(mutants, wanted)}
     tests = tests_by_function(mutants, [test.test_id for test in results] or sorted(fixed))
     mended = {function for function, own in tests.items() if fixed.intersection(own)}
+    # The comparisons of a verifier count as one function of each file.
+    deciding = {one for one in mutants if not results and (one in mended or one[1] == SCRIPT)}
+    every = mutants
+    mutants = every | at_stops({one: every[one] for one in mended | deciding}, unfixed.stops)
     visible = VisibleLines(row)
 
     def is_visible(mutant: Mutant) -> bool:
         return visible.changed_by(mutant, files[mutant.path])
 
-    # The comparisons of a verifier count as one function of each file.
-    deciding = {one for one in mutants if not results and (one in mended or one[1] == SCRIPT)}
     # Without names nobody knows what a run with false tests left true.
     named = mended if results else set()
     quiet = quiet_choice(mutants, named, is_visible)
@@ -193,11 +203,15 @@ def _subject(
     strict = named if results else {*true}
     choices = _by_kind({**others, **quiet} if quiet else {}, mutants)
     alone = one_function_each(_by_kind(only_quiet(mutants, deciding), mutants), deciding, draw)
+    anywhere = quiet_choice(every, named, is_visible)
+    otherwise = choices if alone else []
+    if mutants != every:
+        otherwise = [*otherwise, *_by_kind({**others, **anywhere} if anywhere else {}, every)]
     return _Subject(
         row=row,
         files={path: files[path] for path in dict.fromkeys(_changed_files(mutants))},
         choices=alone or choices,
-        otherwise=choices if alone else (),
+        otherwise=otherwise,
         halves=decoy_choices(own if named else {}, draw) if strict else (),
         others=others,
         true={function: true[function] for function in strict if function in true},

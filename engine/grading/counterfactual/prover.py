@@ -15,8 +15,10 @@ from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import SandboxError
 from engine.grading.counterfactual.base import Reference, Variant, variant_files, variant_row
 from engine.grading.counterfactual.printed_tests import failed_tests
-from engine.grading.counterfactual.proof import prove
+from engine.grading.counterfactual.proof import Unfixed, prove
+from engine.grading.counterfactual.stops import stops
 from engine.grading.counterfactual.test_files import read_test_files
+from engine.grading.counterfactual.visibility import has_hidden_tests
 from engine.grading.execution import NO_OVERLAY, Inspection, RunExecutor, RunResult
 from engine.grading.submission.filter import PatchFilter
 from engine.patches.trees import path_below
@@ -93,8 +95,8 @@ class Prover:
         async def execute(reference: Reference, variant: Variant | None) -> RunResult:
             return await self._run(variant_row(row, variant), patch, variant_files(reference, variant))
 
-        fixed = await self._fixed(row, true_run)
-        reference = await prove(row, true_run.result, true_run.files, execute, fixed=fixed)
+        unfixed = await self._unfixed(row, true_run)
+        reference = await prove(row, true_run.result, true_run.files, execute, unfixed=unfixed)
         if not reference.variants or DRIVER in row.answer.test_command:
             return reference
         # A script may not bear what is put in place in its midst: then honest solutions would fail, too.
@@ -104,26 +106,27 @@ class Prover:
         note = f"the gold patch fails the true tests where they are put in place: {placed.detail}"
         return replace(reference, files={}, variants=(), decoys=(), coverage={}, note=note[:_NOTE_CHARS])
 
-    async def _fixed(self, row: TaskRow, true_run: TrueRun) -> set[str]:
-        """Return the tests that the gold patch mends: the row's, else those that fail without it.
+    async def _unfixed(self, row: TaskRow, true_run: TrueRun) -> Unfixed:
+        """Return the tests that the gold patch mends, and where they stop without it.
 
-        Where the rule knows no tests by name, those whose failure the runner prints.
+        They are the row's, else those that fail without the patch; where the rule knows no tests by name,
+        those whose failure the runner prints. Where agents can read the tests, it does not matter which
+        assertion is false: they can write any of its answers into their code.
         """
         tests = true_run.result.judgement.tests
-        if named := {test.test_id for test in tests if test.kind is TestKind.FAIL_TO_PASS}:
-            return named
-        if not tests and not true_run.files:
-            return set()
+        named = frozenset(test.test_id for test in tests if test.kind is TestKind.FAIL_TO_PASS)
+        needed = has_hidden_tests(row) if named else bool(tests or true_run.files)
+        if true_run.result.verdict is not Verdict.PASSED or not needed:
+            return Unfixed(failing=named)
         try:
             without = await self._run(_ending_with_tests(row), "")
         except SandboxError as error:  # unfixed code may end its sandbox
-            _log.warning("task without decoys", task=row.task.instance_id, reason=str(error))
-            return set()
-        if not tests:
-            printed = [failed_tests(run.evidence.shown) for run in (without, true_run.result)]
-            return set(printed[0]) - set(printed[1])
-        passed = {test.test_id for test in without.judgement.tests if test.outcome is TestOutcome.PASSED}
-        return {test.test_id for test in tests if test.outcome is TestOutcome.PASSED} - passed
+            _log.warning("task without stops", task=row.task.instance_id, reason=str(error))
+            return Unfixed(failing=named)
+        return Unfixed(
+            failing=named or _mended(true_run.result, without),
+            stops=stops(without.evidence.shown, true_run.files),
+        )
 
     async def _run(
         self,
@@ -139,6 +142,18 @@ class Prover:
 
     def _timeout_s(self, row: TaskRow) -> float:
         return row.answer.timeout_s or self._config.timeout_s
+
+
+def _mended(solved: RunResult, without: RunResult) -> frozenset[str]:
+    """Return the tests that pass with the gold patch alone; printed names where the rule knows none."""
+    if not solved.judgement.tests:
+        printed = [set(failed_tests(run.evidence.shown)) for run in (without, solved)]
+        return frozenset(printed[0] - printed[1])
+    passed = [
+        {test.test_id for test in run.judgement.tests if test.outcome is TestOutcome.PASSED}
+        for run in (solved, without)
+    ]
+    return frozenset(passed[0] - passed[1])
 
 
 def _ending_with_tests(row: TaskRow) -> TaskRow:

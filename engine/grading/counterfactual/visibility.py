@@ -62,5 +62,10 @@ class VisibleLines:
         return posixpath.normpath(posixpath.join(self._workdir, path))
 
 
+def has_hidden_tests(row: TaskRow) -> bool:
+    """Return whether agents cannot read some of a row's tests."""
+    return bool(_hidden(row.answer) or row.answer.test_patch)
+
+
 def _hidden(answer: TaskAnswer) -> list[str]:
     return [*answer.test_files, *answer.binary_files, *answer.hidden_paths]

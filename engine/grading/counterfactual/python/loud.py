@@ -9,17 +9,14 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Iterator
-from itertools import islice
 
-from engine.grading.counterfactual.base import Mutant, MutantKind
+from engine.grading.counterfactual.base import Mutant, MutantKind, some_of_each_line
 from engine.grading.counterfactual.python import names
 from engine.grading.counterfactual.python.functions import TestFunction, certain_statements, dotted
 from engine.grading.counterfactual.python.literals import Edit
 from engine.grading.counterfactual.python.operands import has_message_alone
 from engine.grading.counterfactual.python.quiet import exception_contexts, other_operator
 from engine.grading.counterfactual.python.source import PythonSource
-
-_MAX_PER_KIND = 6
 
 
 def loud_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
@@ -28,7 +25,7 @@ def loud_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutan
     for find in (_exceptions, _negations):
         edits = (edit for statement in statements for edit in find(source, statement))
         mutants = (source.mutant(function.name, within, [edit], MutantKind.CHANGED) for within, edit in edits)
-        yield from islice((mutant for mutant in mutants if mutant is not None), _MAX_PER_KIND)
+        yield from some_of_each_line(mutants)
 
 
 def _exceptions(source: PythonSource, statement: ast.stmt) -> Iterator[tuple[ast.stmt | ast.expr, Edit]]:

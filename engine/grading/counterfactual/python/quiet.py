@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from engine.grading.counterfactual.base import Mutant, MutantKind
+from engine.grading.counterfactual.base import Mutant, MutantKind, some_of_each_line
 from engine.grading.counterfactual.pairs import both_ways
 from engine.grading.counterfactual.python import names
 from engine.grading.counterfactual.python.expectations import Expectation, Expectations
@@ -23,7 +23,6 @@ from engine.grading.counterfactual.python.literals import Edit, LiteralEdit, Sho
 from engine.grading.counterfactual.python.operands import Operand, certain_contexts
 from engine.grading.counterfactual.python.source import PythonSource, parse
 
-MAX_QUIET = 8
 _MAX_DOUBT = 5
 _MAX_PER_OPERAND = 4
 _MAX_OPERANDS = 100
@@ -40,6 +39,8 @@ class Candidate:
 
     edits: tuple[Edit, ...]
     within: ast.stmt | ast.expr
+    asserted: int
+    """Line of the assertion that fails."""
     doubt: int
     """How much the mutant stands out, from 0."""
     parameters: tuple[tuple[str, str], ...] = ()
@@ -57,10 +58,12 @@ def quiet_candidates(source: PythonSource, function: TestFunction) -> list[Candi
 def quiet_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
     """Yield the quiet mutants of a function, the least conspicuous first."""
     mutants = (
-        source.mutant(function.name, one.within, one.edits, MutantKind.VALUE, one.parameters)
+        source.mutant(
+            function.name, one.within, one.edits, MutantKind.VALUE, one.parameters, asserted=one.asserted
+        )
         for one in quiet_candidates(source, function)
     )
-    yield from islice((mutant for mutant in mutants if mutant is not None), MAX_QUIET)
+    yield from some_of_each_line(mutants)
 
 
 class _Finder:
@@ -91,7 +94,7 @@ class _Finder:
         beside = Shown.of(operand.within)
         if len(found.cells) == 1 and found.table is None:
             for one in self._edits(found.cells[0], found, beside)[:_MAX_PER_OPERAND]:
-                yield Candidate((one.edit,), found.within, one.doubt + contradicted)
+                yield Candidate((one.edit,), found.within, operand.within.lineno, one.doubt + contradicted)
             return
         cells = self._numbered(operand, found)
         edits = {number: self._edits(cell, found, beside) for number, cell in cells.items()}
@@ -105,7 +108,9 @@ class _Finder:
             if chosen:
                 doubt = min(one.doubt for one in chosen.values())
                 kept_edits = tuple(one.edit for one in chosen.values())
-                yield Candidate(kept_edits, found.within, doubt + contradicted, parameters)
+                yield Candidate(
+                    kept_edits, found.within, operand.within.lineno, doubt + contradicted, parameters
+                )
 
     def _numbered(self, operand: Operand, found: Expectation) -> dict[int, ast.expr]:
         if found.table is not None and isinstance(operand.node, ast.Name):
@@ -147,7 +152,7 @@ class _Finder:
             edit, doubt = found
             telling = int(_TELLING_NAMES.search(self._function.node.name) is not None)
             doubt += telling + 3 * self._later_uses(statement)
-            yield Candidate((edit,), statement, doubt)
+            yield Candidate((edit,), statement, statement.lineno, doubt)
 
     def _opposite(self, test: ast.expr) -> tuple[Edit, int] | None:
         """Return the edit to the opposite condition in its usual spelling, with its doubt."""
@@ -186,7 +191,8 @@ class _Finder:
                     continue
                 mentions = len(re.findall(rf"\b{expected.id}\b", self._text)) - 1
                 edit = (self._source.start(expected), self._source.end(expected), other)
-                yield Candidate((edit,), context, 2 + min(mentions, 2) + bool(context.keywords))
+                doubt = 2 + min(mentions, 2) + bool(context.keywords)
+                yield Candidate((edit,), context, context.lineno, doubt)
 
 
 _PLAIN = (ast.Call, ast.Name, ast.Attribute, ast.Subscript)

@@ -147,13 +147,15 @@ class PythonSource:
         edits: Sequence[tuple[int, int, str]],
         kind: MutantKind,
         parameters: tuple[tuple[str, str], ...] = (),
+        *,
+        asserted: int = 0,
     ) -> Mutant | None:
         """Return the mutant that makes edits; None where the statement or expression then does not parse.
 
         Args:
             within: smallest node to show as evidence, which contains edits.
             edits: first byte, byte after the last, and the text instead, of each; they do not overlap.
-            parameters: see ``Mutant.parameters``.
+            parameters, asserted: see ``Mutant``.
         """
         first, last = self.start(within), self.end(within)
         start, end = min(edit[0] for edit in edits), max(edit[1] for edit in edits)
@@ -166,6 +168,7 @@ class PythonSource:
             path=self.path,
             function=function,
             line=self.line(start),
+            asserted=asserted,
             kind=kind,
             before=self.text(within)[:_MAX_TEXT],
             after=after[:_MAX_TEXT],

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from engine.grading.counterfactual.base import Mutant, MutantKind
+from engine.grading.counterfactual.base import Mutant, MutantKind, some_of_each_line
 from engine.grading.counterfactual.python import names
 from engine.grading.counterfactual.python.added import neutral_mutant
 from engine.grading.counterfactual.python.constants import certainly_differ
@@ -25,7 +25,7 @@ from engine.grading.counterfactual.python.functions import TestFunction, dotted
 from engine.grading.counterfactual.python.helpers import compared_alone
 from engine.grading.counterfactual.python.literals import Edit, Shown, literal_edits
 from engine.grading.counterfactual.python.operands import EXACT, Operand
-from engine.grading.counterfactual.python.quiet import MAX_QUIET, Candidate, quiet_candidates
+from engine.grading.counterfactual.python.quiet import Candidate, quiet_candidates
 from engine.grading.counterfactual.python.source import PythonSource
 from engine.grading.counterfactual.python.test_cases import has_plain_equality
 
@@ -51,7 +51,7 @@ def near_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutan
     if not equalities:
         return
     mutants = (_near(source, function, equalities, one) for one in quiet_candidates(source, function))
-    yield from islice((mutant for mutant in mutants if mutant is not None), MAX_QUIET)
+    yield from some_of_each_line(mutants)
 
 
 def _near(
@@ -66,7 +66,14 @@ def _near(
     first, last = min(edit[0] for edit in edits), max(edit[1] for edit in edits)
     between = (one for one in equalities if one not in changed)
     edits += [edit for one in between for edit in one.edits(source) if first <= edit[0] and edit[1] <= last]
-    return source.mutant(function.name, candidate.within, edits, MutantKind.NEAR, candidate.parameters)
+    return source.mutant(
+        function.name,
+        candidate.within,
+        edits,
+        MutantKind.NEAR,
+        candidate.parameters,
+        asserted=candidate.asserted,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from tree_sitter import Language, Node
 
-from engine.grading.counterfactual.base import NO_FILES, Mutant, MutantKind
+from engine.grading.counterfactual.base import NO_FILES, Mutant, MutantKind, some_of_each_line
 from engine.grading.counterfactual.syntax.literals import Edit
 from engine.grading.counterfactual.syntax.source import SyntaxSource
 
-_MAX_PER_KIND = 6
 _SHORTEST_REPEATED = 3
 """Characters from which on a value that stands twice in an assertion is no coincidence."""
 
@@ -105,8 +103,9 @@ class SyntaxMutator(Generic[Test]):
             told = _told(candidate, test, source.content)
             found[told.kind].setdefault(told.edits, told)
         for kind, candidates in found.items():
-            for candidate in islice(candidates.values(), _MAX_PER_KIND):
-                yield source.mutant(test.name, kind, candidate.within, candidate.edits)
+            yield from some_of_each_line(
+                source.mutant(test.name, kind, one.within, one.edits) for one in candidates.values()
+            )
 
     def tests_by_function(
         self, functions: Collection[tuple[str, str]], tests: Sequence[str]

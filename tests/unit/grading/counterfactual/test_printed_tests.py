@@ -9,7 +9,7 @@ import pytest
 
 from engine.grading.counterfactual.base import MutantKind, Reference, Variant
 from engine.grading.counterfactual.printed_tests import failed_tests
-from engine.grading.counterfactual.proof import prove
+from engine.grading.counterfactual.proof import Unfixed, prove
 from engine.grading.counterfactual.selection import Choice, one_function_each
 from engine.grading.execution import RunResult
 from engine.types import Verdict
@@ -55,7 +55,9 @@ async def proven(fixed: Collection[str], *, reward: float = 0.0) -> Reference:
         false = {mutant.function for mutant in variant.mutants}
         return run(Verdict.FAILED, reward if len(false) == 1 else 0.0)
 
-    return await prove(ROW, run(Verdict.PASSED), {PATH: SOURCE}, execute, fixed=fixed)
+    return await prove(
+        ROW, run(Verdict.PASSED), {PATH: SOURCE}, execute, unfixed=Unfixed(failing=frozenset(fixed))
+    )
 
 
 async def test_one_function_that_needs_a_solution_is_false_where_the_runner_prints_which() -> None:

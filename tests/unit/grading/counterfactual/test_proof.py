@@ -8,7 +8,7 @@ import pytest
 
 from engine.grading.counterfactual import proof
 from engine.grading.counterfactual.base import Reference, Variant
-from engine.grading.counterfactual.proof import prove
+from engine.grading.counterfactual.proof import Unfixed, prove
 from engine.grading.counterfactual.selection import false_functions
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import RunResult, unjudged
@@ -44,7 +44,7 @@ async def proven(test: bytes, *, reward: float | None) -> Reference:
     async def execute(_reference: Reference, _variant: Variant) -> RunResult:
         return run(Verdict.FAILED, reward)
 
-    return await prove(ROW, run(Verdict.PASSED), {"tests/test_a.py": test}, execute, fixed=())
+    return await prove(ROW, run(Verdict.PASSED), {"tests/test_a.py": test}, execute, unfixed=Unfixed())
 
 
 @pytest.mark.parametrize(("reward", "variants"), [(None, 3), (0.0, 3), (0.9, 0)])
@@ -98,7 +98,9 @@ async def proven_by_name(monkeypatch: pytest.MonkeyPatch, *, halves_run: bool) -
         false = {name for _, name in false_functions(variant)}
         return ended(false, broken=not halves_run and len(false & {"test_a", "test_b"}) == 1)
 
-    return await prove(row, ended(set()), {"tests/test_a.py": THREE}, execute, fixed=FIXED)
+    return await prove(
+        row, ended(set()), {"tests/test_a.py": THREE}, execute, unfixed=Unfixed(failing=frozenset(FIXED))
+    )
 
 
 async def test_variants_and_decoys_make_the_same_others_false(monkeypatch: pytest.MonkeyPatch) -> None:
