@@ -10,6 +10,9 @@ import psutil
 import pytest
 import structlog
 from django.conf import settings
+from pytest_django import DjangoDbBlocker
+
+from tests.sessions import assert_all_are_closed
 
 _MAX_WORKERS = 8
 _WORKER_MEMORY = 3 << 30
@@ -66,6 +69,14 @@ def django_db_modify_db_settings(
     postgres_server: str, django_db_modify_db_settings_parallel_suffix: None
 ) -> None:
     """Start PostgreSQL before pytest-django makes the test database, one for each worker."""
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Name the sessions that keep the test database from being removed."""
+    yield
+    with django_db_blocker.unblock():
+        assert_all_are_closed()
 
 
 @pytest.fixture(autouse=True)
