@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from tests.builders.kind_builders import make_imported
 from tests.builders.page_builders import Yard, make_yard
 from tests.builders.web_builders import make_user
+from webapp.contexts.frame import run_url, trajectory_url
 from webapp.contexts.rollout.actions import action_body
 from webapp.contexts.rollout.steps import PAGE_STEPS
 from webapp.models import Step, Trajectory
@@ -176,6 +178,20 @@ def test_the_prompt_and_imported_fields_are_shown_and_escaped() -> None:
     assert "hidden test" in operator.get(address_of(yard)).content.decode()
 
 
+def test_an_imported_trajectory_lacks_what_its_file_lacks() -> None:
+    run = make_imported()
+    Trajectory.objects.update(patch="")
+    one = Trajectory.objects.filter(run=run).earliest("pk")
+    address = trajectory_url(run.pk, one.phase, one.iteration, one.task_key, one.index)
+    operator = Client()
+    operator.force_login(make_user("olga", Role.OPERATOR))
+    html = operator.get(address).content.decode()
+    assert "No token ids: the imported file has text only." in html
+    assert "The imported file has no patch." in html
+    assert "The agent made no changes." not in html
+    assert ">Clone<" not in operator.get(run_url(run)).content.decode()
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "kind", "title", "note"),
     [
@@ -193,7 +209,11 @@ def test_the_prompt_and_imported_fields_are_shown_and_escaped() -> None:
          "edit", "b.py", "insert after line 3"),
         ("file_editor", {"command": "undo_edit", "path": "b.py"}, "edit", "b.py", "undo the last edit"),
         ("search", {"search_term": "def f", "path": "src"}, "search", "def f", "in src"),
+        ("find_file", {"file_name": "a.py", "dir": "src"}, "search", "a.py", "in src"),
         ("read_file", {"path": "/testbed/a.py"}, "view", "a.py", ""),
+        ("edit", {"search": "x", "replace": "y"}, "edit", "edit", "replace"),
+        ("edit", {"path": "b.py", "old_str": "x", "new_str": "y"}, "edit", "b.py", "replace"),
+        ("edit", {"search": "3:4", "end_of_edit": "y"}, "call", "edit", ""),
         ("submit", {}, "finish", "submit", ""),
         ("think", {"thought": "hm"}, "call", "think", ""),
         ("", {}, "none", "no tool call could be read", ""),

@@ -20,6 +20,10 @@ ARGUMENT_CHARS = 2_000
 _COMMANDS = ("command", "cmd", "code", "script")
 _PATHS = ("path", "file_path", "filename", "file_name", "file")
 _TERMS = ("search_term", "pattern", "query", "regex")
+_NAMES = ("file_name", "filename", "name")
+_PLACES = (*_PATHS, "dir")
+_REPLACED = (("search", "replace"), ("old_string", "new_string"), ("old_str", "new_str"))
+"""Arguments with the replaced and the new text."""
 _CONTENTS = ("file_text", "content", "contents", "text")
 
 
@@ -112,15 +116,19 @@ def _body(step: Step, limit: int) -> ActionBody:
         rest = _rest(arguments, *_COMMANDS)
         return ActionBody("command", first_line(command), note, text=command, arguments=rest)
     if tool in tool_kinds.SEARCH_TOOLS:
-        where = _text(arguments, *_PATHS)
-        rest = _rest(arguments, *_TERMS, *_PATHS)
-        title = first_line(_text(arguments, *_TERMS)) or tool
+        terms = _TERMS if _text(arguments, *_TERMS) else _NAMES
+        places = [name for name in _PLACES if name not in terms]
+        where = _text(arguments, *places)
+        rest = _rest(arguments, *terms, *places)
+        title = first_line(_text(arguments, *terms)) or tool
         return ActionBody("search", title, f"in {where[:TITLE_CHARS]}" if where else "", arguments=rest)
     if tool in tool_kinds.VIEW_TOOLS:
         path = short_path(_text(arguments, *_PATHS))[:TITLE_CHARS]
         return ActionBody("view", path or tool.replace("_", " "), arguments=_rest(arguments, *_PATHS))
     if tool in tool_kinds.WRITE_TOOLS:
         return _created(arguments, limit)
+    if tool in tool_kinds.REPLACE_TOOLS:
+        return _replacement(tool, arguments, limit)
     if tool in tool_kinds.FINISH_TOOLS:
         shown = ("result", "message")
         return ActionBody(
@@ -154,6 +162,16 @@ def _editor(arguments: Mapping[str, Any], limit: int) -> ActionBody:
         case _:
             note = command.replace("_", " ")[:TITLE_CHARS]
             return ActionBody("edit", title, note, arguments=_rest(arguments, "command", "path"))
+
+
+def _replacement(tool: str, arguments: Mapping[str, Any], limit: int) -> ActionBody:
+    found = next((pair for pair in _REPLACED if all(name in arguments for name in pair)), None)
+    if found is None:
+        return ActionBody("call", tool, arguments=_rest(arguments))
+    path, (old, new) = _text(arguments, *_PATHS), found
+    diff = edit_diff(_text(arguments, old), _text(arguments, new), path, limit)
+    title = short_path(path)[:TITLE_CHARS] or tool
+    return ActionBody("edit", title, "replace", diff=diff, arguments=_rest(arguments, *_PATHS, *found))
 
 
 def _created(arguments: Mapping[str, Any], limit: int) -> ActionBody:

@@ -7,6 +7,8 @@ from webapp.models import Run, Trajectory
 
 def tokenless_reason(run: Run, trajectory: Trajectory) -> str:
     """Return why a trajectory without recorded tokens has none; empty while it may still get them."""
+    if run.is_imported:
+        return "No token ids: the imported file has text only."
     if run.uses_endpoint:
         return "No token ids: the endpoint returns text only."
     if run.answers_in_text:

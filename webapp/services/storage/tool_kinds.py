@@ -13,12 +13,13 @@ EDITOR_TOOLS = frozenset({"file_editor", "str_replace_editor", "str_replace_base
 SEARCH_TOOLS = frozenset({"search", "grep", "glob", "find_file", "search_file", "search_dir", "search_code"})
 VIEW_TOOLS = frozenset({"open", "view", "view_file", "read_file", "read", "goto", "scroll_up", "scroll_down"})
 WRITE_TOOLS = frozenset({"create", "create_file", "write_file", "write"})
+REPLACE_TOOLS = frozenset({"edit"})
 FINISH_TOOLS = frozenset({"finish", "submit"})
 _KINDS = (
     ("command", COMMAND_TOOLS | CODE_TOOLS),
     ("search", SEARCH_TOOLS),
     ("view", VIEW_TOOLS),
-    ("edit", WRITE_TOOLS),
+    ("edit", WRITE_TOOLS | REPLACE_TOOLS),
     ("finish", FINISH_TOOLS),
 )
 
