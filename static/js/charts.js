@@ -21,6 +21,12 @@
     return Math.abs(value) >= 1000 ? value.toFixed(0) : value.toPrecision(3);
   }
 
+  // uPlot would print a learning rate of 0.0001 as 0; a tick that a log axis leaves out is null.
+  function tick(value) {
+    if (value === null || value === undefined) return "";
+    return value !== 0 && Math.abs(value) < 0.001 ? Number(value.toPrecision(3)).toExponential() : value.toLocaleString("en", { maximumFractionDigits: 6 });
+  }
+
   function element(name, attributes = {}, ...children) {
     const node = document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
@@ -130,11 +136,13 @@
       const axis = { stroke: token("--chart-axis"), grid: { stroke: token("--chart-grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
       const order = spec.stacked ? [...spec.series].reverse() : spec.series;
       const few = this.source().x.length < 60;
+      // A band of one point has no area: a dot stands for it.
+      const dots = (plot) => (spec.stacked ? plot.data[0].length === 1 : few || Boolean(spec.points));
       const log = (on) => (on ? { distr: 3 } : {});
       const whole = this.xLabel === "iteration" && !this.view.logX ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] } : {};
       const lines = order.map((series) => {
         const colour = token(`--chart-${series.colour}`);
-        return { label: series.label, stroke: colour, dash: DASHES[series.dash || 0], width: spec.stacked ? 1 : 1.75, spanGaps: !spec.stacked, fill: spec.stacked ? soft(colour, 55) : undefined, points: { show: !spec.stacked && (few || Boolean(spec.points)), size: 4, fill: colour } };
+        return { label: series.label, stroke: colour, dash: DASHES[series.dash || 0], width: spec.stacked ? 1 : 1.75, spanGaps: !spec.stacked, fill: spec.stacked ? soft(colour, 55) : undefined, points: { show: dots, size: 4, fill: colour } };
       });
       const ends = this.banded().flatMap((series) => [0, 1].map(() => ({ label: series.label, stroke: "transparent", width: 0, spanGaps: true, points: { show: false } })));
       const bands = this.banded().map((series, at) => ({ series: [1 + lines.length + 2 * at, 2 + lines.length + 2 * at], fill: soft(token(`--chart-${series.colour}`), 16) }));
@@ -142,7 +150,7 @@
         width, height, bands, legend: { show: false }, padding: [8, 16, 0, 0],
         cursor: { sync: { key: "trainyard", filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } }, points: { size: 5 }, y: false, drag: { x: true, y: false, setScale: false } },
         scales: { x: { time, range: this.xRange(), ...log(this.view.logX) }, y: { range: this.yRange(), ...log(this.logY) } },
-        axes: [time ? { ...axis, size: 40, space: 70 } : { ...axis, size: 26, space: 60, ...whole }, { ...axis, size: 46, space: 34 }],
+        axes: [time ? { ...axis, size: 40, space: 70 } : { ...axis, size: 26, space: 60, ...whole }, { ...axis, size: 46, space: 34, values: (_, ticks) => ticks.map(tick) }],
         series: [{ label: this.xLabel }].concat(lines, ends),
         hooks: { setCursor: [(plot) => this.showValues(plot.cursor.idx)], setSelect: [(plot) => this.selected(plot)] },
       };
