@@ -36,9 +36,9 @@
       try {
         await navigator.clipboard.writeText(text);
         announce("Copied");
-        const label = button.textContent;
+        button.dataset.label ??= button.textContent;
         button.textContent = "copied";
-        setTimeout(() => { button.textContent = label; }, 1200);
+        setTimeout(() => { button.textContent = button.dataset.label; }, 1200);
       } catch {
         announce("Copying is not allowed here");
       }

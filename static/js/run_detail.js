@@ -53,6 +53,15 @@
   root.dataset.points = String(grid.data.x.length);
   if (controls.view.range) showPart();
 
+  function append(data, points, [from, to]) {
+    const last = data.x.at(-1) ?? -Infinity;
+    for (const [i, x] of points.x.entries()) {
+      if (x <= last || x < from || x > to) continue;
+      data.x.push(x);
+      for (const [key, column] of Object.entries(data.columns)) column.push(points.columns[key]?.[i] ?? null);
+    }
+  }
+
   // {reset: ChartSet}: the server always sends the whole set when the run began again or new metrics
   // appeared, else {x, columns} to append.
   trainyard.charts = {
@@ -64,12 +73,10 @@
         if (section) section.hidden = nothing;
         if (nothing) dialog?.close();
         grid.reset(points.reset);
+        if (grid.part) showPart();
       } else {
-        for (const [i, x] of points.x.entries()) {
-          if (x <= grid.lastX()) continue;
-          grid.data.x.push(x);
-          for (const [key, column] of Object.entries(grid.data.columns)) column.push(points.columns[key]?.[i] ?? null);
-        }
+        append(grid.data, points, [-Infinity, Infinity]);
+        if (grid.part) append(grid.part, points, controls.view.range);
         grid.charts.forEach((chart) => chart.update());
       }
       large?.update();

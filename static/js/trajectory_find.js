@@ -7,6 +7,7 @@
   const found = document.getElementById("found");
   const { key, steps } = window.trainyard;
   let at = -1;
+  let asked = 0;
   const hits = () => [...found.querySelectorAll("[data-hit]")];
   const canMark = "highlights" in CSS;
 
@@ -16,6 +17,8 @@
 
   async function search() {
     const text = field.value.trim();
+    asked += 1;
+    const mine = asked;
     const address = new URL(location.href);
     address.hash = "";
     address.searchParams.delete("from");
@@ -28,7 +31,9 @@
       try {
         const response = await fetch(`${found.dataset.url}?find=${encodeURIComponent(text)}`, { credentials: "same-origin" });
         if (!response.ok) throw new Error(String(response.status));
-        found.innerHTML = await response.text();
+        const html = await response.text();
+        if (mine !== asked) return; // an older answer came late
+        found.innerHTML = html;
       } catch {
         window.trainyard.announce("The search failed; try again.");
         return;

@@ -54,9 +54,9 @@ def _because(reason: object) -> str:
 def _run_started(said: Payload) -> str:
     begin = f"on {said.get('host')}, process {said.get('pid')}"
     if said.get("resumed_from") is not None:
-        begin += f"; goes on after iteration {said['resumed_from']}"
+        begin += f"; resumed after iteration {said['resumed_from']}"
     if said.get("rollouts_kept"):
-        begin += f"; keeps {_counted(said['rollouts_kept'], 'finished rollout')}"
+        begin += f"; {_counted(said['rollouts_kept'], 'finished rollout')} kept"
     return begin
 
 

@@ -84,6 +84,22 @@ def test_the_run_page_lives(page: Page) -> None:
     expect(page.locator("#chart-dialog .uplot")).to_be_visible()
 
 
+def test_charts_of_a_run_that_ends_without_an_iteration_go(page: Page) -> None:
+    yard = aside(make_yard, iterations=1, group_size=2)
+    aside(yard.run.iterations.all().delete)
+    page.goto(f"/runs/{yard.run.pk}/")
+    expect(page.locator("#live-dot")).to_have_attribute("data-state", "live")
+    expect(page.locator("#charts .empty-plot").first).to_have_text("no finished iteration yet")
+
+    def fail() -> None:
+        yard.stream.add("run_finished", state="failed", reason="no sandbox could be started")
+        yard.post()
+
+    aside(fail)
+    expect(page.locator("#run-header")).to_contain_text("No sandbox could be started")
+    expect(page.locator("#charts-section")).to_be_hidden()
+
+
 def test_live_updates_leave_selection_scroll_and_open_parts_alone(page: Page) -> None:
     yard = aside(make_yard, iterations=3, group_size=8)
     page.set_viewport_size({"width": 1280, "height": 600})

@@ -74,7 +74,7 @@ def test_every_event_is_a_sentence() -> None:
     [
         (
             {"type": "run_started", "host": "h", "pid": 7, "resumed_from": 3},
-            "on h, process 7; goes on after iteration 3",
+            "on h, process 7; resumed after iteration 3",
         ),
         ({"type": "run_finished", "state": "failed", "reason": "no GPU"}, "failed: no GPU"),
         ({"type": "task_validated", "record": {"task_id": "t", "status": "noop_passes"}}, "t: no-op passes"),

@@ -51,7 +51,7 @@ def kept_of(run: Run) -> str:
         case RunKind.CURATE:
             return "No dataset was made; what was measured is kept for the next curation of these sources."
         case RunKind.IMPORT:
-            return "No dataset was made; the same import goes on with the row at which this one ended."
+            return "No dataset was made; the same import continues at the row where this one ended."
         case RunKind.VALIDATE:
             return "Findings about the rows that were graded are kept."
         case _:
