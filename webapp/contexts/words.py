@@ -39,6 +39,12 @@ COUNTERFACTUALS = {
     "unproven": "false tests are not proven", "own_box": "tests ran in the agent's sandbox",
 }  # fmt: skip
 """Results of grading with false tests."""
+SELECTION_RULES = {
+    "ef": "highest score of the judge", "eb": "most passed tests",
+    "hybrid": "most passed tests among the judge's best", "shortest": "fewest steps",
+    "majority": "most frequent patch", "oracle": "any that is resolved",
+}  # fmt: skip
+"""Rules that select one rollout of a task."""
 TESTS = {
     "fail_to_pass": "must start to pass", "pass_to_pass": "must keep passing",
     "xfail": "failed as expected", "xpass": "passed unexpectedly", "missing": "not reported",

@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
 from django import template
-from django.template.loader import render_to_string
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from webapp.contexts.frame import group_url
 from webapp.contexts.rollout.printed import printed as render_printed
 from webapp.contexts.row_status import LOOKS
-from webapp.contexts.words import COUNTERFACTUALS, FAILURES, KINDS, in_words
-from webapp.models import Group
+from webapp.contexts.words import COUNTERFACTUALS, FAILURES, KINDS, SELECTION_RULES, in_words
 
 register = template.Library()
 
@@ -145,6 +140,12 @@ def kind_words(value: str) -> str:
 def counterfactual_words(value: str) -> str:
     """Return the result of grading with false tests in words."""
     return in_words(str(value), COUNTERFACTUALS)
+
+
+@register.filter
+def rule_words(value: str) -> str:
+    """Return what a rule of selection selects."""
+    return in_words(str(value), SELECTION_RULES)
 
 
 @register.filter
@@ -286,17 +287,6 @@ def stacked_bar(parts: Sequence[tuple[str, str, float]], height: int = 14) -> Sa
 
 
 @register.simple_tag
-def map_cells(cells: Sequence[Any], width: float) -> SafeString:
-    """Return cells of the solve map as links: a page has thousands, too many for a template's loop."""
-    return format_html_join(
-        "",
-        '<a href="{}" tabindex="-1"><rect class="m{}" x="{}%" width="{}%" height="16" rx="2">'
-        "<title>{}</title></rect></a>",
-        ((cell.url, cell.level, cell.x, width, cell.title) for cell in cells),
-    )
-
-
-@register.simple_tag
 def histogram(bars: Sequence[Any], label: str) -> SafeString:
     """Return buckets as bars; each has ``label``, ``count`` and ``height`` (per cent of the tallest)."""
     if not bars:
@@ -335,32 +325,3 @@ def query(context: template.Context, **changes: object) -> str:
         if value not in (None, ""):
             params[key] = str(value)
     return f"?{urlencode(params)}"
-
-
-@dataclass(frozen=True, slots=True)
-class SiblingCell:
-    """Cell of a rollout in a row of its group."""
-
-    index: int
-    state: str
-    verdict: str
-    loss_mask: bool | None
-    mask_reason: str
-    trained: bool | None
-    reward: float | None
-    termination: str
-
-
-@register.simple_tag
-def sibling_cells(group: Group) -> SafeString:
-    """Return a group's rollouts as one cell each; groups that did not change are not rendered again."""
-    siblings = tuple(
-        SiblingCell(*(getattr(trajectory, name) for name in SiblingCell.__slots__))
-        for trajectory in group.trajectories.all()
-    )
-    return _cells(group_url(group.run_id, group.phase, group.iteration, group.task_key), siblings)
-
-
-@lru_cache(maxsize=2_048)
-def _cells(url: str, siblings: tuple[SiblingCell, ...]) -> SafeString:
-    return render_to_string("shared/_cells.html", {"url": url, "siblings": siblings})

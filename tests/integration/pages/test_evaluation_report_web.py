@@ -202,6 +202,7 @@ def test_scores_of_a_verifier_select_and_the_newest_is_the_default() -> None:
     page = client.get(f"/evaluations/{run.pk}/eval:heldout/0/", {"verifier": right.pk}).content.decode()
     assert re.search(rf'<option value="{right.pk}"\s+selected>\s*run {right.pk},', page)
     assert '<th class="n" scope="col">ef</th>' in page
+    assert "ef: highest score of the judge" in page
     assert printed("evaluation_report", run.pk, "--verifier", right.pk)["verifier"] == right.pk
 
 

@@ -19,12 +19,10 @@ from tests.builders.page_builders import Yard, add_iteration, add_live_step
 from tests.builders.sandbox_builders import lease, pool
 from tests.builders.web_builders import make_user
 from tests.unit.webapp.live.live_tabs import Socket, add_and_post, fetch, in_thread, populated, tab
-from webapp.live.consumer import Subscribe, _new_points, _new_steps
 from webapp.live.fragments import (
     POOL_REGIONS,
     RUN_REGIONS,
     TRAJECTORY_REGIONS,
-    Snapshot,
     Subscription,
     snapshot,
 )
@@ -81,7 +79,6 @@ async def test_a_run_that_ends_without_an_iteration_takes_its_announced_charts_a
     address = f"/runs/{yard.run.pk}/"
     charts = chart_data(await in_thread(fetch)(client, address))
     assert charts["specs"]
-    assert charts["x"] == []
     cursor = {"page": "run", "run": yard.run.pk, "point": -1, "series": list(charts["columns"])}
     async with tab(client, identity=str(yard.run.epoch), **cursor) as opened:
         opened.charts = charts
@@ -351,40 +348,3 @@ async def test_a_failing_database_is_shown_logged_and_survived(caplog: pytest.Lo
 def rename_table(name: str, to: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER TABLE {name} RENAME TO {to}")
-
-
-def test_points_are_added_or_made_anew() -> None:
-    def found(x: list[float]) -> Snapshot:
-        return Snapshot(seq=1, charts={"x": x, "columns": {"reward/mean": [0.1] * len(x)}})
-
-    def wanted(point: float) -> Subscribe:
-        return Subscribe(page="run", run=1, point=point, series=["reward/mean"])
-
-    assert _new_points(found([0, 1, 2]), wanted(0), again=False) == {
-        "x": [1, 2],
-        "columns": {"reward/mean": [0.1, 0.1]},
-    }
-    assert _new_points(found([0, 1]), wanted(1), again=False) is None
-    assert _new_points(found([0]), wanted(3), again=False) == {"reset": found([0]).charts}, (
-        "resumed from a checkpoint"
-    )
-    assert _new_points(found([0, 1]), wanted(1), again=True) == {"reset": found([0, 1]).charts}
-    other = Subscribe(page="run", run=1, point=0, series=["loss/value"])
-    assert _new_points(found([0, 1]), other, again=False) == {"reset": found([0, 1]).charts}
-
-
-def test_steps_are_sent_from_where_the_tab_is() -> None:
-    three = Snapshot(seq=1, steps=("a", "b", "c"))
-    assert _new_steps(three, Subscribe(page="trajectory", steps=1), again=False) == {
-        "start": 1,
-        "html": ["b", "c"],
-    }
-    assert _new_steps(three, Subscribe(page="trajectory", steps=3), again=False) is None
-    assert _new_steps(three, Subscribe(page="trajectory", steps=9), again=False) == {
-        "start": 0,
-        "html": ["a", "b", "c"],
-    }
-    assert _new_steps(Snapshot(seq=1), Subscribe(page="trajectory", steps=2), again=True) == {
-        "start": 0,
-        "html": [],
-    }
