@@ -9,7 +9,8 @@
     cluster does not answer      the same: nothing could be started there
     cluster has no such job      wait for signs of life of a process that outlived the cluster's head, then
                                  the same as for a process that is gone
-    stopping for too long        kill it
+    stopping and silent, or      kill it
+    stopping for too long
     too many attempts            fail the run with the reason
 
 Every action is claimed by a conditional update, so reconcilers on several workers do no harm.
@@ -45,6 +46,9 @@ CLAIM_GRACE = timedelta(seconds=15)
 MISSING_GRACE = timedelta(seconds=30)
 """Time without a sign of life after which a job that the cluster does not have counts as lost: longer than a
 submission takes, and than a process needs to be fenced."""
+STOPPING_GRACE = timedelta(seconds=7)
+"""Time without a sign of life after which the process of a stopping run is killed; one that shows some has
+the state's timeout for its last events and the removal of its sandboxes."""
 DISCONNECTED_AFTER = timedelta(days=1)
 """Time without an answer of its cluster and without a sign of life after which a run fails."""
 
@@ -89,7 +93,7 @@ def decide(
         due = state is RunState.QUEUED and min(in_state, nudged or in_state) > RESEND_AFTER
         return Decision.RESEND if due else Decision.WAIT
     if state is RunState.STOPPING:
-        over = process in _NOT_STARTED_OR_ENDED or in_state > timeout.after
+        over = process in _NOT_STARTED_OR_ENDED or silent > STOPPING_GRACE or in_state > timeout.after
         return Decision.RECOVER if over else Decision.WAIT
     if process is None:
         over = in_state > CLAIM_GRACE and silent >= CLAIM_GRACE

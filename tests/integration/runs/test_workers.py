@@ -165,6 +165,7 @@ def test_an_attempt_on_a_lost_machine_is_fenced_and_replaced(started: None) -> N
     claim = attempts.claim_launch(run_id=run.pk)
     assert claim is not None
     attempts.record_process(run_id=run.pk, epoch=1, host="elsewhere", handle="1:1", run_dir="/x")
+    assert Run.objects.get(pk=run.pk).heartbeat_at is not None, "the worker's own sign of life"
     long_ago = timezone.now() - timedelta(seconds=91)
     Run.objects.filter(pk=run.pk).update(state_changed_at=long_ago, heartbeat_at=timezone.now())
     reconciler.reconcile()

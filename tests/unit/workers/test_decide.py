@@ -58,12 +58,14 @@ S = RunState
         (S.RUNNING, MISSING, 2 * SECOND, timedelta(hours=1), None, Decision.WAIT),
         (S.RUNNING, MISSING, MISSING_GRACE, timedelta(hours=1), None, Decision.RECOVER),
         (S.STOPPING, PENDING, SECOND, SECOND, None, Decision.RECOVER),
-        (S.STOPPING, MISSING, SECOND, 8 * SECOND, None, Decision.RECOVER),
-        # Stopping waits for the process, not for longer than its timeout.
-        (S.STOPPING, ALIVE, SECOND, SECOND, None, Decision.WAIT),
-        (S.STOPPING, ALIVE, SECOND, 8 * SECOND, None, Decision.RECOVER),
+        # Stopping waits for a process that shows signs of life, not for longer than its timeout.
+        (S.STOPPING, ALIVE, SECOND, 20 * SECOND, None, Decision.WAIT),
+        (S.STOPPING, ALIVE, SECOND, 31 * SECOND, None, Decision.RECOVER),
+        (S.STOPPING, ALIVE, 8 * SECOND, 8 * SECOND, None, Decision.RECOVER),
+        (S.STOPPING, MISSING, SECOND, 8 * SECOND, None, Decision.WAIT),
+        (S.STOPPING, MISSING, 8 * SECOND, 8 * SECOND, None, Decision.RECOVER),
         (S.STOPPING, DEAD, SECOND, SECOND, None, Decision.RECOVER),
-        (S.STOPPING, None, SECOND, 8 * SECOND, None, Decision.RECOVER),
+        (S.STOPPING, None, 8 * SECOND, 8 * SECOND, None, Decision.RECOVER),
     ],
 )
 def test_decisions(

@@ -91,9 +91,9 @@ def _new_attempt(run_id: int, reason: str, detail: str = "") -> Claim:
 
 
 def record_process(*, run_id: int, epoch: int, host: str, handle: str, run_dir: str) -> None:
-    """Record the process of an attempt."""
+    """Record the process of an attempt; the worker that does so is a sign of life."""
     RunAttempt.objects.filter(run_id=run_id, epoch=epoch).update(host=host, handle=handle)
-    Run.objects.filter(pk=run_id).update(run_dir=run_dir)
+    Run.objects.filter(pk=run_id, epoch=epoch).update(run_dir=run_dir, heartbeat_at=timezone.now())
 
 
 def note_condition(*, run_id: int, epoch: int, condition: str) -> None:

@@ -68,7 +68,7 @@ TIMEOUTS: dict[RunState, Timeout] = {
     S.STARTING: Timeout(timedelta(seconds=90), S.FAILED, "its process did not report within 90 s"),
     S.RUNNING: Timeout(timedelta(seconds=15), S.FAILED, "its process fell silent"),
     S.PAUSED: Timeout(timedelta(seconds=15), S.FAILED, "its process fell silent while paused"),
-    S.STOPPING: Timeout(timedelta(seconds=7), S.STOPPED, "it did not stop in time and was ended"),
+    S.STOPPING: Timeout(timedelta(seconds=30), S.STOPPED, "it did not stop in time and was ended"),
 }
 """Timeouts by state; starting, running and paused runs are relaunched from the last checkpoint first."""
 

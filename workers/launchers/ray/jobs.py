@@ -19,10 +19,12 @@ ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"
 TIMEOUT = httpx.Timeout(20.0, connect=3.0)
 ENTRYPOINT_FAILED = "JOB_ENTRYPOINT_COMMAND_ERROR"
+NOT_READY = "No available agent"
+"""Beginning of Ray's answer, with status 500, while the head's agent, which takes the jobs, is starting."""
 
 
 class ClusterUnreachableError(TrainyardError):
-    """The cluster's dashboard does not answer."""
+    """The cluster's dashboard does not answer, or takes no jobs yet."""
 
 
 class ClusterRefusedError(TrainyardError):
@@ -117,6 +119,8 @@ class RayJobs:
                 f"the Ray cluster at {self._address} refuses the workers' token: set {TOKEN_VARIABLE} of the "
                 "workers to the cluster's"
             )
+        if answer.text.startswith(NOT_READY):
+            raise ClusterUnreachableError(f"the Ray cluster at {self._address} takes no jobs yet")
         lines = [line for line in answer.text.splitlines() if line.strip()]
         last = next((line for line in reversed(lines) if len(line) > 1), "no message")
         raise ClusterRefusedError(

@@ -87,7 +87,7 @@ class RayLauncher:
         try:
             RayJobs(address).submit(_job(order))
         except ClusterUnreachableError:
-            return
+            record(address, order.name)  # it may still take the job, and has the time for that from now on
         except ClusterRefusedError as error:
             raise ConfigError(Problem(str(error), "launcher.ray")) from error
 
