@@ -84,14 +84,18 @@ class Line:
 
     def kill(self, name: str) -> None:
         """``kill -9`` a service, then wait until another process has taken its place and answers."""
-        service = self.stack.processes[name]
-        assert service.process is not None
-        killed = service.process.pid
-        os.kill(killed, signal.SIGKILL)
+        service, killed = self.stack.processes[name], self.kill_at_once(name)
         self.until(
             lambda: service.status.pid not in (0, killed) and service.status.state is ServiceState.UP,
             f"{name} back",
         )
+
+    def kill_at_once(self, name: str) -> int:
+        """``kill -9`` a service, which ``until`` starts again; return the killed process's id."""
+        process = self.stack.processes[name].process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+        return process.pid
 
 
 @contextmanager

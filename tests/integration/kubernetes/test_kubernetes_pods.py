@@ -290,7 +290,7 @@ async def test_without_a_route_to_pods_the_agent_is_reached_by_exec(cluster: Fak
             big = bytes(range(256)) * 20_000
             await box.write_file("big", big)
             assert await box.read_file("big") == big
-            result = await box.exec("rm big; echo new > a.txt; echo out; sleep 600", timeout_s=0.5)
+            result = await box.exec("rm big; echo new > a.txt; echo out; sleep 600", timeout_s=2)
             assert (result.timed_out, result.stdout) == (True, b"out\n")
             assert "+new" in await box.diff()
             cluster.kill_for_memory(NAMESPACE, box.id)

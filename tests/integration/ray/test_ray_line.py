@@ -17,6 +17,8 @@ from tests.integration.toy_line import (
 
 pytestmark = pytest.mark.timeout(900)
 RANKS = {"trainer.launcher": "ray", "trainer.data_parallel": 2}
+ITERATIONS = 12
+"""Enough for each kill to hit a run that has not ended."""
 ON_THE_OTHER_NODE = {"launcher.backend": "ray", "launcher.ray.resources": {"other": 1}, **RANKS}
 """The run takes one of the two CPUs there, its ranks those of the head."""
 
@@ -42,10 +44,10 @@ def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
 ) -> None:
     cluster.start_node({"other": 1})
     with running_line(tmp_path, {}) as line:
-        run = line.launch(**ON_THE_OTHER_NODE)
+        run = line.launch(**{"trainer.iterations": ITERATIONS}, **ON_THE_OTHER_NODE)
         line.until(lambda: line.finished_iterations(run) >= 1, "a first iteration")
         before, iterations = attempts_of(line, run), line.finished_iterations(run)
-        line.kill("worker")
+        line.kill_at_once("worker")
         line.until(lambda: line.finished_iterations(run) > iterations, "an iteration after the first worker")
         assert attempts_of(line, run) == before
 
@@ -64,7 +66,7 @@ def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
         attempts = attempts_of(line, run)
         assert [one[:2] for one in attempts] == [(1, "ray"), (2, "ray"), (3, "ray")], attempts
         assert "it was restarted" in attempts[2][3]
-        assert_nothing_lost_or_duplicated(line, run)
+        assert_nothing_lost_or_duplicated(line, run, ITERATIONS)
         assert sandboxes_left(line, run) == []
 
         long = line.launch(**{"trainer.iterations": 200}, **ON_THE_OTHER_NODE)
