@@ -9,7 +9,6 @@ from tests.builders.page_builders import make_yard
 from tests.e2e.conftest import aside
 
 pytestmark = [pytest.mark.e2e]
-expect.set_options(timeout=60_000)
 FOCUSED = """() => {
   const node = document.activeElement;
   const name = node.getAttribute("aria-label") || node.labels?.[0]?.textContent || node.textContent;
@@ -48,6 +47,7 @@ def test_a_run_is_made_and_edited(page: Page) -> None:
     page.keyboard.type("by keyboard")
     press(page, "Save as draft")
     expect(page.locator("h1")).to_contain_text("by keyboard")
+    page.wait_for_load_state()  # its scripts open the dialog
     press(page, "Edit")
     expect(page.locator("#edit-name")).to_be_focused()
     page.keyboard.press("Escape")

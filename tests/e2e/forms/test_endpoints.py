@@ -22,7 +22,6 @@ from webapp.permissions import Role
 from webapp.services.access import endpoints
 
 pytestmark = [pytest.mark.e2e]
-expect.set_options(timeout=60_000)
 KEY = "sk-typed-into-a-browser-4321"
 ADDRESS = "https://api.example.org/v1"
 

@@ -15,7 +15,6 @@ from tests.unit.datasets.importers import rows
 from webapp.models import Dataset, Run
 
 pytestmark = [pytest.mark.e2e]
-expect.set_options(timeout=60_000)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pytest
 from playwright.sync_api import Page, expect
 
 FORM = "/runs/new/?recipe=deepswe-32b"
-expect.set_options(timeout=60_000)
 
 
 def test_the_plan_follows_the_form(page: Page) -> None:

@@ -14,7 +14,6 @@ from tests.unit.webapp.test_collection_pages import begun, going, made, stopped
 from webapp.models import Run
 
 pytestmark = [pytest.mark.e2e]
-expect.set_options(timeout=60_000)
 
 
 def evaluating() -> Run:

@@ -14,7 +14,6 @@ from tests.e2e.conftest import aside
 from webapp.models import Run, Task
 
 pytestmark = [pytest.mark.e2e]
-expect.set_options(timeout=60_000)
 
 
 def two_evaluations() -> tuple[Run, Run, list[Task]]:

@@ -12,7 +12,6 @@ from tests.builders.web_builders import PASSWORD
 from tests.e2e.conftest import aside
 
 pytestmark = [pytest.mark.e2e]
-expect.set_options(timeout=60_000)
 
 
 def addresses(yard: Yard) -> dict[str, str]:

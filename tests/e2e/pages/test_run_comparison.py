@@ -11,7 +11,6 @@ from tests.e2e.conftest import aside
 from webapp.models import Iteration, Run
 
 pytestmark = [pytest.mark.e2e]
-expect.set_options(timeout=20_000)
 
 
 def trained(name: str, iterations: int) -> Run:

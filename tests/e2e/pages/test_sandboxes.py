@@ -12,7 +12,6 @@ from webapp.models import AuditEntry
 from webapp.services.ingestion import sandboxes
 
 pytestmark = [pytest.mark.e2e]
-expect.set_options(timeout=60_000)
 
 
 def busy_yard() -> Yard:

@@ -78,6 +78,7 @@ def enter_endpoint(page: Page, server: OpenAIServer) -> None:
 def start_collection(page: Page, screenshots: Path) -> None:
     page.goto(f"/datasets/{DATASET}/")
     page.get_by_role("link", name="Collect trajectories").click()
+    page.wait_for_url("**/runs/new/**")  # its scripts included: they answer to the choices below
     field = "[id='s-{}']".format
     page.locator(field("policy.type")).select_option("endpoint")
     expect(page.locator(field("policy.endpoint"))).to_have_value("lab")

@@ -61,6 +61,7 @@ def test_a_verifier_is_launched_from_a_runs_page_and_shows_its_calibration(
     solved, unsolved = collected(line, "oracle", SAMPLES), collected(line, "noop", SAMPLES)
     page.goto(f"/runs/{solved}/")
     page.get_by_role("link", name="Verify", exact=True).click()
+    page.wait_for_url("**/runs/new/**")
     field = "[id='s-{}']".format
     expect(page.locator(field("verifier.runs"))).to_have_value(str(solved))
     page.locator(field("verifier.runs")).fill(f"{solved}\n{unsolved}")

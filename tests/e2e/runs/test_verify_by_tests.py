@@ -134,6 +134,7 @@ def test_patches_are_verified_by_written_tests_and_selected_with_a_judge(
     assert [reward for (reward,) in rewards] == [1.0] * 2 * TASKS
 
     page.get_by_role("link", name="Verify with these tests").click()
+    page.wait_for_url("**/runs/new/**")
     expect(page.locator("[id='s-verifier.tests']")).to_have_value(str(writing))
     fill(page, verifier__runs=str(run))
     shoot(page, screenshots, "verify-by-tests-form")
@@ -149,6 +150,7 @@ def test_patches_are_verified_by_written_tests_and_selected_with_a_judge(
 
     page.goto(f"/runs/{run}/")
     page.get_by_role("link", name="Verify", exact=True).click()
+    page.wait_for_url("**/runs/new/**")
     by_endpoint(page, "judge")
     judge = create(page)
 
