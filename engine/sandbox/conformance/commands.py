@@ -88,7 +88,7 @@ async def a_deadline_kills_the_whole_tree_and_keeps_the_output(subject: Subject)
         )
         before = await _processes(box)
         started = time.monotonic()
-        result = await box.exec(script, timeout_s=0.5)
+        result = await box.exec(script, timeout_s=2)
         assert time.monotonic() - started < _PATIENCE_S
         assert result.timed_out
         assert result.exit_code is None
@@ -121,7 +121,7 @@ async def a_flood_of_output_is_capped_and_counted(subject: Subject) -> None:
         assert result.stdout.startswith(b"HEADxxx")
         assert result.stdout.endswith(b"xxxTAIL")
         assert result.dropped_bytes == total + 8 - 10_000
-        endless = await box.exec("yes", timeout_s=0.5, output_cap=1000)
+        endless = await box.exec("yes", timeout_s=1, output_cap=1000)
         assert endless.timed_out
         assert len(endless.stdout) == 1000
 

@@ -182,7 +182,7 @@ async def test_a_silent_server_times_out(stream: bool) -> None:
 
 async def test_a_stalled_stream_is_noticed_before_the_time_out() -> None:
     stalled = Reply(content="half of it", hang="middle")
-    response, server = await answer([stalled, OK], stream=True, stall_timeout_s=0.5, timeout_s=600.0)
+    response, server = await answer([stalled, OK], stream=True, stall_timeout_s=2.0, timeout_s=600.0)
     assert response.content == "fine"
     assert server.disconnected == 1
 
