@@ -26,6 +26,8 @@ QUICKSTART = Path(engine.models.builtin.__file__).parent / "shipped" / "quicksta
 PARITY = 1e-4
 """Bar of sampled against recomputed log-probabilities, float32."""
 _CPU = torch.device("cpu")
+_COMPANY = 47
+"""Requests beside one that a test interrupts. Alone it could be over before a busy machine got to that."""
 
 
 def command(model: Path, python: Path, **changes: Any) -> ServerCommand:
@@ -96,6 +98,28 @@ async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float = 30
         if time.monotonic() > deadline:
             raise TimeoutError(condition)
         await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def in_flight(client: VllmClient, prompt_ids: Sequence[int]) -> AsyncIterator[asyncio.Task[Generation]]:
+    """Yield a request of 480 tokens, of which some are sampled; others slow it down until the block ends."""
+    before = (await client.metrics()).generated_tokens
+    asked = request(prompt_ids, max_tokens=480, stop=2047)
+    tasks = [
+        asyncio.create_task(client.generate(asked, request_id=f"{time.monotonic_ns()}-{i}"))
+        for i in range(1 + _COMPANY)
+    ]
+
+    async def has_sampled() -> bool:
+        return (await client.metrics()).generated_tokens > before + 4 * len(tasks)
+
+    try:
+        await until(has_sampled)
+        yield tasks[0]
+    finally:
+        for task in tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*tasks[1:], return_exceptions=True)
 
 
 def session_processes(session: int) -> list[psutil.Process]:

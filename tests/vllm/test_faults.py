@@ -14,26 +14,12 @@ import psutil
 import pytest
 
 from engine.errors import EngineError
-from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.servers.server import VllmServer
 from tests.builders.vllm_policies import pid_of
 from tests.unit.models.small import prompt
-from tests.vllm.servers import QUICKSTART, command, request, session_processes, started, until
+from tests.vllm.servers import QUICKSTART, command, in_flight, session_processes, started, until
 
 pytestmark = pytest.mark.vllm
-
-
-async def _in_flight(client: VllmClient) -> asyncio.Task[object]:
-    """Return a request of which some tokens have been sampled."""
-    before = (await client.metrics()).generated_tokens
-    asked = request(prompt(20, 1), max_tokens=480, stop=2047)
-    task: asyncio.Task[object] = asyncio.create_task(client.generate(asked, request_id="in flight"))
-
-    async def has_sampled() -> bool:
-        return (await client.metrics()).generated_tokens > before + 20
-
-    await until(has_sampled)
-    return task
 
 
 def _engine_core(session: int) -> psutil.Process:
@@ -47,11 +33,11 @@ async def _is_empty(session: int | None) -> bool:
 async def test_a_frozen_engine_is_a_stall_and_a_killed_one_is_lost(vllm_python: Path, tmp_path: Path) -> None:
     async with started(command(QUICKSTART, vllm_python), tmp_path / "vllm.log") as (server, client):
         core = _engine_core(pid_of(server))
-        hasty = server.client(stall_timeout_s=3)
-        task = await _in_flight(hasty)
-        core.suspend()
-        with pytest.raises(EngineError, match="no token for 3 s") as stalled:
-            await task
+        hasty = server.client(stall_timeout_s=15)
+        async with in_flight(hasty, prompt(20, 1)) as task:
+            core.suspend()
+            with pytest.raises(EngineError, match="no token for 15 s") as stalled:
+                await task
         core.resume()
         await hasty.close()
         assert (stalled.value.kind, len(stalled.value.tokens.ids) > 0) == ("stalled", True)
@@ -60,10 +46,10 @@ async def test_a_frozen_engine_is_a_stall_and_a_killed_one_is_lost(vllm_python: 
             return (await client.metrics()).running == 0
 
         await until(is_idle)
-        task = await _in_flight(client)
-        core.kill()
-        with pytest.raises(EngineError) as lost:
-            await task
+        async with in_flight(client, prompt(20, 1)) as task:
+            core.kill()
+            with pytest.raises(EngineError) as lost:
+                await task
         assert (lost.value.kind, len(lost.value.tokens.ids) > 0) == ("lost", True)
 
         async def has_ended() -> bool:
