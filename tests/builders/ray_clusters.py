@@ -84,7 +84,7 @@ class RayCluster:
         for process in psutil.Process(node.pid).children():
             if process.name() == "raylet":
                 process.kill()
-        node.wait(timeout=60)
+        node.wait(timeout=240)
 
     def kill(self) -> None:
         """``kill -9`` everything that was started, jobs included."""

@@ -51,7 +51,7 @@ def test_servers_spread_over_nodes_and_move_when_one_is_lost(cluster: RayCluster
     finally:
         run.send_signal(signal.SIGKILL)
         run.wait()
-    _, left = psutil.wait_procs([one for found in started for one in found], timeout=30)
+    _, left = psutil.wait_procs([one for found in started for one in found], timeout=240)
     assert not left
     restarted = [one for one in events(tmp_path, "alert") if one["code"] == "engine_restarted"]
     assert len(restarted) == 1

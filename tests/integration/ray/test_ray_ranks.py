@@ -26,12 +26,16 @@ THREADS = 2
 """As many as a node has CPUs: each rank takes a node."""
 
 
-def training(cluster: RayCluster, run_dir: Path, launcher: str) -> subprocess.Popen[str]:
+def training(
+    cluster: RayCluster, run_dir: Path, launcher: str, *, held_after: int = 0
+) -> subprocess.Popen[str]:
     run_dir.mkdir(exist_ok=True)
+    arguments = (run_dir, ITERATIONS, 2, THREADS, launcher, held_after)
     return subprocess.Popen(
-        [sys.executable, "-m", SCRIPT, str(run_dir), str(ITERATIONS), "2", str(THREADS), launcher],
+        [sys.executable, "-m", SCRIPT, *map(str, arguments)],
         cwd=PROJECT,
         env=os.environ | cluster.environment(),
+        stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -68,16 +72,19 @@ def test_ranks_on_two_nodes_learn_what_local_ones_do_whatever_is_killed(
     reference = training(cluster, local, "local")
 
     def attempt(kill: Callable[[subprocess.Popen[str]], None]) -> str:
-        """Start, let one more iteration finish, kill; return what the attempt printed in the end."""
-        done = iterations(spread)
-        process = training(cluster, spread, "ray")
-        until(lambda: iterations(spread) > done or process.poll() is not None, "an iteration")
+        """Start, let one more iteration finish and kill in the next; return what the attempt printed."""
+        held_after = iterations(spread) + 1
+        process = training(cluster, spread, "ray", held_after=held_after)
+        until(lambda: iterations(spread) == held_after or process.poll() is not None, "an iteration")
         ranks = [cluster.ranks(node) for node in range(2)]
         assert [len(found) for found in ranks] == [1, 1], "one rank on each node"
+        assert process.stdin is not None
+        process.stdin.write("go on\n")
+        process.stdin.flush()
         kill(process)
-        printed = process.communicate(timeout=120)[1]
+        printed = process.communicate(timeout=240)[1]
         assert process.returncode != 0
-        _, left = psutil.wait_procs([rank for found in ranks for rank in found], timeout=30)
+        _, left = psutil.wait_procs([rank for found in ranks for rank in found], timeout=240)
         assert not left
         return printed
 
@@ -85,9 +92,9 @@ def test_ranks_on_two_nodes_learn_what_local_ones_do_whatever_is_killed(
     assert "RankLostError: rank" in printed, printed
     cluster.start_node({"other": 1})
     attempt(lambda process: process.kill())
-    last = training(cluster, spread, "ray")
-    assert last.wait(timeout=240) == 0, last.communicate()
-    assert reference.wait(timeout=240) == 0
+    for ended in (training(cluster, spread, "ray"), reference):
+        printed = ended.communicate(timeout=240)[1]
+        assert ended.returncode == 0, printed
     ours, theirs = latest(spread), latest(local)
     assert ours.iteration == theirs.iteration == ITERATIONS
     assert ours.cursor == theirs.cursor, "the metrics of all iterations"

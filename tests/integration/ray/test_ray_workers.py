@@ -44,11 +44,11 @@ def test_workers_spread_over_the_nodes_and_a_killed_one_loses_no_rollout(cluster
         process.stdin.write("go on\n")
         process.stdin.flush()
         rewards, starts = json.loads(list(lines)[-1])
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=240) == 0
     finally:
         process.kill()
         process.wait()
     assert rewards == [1.0] * SIBLINGS
     lost = SIBLINGS // WORKERS
     assert starts == [1] * (SIBLINGS - lost) + [2] * lost
-    assert not psutil.wait_procs([one for node in found for one in node], timeout=30)[1]
+    assert not psutil.wait_procs([one for node in found for one in node], timeout=240)[1]

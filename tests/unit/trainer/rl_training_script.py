@@ -1,6 +1,7 @@
 """A small training run: ``python -m tests.unit.trainer.rl_training_script RUN_DIR ITERATIONS [RANKS]``.
 
-``RANKS THREADS LAUNCHER`` also says how many threads each rank has, and what starts it.
+``RANKS THREADS LAUNCHER`` also says how many threads each rank has, and what starts it; with a further number
+the run waits after that iteration for a line of its input.
 
 It resumes from the run's last checkpoint and saves one after every iteration. What it trains on comes from
 the weights and from torch's random state, so a state that is not restored changes the result.
@@ -58,7 +59,14 @@ def make_ranks(model: Transformer, policy: Path, **ranks: Any) -> TrainerGroup:
     return TrainerGroup(settings, open_launcher(config, device="cpu", notice=ignore), sampler=model)
 
 
-def run(run_dir: Path, iterations: int, ranks: int = 1, threads: int = 1, launcher: str = "local") -> None:
+def run(
+    run_dir: Path,
+    iterations: int,
+    ranks: int = 1,
+    threads: int = 1,
+    launcher: str = "local",
+    held_after: int = 0,
+) -> None:
     where = {"data_parallel": ranks, "threads": threads, "launcher": launcher}
     checkpoint = load_latest(run_dir)
     history: list[dict[str, float]] = []
@@ -82,6 +90,8 @@ def run(run_dir: Path, iterations: int, ranks: int = 1, threads: int = 1, launch
             run_dir, iteration + 1, trainer, model=model, tokenizer=tokenizer, cursor={"history": history}
         )
         writer.save(snapshot)
+        if iteration + 1 == held_after:
+            sys.stdin.readline()
     writer.wait()
     writer.close()
     trainer.close()
@@ -96,5 +106,5 @@ def _iterate(model: Transformer, trainer: Learner) -> dict[str, Any]:
 
 if __name__ == "__main__":
     folder, number, *where = sys.argv[1:]
-    ranks, threads, launcher = (*where, *("1", "1", "local")[len(where) :])
-    run(Path(folder), int(number), int(ranks), int(threads), launcher)
+    ranks, threads, launcher, held = (*where, *("1", "1", "local", "0")[len(where) :])
+    run(Path(folder), int(number), int(ranks), int(threads), launcher, int(held))
