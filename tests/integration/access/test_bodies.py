@@ -45,7 +45,7 @@ def port(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield found
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
 
 
 def send(port: int, path: str, *, announced: int | None, sent: int) -> tuple[int, int]:

@@ -43,8 +43,9 @@ def test_a_run_uses_the_stored_key_and_leaves_it_nowhere(tmp_path: Path) -> None
         costs = line.rows("select cost, thinking_tokens from webapp_trajectory where run_id = %s", run)
         assert costs
         assert [row[0] for row in costs] == [pytest.approx(0.0004)] * len(costs)
-        contents = {path: path.read_bytes() for path in line.stack.home.rglob("*") if path.is_file()}
-        holding = [path for path, content in contents.items() if api.url.encode() in content]
-        assert any("postgres" in path.parts for path in holding), "the database's files are searched"
-        forms = [KEY.encode(), base64.b64encode(KEY.encode()).rstrip(b"=")]
-        assert [path for path, content in contents.items() if any(form in content for form in forms)] == []
+    # The services have ended: no file is removed while it is read.
+    contents = {path: path.read_bytes() for path in line.stack.home.rglob("*") if path.is_file()}
+    holding = [path for path, content in contents.items() if api.url.encode() in content]
+    assert any("postgres" in path.parts for path in holding), "the database's files are searched"
+    forms = [KEY.encode(), base64.b64encode(KEY.encode()).rstrip(b"=")]
+    assert [path for path, content in contents.items() if any(form in content for form in forms)] == []

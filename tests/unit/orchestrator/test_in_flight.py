@@ -264,7 +264,7 @@ def feed_of(folder: Path, roller: Roller, **schedule: Any) -> RolloutFeed:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.01)
 

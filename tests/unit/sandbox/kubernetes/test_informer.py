@@ -67,7 +67,7 @@ async def follow(script: Script, rounds: int) -> tuple[PodInformer, list[tuple[s
         changed=lambda name, pod: told.append((name, pod is not None)),
     )
     task = asyncio.create_task(informer.run())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while len(script.versions) < rounds:
             await asyncio.sleep(0.01)
     task.cancel()
