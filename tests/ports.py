@@ -6,6 +6,7 @@ import random
 import socket
 from pathlib import Path
 
+from engine.processes.ports import hold_free_port
 from webapp.supervisor.home import Ports, port_is_free, save_ports
 
 _HELD: list[socket.socket] = []
@@ -17,11 +18,8 @@ def reserved_port() -> int:
     It stays bound here without listening: the kernel then gives it to nobody who asks for any port, while a
     server that names it and sets SO_REUSEADDR, as all of ours do, may listen on it.
     """
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    _HELD.append(held)
-    port: int = held.getsockname()[1]
+    _HELD.append(hold_free_port("127.0.0.1"))
+    port: int = _HELD[-1].getsockname()[1]
     return port
 
 

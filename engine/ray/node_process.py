@@ -26,6 +26,7 @@ class ProcessActor:
     """
 
     _guarded: subprocess.Popen[bytes] | None = None
+    _port: socket.socket | None = None
 
     def address(self) -> str:
         """Return the IP address of the node."""
@@ -35,10 +36,15 @@ class ProcessActor:
         return address
 
     def free_port(self) -> int:
-        """Return a TCP port of the node's address that nothing uses now."""
-        with socket.create_server((self.address(), 0)) as listening:
-            port: int = listening.getsockname()[1]
-            return port
+        """Return a free TCP port of the node's address, which nobody else is given while the actor lives.
+
+        The same as ``engine.processes.ports.hold_free_port``, which nodes need not have.
+        """
+        self._port = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._port.bind((self.address(), 0))
+        port: int = self._port.getsockname()[1]
+        return port
 
     def run(
         self,

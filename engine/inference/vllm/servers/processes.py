@@ -17,6 +17,7 @@ from engine.inference.vllm.servers.environment import INHERITED, inherited_envir
 from engine.processes import guard
 from engine.processes.guarded import wait_until_ended
 from engine.processes.link import LOOPBACK
+from engine.processes.ports import hold_free_port
 from engine.ray.node_process import NodeProcess
 from engine.ray.placement import Placement
 
@@ -52,6 +53,8 @@ class LocalProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._port: socket.socket | None = None
+        """Holds the port: a server listens only after it has loaded its model."""
 
     @property
     def pid(self) -> int | None:
@@ -65,8 +68,9 @@ class LocalProcess:
 
     async def reserve(self, timeout_s: float) -> tuple[str, int]:  # noqa: ARG002  # there is room at once
         """Return the loopback interface and a free port of it."""
-        with socket.create_server((LOOPBACK, 0)) as listening:
-            return LOOPBACK, listening.getsockname()[1]
+        self._release_port()
+        self._port = hold_free_port(LOOPBACK)
+        return LOOPBACK, self._port.getsockname()[1]
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         """Start the command in a session of its own."""
@@ -91,6 +95,7 @@ class LocalProcess:
 
     async def stop(self) -> None:
         """Ask the command to end, and kill what is left of its session."""
+        self._release_port()
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -104,6 +109,11 @@ class LocalProcess:
             process.wait()
             assert process.stdin is not None
             process.stdin.close()
+
+    def _release_port(self) -> None:
+        if self._port is not None:
+            self._port.close()
+            self._port = None
 
 
 class RayProcess:
