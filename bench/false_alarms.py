@@ -79,8 +79,10 @@ class Subject:
     """Whether it is graded by a script, not by the driver's report."""
 
 
-async def subjects(home: Path, names: Iterable[str], tasks: int) -> AsyncIterator[Subject]:
-    """Yield up to ``tasks`` tasks of each set, made where they are missing."""
+async def subjects(
+    home: Path, names: Iterable[str], tasks: int, scripted_every: int
+) -> AsyncIterator[Subject]:
+    """Yield up to ``tasks`` tasks of each set, made where they are missing; some by a script as well."""
     local = LocalBackend(home)
     for name in names:
         if name == "images":
@@ -91,7 +93,7 @@ async def subjects(home: Path, names: Iterable[str], tasks: int) -> AsyncIterato
         references = FileReferences(dataset_path(home, f"false-alarms-{name}"))
         for number, row in enumerate(rows[:tasks]):
             yield Subject(f"{name}, driver", row, local, references)
-            if number % SCRIPTED_EVERY:
+            if number % scripted_every:
                 continue
             as_script = replace(row, task=replace(row.task, id=f"{row.task.id}-script"))
             yield Subject(f"{name}, script", as_script, local, references, scripted=True)
@@ -287,7 +289,10 @@ def show(result: dict[str, Any]) -> None:
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Grade what has not been graded yet and return the summary."""
     bench = Bench(options.home, options.workers)
-    found = [subject async for subject in subjects(options.home, options.sets, options.tasks)]
+    found = [
+        subject
+        async for subject in subjects(options.home, options.sets, options.tasks, options.scripted_every)
+    ]
     tasks = [asyncio.create_task(bench.grade(subject)) for subject in found]
     for count, task in enumerate(asyncio.as_completed(tasks), start=1):
         await task
@@ -308,6 +313,12 @@ def main() -> None:
     parser.add_argument("--home", type=Path, default=Path(".trainyard"), help="data folder")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
     parser.add_argument("--tasks", type=int, default=PACKAGE_TASKS, help="tasks of each set at most")
+    parser.add_argument(
+        "--scripted-every",
+        type=int,
+        default=SCRIPTED_EVERY,
+        help="of so many tasks one is graded by a script too, which runs whole suites: minutes for some",
+    )
     parser.add_argument("--workers", type=int, default=1, help="gradings at once")
     options = parser.parse_args()
     if options.quick:
