@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-import warnings
+
+from engine.python_syntax import parse_python
 
 _MIN_BODY_LINES = 4
 
@@ -14,10 +15,8 @@ def elided_lines(source: str) -> list[tuple[int, str]] | None:
     Returns None when the source does not parse; then there is no shape to show.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = parse_python(source)
+    except ValueError:
         return None
     hidden = dict(_bodies(tree))
     shown: list[tuple[int, str]] = []

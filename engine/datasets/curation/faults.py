@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from engine.datasets.curation.fault_rules import FAMILIES, propose
 from engine.datasets.curation.fault_scope import FunctionScope
+from engine.python_syntax import parse_python
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -145,8 +146,8 @@ def _parse_function(lines: list[bytes]) -> ast.Module | None:
 
 def _parse(source: str | bytes) -> ast.Module | None:
     try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+        return parse_python(source)
+    except ValueError:
         return None
 
 

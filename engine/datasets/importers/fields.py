@@ -6,13 +6,13 @@ raises a ``DatasetError`` that names the field; the row's number is added by who
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from engine.errors import DatasetError
+from engine.python_syntax import python_literal
 
 Row = Mapping[str, Any]
 _MAX_LITERAL = 64 << 20
@@ -76,8 +76,8 @@ def structure(value: Any) -> Any:
     except (ValueError, RecursionError):
         pass
     try:
-        return ast.literal_eval(value)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return python_literal(value)
+    except ValueError:
         return None
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from engine.grading.counterfactual.python.constants import Constants, certainly_differ
 from engine.grading.counterfactual.python.operands import EXACT, Tolerance
-from engine.grading.counterfactual.python.source import PythonSource, parse
+from engine.grading.counterfactual.python.source import PythonSource
+from engine.python_syntax import parse_python
 
 Edit = tuple[int, int, str]
 """First byte, byte after the last, text instead."""
@@ -134,7 +135,7 @@ def _known(constants: Constants, node: ast.expr) -> Any:
 
 def _known_text(constants: Constants, text: str) -> Any:
     try:
-        expression = parse(f"({text}\n)").body[0]
+        expression = parse_python(f"({text}\n)").body[0]
     except ValueError:
         return None
     return _known(constants, expression.value) if isinstance(expression, ast.Expr) else None

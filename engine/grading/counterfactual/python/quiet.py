@@ -21,7 +21,8 @@ from engine.grading.counterfactual.python.expectations import Expectation, Expec
 from engine.grading.counterfactual.python.functions import TestFunction, dotted
 from engine.grading.counterfactual.python.literals import Edit, LiteralEdit, Shown, literal_edits
 from engine.grading.counterfactual.python.operands import Operand, certain_contexts
-from engine.grading.counterfactual.python.source import PythonSource, parse
+from engine.grading.counterfactual.python.source import PythonSource
+from engine.python_syntax import parse_python
 
 _MAX_DOUBT = 5
 _MAX_PER_OPERAND = 4
@@ -123,7 +124,7 @@ class _Finder:
         first, last, replacement = one.edit
         content = self._source.content
         text = (content[start:first] + replacement.encode() + content[last:end]).decode()
-        expression = parse(f"({text}\n)").body[0]
+        expression = parse_python(f"({text}\n)").body[0]
         assert isinstance(expression, ast.Expr)
         return expression.value
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from bisect import bisect_right
 from codecs import BOM_UTF8
 from collections import Counter
@@ -14,6 +13,7 @@ from itertools import islice
 from engine.grading.counterfactual.base import Mutant, MutantKind
 from engine.grading.counterfactual.python import names
 from engine.grading.counterfactual.python.constants import Constants
+from engine.python_syntax import parse_python
 
 _MAX_TEXT = 300
 _MAX_WORDS = 500
@@ -39,7 +39,7 @@ class PythonSource:
         self.content = content
         self.path = path
         text = content.removeprefix(BOM_UTF8).decode("utf-8")
-        self.tree = parse(text)
+        self.tree = parse_python(text)
         self.constants = Constants(self.tree)
         self.words = _words(self.tree)
         self._reads = Counter(
@@ -161,7 +161,7 @@ class PythonSource:
         start, end = min(edit[0] for edit in edits), max(edit[1] for edit in edits)
         after = self.edited(first, last, edits)
         try:
-            parse(f"async def f():\n {after}\n")
+            parse_python(f"async def f():\n {after}\n")
         except ValueError:
             return None
         return Mutant(
@@ -217,13 +217,3 @@ def _words(tree: ast.Module) -> list[str]:
     )
     found = (word.lower() for text in texts for word in _WORD.findall(text))
     return list(dict.fromkeys([*islice(found, _MAX_WORDS), *_COMMON_WORDS]))
-
-
-def parse(text: str) -> ast.Module:
-    """Return the syntax tree. Raises ValueError where the text cannot be parsed."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(text)
-    except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"not Python of this version: {error}") from error
