@@ -45,6 +45,7 @@ from engine.orchestrator import EXIT_FAILED, EXIT_FENCED, execute, note_failure,
 from engine.orchestrator.context import RunContext, RunResult
 from engine.ray.cluster import take_token
 from engine.redaction import RedactingStream, know, log_to, machine_secrets, secrets_in
+from engine.storage.attempt import Begun, begin
 
 CONFIG_NAME, LAUNCH_NAME, LOG_NAME = "config.json", "launch.json", "engine.log"
 DRAIN_S = 30.0
@@ -69,6 +70,8 @@ class Launch(BaseModel):
     ingest_url: str | None
     token: str
     home: Path
+    acked_seq: int = Field(default=0, ge=0)
+    """Last event of the run that the server has."""
     allowed: Allowed | None = None
     """Resources that the configuration may access; None allows everything, for people with a shell."""
 
@@ -179,7 +182,10 @@ def run_attempt(run_dir: Path, launch: Launch, *, console: TextIO | None = None)
     control.stop_on_signals()
     with contextlib.ExitStack() as stack:
         heartbeat = stack.enter_context(_heartbeat(launch, control))
-        spool = stack.enter_context(contextlib.closing(SpoolSink(run_dir, epoch=launch.epoch)))
+        begun, refusal = _begin_storage(run_dir, launch)
+        spool = stack.enter_context(
+            contextlib.closing(SpoolSink(run_dir, epoch=launch.epoch, after_seq=launch.acked_seq))
+        )
         control.on_fence(spool.fence)
         sink: EventSink = ConsoleSink(spool, console) if console else spool
         run = RunContext(
@@ -191,13 +197,48 @@ def run_attempt(run_dir: Path, launch: Launch, *, console: TextIO | None = None)
             control=control,
             is_relaunched=launch.ingest_url is not None,
         )
+        if refusal is not None:
+            return record(run, RunResult(state="failed", reason=str(refusal)))
+        mirror = begun.mirror(spool, on_fenced=control.fence) if begun else None
+        if mirror is not None:
+            stack.callback(mirror.close)
         if heartbeat is None:
             return _perform(run, launch.allowed)
         heartbeat.last_seq = lambda: spool.last_seq
-        shipper = Shipper(spool, url=launch.endpoint("events"), token=launch.token, on_fenced=control.fence)
+        shipper = Shipper(
+            spool,
+            url=launch.endpoint("events"),
+            token=launch.token,
+            on_fenced=control.fence,
+            durable=mirror.wait_durable if mirror else None,
+        )
         stack.callback(shipper.close)
         control.watch_failure(lambda: shipper.failure)
-        return _deliver(run, shipper, _perform(run, launch.allowed))
+        code = _perform(run, launch.allowed)
+        if mirror is not None:
+            mirror.close()
+        return _deliver(run, shipper, code)
+
+
+def _begin_storage(run_dir: Path, launch: Launch) -> tuple[Begun | None, ConfigError | None]:
+    """Restore the run folder from its store, if it has one; return a refusal to be recorded, if any.
+
+    Other mistakes of the configuration are found when it is performed.
+    """
+    try:
+        config = load_run_config(run_dir / CONFIG_NAME)
+        config = check_places(config, launch.allowed) if launch.allowed is not None else config
+    except ConfigError:
+        return None, None
+    if not config.storage.url:
+        return None, None
+    try:
+        begun = begin(
+            config.storage, run_dir, run_id=launch.run_id, epoch=launch.epoch, acked_seq=launch.acked_seq
+        )
+        return begun, None
+    except ConfigError as error:
+        return None, error
 
 
 def _perform(run: RunContext, allowed: Allowed | None) -> int:

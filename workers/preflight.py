@@ -18,6 +18,7 @@ django.setup()
 from engine.config.base import parse_settings  # noqa: E402  (needs the app registry)
 from engine.config.recipes import resolve  # noqa: E402
 from engine.errors import ConfigError  # noqa: E402
+from workers import stores  # noqa: E402
 from workers.launchers import LAUNCHERS  # noqa: E402
 
 
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run = resolve(options.recipe, parse_settings(options.set))
         LAUNCHERS[run.launcher.backend].check(run)
+        stores.check(run)
     except ConfigError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)

@@ -22,6 +22,8 @@ import logging
 import time
 from datetime import datetime, timedelta
 from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from django.utils import timezone
 
@@ -32,7 +34,7 @@ from webapp.models import Run, RunAttempt
 from webapp.selectors.run.folders import run_folder
 from webapp.services.ingestion import ingest
 from webapp.services.run import attempts, states
-from workers import lifecycle, rundir
+from workers import lifecycle, rundir, stores
 from workers.launchers import LAUNCHERS
 from workers.launchers.base import ProcessReport, ProcessState
 
@@ -195,8 +197,18 @@ def _kill(attempt: RunAttempt) -> None:
 
 
 def _take_last_events(run: Run) -> None:
-    """Store the spooled events that were not delivered; a broken spool is logged, not raised."""
-    path = run_folder(run.pk) / rundir.SPOOL
+    """Store the events that were not delivered, of the run folder here and of its copy in a store."""
+    _take_events(run, run_folder(run.pk) / rundir.SPOOL)
+    if url := run.config.get("storage", {}).get("url"):
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / rundir.SPOOL
+            if problem := stores.fetch_spool(url, run.pk, path):
+                log.warning("run %d: its events in the store cannot be read: %s", run.pk, problem)
+            _take_events(run, path)
+
+
+def _take_events(run: Run, path: Path) -> None:
+    """Store the events of a spool file; a broken one is logged, not raised."""
     if not path.exists():
         return
     try:

@@ -39,6 +39,7 @@ def prepare(claim: Claim) -> Path:
         "ingest_url": settings.TRAINYARD_WEB_URL,
         "token": claim.token,
         "home": str(settings.TRAINYARD_HOME),
+        "acked_seq": claim.acked_seq,
         "allowed": places.allowed().model_dump(mode="json"),
     }
     path = folder / "launch.json"

@@ -33,6 +33,16 @@ class RayConfig(Section):
     """Ray runtime environment of the run, e.g. ``{"env_vars": {"NCCL_DEBUG": "INFO"}}``."""
 
 
+class StorageConfig(Section):
+    """Place of a copy of the run folder that outlives the run's node."""
+
+    url: Annotated[str, Granted()] = Field(default="", pattern=r"^([a-z0-9]+://[^\s@]+)?$")
+    """Address of the object store, e.g. ``s3://BUCKET/PREFIX`` (fsspec); empty keeps no copy. Credentials
+    come from the environment of the run, e.g. ``AWS_ACCESS_KEY_ID`` and ``AWS_ENDPOINT_URL``."""
+    interval_s: float = Field(default=2.0, gt=0, le=60)
+    """Time between two copies of the events, seconds: events wait that long until pages show them."""
+
+
 class LauncherConfig(Section):
     """Place where the run's process starts."""
 

@@ -29,7 +29,7 @@ from engine.config.environment import (
 from engine.config.fine_tuning import ConversationConfig, FineTuningConfig, ImitationConfig, TrajectoryQuery
 from engine.config.importing import ImportConfig
 from engine.config.improvement import ImprovementConfig
-from engine.config.launcher import LauncherConfig
+from engine.config.launcher import LauncherConfig, StorageConfig
 from engine.config.places import Allowed, Text, places
 from engine.config.policies import (
     EndpointPolicyConfig,
@@ -74,6 +74,7 @@ class _Run(Section):
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of task order, sampling and initial weights."""
     launcher: LauncherConfig = LauncherConfig()
+    storage: StorageConfig = StorageConfig()
 
 
 class _ActingRun(_Run):

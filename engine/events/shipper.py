@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import httpx
 import structlog
@@ -43,6 +44,8 @@ _BACKOFF_FIRST_S = 0.2
 _BACKOFF_MAX_S = 10.0
 _RETRIED = frozenset({404, 408, 425, 429})
 """Client errors that are retried: a proxy without its server answers 404."""
+
+Durable: TypeAlias = Callable[[int, float], int]
 
 log = structlog.get_logger("shipper")
 
@@ -63,12 +66,22 @@ class Shipper:
         url: the run's events endpoint.
         token: the run's bearer token.
         on_fenced: called once, from the shipper's thread, with the server's message.
+        durable: returns the offset up to which lines are safe to ship, as ``sink.wait_durable``, the default.
     """
 
-    def __init__(self, sink: SpoolSink, *, url: str, token: str, on_fenced: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        sink: SpoolSink,
+        *,
+        url: str,
+        token: str,
+        on_fenced: Callable[[str], None],
+        durable: Durable | None = None,
+    ) -> None:
         self._sink = sink
         self._url = url
         self._on_fenced = on_fenced
+        self._durable = durable or sink.wait_durable
         self._cursor_path = sink.path.with_name(CURSOR_NAME)
         self._cursor = load_cursor(self._cursor_path, sink.path)
         self._client = httpx.Client(
@@ -108,7 +121,7 @@ class Shipper:
 
     def _loop(self) -> None:
         while not self._stopped.is_set() and not self.failure and not self.fenced:
-            durable = self._sink.wait_durable(self._cursor.offset, POLL_S)
+            durable = self._durable(self._cursor.offset, POLL_S)
             if durable <= self._cursor.offset:
                 continue
             try:
@@ -122,7 +135,8 @@ class Shipper:
         size = 0
         for line in read_lines(self._sink.path, self._cursor.offset, durable):
             size += len(line.data) + 1
-            if batch and (size > MAX_BYTES or len(batch) >= self._batch_events):
+            follows = not batch or _seq(line.data) == _seq(batch[-1].data) + 1  # a lost node leaves a gap
+            if batch and (size > MAX_BYTES or len(batch) >= self._batch_events or not follows):
                 break
             batch.append(line)
         return batch
@@ -176,13 +190,14 @@ class Shipper:
 
     def _move_to(self, expected: int) -> None:
         """Move the cursor to just before event ``expected``."""
-        previous = Cursor()
+        previous, following = Cursor(), 0
         for line in read_lines(self._sink.path):
             seq = _seq(line.data)
             if seq >= expected:
+                following = seq
                 break
             previous = Cursor(seq, line.end)
-        if previous.seq != expected - 1:
+        if following != expected and previous.seq != expected - 1:
             self._fail(f"the server expects event {expected}, but this run's spool ends at {previous.seq}")
             return
         moved = previous != self._cursor

@@ -19,6 +19,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -51,6 +52,7 @@ SYNCED: tuple[type[Any], ...] = (
 SYNC_INTERVAL_S = 0.1
 """Interval over which events share one fsync, seconds."""
 _TAIL_BLOCK = 65_536
+_POSITION = re.compile(rb'\{"seq":(\d+),"epoch":(\d+),')
 
 
 class SpoolLine(NamedTuple):
@@ -66,6 +68,7 @@ class SpoolSink:
     Args:
         run_dir: the run folder, which exists.
         epoch: this attempt's number.
+        after_seq: ``seq`` that the server has; events continue behind it, even if they are missing here.
         lock_timeout_s: how long an earlier attempt's process may take to end.
 
     Raises:
@@ -74,7 +77,9 @@ class SpoolSink:
         TrainyardError: the spool's last complete line is not an event.
     """
 
-    def __init__(self, run_dir: Path, *, epoch: int, lock_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, run_dir: Path, *, epoch: int, after_seq: int = 0, lock_timeout_s: float = 10.0
+    ) -> None:
         self.path = run_dir / SPOOL_NAME
         self.epoch = epoch
         self._mutex = threading.Lock()
@@ -83,10 +88,11 @@ class SpoolSink:
         self._failure: OSError | None = None
         self._closed = False
         self._dirty = threading.Event()
-        self._lock = _lock(run_dir / LOCK_NAME, lock_timeout_s)
+        self._lock = lock_folder(run_dir, lock_timeout_s)
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            self._size, self.last_seq = self._recover()
+            self._size, last_seq = self._recover()
+            self.last_seq = max(last_seq, after_seq)
         except BaseException:
             self._lock.release()
             raise
@@ -228,6 +234,20 @@ def _last_line(fd: int, size: int) -> tuple[bytes, int]:
     return complete.rpartition(b"\n")[2], size - len(torn)
 
 
+def spool_position(path: Path, end: int | None = None) -> tuple[int, int]:
+    """Return attempt and ``seq`` of the last complete line before byte ``end``; (0, 0) without one."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0, 0
+    try:
+        last, _ = _last_line(fd, os.fstat(fd).st_size if end is None else end)
+    finally:
+        os.close(fd)
+    found = _POSITION.match(last)
+    return (int(found[2]), int(found[1])) if found else (0, 0)
+
+
 def is_held(run_dir: Path) -> bool:
     """Return whether a process is performing the run of a folder, on any machine that shares its locks."""
     try:
@@ -242,7 +262,9 @@ def is_held(run_dir: Path) -> bool:
     return False
 
 
-def _lock(path: Path, timeout_s: float) -> FileLock:
+def lock_folder(run_dir: Path, timeout_s: float = 10.0) -> FileLock:
+    """Take the lock of the one process that may write a run folder. Raises PreflightError."""
+    path = run_dir / LOCK_NAME
     lock = FileLock(path, timeout=timeout_s, mode=0o600, thread_local=False)
     try:
         lock.acquire()

@@ -82,7 +82,7 @@ ALERTS = {
     "judge_of_other_splits": "Judge learns evaluation tasks", "sandbox_image": "Sandbox image fails",
     "sandbox_pool_paused": "Sandboxes paused", "publication_failed": "Weights not published",
     "engine_left_out": "Engine left out", "engines_lost": "Engines lost",
-    "engine_restarted": "Engine restarted",
+    "engine_restarted": "Engine restarted", "store": "Copy of the run folder",
 }  # fmt: skip
 """Titles of alerts by code."""
 EVENTS = {

@@ -40,6 +40,8 @@ class Claim:
     epoch: int
     token: str
     config: dict[str, Any]
+    acked_seq: int = 0
+    """Last event of the run that is stored."""
 
 
 @transaction.atomic
@@ -87,7 +89,7 @@ def _new_attempt(run_id: int, reason: str, detail: str = "") -> Claim:
         token_hash=token_hash(token),
     )
     notifications.run_changed(run_id, run.last_seq)
-    return Claim(run_id=run_id, epoch=run.epoch, token=token, config=run.config)
+    return Claim(run_id=run_id, epoch=run.epoch, token=token, config=run.config, acked_seq=run.last_seq)
 
 
 def record_process(*, run_id: int, epoch: int, host: str, handle: str, run_dir: str) -> None:

@@ -1,0 +1,86 @@
+"""Files of a run folder that a store keeps, and their restoration."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from engine.events.shipper import CURSOR_NAME
+from engine.events.spool import LOCK_NAME, SPOOL_NAME, lock_folder, spool_position
+from engine.storage.manifest import Manifest
+from engine.storage.store import Store, StoreError
+
+_CONTAINERS = ("checkpoints", "rounds")
+"""Folders whose entries are complete each by itself; other folders are complete as a whole."""
+_LOCAL = frozenset(
+    {SPOOL_NAME, CURSOR_NAME, LOCK_NAME, "launch.json", "engine.log", "engine.pid", "failure.json", "engines"}
+)
+"""Entries that are kept elsewhere, or belong to one attempt or machine alone."""
+
+
+def entries(folder: Path) -> Iterator[Path]:
+    """Yield the files and folders of a run that are complete as soon as they are visible."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.name.startswith(".") or path.name in _LOCAL:
+            continue
+        if path.is_dir() and (path.name in _CONTAINERS or folder.name == "rounds"):
+            yield from entries(path)
+        else:
+            yield path
+
+
+def restore(store: Store, manifest: Manifest, run_dir: Path) -> bool:
+    """Bring a run folder to the state of its manifest, unless it is as new; return whether it was older.
+
+    The spool comes last: a restoration that was interrupted is repeated.
+
+    Raises:
+        PreflightError: another process holds the run folder.
+        StoreError: the store failed, or an object is not what the manifest says.
+    """
+    lock = lock_folder(run_dir)
+    try:
+        spool = run_dir / SPOOL_NAME
+        if spool_position(spool) >= (manifest.last_epoch, manifest.last_seq):
+            return False
+        spool.unlink(missing_ok=True)
+        (run_dir / CURSOR_NAME).unlink(missing_ok=True)
+        for path in [one for one in entries(run_dir) if one.name != "config.json"]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for name in manifest.files:
+            _restore_file(store, manifest, name, run_dir)
+        restore_spool(store, manifest, spool)
+        return True
+    finally:
+        lock.release()
+
+
+def _restore_file(store: Store, manifest: Manifest, name: str, run_dir: Path) -> None:
+    path, stored = run_dir / name, manifest.files[name]
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        raise StoreError(f"the manifest of the store {store.url} names a file outside of the run: {name}")
+    if path.exists():
+        return  # config.json, which the launcher wrote
+    path.parent.mkdir(parents=True, exist_ok=True)
+    store.download(stored.object, path)
+    if (found := path.stat().st_size) != stored.size:
+        raise StoreError(f"{stored.object} of the store {store.url} has {found} bytes, not {stored.size}")
+    os.utime(path, ns=(stored.mtime_ns, stored.mtime_ns))
+
+
+def restore_spool(store: Store, manifest: Manifest, spool: Path) -> None:
+    """Write the spool of a manifest to a file. Raises StoreError."""
+    draft = spool.with_name(f".{spool.name}.restored")
+    with draft.open("wb") as file:
+        for segment in manifest.spool:
+            file.write(store.read(segment.object))
+        file.flush()
+        os.fsync(file.fileno())
+        if file.tell() != manifest.size:
+            raise StoreError(
+                f"the spool in the store {store.url} has {file.tell()} bytes, not {manifest.size}"
+            )
+    draft.chmod(0o600)
+    draft.rename(spool)

@@ -1,0 +1,91 @@
+"""Manifest of a run folder in a store: which objects are its spool and its files.
+
+    claims/00002             attempt 2 exists: older attempts delete nothing any more
+    attempts/00002.json      the manifest of attempt 2, written last; the newest is the run folder
+    spool/, files/           objects that a manifest names, written once and never changed
+
+An attempt that lives on where nobody sees it writes objects and a manifest of its own only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from engine.storage.store import Store, StoreError
+
+ATTEMPTS, CLAIMS = "attempts", "claims"
+
+
+class Segment(BaseModel):
+    """Bytes ``start`` to ``end`` of the spool."""
+
+    model_config = ConfigDict(frozen=True)
+    start: int
+    end: int
+    object: str
+    sha256: str
+
+
+class StoredFile(BaseModel):
+    """A file of the run folder, as it was when it was copied."""
+
+    model_config = ConfigDict(frozen=True)
+    object: str
+    size: int
+    mtime_ns: int
+
+
+class Manifest(BaseModel):
+    """Content of a run folder."""
+
+    model_config = ConfigDict(frozen=True)
+    epoch: int
+    last_epoch: int = 0
+    """Attempt that wrote the last event of the spool."""
+    last_seq: int = 0
+    spool: tuple[Segment, ...] = ()
+    files: Mapping[str, StoredFile] = {}
+    """Files by their paths in the run folder."""
+
+    @property
+    def size(self) -> int:
+        """Return the length of the spool, bytes."""
+        return self.spool[-1].end if self.spool else 0
+
+    @property
+    def objects(self) -> set[str]:
+        """Return the names of all objects of the run folder."""
+        return {one.object for one in self.spool} | {one.object for one in self.files.values()}
+
+    def write(self, store: Store) -> None:
+        """Write it as the manifest of its attempt."""
+        store.write(f"{ATTEMPTS}/{self.epoch:05d}.json", self.model_dump_json().encode())
+
+
+def claim(store: Store, epoch: int) -> None:
+    """Record that an attempt exists; done before it reads the manifest of an earlier one."""
+    store.write(f"{CLAIMS}/{epoch:05d}", b"")
+
+
+def newest_claim(store: Store) -> int:
+    """Return the number of the newest attempt that claimed the run; 0 without any."""
+    return _number(store.names(CLAIMS))
+
+
+def newest_manifest(store: Store) -> Manifest | None:
+    """Return the newest manifest; None for a run that is not in the store. Raises StoreError."""
+    names = store.names(ATTEMPTS)
+    if not names:
+        return None
+    try:
+        data: Any = store.read(f"{ATTEMPTS}/{_number(names):05d}.json")
+        return Manifest.model_validate_json(data)
+    except ValidationError as error:
+        raise StoreError(f"the manifest of the store {store.url} is unreadable: {error}") from error
+
+
+def _number(names: list[str]) -> int:
+    return max((int(name.rpartition("/")[2].removesuffix(".json")) for name in names), default=0)

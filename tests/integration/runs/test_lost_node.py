@@ -1,0 +1,99 @@
+"""A run whose node is lost with its disk goes on elsewhere from an object store: a real S3 server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.config.launcher import StorageConfig
+from engine.storage.store import Store
+from tests.fakes.ingest_server import ingest_server
+from tests.integration import toy_yard
+from tests.integration.runs.test_orchestrator import (
+    assert_same_state,
+    expected_keys,
+    of_type,
+    weights,
+)
+from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """URL of an empty bucket of a running S3 server, whose credentials are in the environment."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "a-key-of-the-test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-of-the-test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        import s3fs
+
+        s3fs.S3FileSystem().mkdir("yard")
+        yield "s3://yard/runs"
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy_yard.taught_home(tmp_path_factory.mktemp("home"))
+
+
+def test_a_run_whose_node_is_lost_ends_as_if_nothing_happened(home: Path, bucket: str) -> None:
+    plain = toy_yard.training(home)
+    config = plain.model_copy(update={"storage": StorageConfig(url=bucket, interval_s=0.2)})
+    whole = make_run_dir(home, "whole", plain)
+    with engine_process(whole) as process:
+        assert process.wait(timeout=400) == 0
+    with ingest_server() as server:
+        run_dir = make_run_dir(home, "lost", config, ingest_url=server.url)
+        with engine_process(run_dir) as process:
+            assert wait_for(
+                process,
+                lambda: (
+                    bool(of_type(run_dir, "iteration_finished"))
+                    and any(event["type"] == "iteration_finished" for event in server.events)
+                ),
+            )
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        shipped = list(server.events)
+        shutil.rmtree(run_dir)
+        server.epoch = 2
+        run_dir = make_run_dir(home, "lost", config, ingest_url=server.url, epoch=2)
+        with engine_process(run_dir) as process:
+            assert process.wait(timeout=400) == 0, (run_dir / "engine.log").read_text()[-3000:]
+        assert server.events[: len(shipped)] == shipped
+        assert server.events == events(run_dir)
+        assert [event["seq"] for event in server.events] == list(range(1, len(server.events) + 1))
+        assert Counter(server.terminal_keys()) == expected_keys(home)
+        started = [event for event in server.events if event["type"] == "run_started"]
+        assert started[1]["resumed_from"] is not None
+    assert weights(run_dir) == weights(whole)
+    assert_same_state(run_dir, whole)
+    store = Store(bucket, "lost")
+    assert (
+        b"".join(store.read(name) for name in store.names("spool")) == (run_dir / "events.jsonl").read_bytes()
+    )
+    assert "a-secret-of-the-test" not in (run_dir / "engine.log").read_text()
+
+
+def test_a_store_that_does_not_exist_fails_the_run_with_the_setting(home: Path, bucket: str) -> None:
+    storage = StorageConfig(url=bucket.replace("yard", "no-such-bucket"))
+    config = toy_yard.training(home).model_copy(update={"storage": storage})
+    run_dir = make_run_dir(home, "no-store", config)
+    with engine_process(run_dir) as process:
+        assert process.wait(timeout=120) == 1
+    (last,) = events(run_dir)
+    assert last["reason"].startswith("storage.url: cannot write probe-")
+    assert "no-such-bucket" in last["reason"]
