@@ -1,4 +1,4 @@
-"""Command line of stores: ``python -m engine.storage check URL``, ``restore URL RUN_DIR``, ``spool URL FILE``."""
+"""Command line of stores: ``python -m engine.storage check``, ``restore``, ``spool``."""
 
 from __future__ import annotations
 

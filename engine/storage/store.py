@@ -35,8 +35,18 @@ class Store:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Write an object at once."""
-        self._try(f"write {name} to", lambda: self._fs.pipe_file(self._path(name), content))
+        """Write an object at once: readers see the old content or the new one."""
+
+        def write() -> None:
+            if "file" not in self._fs.protocol:
+                self._fs.pipe_file(self._path(name), content)
+                return
+            path, part = Path(self._path(name)), Path(self._path(f".part-{uuid4().hex}"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(content)
+            part.replace(path)
+
+        self._try(f"write {name} to", write)
 
     def upload(self, path: Path, name: str) -> None:
         """Copy a local file to an object."""

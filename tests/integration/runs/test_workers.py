@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -17,6 +18,8 @@ import pytest
 from django.utils import timezone
 
 from engine.processes import process_start
+from engine.storage.manifest import Manifest, Segment
+from engine.storage.store import Store
 from engine.types import RunState
 from tests.builders.web_builders import make_run
 from webapp.models import Alert, AuditEntry, Event, Run, RunAttempt
@@ -86,6 +89,26 @@ def test_a_run_is_launched_once_and_its_last_events_are_taken(started: None) -> 
     assert state_of(run) == "succeeded"
     assert Event.objects.filter(run=run).count() == 2
     assert RunAttempt.objects.filter(run=run).count() == 1
+
+
+@pytest.mark.django_db
+def test_the_last_events_of_a_lost_node_are_taken_from_its_store(started: None, tmp_path: Path) -> None:
+    run = queued("finish")
+    lifecycle.launch(run_id=run.pk)
+    wait_for(lambda: process(run) is ProcessState.DEAD)
+    spool = run_folder(run.pk) / "events.jsonl"
+    store, content = Store(f"file://{tmp_path}/store", str(run.pk)), spool.read_bytes()
+    store.write("spool/all", content)
+    digest = hashlib.sha256(content).hexdigest()
+    Manifest(epoch=1, spool=(Segment(start=0, end=len(content), object="spool/all", sha256=digest),)).write(
+        store
+    )
+    spool.unlink()
+    config = {**run.config, "storage": {"url": f"file://{tmp_path}/store"}}
+    Run.objects.filter(pk=run.pk).update(config=config)
+    reconciler.reconcile()
+    assert state_of(run) == "succeeded"
+    assert Event.objects.filter(run=run).count() == 2
 
 
 @pytest.mark.django_db
