@@ -224,7 +224,7 @@ def test_exports_have_the_passes_that_selection_reads(tmp_path: Path) -> None:
 @pytest.mark.parametrize("setting", ["verifier.runs", "verifier.tests"])
 def test_a_run_that_is_not_there_is_named_with_its_setting(setting: str) -> None:
     folder_of("7")
-    run = runs.create(recipe="verify-by-tests", overrides={"verifier.runs": ["7"], setting: ["404"]})
+    run = runs.create(recipe="verify-by-tests", overrides={"verifier.runs": ["7"], setting: ["900404"]})
     with pytest.raises(ConfigError) as refused:
         runs.start(run=run)
     assert [problem.setting for problem in refused.value.problems] == [setting]

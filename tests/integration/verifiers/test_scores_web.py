@@ -311,7 +311,7 @@ def test_trajectories_in_the_database_are_linked() -> None:
     assert f"/runs/{collected.pk}/train/0/t1/0/" in page
 
 
-@pytest.mark.parametrize("named", [[], ["404"]])
+@pytest.mark.parametrize("named", [[], ["900404"]])
 def test_a_verifier_without_its_runs_is_not_queued(named: list[str]) -> None:
     run = draft(**{"verifier.runs": named})
     with pytest.raises(ConfigError) as refused:
