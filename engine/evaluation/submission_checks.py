@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from engine.errors import described
 from engine.evaluation.submission import (
     LOG_FILES,
     METADATA,
@@ -100,9 +101,7 @@ def _predictions(content: bytes) -> tuple[dict[str, str], list[str]]:
         try:
             instance, model, patch = _prediction(line)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            problems.append(
-                f"{PREDICTIONS}, line {number}: not a prediction ({type(error).__name__}: {error})"
-            )
+            problems.append(f"{PREDICTIONS}, line {number}: not a prediction ({described(error)})")
             continue
         if instance in found:
             problems.append(f"{PREDICTIONS} predicts {instance} more than once; submit one patch an instance")

@@ -17,6 +17,8 @@ from typing import Literal
 import httpx
 import structlog
 
+from engine.errors import described
+
 Desired = Literal["run", "pause", "stop"]
 HEARTBEAT_S = 2.0
 
@@ -120,7 +122,7 @@ class Heartbeat:
             try:
                 self._beat()
             except (httpx.HTTPError, ValueError) as error:
-                log.warning("heartbeat_failed", why=f"{type(error).__name__}: {error}")
+                log.warning("heartbeat_failed", why=described(error))
             self._stopped.wait(HEARTBEAT_S)
 
     def _beat(self) -> None:

@@ -30,7 +30,7 @@ from typing import TypeAlias
 import httpx
 import structlog
 
-from engine.errors import TrainyardError
+from engine.errors import TrainyardError, described
 from engine.events.spool import SpoolLine, SpoolSink, read_lines
 from engine.files import atomic_write
 
@@ -46,6 +46,7 @@ _RETRIED = frozenset({404, 408, 425, 429})
 """Client errors that are retried: a proxy without its server answers 404."""
 
 Durable: TypeAlias = Callable[[int, float], int]
+"""Waits, at most so many seconds, until lines beyond an offset are safe to ship; returns how far they are."""
 
 log = structlog.get_logger("shipper")
 
@@ -150,7 +151,7 @@ class Shipper:
         try:
             response = self._client.post(self._url, content=body, headers=headers)
         except httpx.TransportError as error:
-            self._wait(None, f"{type(error).__name__}: {error}")
+            self._wait(None, described(error))
             return
         self._handle(response, batch)
 

@@ -30,7 +30,7 @@ from engine.config.run import (
     ValidateRun,
     VerifierRun,
 )
-from engine.errors import FencedError, RankLostError, SpendLimitError, TrainyardError
+from engine.errors import FencedError, RankLostError, SpendLimitError, TrainyardError, described
 from engine.events.types import RunFinished
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.redaction import redact
@@ -85,7 +85,7 @@ def execute(config: AnyRun, run: RunContext) -> int:
         outcome = RunResult(state="failed", reason=str(error))
     except Exception as error:
         log.exception("run_failed")
-        outcome = RunResult(state="failed", reason=f"{type(error).__name__}: {error}")
+        outcome = RunResult(state="failed", reason=described(error))
     return record(run, outcome)
 
 

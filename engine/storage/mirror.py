@@ -139,7 +139,8 @@ class Mirror:
         except (StoreError, OSError) as error:
             log.warning("store_failed", why=str(error))
             if not self._alerted and time.monotonic() - self._current_at > PATIENCE_S:
-                self._alerted = self._alert(
+                self._alerted = True
+                self._alert(
                     "warning",
                     f"{error}. The run goes on and the copy is tried again; until it works, a lost node "
                     "loses what the store does not have",
@@ -148,10 +149,9 @@ class Mirror:
             return False
         return True
 
-    def _alert(self, severity: str, message: str) -> bool:
-        with suppress(TrainyardError, OSError):
+    def _alert(self, severity: str, message: str) -> None:
+        with suppress(TrainyardError, OSError):  # a spool that cannot be written ends the run elsewhere
             self._sink.emit(Alert, severity=severity, code="store", message=message[:2000])
-        return True
 
     def _publish(self) -> None:
         """Copy the spool and the small files, then write the manifest."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from engine.errors import TrainerError, TrainyardError
+from engine.errors import TrainerError, TrainyardError, described
 from engine.inference.base import WeightConsumer
 from engine.models.base import LanguageModel
 from engine.models.chat.base import Chat
@@ -197,4 +197,4 @@ class AsyncTrainer:
         except TrainyardError:
             raise
         except Exception as error:
-            raise TrainerError(f"{what} failed: {type(error).__name__}: {error}") from error
+            raise TrainerError(f"{what} failed: {described(error)}") from error

@@ -51,7 +51,7 @@ _NOT_RUN = frozenset({TestOutcome.MISSING, TestOutcome.ERROR})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfixed:
-    """What is known of the tests without a solution."""
+    """Tests that fail without a solution, and the lines at which they stop."""
 
     failing: frozenset[str] = frozenset()
     """Tests that fail; where the rule knows no tests by name, names that its runner printed."""
@@ -201,12 +201,11 @@ def _subject(row: TaskRow, true_run: RunResult, files: Mapping[str, bytes], unfi
 
     others = other_choice(mutants, named, is_visible, draw) if named else {}
     strict = named if results else {*true}
-    choices = _by_kind({**others, **quiet} if quiet else {}, mutants)
-    alone = one_function_each(_by_kind(only_quiet(mutants, deciding), mutants), deciding, draw)
-    anywhere = quiet_choice(every, named, is_visible)
+    choices = _by_kind(quiet, others, mutants)
+    alone = one_function_each(_by_kind(only_quiet(mutants, deciding), {}, mutants), deciding, draw)
     otherwise = choices if alone else []
     if mutants != every:
-        otherwise = [*otherwise, *_by_kind({**others, **anywhere} if anywhere else {}, every)]
+        otherwise = [*otherwise, *_by_kind(quiet_choice(every, named, is_visible), others, every)]
     return _Subject(
         row=row,
         files={path: files[path] for path in dict.fromkeys(_changed_files(mutants))},
@@ -222,10 +221,16 @@ def _subject(row: TaskRow, true_run: RunResult, files: Mapping[str, bytes], unfi
     )
 
 
-def _by_kind(quiet: Choice, mutants: Choice) -> list[tuple[MutantKind, Choice]]:
-    """Return kind and choice of mutants of each variant."""
+def _by_kind(quiet: Choice, others: Choice, mutants: Choice) -> list[tuple[MutantKind, Choice]]:
+    """Return kind and choice of mutants of each variant.
+
+    Args:
+        quiet: functions that are false in quiet variants; none without a quiet mutant.
+        others: functions that are false beside them.
+        mutants: functions that are false in loud variants.
+    """
     kinds = _WITH_QUIET if quiet else _LOUD
-    return [(kind, quiet if kind in QUIET else mutants) for kind in kinds]
+    return [(kind, {**others, **quiet} if kind in QUIET else mutants) for kind in kinds]
 
 
 def _changed_files(mutants: Choice) -> Iterator[str]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import PurePosixPath
 
 from engine.grading.counterfactual.base import QUIET, Mutant
+from engine.grading.counterfactual.selection import Choice, Function
 
 _MAX_LINES = 50_000
 _STOPS = (
     re.compile(r"(?:E\s+)?(?P<path>\S+\.py):(?P<line>\d+):(?: .*)?"),  # pytest, any style of traceback
     re.compile(r'\s*File "(?P<path>[^"]+\.py)", line (?P<line>\d+), in \S+'),
-    re.compile(r"\s*(?:at|❯) (?:.*\()?(?:file://)?(?P<path>[^\s()]+\.[cm]?[jt]sx?):(?P<line>\d+):\d+\)?"),
+    re.compile(
+        r"\s*(?:(?:at|❯) )?(?:[^()]+\()?(?:file://)?(?P<path>[^\s()]+\.[cm]?[jt]sx?):(?P<line>\d+):\d+\)?"
+    ),
     re.compile(r"\s+(?:Error Trace:\s+)?(?P<path>\S+\.go):(?P<line>\d+)(?::.*)?"),  # testify, testing
     re.compile(r"\s*at .*\((?P<path>\w+\.java):(?P<line>\d+)\)"),
     re.compile(r".*panicked at (?:.*, )?(?P<path>\S+\.rs):(?P<line>\d+):\d+:?"),
@@ -21,8 +24,6 @@ _STOPS = (
 
 Stop = tuple[str, int]
 """Path of a test file, and a line of it from 1."""
-Function = tuple[str, str]
-"""Path of a test file, and dotted name of a function in it."""
 
 
 def stops(log: str, files: Collection[str]) -> frozenset[Stop]:
@@ -48,9 +49,7 @@ def stops(log: str, files: Collection[str]) -> frozenset[Stop]:
     return frozenset(found)
 
 
-def at_stops(
-    mutants: Mapping[Function, Sequence[Mutant]], found: Collection[Stop]
-) -> dict[Function, list[Mutant]]:
+def at_stops(mutants: Choice, found: Collection[Stop]) -> dict[Function, list[Mutant]]:
     """Return functions with those of their mutants that are where the unfixed code stops them.
 
     That is the assertion at which a function stopped, or where none is there, the one before and those after

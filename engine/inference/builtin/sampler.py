@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.errors import ModelError
+from engine.errors import ModelError, described
 from engine.inference.base import Generation, GenerationRequest, TrainablePolicy, WeightSource
 from engine.inference.builtin.cache_slots import CacheSlots
 from engine.inference.builtin.caches import open_cache
@@ -188,7 +188,7 @@ class TransformerPolicy(TrainablePolicy):
                 self._step()
             except Exception as error:  # a broken forward must reach every caller, not kill the thread
                 for sequence in self._slots.clear():
-                    sequence.fail(ModelError(f"sampling failed: {type(error).__name__}: {error}"))
+                    sequence.fail(ModelError(f"sampling failed: {described(error)}"))
             self._busy_seconds += time.monotonic() - began
             with self._wake:
                 self._is_stepping = False

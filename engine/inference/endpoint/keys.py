@@ -21,7 +21,7 @@ import httpx
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from engine.errors import ConfigError, FencedError, PreflightError
+from engine.errors import ConfigError, FencedError, PreflightError, described
 from engine.processes.environment import take_variable
 from engine.redaction import know, passwords_in
 
@@ -95,7 +95,7 @@ def fetch_secrets(url: str, token: str, *, within_s: float = FETCH_WITHIN_S) -> 
                 break
             why = f"status {answer.status_code}"
         except httpx.HTTPError as error:
-            why = f"{type(error).__name__}: {error}"
+            why = described(error)
         if time.monotonic() > deadline:
             raise PreflightError(
                 f"this node cannot reach the web server at {url} ({why}): set TRAINYARD_WEB_URL to an "

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 import structlog
 
 from engine.config.policies import VllmConfig
-from engine.errors import EngineError, TrainyardError
+from engine.errors import EngineError, TrainyardError, described
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.replicas import Replica, ReplicaState
 
@@ -287,7 +287,7 @@ class Fleet:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("engine_supervision_failed", error=f"{type(error).__name__}: {error}")
+            log.error("engine_supervision_failed", error=described(error))
 
     async def _notify(self) -> None:
         async with self._changed:

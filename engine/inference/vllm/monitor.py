@@ -11,7 +11,7 @@ from typing import Literal
 
 import structlog
 
-from engine.errors import TrainyardError
+from engine.errors import TrainyardError, described
 from engine.events.engines import MAX_DETAIL, EngineRecord, EnginesReported
 from engine.events.sink import EventSink
 from engine.events.types import Alert
@@ -165,7 +165,7 @@ class Monitor:
             try:
                 await self._look_at_all(fail)
             except Exception as error:  # nothing may end the watch
-                log.error("engine_watch_failed", error=f"{type(error).__name__}: {error}")
+                log.error("engine_watch_failed", error=described(error))
 
     async def _look_at_all(self, fail: Fail) -> None:
         ready = [(one, one.incarnation) for one in self._replicas if one.is_ready]

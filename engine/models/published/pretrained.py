@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from engine.errors import CheckpointError
+from engine.errors import CheckpointError, described
 from engine.models.attention import Segments
 from engine.models.base import Head, LanguageModel
 from engine.models.published.architectures import check_architecture, max_context
@@ -111,9 +111,7 @@ def build_pretrained(folder: Path, *, dtype: torch.dtype, random: bool) -> Pretr
     except CheckpointError:
         raise
     except Exception as error:  # impossible settings make transformers raise anything
-        raise CheckpointError(
-            f"cannot read the model in {folder}: {type(error).__name__}: {error}"
-        ) from error
+        raise CheckpointError(f"cannot read the model in {folder}: {described(error)}") from error
 
 
 def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:

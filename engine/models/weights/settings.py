@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import AutoConfig, PreTrainedConfig
 
-from engine.errors import CheckpointError
+from engine.errors import CheckpointError, described
 
 
 def read_settings(folder: Path) -> PreTrainedConfig:
@@ -16,7 +16,5 @@ def read_settings(folder: Path) -> PreTrainedConfig:
             folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # damaged files and impossible settings make transformers raise anything
-        raise CheckpointError(
-            f"cannot read the model in {folder}: {type(error).__name__}: {error}"
-        ) from error
+        raise CheckpointError(f"cannot read the model in {folder}: {described(error)}") from error
     return found

@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.errors import CheckpointError, PublicationError, TrainerError, TrainyardError
+from engine.errors import CheckpointError, PublicationError, TrainerError, TrainyardError, described
 from engine.inference.base import WeightConsumer
 from engine.models.base import LanguageModel
 from engine.models.opening import open_model
@@ -185,7 +185,7 @@ class _Rank:
         if error is None:
             self._events.send("written", saving.result())
         else:
-            self._events.send("unwritten", f"{type(error).__name__}: {error}")
+            self._events.send("unwritten", described(error))
 
     def _restore(self, folder: Path) -> None:
         self._trainer.restore(folder)

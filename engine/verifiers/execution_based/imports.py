@@ -14,7 +14,7 @@ _STATEMENT = re.compile(
     r"import\b[ \t]*+(?P<names>\([^)]*+|[^\n]*+)|import[ \t]++(?P<plain>[^\n]*+))",
     re.MULTILINE,
 )
-"""An import, read as text: in threads of CPython 3.11.7 ``ast.parse`` was seen to raise SystemError.
+"""An import, read as text: files that this version of Python cannot parse have imports, too.
 
 No part gives back what it took, so that hostile files take linear time.
 """

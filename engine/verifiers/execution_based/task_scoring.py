@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from engine.config.verifier import TestLimits
-from engine.errors import DatasetError, SandboxError
+from engine.errors import DatasetError, SandboxError, described
 from engine.types import TaskRow
 from engine.verifiers.execution_based.regression import RegressionSuite, find_regression_tests
 from engine.verifiers.execution_based.reports import RunStatus
@@ -82,7 +82,7 @@ async def score_task(runs: TestRuns, work: TaskWork, limits: TestLimits) -> Task
         problem = str(error) or type(error).__name__
     except Exception as error:
         _log.exception("task_not_scored", task=work.row.task.instance_id)
-        problem = f"{type(error).__name__}: {error}"
+        problem = described(error)
     return TaskScores(counts={one.trajectory_id: PassCounts(error=problem) for one in work.candidates})
 
 

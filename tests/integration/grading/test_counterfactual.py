@@ -20,7 +20,6 @@ from tests.builders.dataset_builders import (
     MemoryStore,
     make_grader,
     patched,
-    toolchain_or_skip,
 )
 from tests.builders.sandbox_builders import CountingBackend
 from tests.integration.adversary.frame import EVERY, IDS, STILL_BROKEN, toy_row, under
@@ -28,13 +27,6 @@ from tests.integration.adversary.frame import EVERY, IDS, STILL_BROKEN, toy_row,
 FILE = "tests/test_numbers.py"
 EDITS = {"test_clamp": ("== expected", "!= expected"), "TestMean.test_mean": ("== 3", "== 4")}
 ALWAYS = CounterfactualConfig(prove="validated_only")
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("counterfactual")
-    toolchain_or_skip(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

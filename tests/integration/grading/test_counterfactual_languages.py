@@ -25,7 +25,7 @@ from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
 from engine.types import CounterfactualOutcome, Task, TaskAnswer, TaskRow, Verdict
-from tests.builders.dataset_builders import MemoryStore, toolchain_or_skip
+from tests.builders.dataset_builders import MemoryStore
 
 SANDBOX = SandboxConfig(memory_mb=1024)
 TIMEOUT_S = 240.0
@@ -200,13 +200,6 @@ JAVA = Toy(
     path="/opt/java/bin:/usr/bin:/bin",
 )
 TOYS = {"javascript": JAVASCRIPT, "rust": RUST, "java": JAVA}
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("languages")
-    toolchain_or_skip(folder)
-    return folder
 
 
 @pytest.fixture(scope="module", params=TOYS)

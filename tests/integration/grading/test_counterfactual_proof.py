@@ -22,7 +22,7 @@ from engine.patches.diff import diff_texts
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow, Verdict
-from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, patched, toolchain_or_skip, write_toy
+from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, patched, write_toy
 from tests.builders.sandbox_builders import CountingBackend
 from tests.integration.adversary.frame import RULES, toy_row, under
 from tests.integration.toy_yard import curation, open_context
@@ -54,13 +54,6 @@ def test_nothing():
     for value in mean, clamp:
         value.__name__
 '''
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("proof")
-    toolchain_or_skip(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -31,20 +31,12 @@ from tests.builders.dataset_builders import (
     make_grader,
     new_file,
     patched,
-    toolchain_or_skip,
     without_reuse,
     write_toy,
 )
 from tests.builders.sandbox_builders import CountingBackend
 
 STILL_BROKEN = NUMBERS.replace(*BROKEN)
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("grading")
-    toolchain_or_skip(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

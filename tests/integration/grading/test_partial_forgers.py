@@ -23,7 +23,6 @@ from tests.builders.dataset_builders import (
     broken_task,
     make_grader,
     patched,
-    toolchain_or_skip,
     without_reuse,
     write_toy,
 )
@@ -62,13 +61,6 @@ def clamp(value, low, high):
         return low
     return expected(f"clamp({value}, {low}, {high})")
 ''')
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("partial")
-    toolchain_or_skip(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,6 @@ from tests.builders.dataset_builders import (
     make_grader,
     new_file,
     patched,
-    toolchain_or_skip,
     without_reuse,
     write_toy,
 )
@@ -32,13 +31,6 @@ from tests.integration.adversary.frame import find, under
 
 STILL_BROKEN = NUMBERS.replace(*BROKEN)
 NAMES = ("log", "solved", "cheats", "unapplied", "empty", "absent")
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("predictions")
-    toolchain_or_skip(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

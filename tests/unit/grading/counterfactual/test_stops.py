@@ -42,6 +42,8 @@ def test_stops_are_read_from_tracebacks(line: str, found: set[tuple[str, int]]) 
     [
         ("      at Object.<anonymous> (test/price.test.ts:5:18)", ("test/price.test.ts", 5)),
         ("    at TestContext.<anonymous> (/testbed/test/price.test.ts:5:10)", ("test/price.test.ts", 5)),
+        ("    TestContext.<anonymous> (/testbed/test/price.test.ts:5:10)", ("test/price.test.ts", 5)),  # TAP
+        ("  location: '/testbed/test/price.test.ts:2:1'", None),
         (" ❯ test/price.test.ts:12:19", ("test/price.test.ts", 12)),
         ("    at file:///checks/check.mjs:3:8", ("/checks/check.mjs", 3)),
         ("    words_test.go:31: got 3, want 4", ("pkg/words_test.go", 31)),
