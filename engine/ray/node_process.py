@@ -19,6 +19,10 @@ from engine.ray.cluster import TOKEN, connect
 from engine.ray.placement import Placement
 
 
+class NodeLostError(PreflightError):
+    """The node on which a process was to start was lost before."""
+
+
 class ProcessActor:
     """Actor: runs one command on its node. The command ends with the actor, however that ends.
 
@@ -119,7 +123,7 @@ class NodeProcess:
     def reserve(self, timeout_s: float) -> tuple[str, int]:
         """Return the IP address of the node and a free TCP port there.
 
-        Raises PreflightError if the process has no node, or lost it, within the time.
+        Raises PreflightError if the process has no node within the time, NodeLostError if it lost it.
         """
         ray = connect()
         asked = [self._actor.address.remote(), self._actor.free_port.remote()]
@@ -128,7 +132,7 @@ class NodeProcess:
         except ray.exceptions.GetTimeoutError:
             raise PreflightError(f"the Ray cluster has no node for it within {timeout_s:g} s") from None
         except ray.exceptions.RayError as error:
-            raise PreflightError(f"its node was lost: {_first_line(error)}") from error
+            raise NodeLostError(f"its node was lost: {_first_line(error)}") from error
         return address, port
 
     def start(

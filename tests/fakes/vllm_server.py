@@ -407,13 +407,18 @@ class FakeCommand(ServerCommand):
         return {**os.environ, "VLLM_API_KEY": key, "PYTHONPATH": root}
 
 
-def fake_interpreter(folder: Path) -> Path:
-    """Write an interpreter whose vLLM is this module; return its path."""
+def fake_interpreter(folder: Path, *, token_s: float = 0.0) -> Path:
+    """Write an interpreter whose vLLM is this module; return its path.
+
+    Args:
+        folder: where it is written.
+        token_s: time that its servers take per token, seconds.
+    """
     package = folder / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
     for parent in (package, *package.parents[:2]):
         (parent / "__init__.py").touch()
-    (package / "api_server.py").write_text("from tests.fakes.vllm_server import main\nmain()\n")
+    (package / "api_server.py").write_text(f"from tests.fakes.vllm_server import main\nmain({token_s})\n")
     script = folder / "python"
     paths = f"{folder}:{Path(__file__).parents[2]}"
     script.write_text(f'#!/bin/sh\nPYTHONPATH={paths} exec {sys.executable} "$@"\n')
@@ -421,14 +426,18 @@ def fake_interpreter(folder: Path) -> Path:
     return script
 
 
-def main() -> None:
-    """Serve until killed."""
+def main(token_s: float = 0.0) -> None:
+    """Serve until killed.
+
+    Args:
+        token_s: time per token where ``--token-s`` does not say it, seconds.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--model", default="", help="a policy folder; without one tokens follow a script")
     parser.add_argument("--cache-tokens", type=int, default=10_000)
-    parser.add_argument("--token-s", type=float, default=0.0)
+    parser.add_argument("--token-s", type=float, default=token_s)
     parser.add_argument("--broken", action="store_true", help="end at once, as if out of memory")
     options, _ = parser.parse_known_args()  # of vLLM's own there are many more
     if options.broken:

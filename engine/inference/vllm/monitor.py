@@ -80,11 +80,12 @@ class Monitor:
         self._busy_since = 0.0
 
     def start(self, fail: Fail) -> None:
-        """Begin to watch.
+        """Begin to watch, and report the state at the start.
 
         Args:
             fail: takes a replica out of service, with the reason.
         """
+        self.changed()
         self._watching = asyncio.ensure_future(self._watch(fail))
 
     async def close(self) -> None:

@@ -21,6 +21,8 @@ from tests.unit.environments.lake_builders import LAKE
 
 pytestmark = pytest.mark.timeout(600)
 SAMPLES = 48
+TOKEN_S = 0.2
+"""Half a minute of sampling at least, so that the loss is seen however fast the machine is."""
 
 
 def until(condition: Callable[[], Any], run: subprocess.Popen[str]) -> Any:
@@ -35,7 +37,7 @@ def until(condition: Callable[[], Any], run: subprocess.Popen[str]) -> Any:
 def test_servers_spread_over_nodes_and_move_when_one_is_lost(cluster: RayCluster, tmp_path: Path) -> None:
     if cluster.num_started == 1:
         cluster.start_node({"other": 1})
-    python = fake_interpreter(tmp_path / "fake")
+    python = fake_interpreter(tmp_path / "fake", token_s=TOKEN_S)
     run = evaluation(cluster, tmp_path, python=python, replicas=2, samples=SAMPLES)
     try:
         until(lambda: (tmp_path / "runs").exists() and events(tmp_path, "step_finished"), run)

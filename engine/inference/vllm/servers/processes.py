@@ -18,10 +18,11 @@ from engine.processes import guard
 from engine.processes.guarded import wait_until_ended
 from engine.processes.link import LOOPBACK
 from engine.processes.ports import hold_free_port
-from engine.ray.node_process import NodeProcess
+from engine.ray.node_process import NodeLostError, NodeProcess
 from engine.ray.placement import Placement
 
 _KILL_S = 5.0
+_PAUSE_S = 0.5
 _LEAVE_ZOMBIE = os.WEXITED | os.WNOWAIT
 
 
@@ -133,13 +134,23 @@ class RayProcess:
         self.is_started = False
 
     async def reserve(self, timeout_s: float) -> tuple[str, int]:
-        """Return the address of the bundle's node and a free port there."""
+        """Return the address of the bundle's node and a free port there.
 
-        def reserve() -> tuple[str, int]:
-            self._node = NodeProcess(self._placement, self._bundle, self._resources)
-            return self._node.reserve(timeout_s)
+        A cluster goes on to place actors on a lost node for some seconds, until it sees the loss.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return await asyncio.to_thread(self._reserve, deadline - time.monotonic())
+            except NodeLostError:
+                if time.monotonic() + _PAUSE_S >= deadline:
+                    raise
+                await self.stop()
+                await asyncio.sleep(_PAUSE_S)
 
-        return await asyncio.to_thread(reserve)
+    def _reserve(self, timeout_s: float) -> tuple[str, int]:
+        self._node = NodeProcess(self._placement, self._bundle, self._resources)
+        return self._node.reserve(timeout_s)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         """Start the command on the reserved node."""
