@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from engine.config.run import TrainRun
 from engine.planning.assumptions import Basis, Measured, parse_assumptions
 from engine.planning.hardware import CPU, GPUS, Gpu, Hardware
-from engine.planning.plan import SAMPLING, UPDATE, plan_run
+from engine.planning.plan import plan_run
 from engine.planning.shapes import find_shape
 
 _ROUNDS = 5
@@ -84,8 +84,8 @@ def measured_speed(record: RunRecord, config: TrainRun, gpu: Gpu) -> dict[str, M
     for _ in range(_ROUNDS):
         assume = parse_assumptions({**values, "sampler_slowdown": slowdown, mfu: 1.0})
         plan = plan_run(config, hardware=Hardware(gpu=gpu, count=1), basis=Basis(assume=assume, origins={}))
-        slowdown *= record.model_s / max(plan.seconds_of(SAMPLING), 1e-9)
-    share = plan.seconds_of(UPDATE) / max(record.update_s, 1e-9)
+        slowdown *= record.model_s / max(plan.sampling_s, 1e-9)
+    share = plan.update_s / max(record.update_s, 1e-9)
     found = {"sampler_slowdown": max(slowdown, 1e-6), mfu: share}
     return {name: Measured(value=value, origin=record.origin) for name, value in found.items()}
 

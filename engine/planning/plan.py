@@ -1,12 +1,13 @@
 """Plan of a training run: what it needs and what it costs, before anything starts.
 
-The model is synchronous, as the orchestrator is: rollouts → gradings → update → publication, and evaluations
-between iterations.
+An iteration is rollouts → gradings → update → publication, one after the other or at the same time
+(``schedules``), with evaluations between iterations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from engine.algorithms.terms import needs_old_logprobs, needs_reference
@@ -18,15 +19,14 @@ from engine.models.sizes import ModelSizes
 from engine.planning.assumptions import Assumptions, Basis, gather_assumptions
 from engine.planning.devices import Devices, plan_devices, update_memory
 from engine.planning.hardware import CPU, GPUS, Gpu, Hardware, parse_hardware
-from engine.planning.rollouts import Limits, Phase, simulate
+from engine.planning.rollouts import Limits, Phase, flow, simulate
 from engine.planning.run_plan import RunPlan, Sandboxes, Time
 from engine.planning.sampler import BYTES, Sampler
+from engine.planning.schedules import Remedies, Work, overlapped, synchronous
 from engine.planning.shapes import find_shape, is_tiny, model_sizes
 from engine.planning.typical import typical_assumptions
-from engine.planning.workload import sample_rollouts
+from engine.planning.workload import Rollout, sample_rollouts
 
-SAMPLING, UPDATE = "sampling", "update"
-"""Names of the parts of an iteration that finished runs measure."""
 DEFAULT_GPU = "H100"
 """GPU of plans that name none; models made for CPUs are planned for one."""
 
@@ -83,7 +83,21 @@ def plan_run(config: AnyRun, *, hardware: Hardware | None = None, basis: Basis |
     devices = plan_devices(config, update_memory(config, shape, sizes, gpu.device), sampler)
     needed = sum(one.count for one in devices)
     num = config.trainer.tasks_per_iteration * config.rollout.group_size
-    phase, limits = _phase(config, num, sampler)
+    rollouts, limits = _rollouts(config, num, sampler)
+    phase = simulate(rollouts, num, limits, sampler.latency)
+    staleness = config.schedule.staleness
+    full = replace(limits, concurrent=min(limits.concurrent, num * (staleness + 1)))
+    steady = flow(rollouts, full, sampler.latency)
+    work = Work(
+        update_s=_update_s(config, sizes, phase, num, sampler),
+        publication_s=_publication_s(config, sizes, assume),
+        is_shared=_take_turns(config),
+    )
+    remedies = _remedies(config, limits)
+    if staleness:
+        parts = overlapped(phase, steady, num, full, work, remedies, staleness=staleness)
+    else:
+        parts = synchronous(phase, work, remedies)
     return RunPlan(
         name=config.recipe or config.name,
         model=config.policy.checkpoint,
@@ -92,31 +106,32 @@ def plan_run(config: AnyRun, *, hardware: Hardware | None = None, basis: Basis |
         iterations=config.trainer.iterations,
         hardware=hardware or Hardware(gpu=gpu, count=needed),
         devices=devices,
-        concurrent=round(min(limits.concurrent, num)),
+        concurrent=round(full.concurrent),
         rollouts=num,
         tokens=round(num * sum(phase.contexts) / len(phase.contexts)),
         sampled=round(num * phase.sampled),
         timed_out=phase.timed_out,
+        sampling_s=(steady if staleness else phase).sampling_s,
+        update_s=work.update_s,
+        publication_s=work.publication_s,
         iteration=(
-            *_rollout_times(config, phase, limits, sampler),
-            Time(name=UPDATE, seconds=_update_s(config, sizes, phase, num, sampler), remedy=_FASTER_UPDATE),
-            Time(name="publication", seconds=_publication_s(config, sizes, assume), remedy=_PUBLICATION),
+            *parts,
             Time(name="evaluations", seconds=_evaluations_s(config, sampler), remedy=_EVALUATION),
         ),
-        sandboxes=_sandboxes(config, num, limits, assume),
+        sandboxes=_sandboxes(config, num, full, assume),
         problems=tuple(_problems(config, devices, needed, hardware, sampler)),
         assumptions=assume,
         origins=basis.origins,
     )
 
 
-_FASTER_UPDATE = "more trainer GPUs (trainer.data_parallel), or fewer and shorter trajectories"
-_PUBLICATION = "policy.vllm.transfer='nccl'"
 _EVALUATION = "fewer evaluation.samples, or a larger evaluation.every"
 
 
-def _phase(config: TrainRun, num: int, sampler: Sampler, *, evaluation: bool = False) -> tuple[Phase, Limits]:
-    """Return the times of a phase of rollouts, and the limits it has."""
+def _rollouts(
+    config: TrainRun, num: int, sampler: Sampler, *, evaluation: bool = False
+) -> tuple[list[Rollout], Limits]:
+    """Return a sample of a phase's rollouts, and the limits they have."""
     agent = config.evaluation.agent(config.agent) if evaluation else config.agent
     has_sandboxes = _has_sandboxes(config)
     assume = sampler.assume if has_sandboxes else sampler.assume.model_copy(update=_NO_SANDBOX)
@@ -132,7 +147,7 @@ def _phase(config: TrainRun, num: int, sampler: Sampler, *, evaluation: bool = F
         timeout_s=agent.rollout_timeout_s,
         grading=min(config.grading.max_parallel, config.sandbox.max_live),
     )
-    return simulate(rollouts, num, limits, sampler.latency), limits
+    return rollouts, limits
 
 
 _NO_SANDBOX: Mapping[str, float] = {"sandbox_start_s": 0.0, "tool_s": 0.0, "grading_s": 0.0}
@@ -142,7 +157,7 @@ def _has_sandboxes(config: TrainRun) -> bool:
     return not isinstance(config.environment, FrozenLakeConfig)
 
 
-def _rollout_times(config: TrainRun, phase: Phase, limits: Limits, sampler: Sampler) -> tuple[Time, ...]:
+def _remedies(config: TrainRun, limits: Limits) -> Remedies:
     bounds = {
         "rollout.max_concurrent": config.rollout.max_concurrent,
         "sandbox.max_live": config.sandbox.max_live,
@@ -150,24 +165,15 @@ def _rollout_times(config: TrainRun, phase: Phase, limits: Limits, sampler: Samp
     bound = next((name for name, value in bounds.items() if limits.concurrent == value), None)
     in_sampler = (
         "more or larger samplers (policy.vllm.replicas, tensor_parallel), a smaller agent.max_response"
-        if sampler.policy.engine == "vllm"
+        if config.policy.engine == "vllm"
         else "policy.engine='vllm', or a larger policy.max_batch"
     )
-    times = {
-        "wait for room": (phase.room_s, f"a larger {bound}" if bound else in_sampler),
-        "sandbox start": (phase.start_s, "a larger sandbox.max_starting, warm sandboxes"),
-        SAMPLING: (phase.sampling_s, in_sampler),
-        "tools": (phase.tools_s, "a smaller agent.command_timeout_s, more cores for sandboxes"),
-        "slowest rollouts": (
-            phase.slowest_s,
-            "a smaller agent.rollout_timeout_s or agent.max_context: a synchronous iteration waits for all",
-        ),
-        "grading after the last rollout": (
-            phase.grading_s,
-            "a larger grading.max_parallel, a smaller grading.timeout_s",
-        ),
-    }
-    return tuple(Time(name=name, seconds=time, remedy=remedy) for name, (time, remedy) in times.items())
+    return Remedies(room=f"a larger {bound}" if bound else in_sampler, sampling=in_sampler)
+
+
+def _take_turns(config: TrainRun) -> bool:
+    """Return whether rollouts and updates compute on the same devices."""
+    return config.policy.engine == "builtin" or config.policy.vllm.transfer == "ipc"
 
 
 def _update_s(config: TrainRun, sizes: ModelSizes, phase: Phase, num: int, sampler: Sampler) -> float:
@@ -200,16 +206,21 @@ def _evaluations_s(config: TrainRun, sampler: Sampler) -> float:
     """Return the time of all evaluations, per iteration."""
     settings, iterations = config.evaluation, config.trainer.iterations
     between = (iterations - 1) // settings.every if settings.every else 0
-    total = (2 + between) * _phase(config, settings.samples, sampler, evaluation=True)[0].total_s
+    total = (2 + between) * _evaluation_s(config, settings.samples, sampler)
     if settings.train_samples:
-        total += 2 * _phase(config, settings.train_samples, sampler, evaluation=True)[0].total_s
+        total += 2 * _evaluation_s(config, settings.train_samples, sampler)
     return total / iterations
+
+
+def _evaluation_s(config: TrainRun, num: int, sampler: Sampler) -> float:
+    rollouts, limits = _rollouts(config, num, sampler, evaluation=True)
+    return simulate(rollouts, num, limits, sampler.latency).total_s
 
 
 def _sandboxes(config: TrainRun, num: int, limits: Limits, assume: Assumptions) -> Sandboxes | None:
     if not _has_sandboxes(config):
         return None
-    live = min(config.sandbox.max_live, round(min(limits.concurrent, num) + limits.grading))
+    live = min(config.sandbox.max_live, round(limits.concurrent + limits.grading))
     tasks = min(config.dataset.limit or assume.dataset_tasks, assume.dataset_tasks)
     images = min(tasks, config.trainer.iterations * config.trainer.tasks_per_iteration)
     return Sandboxes(

@@ -1,8 +1,10 @@
-"""Time of a phase of rollouts: a simulation of one sample at the speed that the sampler has at each moment.
+"""Time of rollouts, alone in a phase or in a steady flow.
 
-Rollouts wait for room, then for a sandbox, then alternate between the sampler and their tools. Between two
-events (a start, an end, a timeout) all of them advance evenly; the time per token follows from the number of
-rollouts that sample at once. Gradings follow in the order of the ends.
+A phase is a simulation of one sample at the speed that the sampler has at each moment. Rollouts wait for
+room, then for a sandbox, then alternate between the sampler and their tools. Between two events (a start, an
+end, a timeout) all of them advance evenly; the time per token follows from the number of rollouts that sample
+at once. Gradings follow in the order of the ends. In a flow every end is a start: the number at once never
+changes, and with it the time per token.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from engine.planning.workload import Rollout
 
@@ -68,6 +71,20 @@ class Phase:
         return self.room_s + self.start_s + self.sampling_s + self.tools_s + self.slowest_s + self.grading_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """Mean times of a rollout while as many as the limits allow are at work all the time, seconds."""
+
+    start_s: float
+    """Wait for a sandbox."""
+    sampling_s: float
+    """In the sampler."""
+    tools_s: float
+    """In tools."""
+    grading_s: float
+    """Grading, with the start of its sandbox."""
+
+
 @dataclass(slots=True, eq=False)
 class _Running:
     rollout: Rollout
@@ -121,6 +138,32 @@ def simulate(rollouts: Sequence[Rollout], num: int, limits: Limits, latency: Lat
             one.end = now
             ended.append(one)
     return _phase(ended, weight, limits)
+
+
+def flow(rollouts: Sequence[Rollout], limits: Limits, latency: Latency) -> Flow:
+    """Return the times of rollouts that a sample represents, at full concurrency."""
+    per_token, sampling_s, tools_s = 0.0, 1.0, 0.0
+    for _ in range(_ROUNDS):
+        times = [min(limits.timeout_s, one.sampled * per_token + one.tool_s) or 1.0 for one in rollouts]
+        context = _weighted([(one.prompt + one.context) / 2 for one in rollouts], times)
+        prefill = _weighted([(one.context - one.sampled) / one.sampled for one in rollouts], times)
+        share = sampling_s / (sampling_s + tools_s)
+        per_token = latency(limits.concurrent * share, context, prefill)
+        wanted = [one.sampled * per_token + one.tool_s for one in rollouts]
+        done = [min(1.0, limits.timeout_s / one) for one in wanted]
+        sampling_s = _weighted([one.sampled * per_token for one in rollouts], done) * fmean(done)
+        tools_s = _weighted([one.tool_s for one in rollouts], done) * fmean(done)
+    queue_s = limits.concurrent * limits.start_s / limits.starting
+    return Flow(
+        start_s=max(limits.start_s, queue_s - sampling_s - tools_s),
+        sampling_s=sampling_s,
+        tools_s=tools_s,
+        grading_s=limits.start_s + fmean(one.grading_s for one in rollouts),
+    )
+
+
+def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
 
 
 def _time_per_token(active: Sequence[_Running], weight: float, latency: Latency) -> float:

@@ -59,8 +59,15 @@ class RunPlan:
     """Tokens of them that the policy samples."""
     timed_out: float
     """Share of rollouts that ``agent.rollout_timeout_s`` ends."""
+    sampling_s: float
+    """Mean time of a rollout in the sampler, seconds."""
+    update_s: float
+    """Time of an iteration's update, seconds, also where it is hidden behind rollouts."""
+    publication_s: float
+    """Time of a publication, seconds, likewise."""
     iteration: tuple[Time, ...]
-    """Parts of an iteration, in their order; evaluations are spread over all iterations."""
+    """Parts of an iteration, in their order; evaluations are spread over all iterations. Of what runs beside
+    others only the time counts that it takes longer."""
     sandboxes: Sandboxes | None
     problems: tuple[str, ...]
     """Reasons why the run does not fit, each with what to change."""
@@ -88,9 +95,12 @@ class RunPlan:
         """Return the time of the run multiplied by its GPUs; 0 on a CPU."""
         return 0.0 if self.hardware.gpu.device == "cpu" else self.hours * self.hardware.count
 
-    def seconds_of(self, name: str) -> float:
-        """Return the seconds of a part of an iteration."""
-        return next(part.seconds for part in self.iteration if part.name == name)
+    @property
+    def hidden(self) -> tuple[tuple[str, float], ...]:
+        """Return the names and times of the work that runs beside the parts of an iteration."""
+        names = {part.name for part in self.iteration}
+        work = (("update", self.update_s), ("publication", self.publication_s))
+        return tuple((name, seconds) for name, seconds in work if name not in names)
 
     @property
     def bottleneck(self) -> Time:

@@ -38,6 +38,7 @@ def to_json(plan: RunPlan) -> dict[str, Any]:
         "assumptions": plan.assumptions.model_dump(),
         "devices": [{**asdict(one), "total": one.total} for one in plan.devices],
         "iteration_s": plan.iteration_s,
+        "hidden": dict(plan.hidden),
         "hours": plan.hours,
         "gpu_hours": plan.gpu_hours,
         "bottleneck": plan.bottleneck.name,
@@ -65,6 +66,8 @@ def _time(plan: RunPlan) -> Iterator[str]:
     for part in plan.iteration:
         yield f"  {part.name:<32}{part.seconds:>9.0f} s"
     yield f"  {'total':<32}{plan.iteration_s:>9.0f} s"
+    if plan.hidden:
+        yield "  at the same time: " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in plan.hidden)
     yield (
         f"The run: {plan.iterations} iterations, {plan.hours:.1f} hours ({plan.hours / 24:.1f} days), "
         f"{plan.gpu_hours:,.0f} GPU-hours"

@@ -10,7 +10,6 @@ from django.utils import timezone
 from engine.config.recipes import resolve
 from engine.config.run import TrainRun
 from engine.planning import RunPlan
-from engine.planning.plan import SAMPLING, UPDATE
 from webapp.models import Group, Iteration, Run, Trajectory
 from webapp.selectors.run import plans
 
@@ -54,8 +53,8 @@ def test_a_finished_run_replaces_assumptions_and_is_named() -> None:
     assert plan.assumptions.grading_s == pytest.approx(1.0)
     assert plan.assumptions.solve_rate == pytest.approx(0.5)
     assert {plan.origins[name] for name in ("prompt_tokens", "mfu", "sampler_slowdown")} == {f"run {run}"}
-    assert plan.seconds_of(SAMPLING) == pytest.approx(MODEL_S, rel=0.05)
-    assert plan.seconds_of(UPDATE) == pytest.approx(UPDATE_S, rel=0.05)
+    assert plan.sampling_s == pytest.approx(MODEL_S, rel=0.05)
+    assert plan.update_s == pytest.approx(UPDATE_S, rel=0.05)
     assert plan.origins["image_gb"] == before.origins["image_gb"]
 
 
