@@ -121,8 +121,10 @@ class _TokenLogprobs(torch.autograd.Function):
                 wanted = slopes[rows].unsqueeze(1)
                 if for_entropies is not None:
                     surprise = change + entropies[rows].unsqueeze(1)
-                    wanted = wanted + surprise.mul_(for_entropies[rows].unsqueeze(1))
-                change.exp_().mul_(-wanted)
+                    wanted = surprise.mul_(for_entropies[rows].unsqueeze(1)).add_(wanted)
+                    del surprise
+                change.exp_().mul_(wanted).neg_()
+                del wanted
                 found, places = _inside(targets[rows], columns)
                 change[found, places] += slopes[rows][found]
                 change = ctx.logits.chain(change, z).to(hidden.dtype)
@@ -130,6 +132,7 @@ class _TokenLogprobs(torch.autograd.Function):
                     _add_product(for_hidden[rows], change, block)
                 if for_weight is not None:
                     _add_product(for_weight[columns], change.T, hidden[rows])
+                del change  # before the next tile
         return (
             None if for_hidden is None else for_hidden.to(hidden.dtype),
             None if for_weight is None else for_weight.to(weight.dtype),

@@ -135,11 +135,8 @@ def _weights(sizes: ModelSizes, config: TrainerConfig, ranks: int, *, reference:
     yield "gradients", 4 * sizes.trained / ranks, smaller
     moments = _MOMENTS[config.optimizer] * sizes.trained / ranks
     yield "optimizer", moments, f"trainer.optimizer='adamw_8bit', {smaller}"
-    yield (
-        "copies for products",
-        _copies(sizes, 2 if config.precision == "bf16" else 4, ranks),
-        "trainer.lora_rank",
-    )
+    kept = ranks > 1 or not config.activation_checkpointing
+    yield "copies for products", _copies(sizes, config, ranks) if kept else 0, "trainer.lora_rank"
 
 
 def _passes(
@@ -157,15 +154,21 @@ def _passes(
     height, width = TILES[device]
     logits = 4 * (min(KEPT, tokens * sizes.head // sizes.hidden) + TILES_AT_ONCE * height * width)
     gradients = 8 * tokens * sizes.hidden + (4 * sizes.head if sizes.head_trained else 0)
+    alone = config.data_parallel * config.context_parallel == 1
+    passing = _copies(sizes, config, 1) if alone and config.activation_checkpointing else 0
     yield (
         "one layer's passes or logits",
-        max(tokens * spare, logits + gradients),
+        max(tokens * spare + passing / len(sizes.blocks), logits + gradients, passing),
         "a smaller trainer.tokens_per_microbatch, or trainer.context_parallel",
     )
 
 
-def _copies(sizes: ModelSizes, compute: int, ranks: int) -> float:
-    """Return the bytes of the weights in the type of the products, and of their gathered gradients."""
+def _copies(sizes: ModelSizes, config: TrainerConfig, ranks: int) -> float:
+    """Return the bytes of the weights in the type of the products, and of their gathered gradients.
+
+    Of one rank they are there until the end of a forward pass, without checkpointing of the backward pass.
+    """
+    compute = 2 if config.precision == "bf16" else 4
     if ranks == 1:
         wide = sizes.frozen_bytes // 4 if sizes.frozen_bytes > 2 * (sizes.parameters - sizes.trained) else 0
         return compute * (sizes.trained + wide) if compute == 2 else 0
