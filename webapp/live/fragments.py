@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import Any, TypeAlias
 
 from django.template.loader import render_to_string
 
@@ -22,7 +22,14 @@ from webapp.contexts.rollout.steps import StepEntry
 from webapp.contexts.rollout.trajectories import build_trajectory
 from webapp.contexts.run.iterations import build_iteration
 from webapp.contexts.run.overview import build_overview
-from webapp.contexts.run.runs import RunSummary, build_run_detail, build_run_list, build_summary
+from webapp.contexts.run.run_tabs import Panel
+from webapp.contexts.run.runs import (
+    RunSummary,
+    build_run_detail,
+    build_run_list,
+    build_summary,
+    current_tab,
+)
 from webapp.contexts.sandboxes import build_pool
 from webapp.models import Run
 from webapp.permissions import Role, shows_rollouts
@@ -60,6 +67,10 @@ class Snapshot:
     charts: Mapping[str, Any] | None = None
 
 
+PanelKey: TypeAlias = tuple[str, tuple[tuple[str, str], ...], bool]
+"""Tab, the rest of the query string, and whether the role may read rollouts."""
+
+
 @dataclass(slots=True)
 class SharedReads:
     """Reads that pages of one run share between two changes."""
@@ -68,6 +79,8 @@ class SharedReads:
     lock: Lock = field(default_factory=Lock)
     run: Run | None = None
     summary: RunSummary | None = None
+    panels: dict[PanelKey, tuple[Panel, str]] = field(default_factory=dict)
+    """Contents of tabs of the run page, and their HTML."""
 
 
 class GoneError(Exception):
@@ -82,6 +95,8 @@ RUN_REGIONS = {
     "run-evaluations": "runs/_evaluations.html",
     "run-panel": "runs/_panel.html",
 }
+SHARED_TABS = ("groups", "trajectories")
+"""Tabs of the run page, large ones, that differ between roles only by whether rollouts may be read."""
 POOL_REGIONS = {"pool-head": "sandboxes/_head.html", "pool-body": "sandboxes/_body.html"}
 TRAJECTORY_REGIONS = {
     "trajectory-head": "trajectories/_head.html",
@@ -114,22 +129,23 @@ def _readable_run(subscription: Subscription, shared: SharedReads) -> Run:
 
 def _run_page(subscription: Subscription, shared: SharedReads) -> Snapshot:
     run = _run(subscription, shared)
+    params = dict(subscription.params)
     with shared.lock:
         shared.summary = shared.summary or build_summary(run)
+    tab, others = current_tab(run, params), ((k, v) for k, v in subscription.params if k != "tab")
+    key = (tab, tuple(others), shows_rollouts(run, subscription.role))
+    panel, panel_html = shared.panels.get(key, (None, ""))
     context = build_run_detail(
-        run, dict(subscription.params), role=subscription.role, update=True, summary=shared.summary
+        run, params, role=subscription.role, update=True, summary=shared.summary, panel=panel
     )
-    regions = {
-        name: template
-        for name, template in RUN_REGIONS.items()
-        if name != "run-panel" or context.panel is not None
-    }
-    return Snapshot(
-        seq=run.last_seq,
-        identity=context.live.identity,
-        html=_render(regions, variables(context)),
-        charts=context.charts,
-    )
+    done = {"run-panel": panel_html} if panel else {}
+    left = {name: template for name, template in RUN_REGIONS.items() if name not in done}
+    if context.panel is None:
+        del left["run-panel"]
+    html = done | _render(left, variables(context))
+    if tab in SHARED_TABS and context.panel is not None:
+        shared.panels[key] = context.panel, html["run-panel"]
+    return Snapshot(seq=run.last_seq, identity=context.live.identity, html=html, charts=context.charts)
 
 
 def _iteration_page(subscription: Subscription, shared: SharedReads) -> Snapshot:

@@ -177,6 +177,7 @@ def build_run_detail(
     role: Role,
     update: bool = False,
     summary: RunSummary | None = None,
+    panel: Panel | None = None,
 ) -> RunDetailContext:
     """Return the page as of ``run.last_seq`` (rows may be newer: live fragments replace whole regions).
 
@@ -187,11 +188,11 @@ def build_run_detail(
         update: whether it updates a page that is shown: its scores stay until the run has ended, since
             calibration reads all of them.
         summary: the part above the tabs, where it was read for another tab.
+        panel: the content of the tab, likewise.
     """
     can_operate = role.includes(Role.OPERATOR)
     above = summary or build_summary(run)
-    tab, tabs = params.get("tab", ""), tab_names(run)
-    tab = tab if tab in {*TABS, *tabs} else tabs[0]
+    tab = current_tab(run, params)
     return RunDetailContext(
         section="runs",
         crumbs=run_crumbs(run),
@@ -199,17 +200,23 @@ def build_run_detail(
         run=run,
         **{field.name: getattr(above, field.name) for field in fields(above)},
         headline=min(above.evaluations, key=lambda plot: plot.name == "train", default=None),
-        tabs=tabs_of(tabs, tab, reverse("run-detail", args=[run.pk])),
+        tabs=tabs_of(tab_names(run), tab, reverse("run-detail", args=[run.pk])),
         tab=tab,
         panel=None
         if update and tab == "scores" and run.state not in ENDED
-        else build_panel(run, tab, params, role),
+        else panel or build_panel(run, tab, params, role),
         params={**params, "tab": tab},
         can_operate=can_operate,
         shows_rollouts=shows_rollouts(run, role),
         edit=edit_form(run),
         experiments=tuple(run_reads.experiment_choices()) if can_operate and not update else (),
     )
+
+
+def current_tab(run: Run, params: Mapping[str, str]) -> str:
+    """Return the tab that a query string names, or the first one."""
+    tab, tabs = params.get("tab", ""), tab_names(run)
+    return tab if tab in {*TABS, *tabs} else tabs[0]
 
 
 def _charts(run: Run, points: Sequence[Point]) -> ChartSet:

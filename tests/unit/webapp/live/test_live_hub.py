@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -17,6 +17,8 @@ from django.utils import timezone
 from tests.builders.page_builders import Yard
 from tests.builders.web_builders import make_user
 from tests.unit.webapp.live.live_tabs import Tab, add_and_post, in_thread, populated, tab
+from webapp.contexts.run import runs
+from webapp.contexts.run.run_tabs import Panel, build_panel
 from webapp.contexts.run.runs import RunSummary, build_summary
 from webapp.live import consumer, fragments, hub, watch
 from webapp.live.consumer import LiveConsumer
@@ -127,6 +129,28 @@ async def test_tabs_of_a_run_read_what_is_above_them_once_per_change(
             assert "2 live" in one.regions["run-header"]
     assert rendered["run"] == 4
     assert reads.count(yard.run.last_seq) == 1
+
+
+async def test_the_content_of_a_tab_is_made_once_for_all_roles_and_ways_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    yard, _ = await in_thread(populated)()
+    made: list[str] = []
+
+    def counted(run: Run, tab: str, params: Mapping[str, str], role: Role) -> Panel:
+        made.append(tab)
+        return build_panel(run, tab, params, role)
+
+    shown = [
+        Subscription("run", yard.run.pk, (), query, role)
+        for query in ((), (("tab", "groups"),), (("tab", "trajectories"),), (("tab", "log"),))
+        for role in (Role.VIEWER, Role.OPERATOR)
+    ]
+    alone = [await in_thread(snapshot)(one, SharedReads()) for one in shown]
+    monkeypatch.setattr(runs, "build_panel", counted)
+    shared = SharedReads()
+    assert [await in_thread(snapshot)(one, shared) for one in shown] == alone
+    assert Counter(made) == {"groups": 1, "trajectories": 1, "log": 2}
 
 
 async def test_a_message_after_a_lost_one_is_taken_for_a_change_of_everything(
