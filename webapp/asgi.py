@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.core.asgi import get_asgi_application
 
+sys.setswitchinterval(0.001)  # with the default of 5 ms renderings hold up what waits for the database
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 _http = get_asgi_application()
 
