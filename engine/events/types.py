@@ -276,6 +276,7 @@ class GroupFinished(RunEvent):
 
     type: Literal["group_finished"] = "group_finished"
     iteration: int
+    """Iteration in the keys of its trajectories."""
     phase: str
     task_id: str
     members: list[GroupMember]

@@ -277,7 +277,7 @@ class TrainingLoop:
         for group, members in zip(groups, [*result.members, *masked], strict=True):
             self._run.sink.emit(
                 GroupFinished,
-                iteration=iteration,
+                iteration=group.iteration,
                 phase=group.phase,
                 task_id=group.task.id,
                 members=[dataclasses.asdict(member) for member in members],
