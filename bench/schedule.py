@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.harness import store
+from engine.config.algorithm import AlgorithmConfig
 from engine.config.training import ScheduleConfig
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.feed import RolloutFeed
@@ -216,6 +217,7 @@ async def simulate(mode: str, rollouts: int, *, warm_up: int, iterations: int) -
     sink = _Lags()
     feed = RolloutFeed(
         ScheduleConfig.model_validate({"mode": mode}),
+        AlgorithmConfig(),
         scheduler,
         TaskCursor(rows, per_iteration=batch, seed=0),
         TrainingRecord(Path(tempfile.gettempdir()) / "none"),

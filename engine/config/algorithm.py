@@ -73,7 +73,9 @@ class AlgorithmConfig(Section):
     dynamic_sampling: bool = False
     """Replace groups whose rewards are all equal with fresh groups before the update."""
     max_resampling_rounds: int = Field(default=3, ge=1)
-    """Maximum number of times an iteration requests fresh groups under ``dynamic_sampling``."""
+    """Maximum number of times an iteration requests fresh groups under ``dynamic_sampling``. Where groups are
+    collected during updates: maximum number of groups replaced between two updates, in units of
+    ``tasks_per_iteration``."""
     overlong_buffer: float = Field(default=0.0, ge=0)
     """Length of the last part of the context over which the reward decreases: tokens (1 or more), or a
     share of ``max_context`` (below 1); 0 disables it."""

@@ -122,14 +122,6 @@ def _groups(run: TrainSettings) -> list[tuple[str, str]]:
 
 def _schedule(run: TrainSettings) -> list[tuple[str, str]]:
     found, schedule, size = [], run.schedule, run.rollout.group_size
-    if schedule.mode != "sync" and run.algorithm.dynamic_sampling:
-        found.append(
-            (
-                "algorithm.dynamic_sampling",
-                f"needs schedule.mode 'sync': with '{schedule.mode}' the next groups are sampled before it "
-                "is known which of these are replaced",
-            )
-        )
     if schedule.min_siblings is not None and not 2 <= schedule.min_siblings < size:
         found.append(
             (

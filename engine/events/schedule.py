@@ -24,6 +24,9 @@ class GroupAdmitted(RunEvent):
     task_id: str = Field(min_length=1, max_length=64)
     updates: int = Field(ge=0)
     """Number of updates made before."""
+    replaces: str | None = Field(default=None, max_length=64)
+    """Task of the same iteration whose group it replaces, because that one had no learning signal; None
+    where it replaces none."""
 
 
 class SelectedGroup(Record):
@@ -48,6 +51,9 @@ class BatchSelected(RunEvent):
     """Version of the weights before the update."""
     groups: list[SelectedGroup]
     """In the order in which the update takes them."""
+    discarded: list[SelectedGroup] = Field(default_factory=list)
+    """Groups without a learning signal (``algorithm.dynamic_sampling``): those replaced since the last batch,
+    then those in whose place no other was sampled. The update does not take them."""
 
 
 class CostliestRollout(Record):

@@ -287,7 +287,7 @@ class TrainingLoop:
             metrics |= collection.metrics()
         metrics |= {**measured, **held.metrics}
         trained_version = self.progress.policy_version - bool(result.optimizer_steps)
-        metrics |= self._source.metrics(groups, version=trained_version)
+        metrics |= self._source.metrics(collection.trained, version=trained_version)
         metrics["time/checkpoint"] += self._saving_s
         self._alarms.after_iteration(iteration, groups, metrics)
         self._alarms.loop_held(iteration, held)

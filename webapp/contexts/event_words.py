@@ -121,11 +121,16 @@ def _group(said: Payload) -> str:
 
 
 def _admitted(said: Payload) -> str:
-    return f"iteration {said.get('iteration')} · {said.get('task_id')}, after {said.get('updates')} updates"
+    replaced = f", in place of {said['replaces']}" if said.get("replaces") else ""
+    where = f"iteration {said.get('iteration')} · {said.get('task_id')}"
+    return f"{where}, after {_counted(said.get('updates', 0), 'update')}{replaced}"
 
 
 def _batch(said: Payload) -> str:
-    return f"iteration {said.get('iteration')} trains on {_counted(len(said.get('groups', ())), 'group')}"
+    discarded = len(said.get("discarded", ()))
+    left_out = f", {_counted(discarded, 'group')} discarded" if discarded else ""
+    trained = _counted(len(said.get("groups", ())), "group")
+    return f"iteration {said.get('iteration')} trains on {trained}{left_out}"
 
 
 def _evaluated(said: Payload) -> str:

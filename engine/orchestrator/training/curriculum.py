@@ -54,6 +54,11 @@ class TaskCursor:
         if curriculum is not None and curriculum.mode == "solve_rate":
             self._weights = TaskWeights(self._rows, curriculum, seed=seed, lag=lag)
 
+    @property
+    def num_tasks(self) -> int:
+        """Return the number of tasks of the split."""
+        return len(self._rows)
+
     def observe(self, batch: int, outcomes: Iterable[Outcome]) -> None:
         """Take note of the outcomes of a batch, by which later tasks are drawn."""
         if self._weights is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.errors import TrainyardError
-from engine.events.schedule import SelectedGroup
+from engine.events.schedule import BatchSelected, SelectedGroup
 from engine.events.spool import read_lines
 from engine.events.token_block import TokenBlock, decode
 from engine.events.types import TrajectoryFinished
@@ -34,15 +34,24 @@ class GroupKey(NamedTuple):
     task_id: str
 
 
+class Admission(NamedTuple):
+    """Admission of a group."""
+
+    updates: int
+    """Updates made before."""
+    replaces: str | None = None
+    """Task of the same iteration whose group it replaces."""
+
+
 class TrainingRecord:
     """Admissions, batches and finished trajectories, of which only the places are kept in memory."""
 
     def __init__(self, spool: Path) -> None:
         self._spool = spool
-        self.admitted: dict[GroupKey, int] = {}
-        """Group → updates made before its admission; in the order of admission."""
-        self.batches: dict[int, list[SelectedGroup]] = {}
-        """Iteration → groups that it trains on."""
+        self.admitted: dict[GroupKey, Admission] = {}
+        """In the order of admission."""
+        self.batches: dict[int, BatchSelected] = {}
+        """By the iteration that trains on them."""
         self._lines: dict[GroupKey, dict[int, RolloutLines]] = {}
         self._reported: set[int] = set()
         """Iterations whose update was made."""
@@ -72,17 +81,15 @@ class TrainingRecord:
         lines = (one for group in self._lines.values() for one in group.values())
         return sum(one.finished is not None and not one.is_lost for one in lines)
 
-    def batch(self, iteration: int) -> list[tuple[SelectedGroup, tuple[Trajectory, ...]]]:
-        """Return the groups of a recorded batch with their trajectories. Raises TrainyardError."""
-        return [
-            (group, self._read(GroupKey(group.iteration, group.task_id), group.indices))
-            for group in self.batches[iteration]
-        ]
+    def trajectories(self, groups: Iterable[SelectedGroup]) -> list[tuple[Trajectory, ...]]:
+        """Return the trajectories of groups of a recorded batch. Raises TrainyardError."""
+        return [self._read(GroupKey(group.iteration, group.task_id), group.indices) for group in groups]
 
     def outcomes(self, iteration: int) -> list[Outcome]:
         """Return the outcomes of a recorded batch."""
         found = []
-        for group in self.batches[iteration]:
+        batch = self.batches[iteration]
+        for group in (*batch.groups, *batch.discarded):
             lines = self._lines.get(GroupKey(group.iteration, group.task_id), {})
             graded = [lines[index] for index in group.indices if index in lines and not lines[index].is_lost]
             found.append(Outcome(group.task_id, sum(one.is_solved for one in graded), len(graded)))
@@ -130,13 +137,15 @@ class TrainingRecord:
         match kind:
             case "group_admitted":
                 event = json.loads(line)
-                self.admitted.setdefault(GroupKey(event["iteration"], event["task_id"]), event["updates"])
+                self.admitted.setdefault(
+                    GroupKey(event["iteration"], event["task_id"]),
+                    Admission(event["updates"], event.get("replaces")),
+                )
             case "batch_selected":
-                event = json.loads(line)
-                groups = [SelectedGroup.model_validate(group) for group in event["groups"]]
-                self.batches[event["iteration"]] = groups
-                if event["iteration"] < trained:
-                    for group in groups:
+                batch = BatchSelected.model_validate_json(line)
+                self.batches[batch.iteration] = batch
+                if batch.iteration < trained:
+                    for group in (*batch.groups, *batch.discarded):
                         self._lines.pop(GroupKey(group.iteration, group.task_id), None)
             case "iteration_finished":
                 self._reported.add(json.loads(line)["iteration"])

@@ -4,6 +4,8 @@ An iteration asks for as many new groups as it lacks, for at most ``max_resampli
 the split has no task left that the iteration has not tried. What it got by then is trained on; every other
 group stays in the record, masked, and in the iteration's rollout metrics, which would otherwise flatter the
 policy. Nothing here outlives an iteration, so an attempt that resumes draws the same groups again.
+
+That is schedule ``sync``; ``buffer`` has the rule where groups are collected during updates.
 """
 
 from __future__ import annotations

@@ -11,6 +11,12 @@ while the rest could not meet its deadlines: for every h ≥ u, at most (h − u
 left. Before an update there are never more than (h − u + 1) · B of them, by admission and by induction over
 batches. So the B oldest groups are always a possible batch: waiting for them ends, nothing is dropped, and no
 group is staler than η, however late its rollouts end.
+
+A group may be replaced (``algorithm.dynamic_sampling``): it leaves, and in the same moment another one is
+admitted, which N does not count. The other is admitted after at least as many updates, so that for no h there
+are more groups with a + η ≤ h than before: all of the above holds unchanged. At most R groups are replaced
+between two batches, so waiting ends as well. A group that is uniform and not replaced takes part like any
+other; a batch has as few of those as its deadlines allow.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import islice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +34,16 @@ class OpenGroup:
     admitted_at: int
     """Updates made when it was admitted."""
     is_complete: bool
-    """Whether its rollouts are finished and graded."""
+    """Whether its rollouts are finished and graded, and it is not to be replaced."""
+    is_uniform: bool = False
+    """Whether it has no learning signal."""
 
 
 def capacity(*, admitted: int, updates: int, batch: int, staleness: int) -> int:
     """Return the number of groups that may be admitted now.
 
     Args:
-        admitted: groups admitted so far, N.
+        admitted: groups admitted so far, without those that replaced others, N.
         updates: updates made, u.
         batch: groups of an update, B.
         staleness: maximum number of updates between the admission of a group and its own, η.
@@ -46,19 +54,37 @@ def capacity(*, admitted: int, updates: int, batch: int, staleness: int) -> int:
 def choose_batch(
     groups: Sequence[OpenGroup], *, updates: int, batch: int, staleness: int, in_order: bool = False
 ) -> tuple[int, ...] | None:
-    """Return the positions of the groups of the next update; None while it has to wait.
+    """Return the positions of the groups of the next update, in order; None while it has to wait.
+
+    Of the complete groups it takes those with which the rest meets its deadlines, then others up to B; both
+    times informative ones before uniform ones, and the oldest first.
 
     Args:
         groups: in the order of their admission.
         updates, batch, staleness: as in ``capacity``.
         in_order: take the oldest groups only, whichever are complete.
     """
-    complete = [place for place, group in enumerate(groups) if group.is_complete]
-    chosen = tuple(complete[:batch])
-    if len(chosen) < batch or (in_order and chosen != tuple(range(batch))):
+    complete = sorted(
+        (place for place, group in enumerate(groups) if group.is_complete),
+        key=lambda place: (groups[place].is_uniform, place),
+    )
+    if len(complete) < batch:
         return None
-    left = Counter(group.admitted_at + staleness for group in groups)
-    left.subtract(groups[place].admitted_at + staleness for place in chosen)
-    due = accumulate(left[update] for update in range(min(left), updates + staleness + 1))
-    late = zip(range(min(left), updates + staleness + 1), due, strict=True)
-    return None if any(count > max(0, update - updates) * batch for update, count in late) else chosen
+    if in_order:
+        return tuple(range(batch)) if all(group.is_complete for group in groups[:batch]) else None
+    due = Counter(group.admitted_at + staleness for group in groups)
+    chosen: set[int] = set()
+    total = 0
+    for update in sorted(due):
+        total += due[update]
+        needed = total - max(0, update - updates) * batch - len(chosen)
+        early = [
+            place
+            for place in complete
+            if place not in chosen and groups[place].admitted_at + staleness <= update
+        ]
+        if needed > min(len(early), batch - len(chosen)):
+            return None
+        chosen.update(early[: max(0, needed)])
+    others = (place for place in complete if place not in chosen)
+    return tuple(sorted({*chosen, *islice(others, batch - len(chosen))}))

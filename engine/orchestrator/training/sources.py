@@ -45,7 +45,7 @@ class Source(ABC):
         """Take note that the update of an iteration is made."""
 
     def metrics(self, groups: Sequence[Group], *, version: int) -> dict[str, float]:  # noqa: ARG002
-        """Return metrics of an iteration's groups, given the version of the weights before the update."""
+        """Return metrics of an update's groups, given the version of the weights before it."""
         return {}
 
     @property
@@ -137,6 +137,7 @@ class Continuous(Source):
         self._group_size = config.rollout.group_size
         self._feed = RolloutFeed(
             config.schedule,
+            config.algorithm,
             scheduler,
             cursor,
             record,
@@ -149,13 +150,13 @@ class Continuous(Source):
 
     def tasks(self, iteration: int) -> list[str]:
         """Return the tasks of an iteration; its rollouts may have begun."""
-        return self._feed.tasks(iteration)
+        return self._feed.buffer.tasks(iteration)
 
     async def collect(self, iteration: int, *, policy_version: int) -> Collection:
         """Wait for the next batch of complete groups."""
         batch = await self._run.interruptible(self._feed.next_batch(policy_version=policy_version))
-        check_losses(batch, f"iteration {iteration} ({TRAIN_PHASE})")
-        return Collection(trained=batch)
+        check_losses(batch.groups, f"iteration {iteration} ({TRAIN_PHASE})")
+        return batch
 
     def new_weights(self) -> AbstractContextManager[None]:
         """Return a context in which unfinished rollouts wait, where they are to begin anew."""
@@ -171,12 +172,12 @@ class Continuous(Source):
 
     @property
     def saved(self) -> Mapping[str, Saved]:
-        """Return the feed."""
-        return {"feed": self._feed}
+        """Return the buffer of the feed."""
+        return {"feed": self._feed.buffer}
 
     def follow_record(self) -> None:
         """Go on from the record of earlier attempts. Raises ConfigError: the tasks have changed."""
-        self._feed.follow_record()
+        self._feed.buffer.follow_record()
 
     async def drain(self) -> None:
         """Wait for the rollouts in flight. Raises as ``collect``."""

@@ -150,6 +150,45 @@ def test_the_warm_start_is_a_run_of_its_own(home: Path, plain: list[dict[str, An
     assert first == [event["solve_rate"] for event in plain if event["type"] == "evaluation_finished"][0]
 
 
+def test_uniform_groups_are_replaced_while_a_feed_collects(home: Path) -> None:
+    changes = {
+        "algorithm.preset": "dapo",
+        "algorithm.importance_correction": "token_tis",
+        "schedule.mode": "async",
+        "schedule.max_staleness": 2,
+        "trainer.iterations": 3,
+        "rollout.group_size": 3,
+        "evaluation.samples": 1,
+    }
+    events = perform(home, "dynamic", small_run(**changes))
+    rewards: dict[tuple[int, str], set[float]] = {}
+    for event in events:
+        if event["type"] == "trajectory_finished" and event["ref"]["phase"] == "train":
+            group = (event["ref"]["iteration"], event["ref"]["task_id"])
+            rewards.setdefault(group, set()).add(event["reward"])
+    batches = [event for event in events if event["type"] == "batch_selected"]
+    finished = [event["metrics"] for event in events if event["type"] == "iteration_finished"]
+    trained, discarded = (
+        [[(one["iteration"], one["task_id"]) for one in batch[side]] for batch in batches]
+        for side in ("groups", "discarded")
+    )
+    assert sorted(sum(trained + discarded, [])) == sorted(rewards), "every group is in one batch"
+    assert all(len(rewards[group]) == 2 for group in sum(trained, []))
+    assert all(len(rewards[group]) == 1 for group in sum(discarded, []))
+    assert discarded[0], "the first policy fails whole groups"
+    in_loss = {
+        (event["iteration"], event["task_id"]): {member["loss_mask"] for member in event["members"]}
+        for event in events
+        if event["type"] == "group_finished"
+    }
+    assert in_loss == {group: {len(found) == 2} for group, found in rewards.items()}
+    for metrics, kept, lost in zip(finished, trained, discarded, strict=True):
+        assert metrics["resampling/discarded"] == len(lost)
+        assert metrics["resampling/rounds"] == -(-(len(kept) + len(lost) - 2) // 2)
+        assert metrics["solve/partial"] == pytest.approx(len(kept) / len(kept + lost))
+        assert metrics["staleness/max"] <= 2
+
+
 # The bench
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from engine.agent.replay import FinishedTurn
+from engine.config.algorithm import AlgorithmConfig
 from engine.config.recipes import resolve
 from engine.config.rollout import RolloutConfig
 from engine.config.training import ScheduleConfig
@@ -252,6 +253,7 @@ def feed_of(folder: Path, roller: Roller, **schedule: Any) -> RolloutFeed:
     rows = [make_row(f"{number:02x}" * 8) for number in range(8)]
     return RolloutFeed(
         ScheduleConfig(mode="async", max_staleness=2, **schedule),
+        AlgorithmConfig(),
         roller,
         TaskCursor(rows, per_iteration=1, seed=0),
         record,
@@ -276,11 +278,11 @@ async def test_a_killed_feed_goes_on_with_its_buffers(tmp_path: Path, with_check
     with attempt(tmp_path, 1) as first:
         roller = Roller(first, ending=everything - {(2, 1), (2, 2)})
         feed = feed_of(tmp_path, roller)
-        (trained,) = await feed.next_batch(policy_version=0)
+        (trained,) = (await feed.next_batch(policy_version=0)).trained
         feed.updated()
-        state, tasks = feed.state_dict(), feed._cursor.state_dict()
+        state, tasks = feed.buffer.state_dict(), feed.buffer._cursor.state_dict()
         await until(lambda: {(2, 0), (2, 1), (2, 2)} <= roller.begun)
-        await until(lambda: sum(one.group is not None for one in feed._open.values()) >= 1)
+        await until(lambda: sum(one.group is not None for one in feed.buffer.open.values()) >= 1)
         await asyncio.sleep(0.05)
         await feed.close()
     admitted = list(TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0).admitted)
@@ -288,12 +290,12 @@ async def test_a_killed_feed_goes_on_with_its_buffers(tmp_path: Path, with_check
         again = Roller(second, ending=everything)
         feed = feed_of(tmp_path, again)
         if with_checkpoint:
-            feed._cursor.load_state_dict(tasks)
-            feed.load_state_dict(state)
-        feed.follow_record()
+            feed.buffer._cursor.load_state_dict(tasks)
+            feed.buffer.load_state_dict(state)
+        feed.buffer.follow_record()
         batches = [trained.task.id] if with_checkpoint else []
         while len(batches) < 5:
-            (group,) = await feed.next_batch(policy_version=len(batches))
+            (group,) = (await feed.next_batch(policy_version=len(batches))).trained
             assert [one.key.index for one in group.trajectories] == [0, 1, 2]
             batches.append(group.task.id)
             feed.updated()
@@ -323,9 +325,9 @@ async def test_a_group_that_a_deadline_completed_stays_complete(tmp_path: Path) 
     with attempt(tmp_path, 2) as later:
         again = Roller(later, ending=frozenset())
         feed = feed_of(tmp_path, again, min_siblings=2, straggler_s=0.0)
-        feed.follow_record()
+        feed.buffer.follow_record()
         for version in range(2):
-            (group,) = await feed.next_batch(policy_version=version)
+            (group,) = (await feed.next_batch(policy_version=version)).trained
             assert [one.key.index for one in group.trajectories] == [0, 1]
             feed.updated()
         await feed.close()
@@ -343,7 +345,7 @@ async def test_rollouts_that_begin_anew_with_new_weights_repeat_no_older_steps(t
         with attempt(tmp_path, 2 + version) as second:
             again = Roller(second, ending=frozenset())
             feed = feed_of(tmp_path, again, on_update="restart")
-            feed.follow_record()
+            feed.buffer.follow_record()
             asking = asyncio.create_task(feed.next_batch(policy_version=version))
             await until(lambda again=again: len(again.requests) >= 9)
             asking.cancel()

@@ -94,6 +94,14 @@ def test_every_event_is_a_sentence() -> None:
             {"type": "engines_reported", "replicas": [{"state": "left_out"}, {"state": "ready"}]},
             "1 left out, 1 ready",
         ),
+        (
+            {"type": "group_admitted", "iteration": 2, "task_id": "b", "updates": 1, "replaces": "a"},
+            "iteration 2 · b, after 1 update, in place of a",
+        ),
+        (
+            {"type": "batch_selected", "iteration": 2, "groups": [{}], "discarded": [{}, {}]},
+            "iteration 2 trains on 1 group, 2 groups discarded",
+        ),
         ({"type": "of_tomorrow"}, ""),
     ],
     ids=lambda value: value["type"] if isinstance(value, dict) else "",

@@ -1,0 +1,271 @@
+"""Groups of a feed that are admitted and in no batch yet: admission, replacement, choice, and their state.
+
+With ``algorithm.dynamic_sampling`` a complete group without a learning signal is replaced by one of another
+task, which its iteration has not tried. At most ``max_resampling_rounds`` · B are replaced between two
+batches; beyond that, and where the split has no other task, such a group takes a place in a batch but no part
+in the update, as with schedule ``sync``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from engine.algorithms.advantages import is_informative
+from engine.config.algorithm import AlgorithmConfig
+from engine.config.training import ScheduleConfig
+from engine.errors import ConfigError
+from engine.events.schedule import BatchSelected, SelectedGroup
+from engine.orchestrator.training.curriculum import TaskCursor
+from engine.orchestrator.training.record import Admission, GroupKey, TrainingRecord
+from engine.orchestrator.training.schedule import OpenGroup, capacity, choose_batch
+from engine.types import Group, TaskRow
+
+
+@dataclass(slots=True, eq=False)
+class BufferedGroup:
+    """A group that is admitted and in no batch yet."""
+
+    row: TaskRow
+    updates: int
+    """Updates made when it was admitted."""
+    group: Group | None = None
+    """The group once it is complete."""
+    is_uniform: bool = False
+    """Whether it is complete without a learning signal, under dynamic sampling."""
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    """Its rollouts in flight, and the task that puts them together."""
+
+
+class NextGroup(NamedTuple):
+    """Group that is admitted next."""
+
+    key: GroupKey
+    row: TaskRow
+    replaces: str | None
+    """Task of the same iteration whose group it replaces."""
+
+
+class Batch(NamedTuple):
+    """Groups that left the buffer for an update."""
+
+    trained: dict[GroupKey, BufferedGroup]
+    discarded: dict[GroupKey, BufferedGroup]
+    rounds: int
+    """Number of replaced groups in units of a batch, rounded up."""
+
+
+class GroupBuffer:
+    """Groups between their admission and their batch; part of the checkpoint.
+
+    Args:
+        schedule: bound of staleness, and order of the batches.
+        algorithm: definition of a learning signal, and number of groups that are replaced.
+        cursor: order of the tasks; its ``take`` returns those of one iteration.
+        record: what earlier attempts have.
+        iterations: of the whole run; no group is admitted that none of them trains on.
+        batch: groups of an iteration.
+    """
+
+    def __init__(
+        self,
+        schedule: ScheduleConfig,
+        algorithm: AlgorithmConfig,
+        cursor: TaskCursor,
+        record: TrainingRecord,
+        *,
+        iterations: int,
+        batch: int,
+    ) -> None:
+        self._schedule = schedule
+        self._algorithm = algorithm
+        self._cursor = cursor
+        self._record = record
+        self._total = iterations * batch
+        self._batch = batch
+        self.updates = 0
+        self._admitted = 0
+        self._replacements = 0
+        """Those of the admitted that replaced others."""
+        self._tasks: dict[int, list[str]] = {}
+        """Iteration → its tasks, those taken in place of others included."""
+        self._taken = 0
+        """Iterations whose tasks were taken from the cursor."""
+        self._ahead: deque[tuple[GroupKey, TaskRow]] = deque()
+        """Tasks that were taken, and whose groups are not yet admitted."""
+        self.open: dict[GroupKey, BufferedGroup] = {}
+        self.replaced: dict[GroupKey, BufferedGroup] = {}
+        """Groups that were replaced since the last batch."""
+
+    def tasks(self, iteration: int) -> list[str]:
+        """Return the tasks of an iteration, without those taken in place of others."""
+        while self._taken <= iteration:
+            self._take()
+        admitted, none = self._record.admitted, Admission(0)
+        return [
+            task_id
+            for task_id in self._tasks[iteration]
+            if admitted.get(GroupKey(iteration, task_id), none).replaces is None
+        ]
+
+    # --- admission ---------------------------------------------------------------------------------
+
+    def next_group(self) -> NextGroup | None:
+        """Return the group to admit now, one in place of another first; None while there is no room."""
+        for key, one in self.open.items():
+            if self._is_replaceable(key, one):
+                return self._in_place_of(key)
+        wanted = capacity(
+            admitted=self._admitted - self._replacements,
+            updates=self.updates,
+            batch=self._batch,
+            staleness=self._schedule.staleness,
+        )
+        left = self._total - (self._admitted - self._replacements)
+        return self._fresh() if min(wanted, left) > 0 else None
+
+    def admit(self, found: NextGroup, updates: int) -> BufferedGroup:
+        """Admit a group; the one that it replaces leaves."""
+        if found.replaces is not None:
+            replaced = GroupKey(found.key.iteration, found.replaces)
+            self.replaced[replaced] = self.open.pop(replaced)
+            self._replacements += 1
+        self._record.admitted[found.key] = Admission(updates, found.replaces)
+        self._admitted += 1
+        self.open[found.key] = one = BufferedGroup(found.row, updates)
+        return one
+
+    def complete(self, one: BufferedGroup, group: Group) -> None:
+        """Take note of a group whose rollouts are finished and graded."""
+        one.tasks = []
+        one.group = group
+        one.is_uniform = self._algorithm.dynamic_sampling and not is_informative(
+            group.trajectories, self._algorithm
+        )
+
+    # --- batches -----------------------------------------------------------------------------------
+
+    def choose(self) -> Batch | None:
+        """Remove and return the groups of the next update; None while it has to wait."""
+        groups = [
+            OpenGroup(
+                admitted_at=one.updates,
+                is_complete=one.group is not None and not self._is_replaceable(key, one),
+                is_uniform=one.is_uniform,
+            )
+            for key, one in self.open.items()
+        ]
+        places = choose_batch(
+            groups,
+            updates=self.updates,
+            batch=self._batch,
+            staleness=self._schedule.staleness,
+            in_order=self._schedule.mode == "one_step_off",
+        )
+        if places is None:
+            return None
+        keys = list(self.open)
+        chosen = [keys[place] for place in places]
+        return self._remove(
+            [key for key in chosen if not self.open[key].is_uniform],
+            [*self.replaced, *(key for key in chosen if self.open[key].is_uniform)],
+        )
+
+    def recorded(self, batch: BatchSelected) -> Batch:
+        """Remove and return the groups of a batch that an earlier attempt has chosen."""
+        return self._remove(map(_key, batch.groups), map(_key, batch.discarded))
+
+    # --- checkpoints -------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is admitted and in no batch yet, as JSON."""
+        return {
+            "updates": self.updates,
+            "admitted": self._admitted,
+            "replacements": self._replacements,
+            "taken": self._taken,
+            "ahead": [[*key] for key, _ in self._ahead],
+            "open": [[*key, one.updates] for key, one in self.open.items()],
+            "replaced": [[*key, one.updates] for key, one in self.replaced.items()],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of a checkpoint, also of an older version without replaced groups.
+
+        Raises:
+            ConfigError: the split changed since.
+        """
+        self.updates, self._admitted, self._taken = state["updates"], state["admitted"], state["taken"]
+        self._replacements = state.get("replacements", 0)
+        self._ahead.extend((GroupKey(*key), self._cursor.row(key[1])) for key in state["ahead"])
+        for groups, saved in ((self.open, state["open"]), (self.replaced, state.get("replaced", []))):
+            for iteration, task_id, updates in saved:
+                key = GroupKey(iteration, task_id)
+                groups[key] = BufferedGroup(self._cursor.row(task_id), updates)
+                self._record.admitted.setdefault(key, Admission(updates))
+        for key in (*list(self._record.admitted)[: self._admitted], *(key for key, _ in self._ahead)):
+            self._tasks.setdefault(key.iteration, []).append(key.task_id)
+
+    def follow_record(self) -> None:
+        """Admit what earlier attempts admitted since the checkpoint; called before the first batch.
+
+        Raises:
+            ConfigError: the tasks are not those that were admitted.
+        """
+        for batch in sorted(one for one in self._record.batches if one >= self.updates):
+            self._cursor.observe(batch, self._record.outcomes(batch))
+        for key, (updates, replaces) in list(self._record.admitted.items())[self._admitted :]:
+            replaced = None if replaces is None else GroupKey(key.iteration, replaces)
+            found = self._fresh() if replaced is None else self._in_place_of(replaced)
+            if found.key != key:
+                raise ConfigError(
+                    f"the run's record admits task {key.task_id} for iteration {key.iteration}, but task "
+                    f"{found.key.task_id} is next: the dataset's split changed since; start the run again"
+                )
+            self.admit(found, updates)
+
+    # --- helpers -----------------------------------------------------------------------------------
+
+    def _is_replaceable(self, key: GroupKey, one: BufferedGroup) -> bool:
+        return (
+            one.is_uniform
+            and len(self.replaced) < self._algorithm.max_resampling_rounds * self._batch
+            and len(self._tasks[key.iteration]) < self._cursor.num_tasks
+        )
+
+    def _in_place_of(self, key: GroupKey) -> NextGroup:
+        tried = self._tasks[key.iteration]
+        (row,) = self._cursor.take(1, exclude=tried)
+        tried.append(row.task.id)
+        return NextGroup(GroupKey(key.iteration, row.task.id), row, key.task_id)
+
+    def _fresh(self) -> NextGroup:
+        if not self._ahead:
+            self._take()
+        return NextGroup(*self._ahead.popleft(), None)
+
+    def _take(self) -> None:
+        """Take the tasks of another iteration."""
+        rows = self._cursor.take()
+        self._ahead.extend((GroupKey(self._taken, row.task.id), row) for row in rows)
+        self._tasks[self._taken] = [row.task.id for row in rows]
+        self._taken += 1
+
+    def _remove(self, trained: Iterable[GroupKey], discarded: Iterable[GroupKey]) -> Batch:
+        """Remove groups, and count those that were replaced."""
+        left = {key: self.open.pop(key) for key in trained}
+        count, dropped = 0, {}
+        for key in discarded:
+            if key in self.replaced:
+                count += 1
+                dropped[key] = self.replaced.pop(key)
+            else:
+                dropped[key] = self.open.pop(key)
+        return Batch(left, dropped, -(-count // self._batch))
+
+
+def _key(group: SelectedGroup) -> GroupKey:
+    return GroupKey(group.iteration, group.task_id)
