@@ -75,6 +75,7 @@ def test_the_plan_fits_the_page(page: Page, server: str, screenshots: Path, them
         "too-large": "deepswe-32b&plan.gpus=8xA100-40GB&assume.mfu=0.3",
         "unknown": "deepswe-32b&policy.checkpoint=OWNER/MODEL",
         "cpu": "quickstart",
+        "beside": "deepswe-32b&schedule.mode=async",
     }.items():
         page.goto(f"/runs/new/?recipe={query}")
         page.locator("#s-plan\\.gpus").scroll_into_view_if_needed()

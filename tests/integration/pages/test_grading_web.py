@@ -294,8 +294,8 @@ def test_the_oracles_rollouts_are_for_those_who_see_answers(
     shared = SharedReads()
     for other in Role:  # whoever came before
         snapshot(Subscription("run", run.pk, (), (("tab", "trajectories"),), other), shared)
-    shown = Subscription("run", run.pk, (), (("tab", "trajectories"),), role)
-    assert ("predictions.jsonl" in snapshot(shown, shared).html["run-panel"]) is opens
+    live = snapshot(Subscription("run", run.pk, (), (("tab", "trajectories"),), role), shared)
+    assert ("predictions.jsonl" in live.html["run-panel"]) is opens
 
 
 def test_what_anybody_sees_of_an_oracles_run_tells_no_answer(oracle_run: Run, viewer: Client) -> None:
