@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django.conf import settings
 from django.db import models
 
@@ -22,7 +24,10 @@ class Alert(models.Model):
     """Last line of the log behind the message; empty without one."""
     iteration = models.IntegerField(null=True, blank=True)
     task_ids = models.JSONField(default=list, blank=True)
-    """Tasks whose training groups of that iteration show it, worst first."""
+    """Tasks whose training groups show it, worst first. With an asynchronous schedule an iteration trains on
+    groups of others too."""
+    groups: Sequence[tuple[int, str]] = ()
+    """Iteration and task of these groups, as far as they are stored; set by ``selectors.run.alerts``."""
     time = models.DateTimeField()
     acknowledged_at = models.DateTimeField(null=True, blank=True)
     acknowledged_by = models.ForeignKey(

@@ -236,6 +236,13 @@ def test_an_alert_leads_to_the_groups_that_show_it(operator: Client) -> None:
     ]
     assert places == sorted(places)
     assert operator.get(f"/runs/{yard.run.pk}/train/0/{keys[0]}/").status_code == 200
+    later = {"iteration": 3, "task_ids": [keys[0], "never"]}  # an asynchronous update that trained on them
+    yard.stream.add("alert", severity="warning", code="entropy_low", message="look again", **later)
+    yard.post()
+    page = operator.get(f"/runs/{yard.run.pk}/").content.decode()
+    assert f"/train/0/{keys[0]}/" in page[page.index("look again") :]
+    assert f"/train/3/{keys[0]}/" not in page
+    assert "never" not in page
 
 
 def test_an_evaluation_tells_pass_at_k(operator: Client) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from webapp.models import Alert
+from collections import defaultdict
+from collections.abc import Iterable
+
+from webapp.models import Alert, Group
 
 
 def open_alerts(*, run_id: int | None = None, limit: int = 20) -> tuple[list[Alert], int]:
@@ -12,7 +15,31 @@ def open_alerts(*, run_id: int | None = None, limit: int = 20) -> tuple[list[Ale
         alerts = alerts.filter(run_id=run_id)
     else:
         alerts = alerts.filter(run__archived_at=None).exclude(severity="info")
-    return list(alerts.select_related("run").defer("run__config").order_by("-time")[:limit]), alerts.count()
+    found = list(alerts.select_related("run").defer("run__config").order_by("-time")[:limit])
+    _find_groups(found)
+    return found, alerts.count()
+
+
+def _find_groups(alerts: Iterable[Alert]) -> None:
+    """Set the groups that alerts name: of several of a task, those nearest to the alert's iteration."""
+    naming = [(alert, alert.iteration) for alert in alerts if alert.task_ids and alert.iteration is not None]
+    if not naming:
+        return
+    iterations: dict[tuple[int, str], list[int]] = defaultdict(list)
+    rows = Group.objects.filter(
+        run__in={alert.run_id for alert, _ in naming},
+        phase="train",
+        task_key__in={key for alert, _ in naming for key in alert.task_ids},
+    )
+    for run, key, iteration in rows.values_list("run_id", "task_key", "iteration"):
+        iterations[run, key].append(iteration)
+    for alert, at in naming:
+        known = [(key, iterations[alert.run_id, key]) for key in alert.task_ids]
+        alert.groups = [(_nearest(found, at), key) for key, found in known if found]
+
+
+def _nearest(iterations: Iterable[int], at: int) -> int:
+    return min(iterations, key=lambda iteration: abs(iteration - at))
 
 
 def get_alert(alert_id: int) -> Alert | None:
