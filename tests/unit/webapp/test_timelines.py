@@ -100,6 +100,16 @@ def test_runs_without_timelines_say_so(yard: Yard, viewer: Client) -> None:
     assert "timeline" not in tab_names(Run(kind="rollout")), "no trainer waits there"
 
 
+def test_runs_have_no_tabs_that_their_kind_never_fills() -> None:
+    served = {"policy": {"engine": "vllm"}}
+    shown = ("groups", "trajectories", "sandboxes", "events", "log", "configuration")
+    collection = tab_names(Run(kind="rollout"))
+    assert [name for name in collection if name != "tasks"] == list(shown)
+    assert {*tab_names(Run(kind="evaluate"))} == {*shown, "evaluation"}
+    assert {*tab_names(Run(kind="evaluate", config=served))} == {*shown, "evaluation", "engines"}
+    assert "checkpoints" in tab_names(Run(kind="improve"))
+
+
 def test_a_selected_batch_tells_the_staleness_of_its_rollouts(yard: Yard, viewer: Client) -> None:
     key = yard.tasks[1].key
     yard.stream.add(

@@ -36,8 +36,12 @@ TABS = (
     "groups", "trajectories", "tasks", "timeline", "evaluation", "engines", "sandboxes", "checkpoints",
     "events", "log", "configuration",
 )  # fmt: skip
-OF_COLLECTIONS = tuple(name for name in TABS if name != "timeline")
-"""Tabs of runs whose rollouts no trainer waits for."""
+NOT_OF: Mapping[RunKind, frozenset[str]] = {
+    RunKind.IMPROVE: frozenset({"timeline"}),
+    RunKind.ROLLOUT: frozenset({"timeline", "evaluation", "checkpoints"}),
+    RunKind.EVALUATE: frozenset({"timeline", "tasks", "checkpoints"}),
+}
+"""Tabs that runs with rollouts never fill: no trainer waits for them, and most save nothing."""
 WITHOUT_ROLLOUTS = ("events", "sandboxes", "log", "configuration")
 """Tabs of runs that make or look at a dataset: they have no rollouts to show."""
 OF_VERIFIERS = ("scores", "events", "log", "configuration")
@@ -71,7 +75,11 @@ def tab_names(run: Run) -> tuple[str, ...]:
         return OF_FINE_TUNING
     if run.kind == RunKind.TRAIN:
         return TABS
-    return OF_COLLECTIONS if RunKind(run.kind).has_rollouts else WITHOUT_ROLLOUTS
+    if not RunKind(run.kind).has_rollouts:
+        return WITHOUT_ROLLOUTS
+    policy = run.config.get("policy", {})
+    without = NOT_OF[RunKind(run.kind)] | ({"engines"} if policy.get("engine") != "vllm" else set())
+    return tuple(name for name in TABS if name not in without)
 
 
 def tabs_of(names: Sequence[str], current: str, url: str) -> tuple[Tab, ...]:
