@@ -110,7 +110,8 @@ def train_sft(
         for elapsed, losses in _train(model, config, stream.next, tally, should_stop):
             metrics.update(tally.counts(), **losses, seconds=elapsed)
             if progress is not None:
-                progress(_message(metrics), int(elapsed), int(config.sft.minutes * 60))
+                limit = int(config.sft.minutes * 60)
+                progress(_message(metrics), min(int(elapsed), limit), limit)
             if elapsed > next_save:
                 next_save += _SAVE_EVERY_S
                 save()

@@ -18,6 +18,7 @@ from webapp.contexts.forms.run_offers import run_offers
 from webapp.contexts.run.checkpoints import build_checkpoints
 from webapp.models import Checkpoint, Evaluation, Run
 from webapp.permissions import Role
+from webapp.selectors.run.checkpoints import stored_checkpoints
 from webapp.services.run import edits as run_edits
 from webapp.streaming import zipped_files
 
@@ -79,6 +80,16 @@ def complete(home: Path, run: Run, iteration: int) -> None:
     folder = home / "runs" / str(run.pk) / "checkpoints" / f"{iteration:05}"
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text("{}")
+
+
+def test_the_folder_of_a_warm_start_is_listed_without_a_manifest(home: Path) -> None:
+    run = make_run()
+    saved(run, 0)
+    folder = home / "runs" / str(run.pk) / "checkpoints" / "00000"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"w")
+    stored, total = stored_checkpoints(run)
+    assert ([one.folder for one in stored], total) == ([folder], 1)
 
 
 def test_checkpoints_that_exist_are_offered_newest_first(home: Path) -> None:

@@ -74,7 +74,7 @@ def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
         grading=grading,
         excluded=excluded,
         solve=solve,
-        goal=_goal(run),
+        goal=goal_of(run),
         per_minute=_per_minute(run),
         seconds_left=state.get("seconds_left") if going else None,
         steps=state.get("steps", 0),
@@ -83,7 +83,7 @@ def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
         cost=max((cost for cost in (state.get("cost"), counts.cost) if cost is not None), default=None),
         spend_limit=run.config.get("policy", {}).get("spend_limit"),
         resumed_at=resumed_at,
-        parts=_parts(_goal(run), solve, excluded, running, grading, run.progress_total),
+        parts=_parts(goal_of(run), solve, excluded, running, grading, run.progress_total),
         waits="" if counts.total else _waits(run),
         is_evaluation=run.kind == RunKind.EVALUATE,
         spent=run.state == RunState.STOPPED and run.summary.get("stopped_by") == SPEND_LIMIT,
@@ -100,7 +100,7 @@ def _per_minute(run: Run) -> float | None:
     return per_hour / 60 if per_hour is not None else None
 
 
-def _goal(run: Run) -> str:
+def goal_of(run: Run) -> str:
     """Return what a rewarded rollout has done: it passed a check, wrote a test, or solved its task."""
     if run.config.get("environment", {}).get("type") == "reproduction":
         return "reproduced"

@@ -19,6 +19,7 @@ from webapp.contexts.event_words import event_words
 from webapp.contexts.frame import choices_of
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.run.checkpoints import CheckpointRow, build_checkpoints
+from webapp.contexts.run.collection import goal_of
 from webapp.contexts.run.config_view import Objective, SettingSection, describe, objective
 from webapp.contexts.run.engines import EnginesView, build_engines
 from webapp.contexts.run.timeline import TimelinePanel, build_timeline
@@ -99,6 +100,8 @@ class GroupsPanel:
     outcome: str
     outcomes: tuple[tuple[str, str], ...]
     """Choices (value, label) of the filters."""
+    goal: str
+    """Name of a rewarded rollout's result, as in the run's header."""
     part: PartOfRun
     part_label: str
     """The selected task and iterations in words; empty where all are shown."""
@@ -250,6 +253,7 @@ def _groups(run: Run, params: Mapping[str, str]) -> GroupsPanel:
         phases=tuple((name, name) for name in group_reads.phases(run.pk)),
         outcome=outcome,
         outcomes=OUTCOMES,
+        goal=goal_of(run),
         part=part,
         part_label=", ".join(filter(None, words)),
     )

@@ -16,7 +16,9 @@ from webapp.models import Checkpoint, Evaluation, Run
 from webapp.selectors.run.folders import run_folder
 
 MANIFEST = "manifest.json"
-"""Written last by the trainer: a folder without it is not complete."""
+"""Written last by the trainer: a folder of shards without it is not complete."""
+WARM_START = "model.safetensors"
+"""Weights of a warm start's folder, which has no manifest and is reported when it is complete."""
 MOST_SHOWN = 200
 
 
@@ -129,7 +131,7 @@ def _present(run_id: int) -> dict[int, Path]:
         if entry.name.isascii()
         and entry.name.isdecimal()
         and entry.is_dir(follow_symlinks=False)
-        and (Path(entry.path) / MANIFEST).is_file()
+        and any((Path(entry.path) / name).is_file() for name in (MANIFEST, WARM_START))
     }
 
 
