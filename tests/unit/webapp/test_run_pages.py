@@ -127,6 +127,22 @@ def test_an_alert_is_acknowledged_once(operator: Client) -> None:
     assert "entropy fell" not in operator.get("/").content.decode()
 
 
+@pytest.mark.parametrize(
+    ("kind", "linked", "trains"),
+    [("train", True, True), ("evaluate", False, False), ("rollout", True, False)],
+)
+def test_pages_of_runs_that_do_not_train_have_no_account_of_training(
+    operator: Client, kind: str, linked: bool, trains: bool
+) -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    Run.objects.filter(pk=yard.run.pk).update(kind=kind)
+    alert = yard.run.alerts.get()
+    address = f"/runs/{yard.run.pk}/train/{alert.iteration}/"
+    assert (f'href="{address}"' in operator.get("/").content.decode()) is linked
+    page = operator.get(address).content.decode()
+    assert ("From rollouts to tokens" in page, "mean of the other kept siblings" in page) == (trains, trains)
+
+
 def test_the_list_filters_and_sorts(operator: Client) -> None:
     first, second = make_run(name="alpha"), make_run(name="beta")
     Run.objects.filter(pk=second.pk).update(state="failed", kind="evaluate")
