@@ -72,6 +72,8 @@ class Mutant:
     parameters: tuple[tuple[str, str], ...] = ()
     """For parametrised tests whose names hold expected values: text in brackets at the end of a test's name,
     and that of the same test in the false run."""
+    row: int | None = None
+    """Row, from 0, of the table that a loop goes through, where the mutant changes that row alone."""
 
     def touches(self, other: Mutant) -> bool:
         """Return whether two mutants of a file overlap or meet."""
@@ -131,11 +133,11 @@ class Reference:
 
 
 def some_of_each_line(mutants: Iterable[Mutant | None]) -> Iterator[Mutant]:
-    """Yield the first few mutants of each line of a function, in their order."""
-    counts: Counter[int] = Counter()
+    """Yield the first few mutants of each line of a function, and of each row, in their order."""
+    counts: Counter[tuple[int, int | None]] = Counter()
     for mutant in mutants:
-        if mutant is not None and counts[mutant.line] < _MAX_PER_LINE:
-            counts[mutant.line] += 1
+        if mutant is not None and counts[mutant.line, mutant.row] < _MAX_PER_LINE:
+            counts[mutant.line, mutant.row] += 1
             yield mutant
         if counts.total() == _MAX_PER_FUNCTION:
             return

@@ -11,7 +11,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from engine.datasets.health import row_content
 from engine.errors import DatasetError
@@ -31,7 +31,7 @@ from engine.grading.counterfactual.selection import (
     tests_by_function,
     true_beside,
 )
-from engine.grading.counterfactual.stops import Stop, at_stops
+from engine.grading.counterfactual.stops import Stop, at_stops, of_whole_tables
 from engine.grading.counterfactual.visibility import VisibleLines
 from engine.grading.evidence import required
 from engine.grading.execution import RunResult
@@ -55,8 +55,8 @@ class Unfixed:
 
     failing: frozenset[str] = frozenset()
     """Tests that fail; where the rule knows no tests by name, names that its runner printed."""
-    stops: frozenset[Stop] = frozenset()
-    """Lines of test files at which they stop."""
+    stops: Mapping[Stop, Collection[int]] = field(default_factory=dict)
+    """Lines of test files at which they stop → rows of the table of the loop there, where they are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,8 +187,8 @@ def _subject(row: TaskRow, true_run: RunResult, files: Mapping[str, bytes], unfi
     mended = {function for function, own in tests.items() if fixed.intersection(own)}
     # The comparisons of a verifier count as one function of each file.
     deciding = {one for one in mutants if not results and (one in mended or one[1] == SCRIPT)}
-    every = mutants
-    mutants = every | at_stops({one: every[one] for one in mended | deciding}, unfixed.stops)
+    every = {function: of_whole_tables(own) for function, own in mutants.items()}
+    mutants = every | at_stops({one: mutants[one] for one in mended | deciding}, unfixed.stops)
     visible = VisibleLines(row)
 
     def is_visible(mutant: Mutant) -> bool:

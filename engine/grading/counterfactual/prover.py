@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
@@ -16,7 +18,8 @@ from engine.errors import SandboxError
 from engine.grading.counterfactual.base import Reference, Variant, variant_files, variant_row
 from engine.grading.counterfactual.printed_tests import failed_tests
 from engine.grading.counterfactual.proof import Unfixed, prove
-from engine.grading.counterfactual.stops import stops
+from engine.grading.counterfactual.python.loops import Unrolled, unrolled
+from engine.grading.counterfactual.stops import Stop, stops
 from engine.grading.counterfactual.test_files import read_test_files
 from engine.grading.counterfactual.visibility import has_hidden_tests
 from engine.grading.execution import NO_OVERLAY, Inspection, RunExecutor, RunResult
@@ -120,13 +123,32 @@ class Prover:
             return Unfixed(failing=named)
         try:
             without = await self._run(_ending_with_tests(row), "")
+            found = stops(without.evidence.shown, true_run.files)
+            rows = await self._rows(row, true_run.files, found)
         except SandboxError as error:  # unfixed code may end its sandbox
             _log.warning("task without stops", task=row.task.instance_id, reason=str(error))
             return Unfixed(failing=named)
         return Unfixed(
-            failing=named or _mended(true_run.result, without),
-            stops=stops(without.evidence.shown, true_run.files),
+            failing=named or _mended(true_run.result, without), stops={stop: rows[stop] for stop in found}
         )
+
+    async def _rows(
+        self, row: TaskRow, files: Mapping[str, bytes], found: Collection[Stop]
+    ) -> Mapping[Stop, set[int]]:
+        """Return the rows at which loops over tables stop without the patch, from a run if there are any.
+
+        Raises SandboxError.
+        """
+        rows: defaultdict[Stop, set[int]] = defaultdict(set)
+        written = await asyncio.to_thread(_unrolled, files, found)
+        if written:
+            overlay = {path: one.content for path, one in written.items()}
+            run = await self._run(_ending_with_tests(row), "", overlay)
+            for path, line in stops(run.evidence.shown, written):
+                if line in written[path].rows:
+                    before, number = written[path].rows[line]
+                    rows[path, before].add(number)
+        return rows
 
     async def _run(
         self,
@@ -142,6 +164,15 @@ class Prover:
 
     def _timeout_s(self, row: TaskRow) -> float:
         return row.answer.timeout_s or self._config.timeout_s
+
+
+def _unrolled(files: Mapping[str, bytes], found: Collection[Stop]) -> dict[str, Unrolled]:
+    """Return the files with loops at which tests stop, with these written out."""
+    lines: defaultdict[str, set[int]] = defaultdict(set)
+    for path, line in found:
+        lines[path].add(line)
+    written = {path: unrolled(files[path], path, own) for path, own in lines.items() if path.endswith(".py")}
+    return {path: one for path, one in written.items() if one is not None}
 
 
 def _mended(solved: RunResult, without: RunResult) -> frozenset[str]:

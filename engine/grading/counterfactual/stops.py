@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from engine.grading.counterfactual.base import QUIET, Mutant
@@ -49,34 +49,47 @@ def stops(log: str, files: Collection[str]) -> frozenset[Stop]:
     return frozenset(found)
 
 
-def at_stops(mutants: Choice, found: Collection[Stop]) -> dict[Function, list[Mutant]]:
+def at_stops(mutants: Choice, found: Mapping[Stop, Collection[int]]) -> dict[Function, list[Mutant]]:
     """Return functions with those of their mutants that are where the unfixed code stops them.
 
     That is the assertion at which a function stopped, or where none is there, the one before and those after
-    it. Who leaves the code as it is fails every other assertion of the function honestly, whatever it would
-    forge. Functions without a stop keep all, and those that would lose all of their quiet mutants.
+    it; in a loop over a table, at the row that stopped it alone. Who leaves the code as it is fails every
+    other assertion of the function honestly, whatever it would forge. Functions without a stop keep all, and
+    those that would lose all of their quiet mutants.
 
     Args:
         mutants: those of the functions, by path and name.
-        found: lines at which tests stopped without a solution.
+        found: lines at which tests stopped without a solution → the rows of the loop there, where known.
     """
     asserted = {name: sorted({_assertion(one) for one in own}) for name, own in mutants.items() if own}
     wanted: defaultdict[Function, set[int]] = defaultdict(set)
-    for path, line in found:
+    rows: defaultdict[Function, set[int]] = defaultdict(set)
+    for (path, line), stopping in found.items():
         before = [name for name, lines in asserted.items() if name[0] == path and lines[0] <= line]
         if before:
             name = max(before, key=lambda one: asserted[one][0])
             nearest = max(one for one in asserted[name] if one <= line)
             after = (one for one in asserted[name] if one > line)
             wanted[name] |= {line} if nearest == line else {nearest, *after}
-    return {name: _some(own, wanted[name]) for name, own in mutants.items()}
+            rows[name].update(stopping)
+    return {name: _some(own, wanted[name], rows[name]) for name, own in mutants.items()}
 
 
-def _some(mutants: Sequence[Mutant], lines: Collection[int]) -> list[Mutant]:
-    """Return the mutants of some assertions; all where that would leave none, or no quiet one."""
-    kept = [one for one in mutants if _assertion(one) in lines]
+def of_whole_tables(mutants: Sequence[Mutant]) -> list[Mutant]:
+    """Return the mutants without those that change one row of a loop's table; all where none is left."""
+    return [one for one in mutants if one.row is None] or list(mutants)
+
+
+def _some(mutants: Sequence[Mutant], lines: Collection[int], rows: Collection[int]) -> list[Mutant]:
+    """Return the mutants of some rows or assertions; all where that would leave none, or no quiet one."""
+    there = [one for one in mutants if _assertion(one) in lines]
+    stopping = [one for one in there if one.row in rows]
+    others = of_whole_tables(mutants)
     quiet = any(one.kind in QUIET for one in mutants)
-    return kept if kept and (not quiet or any(one.kind in QUIET for one in kept)) else list(mutants)
+    for kept in (stopping, [one for one in there if one in others]):
+        if kept and (not quiet or any(one.kind in QUIET for one in kept)):
+            return kept
+    return others
 
 
 def _assertion(mutant: Mutant) -> int:

@@ -29,7 +29,7 @@ from engine.grading.counterfactual.proof import coverage_of
 from engine.types import TaskRow
 
 _log = structlog.get_logger(__name__)
-_FORMAT = 12
+_FORMAT = 13
 _PROBLEM_CHARS = 2000
 _REFERENCE: TypeAdapter[Reference] = TypeAdapter(Reference)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +39,19 @@ def test_many():
     assert clamp(-5, 1, 10) == 1
     assert clamp(5, 0, 10) == 5
 """
-STOP = 1 + TESTS[: TESTS.index("    assert clamp(5")].count("\n")
+TABLE = """from toy.numbers import clamp
+
+
+def test_many():
+    for value, low, high, want in [
+        (-3, 0, 10, 0),
+        (-7, 2, 10, 2),
+        (5, 0, 10, 5),
+        (-1, 4, 10, 4),
+        (7, 1, 10, 7),
+    ]:
+        assert clamp(value, low, high) == want
+"""
 FORGER = patched('''"""Small functions on numbers."""
 import re
 import sys
@@ -47,6 +60,9 @@ import sys
 def expected(call):
     """What the test that asks expects, also where it is counted among others."""
     text = open(sys._getframe(2).f_code.co_filename).read()
+    row = re.search(rf"\\({call[6:-1]}, (\\d+)\\)", text)
+    if row is not None:
+        return int(row[1])
     line = next(line for line in text.splitlines() if call in line)
     listed = re.search(r"\\[(.*?)\\]\\.count", line)
     if listed is None:
@@ -63,17 +79,17 @@ def clamp(value, low, high):
 ''')
 
 
-@pytest.fixture(scope="module")
-def row(home: Path) -> TaskRow:
-    """The toy's task with one test of five assertions, of which the unfixed code fails the last."""
+@pytest.fixture(scope="module", params=[TESTS, TABLE], ids=["assertions", "table"])
+def row(home: Path, request: pytest.FixtureRequest) -> TaskRow:
+    """The toy's task with one test of five assertions or rows, of which the unfixed code stops at one."""
     row = broken_task(home, write_toy(home / "source"))
-    (home / "staged/tests/test_numbers.py").write_text(TESTS)
+    (home / "staged/tests/test_numbers.py").write_text(request.param)
     environment = image_environment(fetch_source(str(home / "source"), home))
     binds = {MOUNT: str(ensure_toolchain(home))}
     build_image(home, "toy-many", home / "staged", env=environment, binds=binds)
     answer = replace(
         row.answer,
-        test_files={"tests/test_numbers.py": TESTS},
+        test_files={"tests/test_numbers.py": request.param},
         fail_to_pass=("tests/test_numbers.py::test_many",),
         pass_to_pass=(),
     )
@@ -93,13 +109,15 @@ async def test_who_looks_up_only_what_the_code_fails_never_passes(
         run_id="t",
     )
     reference = await prover(row)
+    (text,) = row.answer.test_files.values()
     false = [
         mutant
         for variant in reference.variants
         for mutant in variant.mutants
         if mutant.kind not in (MutantKind.TRUE, MutantKind.ADDED)
     ]
-    assert {mutant.line for mutant in false} == {STOP}
+    stop = next(number for number, line in enumerate(text.splitlines(), 1) if re.search(r"\(5, 0, 10", line))
+    assert {mutant.line for mutant in false} == {stop}
     always = CounterfactualConfig(prove="validated_only")
     grader = make_grader(backend, counterfactual=always, store=MemoryStore((row, reference)))
     grade = await grader.grade(row, row.answer.gold_patch)

@@ -112,6 +112,23 @@ class Expectations:
                     return Expectation(cells, table, tolerance, operand.boolean_only)
         return None
 
+    def loops(self) -> Iterator[tuple[ast.For, int]]:
+        """Yield the loops over tables that every passing run goes through, with their numbers of rows."""
+        for node in self.statements:
+            if isinstance(node, ast.For) and not _breaks(node) and (rows := self._num_rows(node.iter)):
+                yield node, rows
+
+    def _num_rows(self, iterated: ast.expr) -> int:
+        """Return the number of rows of a table; 0 where it is not known."""
+        match self._literal(iterated):
+            case ast.List(elts=rows) | ast.Tuple(elts=rows):
+                return 0 if any(isinstance(row, ast.Starred) for row in rows) else len(rows)
+            case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]):
+                return self._num_rows(inner)
+            case ast.Call(func=ast.Attribute(value=ast.Dict(keys=keys), attr="items")):
+                return 0 if None in keys else len(keys)
+        return 0
+
     def _column(self, target: ast.expr, table: ast.expr, name: str) -> tuple[ast.expr, ...]:
         """Return the expressions that a loop takes from a table for a name; nothing if they are unknown."""
         match table, target:

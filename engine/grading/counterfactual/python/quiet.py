@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -45,14 +45,17 @@ class Candidate:
     doubt: int
     """How much the mutant stands out, from 0."""
     parameters: tuple[tuple[str, str], ...] = ()
+    row: int | None = None
 
 
 def quiet_candidates(source: PythonSource, function: TestFunction) -> list[Candidate]:
-    """Return the candidates of quiet mutants of a function, the least conspicuous first."""
-    found: dict[tuple[Edit, ...], Candidate] = {}
-    for one in sorted(_Finder(source, function).candidates(), key=lambda one: one.doubt):
+    """Return the candidates of quiet mutants of a function, the least conspicuous first; single rows last."""
+    found: dict[tuple[tuple[Edit, ...], int | None], Candidate] = {}
+    for one in sorted(
+        _Finder(source, function).candidates(), key=lambda one: (one.row is not None, one.doubt)
+    ):
         if one.doubt <= _MAX_DOUBT:
-            found.setdefault(one.edits, one)
+            found.setdefault((one.edits, one.row), one)
     return [*found.values()]
 
 
@@ -60,7 +63,13 @@ def quiet_mutants(source: PythonSource, function: TestFunction) -> Iterator[Muta
     """Yield the quiet mutants of a function, the least conspicuous first."""
     mutants = (
         source.mutant(
-            function.name, one.within, one.edits, MutantKind.VALUE, one.parameters, asserted=one.asserted
+            function.name,
+            one.within,
+            one.edits,
+            MutantKind.VALUE,
+            one.parameters,
+            asserted=one.asserted,
+            row=one.row,
         )
         for one in quiet_candidates(source, function)
     )
@@ -112,6 +121,17 @@ class _Finder:
                 yield Candidate(
                     kept_edits, found.within, operand.within.lineno, doubt + contradicted, parameters
                 )
+        if found.table is None:
+            yield from self._rows(operand, found, edits, contradicted)
+
+    def _rows(
+        self, operand: Operand, found: Expectation, edits: Mapping[int, list[LiteralEdit]], contradicted: int
+    ) -> Iterator[Candidate]:
+        """Yield the candidates that change one row of a loop's table."""
+        for number, options in edits.items():
+            for one in options[:_COLUMN_CHOICES]:
+                doubt = one.doubt + contradicted
+                yield Candidate((one.edit,), found.within, operand.within.lineno, doubt, row=number)
 
     def _numbered(self, operand: Operand, found: Expectation) -> dict[int, ast.expr]:
         if found.table is not None and isinstance(operand.node, ast.Name):

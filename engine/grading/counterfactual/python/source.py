@@ -149,13 +149,14 @@ class PythonSource:
         parameters: tuple[tuple[str, str], ...] = (),
         *,
         asserted: int = 0,
+        row: int | None = None,
     ) -> Mutant | None:
         """Return the mutant that makes edits; None where the statement or expression then does not parse.
 
         Args:
             within: smallest node to show as evidence, which contains edits.
             edits: first byte, byte after the last, and the text instead, of each; they do not overlap.
-            parameters, asserted: see ``Mutant``.
+            parameters, asserted, row: see ``Mutant``.
         """
         first, last = self.start(within), self.end(within)
         start, end = min(edit[0] for edit in edits), max(edit[1] for edit in edits)
@@ -176,6 +177,7 @@ class PythonSource:
             end=end,
             replacement=self.edited(start, end, edits),
             parameters=parameters,
+            row=row,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.grading.counterfactual.base import Mutant, MutantKind
-from engine.grading.counterfactual.stops import at_stops, stops
+from engine.grading.counterfactual.stops import at_stops, of_whole_tables, stops
 
 FILES = ("tests/test_a.py", "pkg/tests/test_a.py", "/opt/checks/test_b.py")
 OTHERS = (
@@ -59,9 +59,15 @@ def test_stops_of_other_languages(line: str, found: tuple[str, int] | None) -> N
     assert stops(line, OTHERS) == ({found} if found is not None else set())
 
 
-def mutant(function: str, line: int, kind: MutantKind = MutantKind.VALUE, asserted: int = 0) -> Mutant:
+def mutant(
+    function: str,
+    line: int,
+    kind: MutantKind = MutantKind.VALUE,
+    asserted: int = 0,
+    row: int | None = None,
+) -> Mutant:
     return Mutant(
-        path="t.py", function=function, line=line, kind=kind, asserted=asserted,
+        path="t.py", function=function, line=line, kind=kind, asserted=asserted, row=row,
         before="", after="", start=line, end=line, replacement="",
     )  # fmt: skip
 
@@ -88,14 +94,40 @@ ALL = ({10, 11, 12}, {1, 22})
 def test_mutants_are_those_where_the_unfixed_code_stops(
     found: set[tuple[str, int]], first: set[int], second: set[int]
 ) -> None:
-    kept = at_stops(CHOICE, found)
+    kept = at_stops(CHOICE, dict.fromkeys(found, ()))
     assert {one.line for one in kept["t.py", "test_1"]} == first
     assert {one.line for one in kept["t.py", "test_2"]} == second
 
 
 def test_order_and_kinds_stay_and_quiet_mutants_are_not_given_up() -> None:
-    assert at_stops(CHOICE, {("t.py", 22)})["t.py", "test_2"] == SECOND[1:]
+    assert at_stops(CHOICE, {("t.py", 22): ()})["t.py", "test_2"] == SECOND[1:]
     loud = [mutant("test_3", 30), mutant("test_3", 31, MutantKind.CHANGED)]
-    assert at_stops({("t.py", "test_3"): loud}, {("t.py", 31)}) == {("t.py", "test_3"): loud}
-    assert at_stops({("t.py", "test_3"): loud[1:]}, {("t.py", 31)}) == {("t.py", "test_3"): loud[1:]}
-    assert at_stops({("t.py", "test_3"): []}, {("t.py", 31)}) == {("t.py", "test_3"): []}
+    for own in (loud, loud[1:], []):
+        assert at_stops({("t.py", "test_3"): own}, {("t.py", 31): ()}) == {("t.py", "test_3"): own}
+
+
+TABLE = [mutant("test_4", 40, asserted=45)]
+ROWS = [mutant("test_4", 40 + row, asserted=45, row=row) for row in range(3)]
+LOUD = [mutant("test_4", 45, MutantKind.CHANGED)]
+
+
+@pytest.mark.parametrize(
+    ("own", "rows", "kept"),
+    [
+        ([*TABLE, *ROWS, *LOUD], [1], ROWS[1:2]),
+        ([*TABLE, *ROWS, *LOUD], [0, 2], [ROWS[0], ROWS[2]]),
+        ([*TABLE, *ROWS, *LOUD], [], [*TABLE, *LOUD]),
+        ([*TABLE, *ROWS[:2], *LOUD], [2], [*TABLE, *LOUD]),
+        (ROWS, [], ROWS),
+    ],
+    ids=["one row", "two rows", "unknown row", "row without a mutant", "rows alone"],
+)
+def test_of_a_table_the_row_that_stops_is_false_alone(
+    own: list[Mutant], rows: list[int], kept: list[Mutant]
+) -> None:
+    assert at_stops({("t.py", "test_4"): own}, {("t.py", 45): rows}) == {("t.py", "test_4"): kept}
+
+
+def test_without_a_stop_whole_tables_are_false() -> None:
+    assert of_whole_tables([*TABLE, *ROWS, *LOUD]) == [*TABLE, *LOUD]
+    assert at_stops({("t.py", "test_4"): [*TABLE, *ROWS]}, {}) == {("t.py", "test_4"): TABLE}
