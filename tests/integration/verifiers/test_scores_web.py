@@ -40,7 +40,7 @@ def draft(**overrides: Any) -> Run:
     return runs.create(recipe="verify", overrides={"policy.checkpoint": "fresh:tiny", **overrides})
 
 
-def verifier(source: str = "7") -> tuple[Run, Claim]:
+def verifier(source: str = "7007") -> tuple[Run, Claim]:
     (Path(settings.TRAINYARD_HOME) / "runs" / source).mkdir(parents=True, exist_ok=True)
     return launched(draft(**{"verifier.runs": [source]}))
 
@@ -48,7 +48,7 @@ def verifier(source: str = "7") -> tuple[Run, Claim]:
 def score(stream: Stream, index: int, p_yes: float | None, *, task: str = "t1", **fields: Any) -> None:
     ref = {"iteration": 0, "phase": "train", "task_id": task, "index": index}
     given = {"p_yes": p_yes, "resolved": index % 2 == 0, **fields}
-    stream.add("trajectory_scored", source="7", ref=ref, score=given)
+    stream.add("trajectory_scored", source="7007", ref=ref, score=given)
 
 
 def reader(role: Role = Role.VIEWER) -> Client:
@@ -189,7 +189,7 @@ def test_calibration_is_shown_over_the_iterations_of_training() -> None:
     for iteration, p_yes in ((0, 0.9), (0, 0.2), (11, 0.1), (11, 0.8), (12, 0.5)):
         ref = {"iteration": iteration, "phase": "train", "task_id": "t1", "index": round(p_yes * 10)}
         graded = {"p_yes": p_yes, "resolved": p_yes in (0.9, 0.1)}
-        stream.add("trajectory_scored", source="7", ref=ref, score=graded)
+        stream.add("trajectory_scored", source="7007", ref=ref, score=graded)
     post(claim, stream)
     (found,) = build_scores(run, {}).breakdowns
     assert (found.title, [part.name for part in found.parts]) == ("Iteration", ["0–1", "10–11", "12–13"])
@@ -201,10 +201,10 @@ def test_calibration_keeps_runs_phases_and_their_iterations_apart() -> None:
     stream = Stream()
     stream.started(total=0)
     for source, phase, iteration in (
-        ("7", "train", 0),
-        ("7", "train", 1),
-        ("7", "eval:heldout", 1),
-        ("8", "train", 0),
+        ("7007", "train", 0),
+        ("7007", "train", 1),
+        ("7007", "eval:heldout", 1),
+        ("7008", "train", 0),
     ):
         for index, p_yes in enumerate((0.8, 0.3)):
             ref = {"iteration": iteration, "phase": phase, "task_id": "t1", "index": index}
@@ -213,10 +213,10 @@ def test_calibration_keeps_runs_phases_and_their_iterations_apart() -> None:
     post(claim, stream)
     rollouts, iterations = build_scores(run, {}).breakdowns
     assert [(part.name, part.calibration.auc) for part in rollouts.parts] == [
-        ("run 7, eval:heldout", 0.0), ("run 7, train", 1.0), ("run 8, train", 1.0),
+        ("run 7007, eval:heldout", 0.0), ("run 7007, train", 1.0), ("run 7008, train", 1.0),
     ]  # fmt: skip
     assert (iterations.title, [part.name for part in iterations.parts]) == (
-        "Iteration of run 7, train", ["0", "1"],
+        "Iteration of run 7007, train", ["0", "1"],
     )  # fmt: skip
 
 

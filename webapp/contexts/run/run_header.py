@@ -97,11 +97,14 @@ class RunHeader:
 
     @property
     def verify_urls(self) -> tuple[tuple[str, str], ...]:
-        """Return label and address of the forms that score its trajectories; empty while it has none."""
+        """Return label and address of the forms that score its trajectories; empty while it has none, or
+        kept none of the tests that it wrote."""
         if not self.has_rollouts or not self.counts.total or self.run.is_imported:
             return ()
         environment = self.run.config.get("environment", {}).get("type")
         if environment == "reproduction":
+            if self.collection is None or not self.collection.solve.solved:
+                return ()
             return (("Verify with these tests", self._form("verify-by-tests", "verifier.tests")),)
         by_tests = ("Verify by tests", self._form("verify-by-tests", "verifier.runs"))
         goes_on = self.run.state in (RunState.RUNNING, RunState.PAUSED)
