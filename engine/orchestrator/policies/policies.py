@@ -6,6 +6,7 @@ Models are imported only when needed: the oracle must not wait for torch.
 from __future__ import annotations
 
 import asyncio
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -46,6 +47,8 @@ async def open_run_policy(
         ConfigError, PreflightError, PublicationError: as ``engine.orchestrator.policies.engines``.
     """
     if isinstance(config, TransformerPolicyConfig) and config.engine == "vllm":
+        # An import of seconds, which would hold the event loop.
+        await asyncio.to_thread(importlib.import_module, "engine.orchestrator.policies.engines")
         from engine.orchestrator.policies.engines import open_sampling_engines
 
         return await open_sampling_engines(config, run, max_context=agent.max_context, version=version)
