@@ -20,6 +20,7 @@ from engine.planning.shapes import find_shape
 _ROUNDS = 5
 """Plans until the time of sampling is the measured one, to about 1 %."""
 _MIN_SPREAD = 0.01
+_MAX_UNIFORM = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,8 @@ class RunRecord:
     """Time of a rollout in the sampler, seconds."""
     update_s: float
     """Time of an iteration's update and publication, seconds."""
+    partial_share: float | None = None
+    """Share of groups in which some rollouts pass and others fail; None where it is unknown."""
 
 
 def measured_work(record: RunRecord) -> dict[str, Measured]:
@@ -67,6 +70,8 @@ def measured_work(record: RunRecord) -> dict[str, Measured]:
         "grading_s": max(0.0, record.grading_s - record.start_s),
         "solve_rate": record.solve_rate,
     }
+    if record.partial_share is not None:
+        values["uniform_share"] = min(_MAX_UNIFORM, 1 - record.partial_share)
     return {name: Measured(value=value, origin=record.origin) for name, value in values.items()}
 
 

@@ -85,6 +85,8 @@ def plan_run(config: AnyRun, *, hardware: Hardware | None = None, basis: Basis |
     num = config.trainer.tasks_per_iteration * config.rollout.group_size
     rollouts, limits = _rollouts(config, num, sampler)
     phase = simulate(rollouts, num, limits, sampler.latency)
+    again = _replacements(config, num, assume)
+    collected = num + sum(again)
     staleness = config.schedule.staleness
     full = replace(limits, concurrent=min(limits.concurrent, num * (staleness + 1)))
     steady = flow(rollouts, full, sampler.latency)
@@ -95,9 +97,10 @@ def plan_run(config: AnyRun, *, hardware: Hardware | None = None, basis: Basis |
     )
     remedies = _remedies(config, limits)
     if staleness:
-        parts = overlapped(phase, steady, num, full, work, remedies, staleness=staleness)
+        parts = overlapped(phase, steady, collected, full, work, remedies, staleness=staleness)
     else:
-        parts = synchronous(phase, work, remedies)
+        repeated_s = sum(_phase_s(config, one, sampler) for one in again)
+        parts = synchronous(phase, work, remedies, replacements_s=repeated_s)
     return RunPlan(
         name=config.recipe or config.name,
         model=config.policy.checkpoint,
@@ -107,9 +110,9 @@ def plan_run(config: AnyRun, *, hardware: Hardware | None = None, basis: Basis |
         hardware=hardware or Hardware(gpu=gpu, count=needed),
         devices=devices,
         concurrent=round(full.concurrent),
-        rollouts=num,
-        tokens=round(num * sum(phase.contexts) / len(phase.contexts)),
-        sampled=round(num * phase.sampled),
+        rollouts=collected,
+        tokens=round(collected * sum(phase.contexts) / len(phase.contexts)),
+        sampled=round(collected * phase.sampled),
         timed_out=phase.timed_out,
         sampling_s=(steady if staleness else phase).sampling_s,
         update_s=work.update_s,
@@ -118,7 +121,7 @@ def plan_run(config: AnyRun, *, hardware: Hardware | None = None, basis: Basis |
             *parts,
             Time(name="evaluations", seconds=_evaluations_s(config, sampler), remedy=_EVALUATION),
         ),
-        sandboxes=_sandboxes(config, num, full, assume),
+        sandboxes=_sandboxes(config, collected, full, assume),
         problems=tuple(_problems(config, devices, needed, hardware, sampler)),
         assumptions=assume,
         origins=basis.origins,
@@ -126,6 +129,14 @@ def plan_run(config: AnyRun, *, hardware: Hardware | None = None, basis: Basis |
 
 
 _EVALUATION = "fewer evaluation.samples, or a larger evaluation.every"
+
+
+def _replacements(config: TrainRun, num: int, assume: Assumptions) -> list[int]:
+    """Return the rollouts of each round in which an iteration replaces uniform groups."""
+    if not config.algorithm.dynamic_sampling:
+        return []
+    rounds = range(1, config.algorithm.max_resampling_rounds + 1)
+    return [rollouts for one in rounds if (rollouts := round(num * assume.uniform_share**one))]
 
 
 def _rollouts(
@@ -206,14 +217,14 @@ def _evaluations_s(config: TrainRun, sampler: Sampler) -> float:
     """Return the time of all evaluations, per iteration."""
     settings, iterations = config.evaluation, config.trainer.iterations
     between = (iterations - 1) // settings.every if settings.every else 0
-    total = (2 + between) * _evaluation_s(config, settings.samples, sampler)
+    total = (2 + between) * _phase_s(config, settings.samples, sampler, evaluation=True)
     if settings.train_samples:
-        total += 2 * _evaluation_s(config, settings.train_samples, sampler)
+        total += 2 * _phase_s(config, settings.train_samples, sampler, evaluation=True)
     return total / iterations
 
 
-def _evaluation_s(config: TrainRun, num: int, sampler: Sampler) -> float:
-    rollouts, limits = _rollouts(config, num, sampler, evaluation=True)
+def _phase_s(config: TrainRun, num: int, sampler: Sampler, *, evaluation: bool = False) -> float:
+    rollouts, limits = _rollouts(config, num, sampler, evaluation=evaluation)
     return simulate(rollouts, num, limits, sampler.latency).total_s
 
 
@@ -222,14 +233,15 @@ def _sandboxes(config: TrainRun, num: int, limits: Limits, assume: Assumptions) 
         return None
     live = min(config.sandbox.max_live, round(limits.concurrent + limits.grading))
     tasks = min(config.dataset.limit or assume.dataset_tasks, assume.dataset_tasks)
-    images = min(tasks, config.trainer.iterations * config.trainer.tasks_per_iteration)
+    per_iteration = round(num / config.rollout.group_size)
+    images = min(tasks, config.trainer.iterations * per_iteration)
     return Sandboxes(
         live=live,
         cores=live * assume.sandbox_cores,
         memory=live * config.sandbox.memory_mb * 2**20,
         starts=2 * num,
         images=images,
-        images_per_iteration=min(tasks, config.trainer.tasks_per_iteration),
+        images_per_iteration=min(tasks, per_iteration),
         disk=round(images * assume.image_gb * 1e9),
     )
 

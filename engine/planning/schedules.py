@@ -19,8 +19,13 @@ from engine.planning.run_plan import Time
 
 SAMPLING, UPDATE, PUBLICATION = "sampling", "update", "publication"
 GRADING, SLOWEST = "grading after the last rollout", "slowest rollouts"
+REPLACEMENTS = "groups in place of uniform ones"
 _FASTER_UPDATE = "more trainer GPUs (trainer.data_parallel), or fewer and shorter trajectories"
 _PUBLICATION = "policy.vllm.transfer='nccl'"
+_REPLACEMENTS = (
+    "tasks that are solved sometimes (curriculum.mode='solve_rate'), a smaller "
+    "algorithm.max_resampling_rounds, or schedule.mode='async': a synchronous iteration replaces in rounds"
+)
 _GRADING = "a larger grading.max_parallel, a smaller grading.timeout_s"
 
 
@@ -42,8 +47,18 @@ class Work:
     """Rollouts and updates take turns on the same devices."""
 
 
-def synchronous(phase: Phase, work: Work, remedies: Remedies) -> tuple[Time, ...]:
-    """Return the parts of an iteration that collects, then updates."""
+def synchronous(
+    phase: Phase, work: Work, remedies: Remedies, *, replacements_s: float = 0.0
+) -> tuple[Time, ...]:
+    """Return the parts of an iteration that collects, then updates.
+
+    Args:
+        phase: rollouts of its first groups.
+        work: update and publication.
+        remedies: what makes parts shorter.
+        replacements_s: time of the rounds that replace uniform groups, one after the other.
+    """
+    replaced = Time(name=REPLACEMENTS, seconds=replacements_s, remedy=_REPLACEMENTS)
     return (
         Time(name="wait for room", seconds=phase.room_s, remedy=remedies.room),
         *_rollouts(phase.start_s, phase.sampling_s, phase.tools_s, remedies),
@@ -54,6 +69,7 @@ def synchronous(phase: Phase, work: Work, remedies: Remedies) -> tuple[Time, ...
             "synchronous iteration waits for all",
         ),
         Time(name=GRADING, seconds=phase.grading_s, remedy=_GRADING),
+        *([replaced] if replacements_s else ()),
         Time(name=UPDATE, seconds=work.update_s, remedy=_FASTER_UPDATE),
         Time(name=PUBLICATION, seconds=work.publication_s, remedy=_PUBLICATION),
     )
@@ -67,7 +83,7 @@ def overlapped(
     Args:
         phase: rollouts of one iteration alone.
         flow: rollouts at full concurrency.
-        num: rollouts of an iteration.
+        num: rollouts of an iteration, with those of replaced groups.
         limits: of the rollouts.
         work: update and publication.
         remedies: what makes parts shorter.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,12 @@ def test_the_plan_of_a_finished_quickstart_agrees_with_it() -> None:
         RUN["rollout_s"] + RUN["update_s"], rel=BOUND
     )
     assert set(plan.origins.values()) == {"quickstart"}
+
+
+@pytest.mark.parametrize(("partial", "uniform"), [(None, None), (0.7, 0.3), (0.0, 0.99)])
+def test_uniform_groups_are_those_of_the_finished_run(partial: float | None, uniform: float | None) -> None:
+    found = measured_work(replace(RECORD, partial_share=partial)).get("uniform_share")
+    assert (found and found.value) == (uniform and pytest.approx(uniform))
 
 
 def test_a_person_overrides_what_was_measured() -> None:

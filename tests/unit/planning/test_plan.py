@@ -227,3 +227,28 @@ def test_planning_loads_no_machine_learning() -> None:
 def test_assumptions_replace_defaults() -> None:
     assert parse_assumptions({"mfu": 0.4}) == Assumptions(mfu=0.4)
     assert parse_assumptions({}) == Assumptions()
+
+
+def test_uniform_groups_are_replaced_in_rounds_and_planned_for() -> None:
+    plain = planned(algorithm__dynamic_sampling=False)
+    replacing = planned(algorithm__dynamic_sampling=True, algorithm__max_resampling_rounds=2)
+    share = Assumptions().uniform_share
+    rounds = [round(plain.rollouts * share), round(plain.rollouts * share**2)]
+    assert replacing.rollouts == plain.rollouts + sum(rounds)
+    assert replacing.tokens == pytest.approx(plain.tokens * replacing.rollouts / plain.rollouts, rel=0.01)
+    assert replacing.update_s == plain.update_s
+    before, after = seconds(plain), seconds(replacing)
+    assert after.pop("groups in place of uniform ones") > 0
+    assert after == before
+    assert replacing.sandboxes is not None
+    assert replacing.sandboxes.starts == 2 * replacing.rollouts
+
+
+def test_replacements_beside_updates_cost_rollouts_but_no_rounds() -> None:
+    settings = {"schedule__mode": "async", "schedule__max_staleness": 4}
+    plain = planned(**settings)
+    replacing = planned(**settings, algorithm__dynamic_sampling=True)
+    assert "groups in place of uniform ones" not in seconds(replacing)
+    ratio = seconds(replacing)["sampling"] / seconds(plain)["sampling"]
+    assert ratio == pytest.approx(replacing.rollouts / plain.rollouts)
+    assert ratio > 1.3

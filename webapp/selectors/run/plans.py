@@ -110,11 +110,12 @@ def _record(run: int) -> RunRecord | None:
         grading_s=_metric("time/tests_mean"),
         update_s=_metric("time/update"),
     )
+    groups = Iteration.objects.filter(run=run).aggregate(partial_share=_metric("solve/partial"))
     no_tools = {"tool_spread": rollouts["tool_spread"] or 0.0}
     values = {**rollouts, **iterations, **no_tools}
     if any(value is None for value in values.values()):
         return None
-    return RunRecord(origin=f"run {run}", **values)
+    return RunRecord(origin=f"run {run}", **values, **groups)
 
 
 def _metric(name: str) -> Avg:
