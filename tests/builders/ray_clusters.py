@@ -87,13 +87,17 @@ class RayCluster:
         node.wait(timeout=240)
 
     def kill(self) -> None:
-        """``kill -9`` everything that was started, jobs included."""
+        """``kill -9`` everything that was started, jobs included, and all at once: none sees another end."""
+        processes: list[psutil.Process] = []
         for started in self._started:
             with contextlib.suppress(psutil.NoSuchProcess):
                 root = psutil.Process(started.pid)
-                for process in (*root.children(recursive=True), root):
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        process.kill()
+                processes += (*root.children(recursive=True), root)
+        for end in (psutil.Process.suspend, psutil.Process.kill):
+            for process in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    end(process)
+        for started in self._started:
             started.wait()
         self._started.clear()
 

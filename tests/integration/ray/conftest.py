@@ -10,13 +10,21 @@ from pathlib import Path
 import pytest
 
 from tests.builders.ray_clusters import TOKEN, RayCluster, ray_cluster
+from tests.fakes.s3_server import s3_bucket
 
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed: `make ray` installs it", allow_module_level=True)
 
 
 @pytest.fixture(scope="package")
-def cluster() -> Iterator[RayCluster]:
+def bucket() -> Iterator[str]:
+    """Yield the address of an object store, which the cluster's nodes have the credentials of."""
+    with s3_bucket() as url:
+        yield url
+
+
+@pytest.fixture(scope="package")
+def cluster(bucket: str) -> Iterator[RayCluster]:  # noqa: ARG001 - its credentials are those of the nodes
     """Yield a running head; it has the custom resource ``head``."""
     with (
         tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,

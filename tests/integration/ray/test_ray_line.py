@@ -1,7 +1,12 @@
-"""The whole line on a cluster of two nodes: kills of worker, rank and cluster lose and duplicate nothing."""
+"""The whole line on a cluster of two nodes: kills of worker, rank and cluster lose and duplicate nothing.
+
+What the run wrote is lost with the cluster; an object store has it.
+"""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -35,16 +40,27 @@ def attempts_of(line: Line, run: int) -> list[tuple[int, str, str, str]]:
     return sorted((int(row[0]), str(row[1]), str(row[2]), str(row[3])) for row in rows)
 
 
+def lose_disk(line: Line, run: int) -> None:
+    """Remove what the run's process wrote; the rest is the workers'."""
+    for path in (line.stack.home / "runs" / str(run)).iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in ("config.json", "launch.json"):
+            path.unlink()
+
+
 def reason_of(line: Line, run: int) -> str:
     return str(line.value("select reason from webapp_run where id = %s", run))
 
 
 def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
-    cluster: RayCluster, tmp_path: Path
+    cluster: RayCluster, bucket: str, tmp_path: Path
 ) -> None:
     cluster.start_node({"other": 1})
-    with running_line(tmp_path, {}) as line:
-        run = line.launch(**{"trainer.iterations": ITERATIONS}, **ON_THE_OTHER_NODE)
+    granted = {"TRAINYARD_GRANTED": json.dumps({"storage.url": [bucket]})}
+    with running_line(tmp_path, granted) as line:
+        stored = {"storage.url": bucket, "storage.interval_s": 0.2, "trainer.iterations": ITERATIONS}
+        run = line.launch(**stored, **ON_THE_OTHER_NODE)
         line.until(lambda: line.finished_iterations(run) >= 1, "a first iteration")
         before, iterations = attempts_of(line, run), line.finished_iterations(run)
         line.kill_at_once("worker")
@@ -57,6 +73,7 @@ def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
         line.until(lambda: len(cluster.ranks(0)) == 2, "its ranks")
         line.until(lambda: line.state(run) == "running", "its start")
         cluster.kill()
+        lose_disk(line, run)
         line.until(lambda: "does not answer" in condition_of(line, run), "the outage on the run's page")
         assert line.state(run) == "running"
         cluster.start_head({"head": 1})
@@ -67,6 +84,8 @@ def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
         assert [one[:2] for one in attempts] == [(1, "ray"), (2, "ray"), (3, "ray")], attempts
         assert "it was restarted" in attempts[2][3]
         assert_nothing_lost_or_duplicated(line, run, ITERATIONS)
+        resumed = "select payload->>'resumed_from' from webapp_event where run_id = %s and type = 'run_started'"
+        assert all(one[0] for one in line.rows(f"{resumed} and epoch > 1", run))
         assert sandboxes_left(line, run) == []
 
         long = line.launch(**{"trainer.iterations": 200}, **ON_THE_OTHER_NODE)

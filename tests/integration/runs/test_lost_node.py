@@ -14,6 +14,7 @@ import pytest
 from engine.config.launcher import StorageConfig
 from engine.storage.store import Store
 from tests.fakes.ingest_server import ingest_server
+from tests.fakes.s3_server import SECRET, s3_bucket
 from tests.integration import toy_yard
 from tests.integration.runs.test_orchestrator import (
     assert_same_state,
@@ -27,21 +28,8 @@ from tests.integration.toy_yard import engine_process, events, make_run_dir, wai
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
     """URL of an empty bucket of a running S3 server, whose credentials are in the environment."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "a-key-of-the-test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-of-the-test")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        import s3fs
-
-        s3fs.S3FileSystem().mkdir("yard")
-        yield "s3://yard/runs"
-    server.stop()
+    with s3_bucket() as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +73,7 @@ def test_a_run_whose_node_is_lost_ends_as_if_nothing_happened(home: Path, bucket
     assert (
         b"".join(store.read(name) for name in store.names("spool")) == (run_dir / "events.jsonl").read_bytes()
     )
-    assert "a-secret-of-the-test" not in (run_dir / "engine.log").read_text()
+    assert SECRET not in (run_dir / "engine.log").read_text()
 
 
 def test_a_store_that_does_not_exist_fails_the_run_with_the_setting(home: Path, bucket: str) -> None:
