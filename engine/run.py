@@ -43,7 +43,6 @@ from engine.events.spool import SpoolSink
 from engine.inference.endpoint.keys import fetch_secrets, read_secrets, take_keys
 from engine.orchestrator import EXIT_FAILED, EXIT_FENCED, execute, note_failure, record
 from engine.orchestrator.context import RunContext, RunResult
-from engine.processes.openmp import limit_spinning
 from engine.ray.cluster import take_token
 from engine.redaction import RedactingStream, know, log_to, machine_secrets, secrets_in
 from engine.storage.attempt import Begun, begin
@@ -94,7 +93,6 @@ class Launch(BaseModel):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run to the end; return the exit code."""
     options = _parse(arguments)
-    limit_spinning()
     with (
         contextlib.redirect_stdout(RedactingStream(sys.stdout)),
         contextlib.redirect_stderr(RedactingStream(sys.stderr)),

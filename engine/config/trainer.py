@@ -73,7 +73,8 @@ class OptimizationConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the weights; ``auto`` uses CUDA where available."""
     threads: int = Field(default=2, ge=1)
-    """CPU threads of torch in each rank."""
+    """CPU threads of torch in each rank. A model as small as the quickstart's is fastest with one: several
+    wait for each other, above all where sandboxes want the same processors."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Number of most recent checkpoints to keep."""
 

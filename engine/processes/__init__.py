@@ -1,4 +1,4 @@
-"""Processes: their identity, secrets (``environment``), threads (``openmp``) and end (``guard``)."""
+"""Operating-system processes: their identity, their secrets (``environment``) and their end (``guard``)."""
 
 from __future__ import annotations
 

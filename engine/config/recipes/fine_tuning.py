@@ -25,6 +25,6 @@ def quickstart() -> FineTuneRun:
     """Fine-tune the shipped quickstart policy on rollouts that passed."""
     return FineTuneRun(
         name="quickstart fine-tuning",
-        trainer=FineTuningConfig(max_tokens=1024, learning_rate=1e-4, heldout_share=0.1),
+        trainer=FineTuningConfig(max_tokens=1024, learning_rate=1e-4, heldout_share=0.1, threads=1),
         conversation=ConversationConfig(prompt="compact_v1"),
     )

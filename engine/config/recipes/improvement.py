@@ -52,6 +52,6 @@ def quickstart() -> ImproveRun:
         sandbox=SandboxConfig(memory_mb=256, disk_mb=64, max_live=64, max_starting=4),
         rollout=RolloutConfig(group_size=16),
         improvement=ImprovementConfig(rounds=3, per_task=4),
-        trainer=ImitationConfig(max_tokens=1024, learning_rate=1e-4),
+        trainer=ImitationConfig(max_tokens=1024, learning_rate=1e-4, threads=1),
         evaluation=HeldoutConfig(samples=128),
     )

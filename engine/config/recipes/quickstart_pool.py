@@ -1,8 +1,8 @@
 """The quickstart over a pool of tasks so large that none is learned by heart.
 
 About 1,400 training tasks of nine packages, each sampled in one iteration; held-out tasks come from other
-files of the same packages. Every tenth passing patch is graded with false tests, not every one. What was seen
-of it so far is in ``bench/README.md``.
+files of the same packages. Every tenth passing patch is graded with false tests, not every one.
+``bench/README.md`` has its results.
 """
 
 from __future__ import annotations
@@ -59,6 +59,6 @@ def train() -> TrainRun:
         ),
         sandbox=SandboxConfig(memory_mb=256, disk_mb=64, max_live=64, max_starting=4),
         algorithm=AlgorithmConfig(preset="grpo_pp", filtered_baseline="keep_zero"),
-        trainer=TrainerConfig(iterations=175, checkpoint_every=5),
+        trainer=TrainerConfig(iterations=175, checkpoint_every=5, threads=1),
         evaluation=EvaluationConfig(samples=4 * HELDOUT_TASKS, train_samples=0, every=35),
     )

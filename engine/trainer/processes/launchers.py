@@ -19,7 +19,6 @@ from engine.config.trainer import TrainerConfig
 from engine.errors import RankLostError, TrainerError
 from engine.processes.guarded import Ending, wait_until_ended
 from engine.processes.link import LOOPBACK
-from engine.processes.openmp import spinning
 from engine.ray.cluster import own_address
 from engine.ray.node_process import NodeProcess
 from engine.ray.placement import Notice, Placement
@@ -210,4 +209,4 @@ def _environment(
         "TORCHELASTIC_USE_AGENT_STORE": True,  # the store is the controller's
         ADDRESS: controller, KEY: key,
     }  # fmt: skip
-    return {**spinning(), **{name: str(value) for name, value in variables.items()}}
+    return {name: str(value) for name, value in variables.items()}

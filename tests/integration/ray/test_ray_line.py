@@ -84,8 +84,9 @@ def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
         assert [one[:2] for one in attempts] == [(1, "ray"), (2, "ray"), (3, "ray")], attempts
         assert "it was restarted" in attempts[2][3]
         assert_nothing_lost_or_duplicated(line, run, ITERATIONS)
-        resumed = "select payload->>'resumed_from' from webapp_event where run_id = %s and type = 'run_started'"
-        assert all(one[0] for one in line.rows(f"{resumed} and epoch > 1", run))
+        resumed = "select payload->>'resumed_from' from webapp_event where run_id = %s"
+        later = f"{resumed} and type = 'run_started' and epoch > 1"
+        assert all(one[0] for one in line.rows(later, run))
         assert sandboxes_left(line, run) == []
 
         long = line.launch(**{"trainer.iterations": 200}, **ON_THE_OTHER_NODE)

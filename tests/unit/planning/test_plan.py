@@ -245,7 +245,7 @@ def test_uniform_groups_are_replaced_in_rounds_and_planned_for() -> None:
 
 
 def test_replacements_beside_updates_cost_rollouts_but_no_rounds() -> None:
-    settings = {"schedule__mode": "async", "schedule__max_staleness": 4}
+    settings: dict[str, Any] = {"schedule__mode": "async", "schedule__max_staleness": 4}
     plain = planned(**settings)
     replacing = planned(**settings, algorithm__dynamic_sampling=True)
     assert "groups in place of uniform ones" not in seconds(replacing)
