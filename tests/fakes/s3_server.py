@@ -24,6 +24,8 @@ def s3_bucket() -> Iterator[str]:
         patch.setenv("AWS_ACCESS_KEY_ID", "a-key-of-the-test")
         patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        s3fs.S3FileSystem.clear_instance_cache()  # instances know the address of an earlier server
         s3fs.S3FileSystem().mkdir("yard")
         yield "s3://yard/runs"
+    s3fs.S3FileSystem.clear_instance_cache()
     server.stop()

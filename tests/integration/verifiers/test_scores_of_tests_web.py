@@ -254,8 +254,12 @@ def test_rollouts_of_testing_agents_count_as_no_solution() -> None:
     assert [run for run, _ in named.runs] == [found["write-tests"].pk]
     client = Client()
     client.force_login(make_user("o", Role.OPERATOR))
-    page = client.get(f"/runs/{found['write-tests'].pk}/").content.decode()
-    assert "Verify with these tests" in page
+    writers = Run.objects.filter(pk=found["write-tests"].pk)
+    for kept in (0, 1):
+        writers.update(collection={"solved": kept, "graded": 1})
+        page = client.get(f"/runs/{found['write-tests'].pk}/").content.decode()
+        assert ("Verify with these tests" in page) == bool(kept)
+        assert "predictions.jsonl" not in page
     assert "verifier.tests=" in page
     page = client.get(f"/runs/{found['collect'].pk}/").content.decode()
     assert "Verify by tests" in page
