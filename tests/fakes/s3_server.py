@@ -19,15 +19,17 @@ def s3_bucket() -> Iterator[str]:
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
-    host, port = server.get_host_and_port()
-    httpx.post(f"http://{host}:{port}/moto-api/reset").raise_for_status()  # the process keeps its buckets
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "a-key-of-the-test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        s3fs.S3FileSystem.clear_instance_cache()  # instances know the address of an earlier server
-        s3fs.S3FileSystem().mkdir("yard")
-        yield "s3://yard/runs"
-    s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+    try:
+        address = "http://{}:{}".format(*server.get_host_and_port())
+        httpx.post(f"{address}/moto-api/reset").raise_for_status()  # the process keeps its buckets
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", address)
+            patch.setenv("AWS_ACCESS_KEY_ID", "a-key-of-the-test")
+            patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+            patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+            s3fs.S3FileSystem.clear_instance_cache()  # instances know the address of an earlier server
+            s3fs.S3FileSystem().mkdir("yard")
+            yield "s3://yard/runs"
+    finally:
+        s3fs.S3FileSystem.clear_instance_cache()
+        server.stop()

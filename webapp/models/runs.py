@@ -13,6 +13,7 @@ from webapp.models.datasets import Dataset
 from webapp.models.experiments import Experiment
 
 _ORACLE = "oracle"
+_WRITING_TESTS = "reproduction"
 _ENDPOINT = "endpoint"
 _NOOP = "noop"
 _REPLAY = "replay"
@@ -129,6 +130,11 @@ class Run(models.Model):
         return self._policy_type == _ENDPOINT
 
     @property
+    def writes_tests(self) -> bool:
+        """Return whether its agents write tests instead of solutions."""
+        return bool(self.config.get("environment", {}).get("type") == _WRITING_TESTS)
+
+    @property
     def checks_rows(self) -> bool:
         """Return whether its rollouts say something about rows and nothing about a policy: their answers are
         known before."""
@@ -156,7 +162,7 @@ class Run(models.Model):
     @classmethod
     def writing_tests(cls) -> models.QuerySet[Run]:
         """Select the runs of testing agents, which solve no task."""
-        return cls.objects.filter(config__environment__type="reproduction")
+        return cls.objects.filter(config__environment__type=_WRITING_TESTS)
 
 
 class RunAttempt(models.Model):

@@ -47,8 +47,6 @@ class CollectionView:
     """Finished rollouts that the newest attempt found; None in the first one."""
     parts: tuple[tuple[str, str, float], ...]
     """(label, css class, amount) of the bar."""
-    has_patches: bool
-    """Whether its rollouts are predictions: those that write tests are none."""
     waits: str
     """Reason why there are no rollouts yet; empty once there are."""
     is_evaluation: bool
@@ -77,7 +75,6 @@ def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
         excluded=excluded,
         solve=solve,
         goal=goal_of(run),
-        has_patches=run.config.get("environment", {}).get("type") != "reproduction",
         per_minute=_per_minute(run),
         seconds_left=state.get("seconds_left") if going else None,
         steps=state.get("steps", 0),
@@ -105,7 +102,7 @@ def _per_minute(run: Run) -> float | None:
 
 def goal_of(run: Run) -> str:
     """Return what a rewarded rollout has done: it passed a check, wrote a test, or solved its task."""
-    if run.config.get("environment", {}).get("type") == "reproduction":
+    if run.writes_tests:
         return "reproduced"
     return "passed" if run.checks_rows else "solved"
 

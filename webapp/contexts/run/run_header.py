@@ -101,17 +101,16 @@ class RunHeader:
         kept none of the tests that it wrote."""
         if not self.has_rollouts or not self.counts.total or self.run.is_imported:
             return ()
-        environment = self.run.config.get("environment", {}).get("type")
-        if environment == "reproduction":
-            if self.collection is None or not self.collection.solve.solved:
-                return ()
-            return (("Verify with these tests", self._form("verify-by-tests", "verifier.tests")),)
+        if self.run.writes_tests:
+            kept = self.collection is not None and self.collection.solve.solved
+            by_these = ("Verify with these tests", self._form("verify-by-tests", "verifier.tests"))
+            return (by_these,) if kept else ()
         by_tests = ("Verify by tests", self._form("verify-by-tests", "verifier.runs"))
         goes_on = self.run.state in (RunState.RUNNING, RunState.PAUSED)
         follow = {"verifier.follow": "true"} if goes_on else {}
         return (
             ("Verify", self._form("verify", "verifier.runs", **follow)),
-            *([by_tests] if environment == "swe" else []),
+            *([by_tests] if self.run.config.get("environment", {}).get("type") == "swe" else []),
             ("Train a judge", self._form("train-judge", "judgements.on_policy")),
         )
 

@@ -106,11 +106,6 @@ class GroupsPanel:
     part_label: str
     """The selected task and iterations in words; empty where all are shown."""
 
-    @property
-    def filter_label(self) -> str:
-        """Return the label of the filter by outcome."""
-        return f"Siblings {self.goal}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoriesPanel:

@@ -106,42 +106,33 @@ class Expectations:
         for node in own_nodes(self._node.body):
             if isinstance(node, ast.stmt) and (value := _assigned(node, name)) is not None:
                 return Expectation((value,), node, tolerance, operand.boolean_only)
-            if isinstance(node, ast.For) and node in self.statements and not _breaks(node):
-                table = self._literal(node.iter)
-                if cells := self._column(node.target, table, name):
-                    return Expectation(cells, table, tolerance, operand.boolean_only)
+            if not isinstance(node, ast.For) or node not in self.statements or _breaks(node):
+                continue
+            if cells := _cells(*self._table(node.target, node.iter), name):
+                return Expectation(cells, self._literal(node.iter), tolerance, operand.boolean_only)
         return None
 
     def loops(self) -> Iterator[tuple[ast.For, int]]:
         """Yield the loops over tables that every passing run goes through, with their numbers of rows."""
         for node in self.statements:
-            if isinstance(node, ast.For) and not _breaks(node) and (rows := self._num_rows(node.iter)):
-                yield node, rows
+            if isinstance(node, ast.For) and not _breaks(node):
+                _, rows = self._table(node.target, node.iter)
+                if not any(isinstance(row, ast.Starred) for row in rows):
+                    yield node, len(rows)
 
-    def _num_rows(self, iterated: ast.expr) -> int:
-        """Return the number of rows of a table; 0 where it is not known."""
-        match self._literal(iterated):
-            case ast.List(elts=rows) | ast.Tuple(elts=rows):
-                return 0 if any(isinstance(row, ast.Starred) for row in rows) else len(rows)
-            case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]):
-                return self._num_rows(inner)
-            case ast.Call(func=ast.Attribute(value=ast.Dict(keys=keys), attr="items")):
-                return 0 if None in keys else len(keys)
-        return 0
-
-    def _column(self, target: ast.expr, table: ast.expr, name: str) -> tuple[ast.expr, ...]:
-        """Return the expressions that a loop takes from a table for a name; nothing if they are unknown."""
-        match table, target:
+    def _table(self, target: ast.expr, iterated: ast.expr) -> tuple[ast.expr, Sequence[ast.expr]]:
+        """Return the part of a loop's target that takes its table's rows, and these where they are known."""
+        match self._literal(iterated), target:
             case ((ast.List(elts=rows) | ast.Tuple(elts=rows)), _):
-                return _cells(target, rows, name)
+                return target, rows
             case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]), ast.Tuple(elts=[_, part]):
-                return self._column(part, self._literal(inner), name)
+                return self._table(part, inner)
             case (
                 ast.Call(func=ast.Attribute(value=ast.Dict() as mapping, attr="items")),
                 ast.Tuple(elts=[_, part]),
             ):
-                return _cells(part, mapping.values, name) if None not in mapping.keys else ()
-        return ()
+                return part, () if None in mapping.keys else mapping.values
+        return target, ()
 
     def _of_last_assignment(
         self, name: ast.Name, tolerance: Tolerance, operand: Operand

@@ -46,6 +46,7 @@ class Candidate:
     """How much the mutant stands out, from 0."""
     parameters: tuple[tuple[str, str], ...] = ()
     row: int | None = None
+    """As ``Mutant.row``."""
 
 
 def quiet_candidates(source: PythonSource, function: TestFunction) -> list[Candidate]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import traceback
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from engine.grading.counterfactual.python.loops import unrolled
 
 LITERAL = """
     def test_it():
-        seen = []
         for a, b in [(1, 1), (2, 4), (3, 9)]:
             got = f(a)
             assert got == b
@@ -52,10 +52,7 @@ NESTED = """
 
 def stop(content: str, wrong: int) -> int | None:
     """Return the line at which a file's test stops where the function is wrong for one number."""
-    scope: dict[str, Any] = {
-        "f": lambda a: a * a + (a == wrong),
-        "context": __import__("contextlib").nullcontext,
-    }
+    scope: dict[str, Any] = {"f": lambda a: a * a + (a == wrong), "context": nullcontext}
     exec(compile(content, "t.py", "exec"), scope)  # noqa: S102 - the files of this module
     try:
         scope["test_it"]()
