@@ -59,7 +59,10 @@ def start(claim: attempts.Claim, *, first: bool = False) -> None:
         return
     except (OSError, ConfigError) as error:
         attempts.give_up(
-            run_id=claim.run_id, to=RunState.FAILED, reason=f"its process could not be started: {error}"
+            run_id=claim.run_id,
+            epoch=claim.epoch,
+            to=RunState.FAILED,
+            reason=f"its process could not be started: {error}",
         )
 
 

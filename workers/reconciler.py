@@ -142,7 +142,7 @@ def _reconcile_run(run: Run) -> None:
         send(TaskName.LAUNCH_RUN, run.pk)
     elif decision is Decision.EXPIRE:
         timeout = states.TIMEOUTS[RunState(run.state)]
-        attempts.give_up(run_id=run.pk, to=timeout.to, reason=timeout.reason)
+        attempts.give_up(run_id=run.pk, epoch=run.epoch, to=timeout.to, reason=timeout.reason)
     elif decision is Decision.RECOVER:
         _recover(run, attempt, report)
 
@@ -158,28 +158,28 @@ def _last_sign(run: Run, *, local: bool) -> datetime:
 
 
 def _recover(run: Run, attempt: RunAttempt | None, report: ProcessReport | None) -> None:
-    process = report.state if report is not None else None
+    epoch, process = run.epoch, report.state if report is not None else None
     if attempt is not None and process in (ProcessState.ALIVE, ProcessState.PENDING):
         _kill(attempt)
     _take_last_events(run)
     run.refresh_from_db()
-    if run.state in states.TERMINAL:
-        return
+    if run.epoch != epoch or run.state in states.TERMINAL:
+        return  # the events ended it, or another reconciler replaced the attempt while they were stored
     if run.state == RunState.STOPPING:
         graceful = process in _NOT_STARTED_OR_ENDED
         reason = "stopped" if graceful else states.TIMEOUTS[RunState.STOPPING].reason
-        attempts.give_up(run_id=run.pk, to=RunState.STOPPED, reason=reason)
+        attempts.give_up(run_id=run.pk, epoch=epoch, to=RunState.STOPPED, reason=reason)
         return
     why, detail = _why(run, report)
     if process is ProcessState.DISCONNECTED:
-        attempts.give_up(run_id=run.pk, to=RunState.FAILED, reason=why, detail=detail)
+        attempts.give_up(run_id=run.pk, epoch=epoch, to=RunState.FAILED, reason=why, detail=detail)
         return
     if attempts.too_many(run_id=run.pk):
         minutes = int(attempts.ATTEMPTS_WITHIN.total_seconds() // 60)
         reason = f"{why}; {attempts.MAX_ATTEMPTS} attempts within {minutes} minutes did not get further"
-        attempts.give_up(run_id=run.pk, to=RunState.FAILED, reason=reason, detail=detail)
+        attempts.give_up(run_id=run.pk, epoch=epoch, to=RunState.FAILED, reason=reason, detail=detail)
         return
-    claim = attempts.claim_relaunch(run_id=run.pk, epoch=run.epoch, reason=why, detail=detail)
+    claim = attempts.claim_relaunch(run_id=run.pk, epoch=epoch, reason=why, detail=detail)
     if claim is not None:
         lifecycle.start(claim)
 

@@ -177,7 +177,7 @@ def test_heartbeats_bring_back_what_is_wanted() -> None:
     assert send(operator, f"/runs/{run.pk}/resume").json()["desired"] == "run"
     assert send(operator, f"/runs/{run.pk}/stop").json()["state"] == "stopping"
     assert client.post(path, beat, content_type="application/json").json()["desired"] == "stop"
-    attempts.give_up(run_id=run.pk, to=RunState.STOPPED, reason="test")
+    attempts.give_up(run_id=run.pk, epoch=claim.epoch, to=RunState.STOPPED, reason="test")
     answer = client.post(path, beat, content_type="application/json")
     assert (answer.status_code, answer.json()["epoch"]) == (409, 2)
     assert Client().post(path, beat, content_type="application/json").status_code == 401

@@ -70,7 +70,7 @@ def test_what_the_launcher_reports_is_on_the_page_until_the_run_ends() -> None:
     page, api = f"/runs/{run.pk}/", f"/api/v1/runs/{run.pk}"
     assert "the cluster is away ([redacted])" in client.get(page).content.decode()
     assert client.get(api).json()["condition"] == "the cluster is away ([redacted])"
-    attempts.give_up(run_id=run.pk, to=RunState.STOPPED, reason="stopped")
+    attempts.give_up(run_id=run.pk, epoch=claim.epoch, to=RunState.STOPPED, reason="stopped")
     assert "the cluster is away" not in client.get(page).content.decode()
 
 
@@ -91,7 +91,7 @@ def test_the_newest_attempt_of_a_live_run_gets_the_keys_of_its_endpoints() -> No
     newer = relaunched(run, claim)
     assert ask(claim.token)[0] == 409
     assert ask(newer.token)[0] == 200
-    attempts.give_up(run_id=run.pk, to=RunState.STOPPED, reason="stopped")
+    attempts.give_up(run_id=run.pk, epoch=newer.epoch, to=RunState.STOPPED, reason="stopped")
     assert ask(newer.token)[0] == 409, "it is fenced"
 
 

@@ -94,7 +94,9 @@ def test_reasons_that_the_server_gives_are_redacted(
     assert words.startswith("OSError: [redacted] postgresql://me:")
     relaunched = attempts.claim_relaunch(run_id=run.pk, epoch=claim.epoch, reason="ended", detail=PLANTED)
     assert relaunched is not None
-    assert attempts.give_up(run_id=run.pk, to=RunState.FAILED, reason=PLANTED, detail=PLANTED)
+    assert attempts.give_up(
+        run_id=run.pk, epoch=relaunched.epoch, to=RunState.FAILED, reason=PLANTED, detail=PLANTED
+    )
     for text in (everything_stored(capsys), *pages(run)):
         assert KNOWN not in text
         assert ADDRESS not in text

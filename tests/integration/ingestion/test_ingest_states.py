@@ -181,7 +181,7 @@ def test_a_run_that_the_yard_ended_takes_its_last_events_from_its_spool_alone(tm
     stream.trajectory(ref(0, "a", 0))
     stream.trajectory(ref(0, "a", 1), finish=False)
     post(claim, stream, 0, 1)
-    attempts.give_up(run_id=run.pk, to=RunState.FAILED, reason="its process fell silent")
+    attempts.give_up(run_id=run.pk, epoch=claim.epoch, to=RunState.FAILED, reason="its process fell silent")
     with pytest.raises(ingest.StaleEpochError):
         post(claim, stream, 1)
     path = tmp_path / "events.jsonl"
@@ -383,7 +383,7 @@ def test_the_record_of_a_rollout_that_was_closed_with_its_run_is_completed(tmp_p
     stream.step(ref(0, "a", 0), 2)
     stream.finished(ref(0, "a", 0), steps=3)
     post(claim, stream, 0, shipped)
-    attempts.give_up(run_id=run.pk, to=RunState.FAILED, reason="its process fell silent")
+    attempts.give_up(run_id=run.pk, epoch=claim.epoch, to=RunState.FAILED, reason="its process fell silent")
     assert Trajectory.objects.get(run=run).termination == "cancelled"
     path = tmp_path / "events.jsonl"
     path.write_bytes(stream.body())

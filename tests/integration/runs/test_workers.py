@@ -131,6 +131,29 @@ def test_a_killed_engine_is_replaced_under_a_higher_epoch(started: None) -> None
 
 
 @pytest.mark.django_db
+def test_reconcilers_that_overlap_replace_a_lost_attempt_once(
+    started: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = queued("sleep", "sleep")
+    lifecycle.launch(run_id=run.pk)
+    wait_for((run_folder(run.pk) / "ready").exists)
+    os.kill(int(attempt(run).handle.partition(":")[0]), signal.SIGKILL)
+    wait_for(lambda: process(run) is ProcessState.DEAD)
+    take = reconciler._take_last_events
+
+    def overtaken(late: Run) -> None:
+        monkeypatch.setattr(reconciler, "_take_last_events", take)
+        reconciler.reconcile()
+        take(late)
+
+    monkeypatch.setattr(reconciler, "_take_last_events", overtaken)
+    reconciler.reconcile()
+    assert list(RunAttempt.objects.filter(run=run, ended_at=None).values_list("epoch", flat=True)) == [2]
+    assert not attempts.give_up(run_id=run.pk, epoch=1, to=RunState.FAILED, reason="attempt 1 fell silent")
+    assert state_of(run) == "starting"
+
+
+@pytest.mark.django_db
 def test_a_run_that_always_crashes_fails_with_its_last_words(started: None) -> None:
     run = queued("crash")
     lifecycle.launch(run_id=run.pk)

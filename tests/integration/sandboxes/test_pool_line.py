@@ -161,6 +161,6 @@ def test_after_kill_9_of_the_engine_every_lease_is_known_and_nothing_is_left(
     assert reaper.reap()
     assert [entry for entry in backend.ledger.entries() if entry.run_id == str(run_id)] == []
     assert Reaper.objects.get(backend="local").removed == 3
-    attempts.give_up(run_id=run_id, to=RunState.FAILED, reason="its process was killed")
+    attempts.give_up(run_id=run_id, epoch=1, to=RunState.FAILED, reason="its process was killed")
     assert set(Sandbox.objects.filter(run_id=run_id).values_list("state", flat=True)) == {"lost"}
     assert reads.open_sandboxes() == ([], 0)

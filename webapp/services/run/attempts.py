@@ -131,24 +131,26 @@ def end_unstarted(*, run_id: int, epoch: int) -> bool:
     run = Run.objects.select_for_update().get(pk=run_id)
     if (run.epoch, run.state) != (epoch, RunState.STOPPING):
         return False
-    return give_up(run_id=run_id, to=RunState.STOPPED, reason="stopped")
+    return give_up(run_id=run_id, epoch=epoch, to=RunState.STOPPED, reason="stopped")
 
 
 @transaction.atomic
-def give_up(*, run_id: int, to: RunState, reason: str, detail: str = "") -> bool:
+def give_up(*, run_id: int, epoch: int, to: RunState, reason: str, detail: str = "") -> bool:
     """End and fence a run whose process is gone; return whether this call ended it.
 
+    Nothing happens to a run with a newer attempt: whoever calls knows only of the older one.
+
     Args:
-        run_id: the run.
+        run_id, epoch: the run and the attempt that is given up.
         to: the state it ends in.
         reason: why, in words.
         detail: the last line of its log, where nothing else tells why.
     """
     reason, detail = redact(reason), redact(detail)
-    if not states.move(run_id=run_id, to=to, reason=reason, reason_detail=detail):
+    run = Run.objects.select_for_update().get(pk=run_id)
+    if run.epoch != epoch or not states.move(run_id=run_id, to=to, reason=reason, reason_detail=detail):
         return False
     Run.objects.filter(pk=run_id).update(epoch=F("epoch") + 1)
-    run = Run.objects.get(pk=run_id)
     if to == RunState.FAILED:
         Alert.objects.create(
             run=run, severity="error", code="run.failed", time=timezone.now(), message=reason, detail=detail
