@@ -71,12 +71,12 @@ def scored_by_tests(run: Run, task: Task, passes: dict[int, Passes]) -> Run:
 
 def examined(stream: Stream, index: int, **fields: Any) -> None:
     key = {"iteration": 0, "phase": "train", "task_id": "t1", "index": index}
-    stream.add("test_examined", source="9", ref=key, test={"digest": f"{index:016x}", **fields})
+    stream.add("test_examined", source="9009", ref=key, test={"digest": f"{index:016x}", **fields})
 
 
 def patch(stream: Stream, index: int, **fields: Any) -> None:
     key = {"iteration": 0, "phase": "train", "task_id": "t1", "index": index}
-    stream.add("trajectory_scored", source="7", ref=key, score={"resolved": index == 0, **fields})
+    stream.add("trajectory_scored", source="9007", ref=key, score={"resolved": index == 0, **fields})
 
 
 def some_scores() -> Stream:
@@ -101,7 +101,7 @@ def printed(*command: Any) -> Any:
 
 
 def test_passes_and_written_tests_are_on_the_page_and_in_the_api() -> None:
-    run = by_tests("7", some_scores())
+    run = by_tests("9007", some_scores())
     client = viewer()
     whole = client.get(f"/runs/{run.pk}/").content.decode()
     assert "Toxic tests:" in whole
@@ -131,8 +131,8 @@ def test_passes_and_written_tests_are_on_the_page_and_in_the_api() -> None:
 def test_one_event_at_a_time_stores_the_same_and_later_ones_replace() -> None:
     stored = []
     for size in (1, 2, 100):
-        folder_of("7")
-        run, claim = launched(runs.create(recipe="verify-by-tests", overrides={"verifier.runs": ["7"]}))
+        folder_of("9007")
+        run, claim = launched(runs.create(recipe="verify-by-tests", overrides={"verifier.runs": ["9007"]}))
         stream = some_scores()
         examined(stream, 2, tests=1)
         for start in range(0, len(stream.lines), size):
@@ -223,8 +223,8 @@ def test_exports_have_the_passes_that_selection_reads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("setting", ["verifier.runs", "verifier.tests"])
 def test_a_run_that_is_not_there_is_named_with_its_setting(setting: str) -> None:
-    folder_of("7")
-    run = runs.create(recipe="verify-by-tests", overrides={"verifier.runs": ["7"], setting: ["900404"]})
+    folder_of("9007")
+    run = runs.create(recipe="verify-by-tests", overrides={"verifier.runs": ["9007"], setting: ["900404"]})
     with pytest.raises(ConfigError) as refused:
         runs.start(run=run)
     assert [problem.setting for problem in refused.value.problems] == [setting]
@@ -261,6 +261,8 @@ def test_rollouts_of_testing_agents_count_as_no_solution() -> None:
         assert ("Verify with these tests" in page) == bool(kept)
         assert "predictions.jsonl" not in page
     assert "verifier.tests=" in page
+    answers = {name: client.get(f"/runs/{run.pk}/predictions.jsonl") for name, run in found.items()}
+    assert {name: one.status_code for name, one in answers.items()} == {"collect": 200, "write-tests": 404}
     page = client.get(f"/runs/{found['collect'].pk}/").content.decode()
     assert "Verify by tests" in page
     assert "Train a judge" in page

@@ -30,8 +30,10 @@ class Choice:
 def choose(run: Run, *, phase: str = "", iteration: int | None = None, index: int = 0) -> Choice | None:
     """Complete a choice: the newest evaluation where there is one, else the newest iteration.
 
-    None when the run has no such rollouts.
+    None when the run has no such rollouts, or when they write tests: their patches solve nothing.
     """
+    if run.writes_tests:
+        return None
     newest = newest_point(run, phase=phase, iteration=iteration, index=index)
     return None if newest is None else Choice(phase=newest.phase, iteration=newest.iteration, index=index)
 
