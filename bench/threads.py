@@ -1,31 +1,48 @@
-"""Steps of the quickstart's model per second by torch threads, alone and beside busy processes.
+"""Steps of two models per second by torch threads, alone and beside busy processes.
 
-A step is the forward over one token of each of 48 rollouts. Rollouts have sandboxes beside them, which want
-the same processors: ``busy`` are as many processes as there are processors, Python that counts. Threads that
-wait for each other spin for milliseconds (libgomp's default); ``passive`` ones sleep. Repetitions alternate.
+A step is the forward over one token of each of 48 rollouts: of the quickstart's model, and of one of 30
+million parameters. Rollouts have sandboxes beside them, which want the same processors: ``busy`` are as many
+processes as there are processors, Python that counts. Threads that wait for each other spin for milliseconds
+(libgomp's default); ``passive`` ones, as those of runs, sleep. Repetitions alternate.
 Run: ``python -m bench.threads [--quick]``; writes ``bench/results/threads.json``.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 from bench.harness import store
+from engine.models.builtin.architectures import ARCHITECTURES, TransformerConfig
 
 ROLLOUTS = 48
+MODELS: Mapping[str, TransformerConfig] = {
+    "quickstart": ARCHITECTURES["quickstart"],
+    "30 million": replace(
+        ARCHITECTURES["quickstart"],
+        hidden_size=512,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        head_dim=64,
+        intermediate_size=1664,
+    ),
+}
 _MEASURED = f"""
-import sys, time, torch
-from pathlib import Path
+import json, sys, time, torch
 from engine.models.attention import Segments
-from engine.models.opening import open_model
+from engine.models.builtin.architectures import TransformerConfig
+from engine.models.builtin.transformer import Transformer
 torch.set_num_threads(int(sys.argv[1]))
-model = open_model("builtin:quickstart", home=Path(".")).model
+model = Transformer(TransformerConfig.from_json(json.loads(sys.argv[3])))
 ids = torch.arange({ROLLOUTS})
 segments = Segments.whole([1] * {ROLLOUTS}, torch.device("cpu"))
 with torch.no_grad():
@@ -45,9 +62,11 @@ MEASURED: Mapping[str, tuple[int, Mapping[str, str]]] = {
 """Threads and variables of the measured process."""
 
 
-def steps_per_second(threads: int, variables: Mapping[str, str], *, seconds: float) -> float:
+def steps_per_second(
+    model: TransformerConfig, threads: int, variables: Mapping[str, str], *, seconds: float
+) -> float:
     """Return the steps per second of a process."""
-    command = [sys.executable, "-c", _MEASURED, str(threads), str(seconds)]
+    command = [sys.executable, "-c", _MEASURED, str(threads), str(seconds), json.dumps(model.to_json())]
     run = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
     return float(run.stdout)
 
@@ -72,15 +91,16 @@ def main() -> None:
     quick = parser.parse_args().quick
     seconds, repetitions = (1.0, 1) if quick else (4.0, 3)
     found: dict[str, dict[str, list[float]]] = {}
-    for beside in (0, os.cpu_count() or 1):
+    for beside, (size, model) in itertools.product((0, os.cpu_count() or 1), MODELS.items()):
         rates: dict[str, list[float]] = {name: [] for name in MEASURED}
         with busy(beside):
             for _ in range(repetitions):
                 for name, (threads, variables) in MEASURED.items():
-                    rates[name].append(steps_per_second(threads, variables, seconds=seconds))
-        found[f"beside {beside} busy processes"] = rates
+                    rates[name].append(steps_per_second(model, threads, variables, seconds=seconds))
+        case = f"{size}, beside {beside} busy processes"
+        found[case] = rates
         for name, values in rates.items():
-            print(f"beside {beside:2} busy processes, {name:18} {statistics.median(values):7.1f} steps/s")
+            print(f"{case:40} {name:18} {statistics.median(values):7.1f} steps/s")
     store("threads", {"steps_per_second": found}, quick=quick)
 
 

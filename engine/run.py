@@ -46,6 +46,7 @@ from engine.orchestrator.context import RunContext, RunResult
 from engine.ray.cluster import take_token
 from engine.redaction import RedactingStream, know, log_to, machine_secrets, secrets_in
 from engine.storage.attempt import Begun, begin
+from engine.threads import let_threads_sleep
 
 CONFIG_NAME, LAUNCH_NAME, LOG_NAME = "config.json", "launch.json", "engine.log"
 DRAIN_S = 30.0
@@ -103,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(options: argparse.Namespace) -> int:
     for library in _CHATTY:
         logging.getLogger(library).setLevel(logging.ERROR)
+    let_threads_sleep(os.environ)
     try:
         if options.secrets_on_stdin:
             read_secrets()

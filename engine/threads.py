@@ -1,13 +1,22 @@
-"""Threads whose end the event loop awaits even when the caller is cancelled."""
+"""Threads: work whose end the event loop awaits even when the caller is cancelled, and torch's own."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from concurrent.futures import Executor
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+def let_threads_sleep(environment: MutableMapping[str, str]) -> None:
+    """Have torch's threads sleep while they wait for each other, unless the environment says otherwise.
+
+    By default they spin for milliseconds (libgomp), each time that one of them has lost its processor to a
+    sandbox (``bench.threads``). Read when torch is imported.
+    """
+    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 async def in_thread(

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 SPENDING_NAME = "spending.json"
 """File in the run folder with the money that its attempts have spent."""
+_ONE_THREAD = 5_000_000
+"""Parameters below which a model is sampled by one thread on a CPU: two take longer to meet than to compute
+(``bench.threads``)."""
 
 
 async def open_run_policy(
@@ -108,6 +111,8 @@ def _transformer(
     dtype = torch.bfloat16 if cuda else torch.float32
     opened = open_model(config.checkpoint, home=home, dtype=dtype, max_context=agent.max_context)
     opened.model.to("cuda" if cuda else "cpu")
+    if not cuda and sum(weight.numel() for weight in opened.model.parameters()) < _ONE_THREAD:
+        torch.set_num_threads(1)
     return TransformerPolicy(
         opened.model,
         opened.chat(),

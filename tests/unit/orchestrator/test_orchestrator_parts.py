@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from engine.config.policies import TransformerPolicyConfig
+from engine.config.rollout import AgentConfig
 from engine.errors import ConfigError, FencedError, SandboxError
 from engine.events.control import Control
 from engine.events.token_block import decode
 from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
 from engine.orchestrator.context import RunContext, RunStopped
 from engine.orchestrator.evaluations import spread
+from engine.orchestrator.policies import policies
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.prefetch import Prefetch
 from engine.orchestrator.watch.event_observer import EventObserver, step_fields, trajectory_fields
@@ -409,3 +413,20 @@ async def test_a_result_or_an_error_of_the_work_comes_through() -> None:
     assert await run.interruptible(answer(False)) == 42
     with pytest.raises(ValueError, match="no"):
         await run.interruptible(answer(True))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU samples")
+@pytest.mark.parametrize(("limit", "threads"), [(policies._ONE_THREAD, 1), (0, 2)])
+def test_a_small_model_is_sampled_by_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, threads: int
+) -> None:
+    monkeypatch.setattr(policies, "_ONE_THREAD", limit)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        policies.open_policy(
+            TransformerPolicyConfig(checkpoint="fresh:tiny"), AgentConfig(max_context=1024), tmp_path
+        )
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)

@@ -91,3 +91,17 @@ def test_a_missing_dataset_is_named_on_the_terminal(tmp_path: Path) -> None:
 def test_scripted_runs_never_load_torch() -> None:
     script = "import sys, engine.run, engine.orchestrator.collect; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_threads_of_a_run_sleep_while_they_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")  # libgomp prints it when torch is imported
+    small = (
+        ("policy.checkpoint", "fresh:frozenlake"),
+        ("environment.heldout_maps", 1),
+        ("rollout.group_size", 1),
+    )
+    settings = [word for name, value in small for word in ("--set", f"{name}={value}")]
+    done = engine("--recipe", "frozenlake-evaluate", *settings, "--home", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "GOMP_SPINCOUNT = '0'" in done.stderr, done.stderr
