@@ -198,7 +198,7 @@ def test_answers_are_for_operators() -> None:
 
 def test_error_pages() -> None:
     client = signed_in(Role.VIEWER)
-    missing = client.get("/runs/999/")
+    missing = client.get("/runs/999999999/")
     assert missing.status_code == 404
     assert "There is no run 999" in missing.content.decode()
     assert client.get("/runs/99999999999999999999999/").status_code == 404
