@@ -1,10 +1,10 @@
 """Iterations per hour of ``sync``, ``one_step_off`` and ``async``: the quickstart with two real vLLM servers.
 
-The same recipe with the same seed, one run for each schedule, one after the other on this machine; servers,
-trainer and sandboxes share its processors, unlike those of ``bench.schedule``. Evaluations are left out of
-the times: an iteration counts from the end of the one before, the first not at all. Needs ``make vllm``.
-Run: ``python -m bench.schedule_engines [--iterations N] [--set NAME=VALUE …] [--home DIR] [--quick]``;
-writes ``bench/results/schedule_engines.json``.
+The same recipe, one run for each seed and schedule, one after the other on this machine; servers, trainer
+and sandboxes share its processors, unlike those of ``bench.schedule``. An iteration counts from the end of
+the one before, the first not at all. Finished runs are not repeated. Needs ``make vllm``. Run:
+``python -m bench.schedule_engines [--seeds N …] [--iterations N] [--set NAME=VALUE …] [--home DIR]
+[--quick]``; writes ``bench/results/schedule_engines.json``.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ ENGINES: Mapping[str, Any] = {
     "evaluation.samples": 8,
     "evaluation.train_samples": 0,
 }
-STALENESS = ("staleness/mean", "staleness/max")
+MEANS = ("staleness/mean", "staleness/max", "solve/rate")
 
 
-def measured(run_dir: Path) -> dict[str, float]:
-    """Return what the iterations of a run took, all but the first."""
-    ends = {event["iteration"]: event for event in events_of(run_dir, "iteration_finished")}
-    found = [ends[number] for number in sorted(ends)]
-    periods = [later["time"] - earlier["time"] for earlier, later in pairwise(found)]
-    metrics: list[dict[str, float]] = [event["metrics"] for event in found[1:]]
+def measured(run_dirs: Sequence[Path]) -> dict[str, float]:
+    """Return what the iterations of runs took together, all but the first of each."""
+    periods: list[float] = []
+    metrics: list[dict[str, float]] = []
+    for run_dir in run_dirs:
+        ends = {event["iteration"]: event for event in events_of(run_dir, "iteration_finished")}
+        found = [ends[number] for number in sorted(ends)]
+        periods += [later["time"] - earlier["time"] for earlier, later in pairwise(found)]
+        metrics += [event["metrics"] for event in found[1:]]
 
     def share(name: str) -> float:
         return float(sum(one.get(name, 0.0) for one in metrics) / sum(periods))
@@ -49,14 +52,15 @@ def measured(run_dir: Path) -> dict[str, float]:
         "seconds_median": statistics.median(periods),
         "engines_busy": share("time/engine_busy"),
         "trainer_busy": share("time/update"),
-        **{name: statistics.fmean(one.get(name, 0.0) for one in metrics) for name in STALENESS},
+        **{name: statistics.fmean(one.get(name, 0.0) for one in metrics) for name in MEANS},
     }
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(description="Iterations per hour with two real vLLM servers")
-    parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--iterations", type=int, default=8)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of every run")
     parser.add_argument("--home", type=Path, default=Path(os.environ.get("TRAINYARD_HOME", ".trainyard")))
     parser.add_argument("--quick", action="store_true", help="two iterations of two tasks")
@@ -76,8 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         finish_run(run_name("bench-quickstart-dataset", dataset), dataset, home)
     found: dict[str, dict[str, float]] = {}
     for mode in MODES:
-        config = configured("quickstart", {**settings, "schedule.mode": mode})
-        found[mode] = measured(finish_run(run_name(f"bench-engines-{mode}", config), config, home))
+        run_dirs = []
+        for seed in options.seeds:
+            config = configured("quickstart", {**settings, "schedule.mode": mode, "seed": seed})
+            run_dirs.append(finish_run(run_name(f"bench-engines-{mode}", config), config, home))
+        found[mode] = measured(run_dirs)
         ratio = found[mode]["iterations_per_hour"] / found["sync"]["iterations_per_hour"]
         found[mode]["ratio"] = ratio
         print(mode, *(f"{name} {value:.3g}" for name, value in found[mode].items()), sep="  ", flush=True)
