@@ -59,7 +59,7 @@ def measured(run_dirs: Sequence[Path]) -> dict[str, float]:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(description="Iterations per hour with two real vLLM servers")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--iterations", type=int, default=8)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of every run")
     parser.add_argument("--home", type=Path, default=Path(os.environ.get("TRAINYARD_HOME", ".trainyard")))

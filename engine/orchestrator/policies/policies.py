@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 SPENDING_NAME = "spending.json"
 """File in the run folder with the money that its attempts have spent."""
-_ONE_THREAD = 5_000_000
+_ONE_THREAD = 50_000_000
 """Parameters below which a model is sampled by one thread on a CPU: two take longer to meet than to compute
-(``bench.threads``)."""
+(``bench.threads``, with 30 million)."""
 
 
 async def open_run_policy(
