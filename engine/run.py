@@ -6,6 +6,7 @@
 
 A run folder holds ``config.json`` (the resolved configuration) and ``launch.json`` (identity, epoch,
 where events go). Heartbeats start before anything heavy is imported. Logs are JSON lines on stderr.
+SIGQUIT has it write the stacks of its threads there, also while it hangs.
 Exit codes: 0 succeeded or stopped, 1 failed, 3 fenced by a newer attempt, 4 lost to infrastructure, so that
 another attempt goes on.
 """
@@ -14,9 +15,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import logging
 import os
 import secrets
+import signal
 import sys
 import time
 import traceback
@@ -46,7 +49,7 @@ from engine.orchestrator.context import RunContext, RunResult
 from engine.ray.cluster import take_token
 from engine.redaction import RedactingStream, know, log_to, machine_secrets, secrets_in
 from engine.storage.attempt import Begun, begin
-from engine.threads import let_threads_sleep
+from engine.threads import waiting_threads
 
 CONFIG_NAME, LAUNCH_NAME, LOG_NAME = "config.json", "launch.json", "engine.log"
 DRAIN_S = 30.0
@@ -104,7 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(options: argparse.Namespace) -> int:
     for library in _CHATTY:
         logging.getLogger(library).setLevel(logging.ERROR)
-    let_threads_sleep(os.environ)
+    os.environ |= waiting_threads()
+    faulthandler.register(signal.SIGQUIT, file=2)  # the redacting stream has no descriptor
     try:
         if options.secrets_on_stdin:
             read_secrets()

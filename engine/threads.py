@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+import os
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def let_threads_sleep(environment: MutableMapping[str, str]) -> None:
-    """Have torch's threads sleep while they wait for each other, unless the environment says otherwise.
+def waiting_threads() -> dict[str, str]:
+    """Return the variable that has torch's threads sleep while they wait for each other.
 
     By default they spin for milliseconds (libgomp), each time that one of them has lost its processor to a
-    sandbox (``bench.threads``). Read when torch is imported.
+    sandbox (``bench.threads``). What this process's environment says goes first. Read when torch is imported.
     """
-    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    return {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
 
 
 async def in_thread(

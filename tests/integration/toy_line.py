@@ -13,10 +13,12 @@ from typing import Any, LiteralString
 
 import psycopg
 
+from engine.processes import process_start
 from tests.integration.toy_yard import DATASET, dataset_home, taught_home
 from tests.ports import reserve_service_ports, reserved_port
 from webapp.supervisor.stack import Stack, running_stack
 from webapp.supervisor.status import ServiceState
+from workers.launchers.local import STACKS_S
 
 ITERATIONS = 6
 GROUPS, SIBLINGS = 2, 4
@@ -56,8 +58,19 @@ class Line:
         deadline = time.monotonic() + seconds
         while not self._holds(condition):
             self.told += self.stack.check()
-            assert time.monotonic() < deadline, f"never: {what}; {self.told}"
+            assert time.monotonic() < deadline, f"never: {what}; {self.told}; {self._logs_of_live_engines()}"
             time.sleep(0.1)
+
+    def _logs_of_live_engines(self) -> str:
+        """Return the end of each one's log, the stacks of its threads included."""
+        logs = []
+        for file in self.stack.home.glob("runs/*/engine.pid"):
+            engine = json.loads(file.read_text())
+            if process_start(engine["pid"]) == engine["started"]:
+                os.kill(engine["pid"], signal.SIGQUIT)
+                time.sleep(STACKS_S)
+                logs.append(f"run {file.parent.name}: {(file.parent / 'engine.log').read_text()[-8_000:]}")
+        return "\n".join(logs)
 
     @staticmethod
     def _holds(condition: Callable[[], bool]) -> bool:

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from typing import BinaryIO
 
 from engine.config.placement import run_bundles
@@ -33,6 +34,8 @@ from workers.launchers.base import (
 
 ENGINE = (sys.executable, "-m", "engine.run", "--secrets-on-stdin")
 PID_FILE = "engine.pid"
+STACKS_S = 0.2
+"""Time for a process that is to be killed to write the stacks of its threads, seconds."""
 
 
 class LocalLauncher:
@@ -83,9 +86,11 @@ class LocalLauncher:
                 os.kill(_pid(handle), signal.SIGTERM)
 
     def kill(self, *, host: str, handle: str) -> None:
-        """Send SIGKILL to the engine's process group."""
+        """Have the engine write its stacks to its log, then send SIGKILL to its process group."""
         if host == socket.gethostname() and _is_that(handle):
             with contextlib.suppress(ProcessLookupError):
+                os.kill(_pid(handle), signal.SIGQUIT)
+                time.sleep(STACKS_S)
                 os.killpg(_pid(handle), signal.SIGKILL)
 
 

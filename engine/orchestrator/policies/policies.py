@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 SPENDING_NAME = "spending.json"
 """File in the run folder with the money that its attempts have spent."""
-_ONE_THREAD = 50_000_000
-"""Parameters below which a model is sampled by one thread on a CPU: two take longer to meet than to compute
-(``bench.threads``, with 30 million)."""
+_ONE_THREAD = 30_000_000
+"""Parameters below which a model is sampled by one thread on a CPU: two that sleep while they wait are slower
+up to there, with idle processors too (``bench.threads``)."""
 
 
 async def open_run_policy(
@@ -61,7 +61,7 @@ async def open_run_policy(
 def open_policy(
     config: PolicyConfig, agent: AgentConfig, home: Path, *, run_dir: Path | None = None, version: int = 0
 ) -> Policy:
-    """Open a policy for sampling in this process.
+    """Open a policy for sampling in this process; a small model on a CPU sets torch to one thread.
 
     Args:
         config: its settings.

@@ -22,7 +22,7 @@ from engine.processes.link import LOOPBACK
 from engine.ray.cluster import own_address
 from engine.ray.node_process import NodeProcess
 from engine.ray.placement import Notice, Placement
-from engine.threads import let_threads_sleep
+from engine.threads import waiting_threads
 from engine.trainer.processes.link import ADDRESS, KEY, RankListener, read_address, read_key
 
 _COMMAND = (sys.executable, "-m", "engine.trainer", "rank")
@@ -140,8 +140,7 @@ class RayRanks:
             process = NodeProcess(self._placement, rank // self._config.context_parallel, share)
             # Each rank sees its own device only, whose number is then 0.
             own = _environment(rank, size, 0, (host, port), listener.address, self._key)
-            let_threads_sleep(own)
-            process.start(_COMMAND, {**own, "PYTHONPATH": project})
+            process.start(_COMMAND, {**own, **waiting_threads(), "PYTHONPATH": project})
             self._processes.append(process)
 
     def check(self) -> None:

@@ -78,6 +78,7 @@ def test_ranks_on_two_nodes_learn_what_local_ones_do_whatever_is_killed(
         until(lambda: iterations(spread) == held_after or process.poll() is not None, "an iteration")
         ranks = [cluster.ranks(node) for node in range(2)]
         assert [len(found) for found in ranks] == [1, 1], "one rank on each node"
+        assert {found[0].environ().get("OMP_WAIT_POLICY") for found in ranks} == {"PASSIVE"}
         assert process.stdin is not None
         process.stdin.write("go on\n")
         process.stdin.flush()

@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import psycopg
 import pytest
 import redis
@@ -44,18 +43,6 @@ def test_postgres_keeps_data_over_a_restart_and_a_kill(tmp_path: Path) -> None:
     assert port_is_free(server.port)
 
 
-def backends(folder: Path) -> list[psutil.Process]:
-    """The server's processes that serve a connection."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(folder / "data") and " trainyard " in process.cmdline()[0]:
-                found.append(process)
-        except (psutil.Error, IndexError):
-            continue
-    return found
-
-
 def test_postgres_starts_again_although_a_busy_session_outlived_the_killed_server(tmp_path: Path) -> None:
     """Such a session holds the shared memory, which keeps a new server from starting."""
     server = EmbeddedPostgres(tmp_path / "pg", port=reserved_port(), password="x", durable=False)
@@ -65,14 +52,14 @@ def test_postgres_starts_again_although_a_busy_session_outlived_the_killed_serve
         host="127.0.0.1", port=server.port, user="trainyard", password="x", dbname="trainyard"
     )
     busy.pgconn.send_query(b"select count(*) from generate_series(1, 1000000000000)")
-    (session,) = backends(tmp_path / "pg")
-    os.kill(session.pid, signal.SIGSTOP)  # it does not even learn that its server has gone
+    session = busy.info.backend_pid
+    os.kill(session, signal.SIGSTOP)  # it does not even learn that its server has gone
     server.process.kill()
     server.process.wait()
     port = server.port
     try:
         server.start()
-        assert process_start(session.pid) is None
+        assert process_start(session) is None
         assert server.port == port
     finally:
         busy.close()

@@ -280,6 +280,25 @@ def test_an_engine_survives_the_death_of_its_launcher(tmp_path: Path) -> None:
     wait_for(lambda: launcher.poll(host=host, handle=handle).state is ProcessState.DEAD)
 
 
+def test_an_engine_that_is_killed_leaves_the_stacks_of_its_threads(tmp_path: Path) -> None:
+    log, host = tmp_path / "engine.log", os.uname().nodename
+    command = (
+        *(sys.executable, "-m", "engine.run", "--recipe", "frozenlake-evaluate", "--home", str(tmp_path)),
+        *("--set", "policy.checkpoint=fresh:frozenlake"),
+    )
+    with log.open("wb") as stderr, subprocess.Popen(command, stderr=stderr, start_new_session=True) as engine:
+        try:
+            wait_for(lambda: any(tmp_path.glob("runs/*/events.jsonl")))
+            handle = f"{engine.pid}:{process_start(engine.pid)}"
+            LocalLauncher().kill(host=host, handle=handle)
+        finally:
+            engine.kill()
+    assert engine.returncode == -signal.SIGKILL
+    stacks = log.read_text()
+    assert "most recent call first" in stacks
+    assert "engine/run.py" in stacks
+
+
 def test_an_engine_gets_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_SECRET_KEY", "secret")
     script = tmp_path / "script.py"

@@ -230,7 +230,7 @@ def test_a_run_that_is_not_there_is_named_with_its_setting(setting: str) -> None
     assert [problem.setting for problem in refused.value.problems] == [setting]
 
 
-def test_rollouts_of_testing_agents_count_as_no_solution() -> None:
+def test_rollouts_of_testing_agents_count_as_no_solution(tmp_path: Path) -> None:
     dataset, tasks = make_dataset()
     found = {}
     for name in ("collect", "write-tests"):
@@ -261,8 +261,12 @@ def test_rollouts_of_testing_agents_count_as_no_solution() -> None:
         assert ("Verify with these tests" in page) == bool(kept)
         assert "predictions.jsonl" not in page
     assert "verifier.tests=" in page
-    answers = {name: client.get(f"/runs/{run.pk}/predictions.jsonl") for name, run in found.items()}
-    assert {name: one.status_code for name, one in answers.items()} == {"collect": 200, "write-tests": 404}
+    for name, run in found.items():
+        expected = 404 if run.writes_tests else 200
+        for path in (f"/runs/{run.pk}/predictions.jsonl", f"/api/v1/runs/{run.pk}/predictions"):
+            assert client.get(path).status_code == expected, (name, path)
+    with pytest.raises(CommandError, match="no such finished rollouts"):
+        printed("export_predictions", found["write-tests"].pk, "--output", tmp_path / "predictions.jsonl")
     page = client.get(f"/runs/{found['collect'].pk}/").content.decode()
     assert "Verify by tests" in page
     assert "Train a judge" in page

@@ -200,7 +200,7 @@ def test_error_pages() -> None:
     client = signed_in(Role.VIEWER)
     missing = client.get("/runs/999999999/")
     assert missing.status_code == 404
-    assert "There is no run 999" in missing.content.decode()
+    assert "There is no run 999999999" in missing.content.decode()
     assert client.get("/runs/99999999999999999999999/").status_code == 404
     assert "needs the role operator" in client.get("/runs/new/").content.decode()
     broken = Client(raise_request_exception=False)
