@@ -1,8 +1,9 @@
 """CPU time per agent step and memory per live trajectory, in one process and over two rollout workers.
 
-A stub engine in the run's process answers in tokens of the shipped tokenizer; sandboxes are in memory, and
-every step and trajectory is an event in a real spool. All trajectories are in flight at once. The bars are
-1 ms of our own CPU per step, all processes together, and an event loop held for 50 ms at most (p99.9).
+A stub engine in the run's process answers in tokens of the shipped tokenizer after a random time, so long
+that the steps take about half a core; sandboxes are in memory and start 64 at a time, and every step and
+trajectory is an event in a real spool. All trajectories are in flight at once. The bars are 1 ms of our own
+CPU per step, all processes together, and an event loop held for 50 ms at most (p99.9).
 Run: ``python -m bench.orchestrator [--quick]``; results go to ``bench/results/orchestrator.json``.
 """
 
@@ -12,10 +13,13 @@ import argparse
 import asyncio
 import contextlib
 import os
+import random
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import psutil
@@ -25,6 +29,8 @@ from bench.harness import store
 from engine.config.rollout import AgentConfig, RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.events.spool import SpoolSink
+from engine.garbage import collect_rarely
+from engine.inference.base import ChatRequest, ChatResponse
 from engine.inference.scripted.tokens import TokenizedPolicy
 from engine.models.opening import open_model
 from engine.orchestrator.loop_probe import LoopProbe
@@ -41,10 +47,27 @@ from tests.fakes.memory_sandbox import MemoryBackend
 MODEL = "builtin:quickstart"
 LONG_STEPS = 150
 """Steps that make about 64K tokens."""
+TRAJECTORIES_PER_TURN_S = 400.0
+"""Trajectories in flight for each second that a turn takes on average."""
+STARTING, START_S = 64, 1.0
+"""Sandboxes starting at once, and the seconds that a start takes on average."""
 BAR_MS, HELD_BAR_MS = 1.0, 50.0
 SAMPLE_S = 0.5
 SOURCE = "".join(f"def f{n}(a):\n    return a + {n}\n\n\n" for n in range(400))
 FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
+
+
+class PacedPolicy(TurnsPolicy):
+    """Gives each text after a random time."""
+
+    def __init__(self, texts: Sequence[str], mean_s: float) -> None:
+        super().__init__(texts)
+        self._mean_s, self._random = mean_s, random.Random(0)
+
+    async def respond(self, request: ChatRequest) -> ChatResponse:
+        """Return the next text after half to one and a half of the mean time."""
+        await asyncio.sleep(self._mean_s * self._random.uniform(0.5, 1.5))
+        return await super().respond(request)
 
 
 @dataclass(slots=True)
@@ -93,17 +116,21 @@ async def measured() -> AsyncIterator[Usage]:
 async def measure(workers: int, trajectories: int, steps: int) -> dict[str, float | int]:
     """Return what trajectories in flight at once cost; 0 workers run them in this process."""
     agent = AgentConfig(prompt="deepswe_v1", max_steps=steps, max_context=1_000_000)
-    sandbox = SandboxConfig(max_live=trajectories, max_starting=trajectories)
+    sandbox = SandboxConfig(max_live=trajectories, max_starting=STARTING)
     turns = [render_response("because", CALLS[step % len(CALLS)], "xml") for step in range(steps)]
-    policy = TokenizedPolicy(TurnsPolicy(turns), open_model(MODEL, home=Path(), read=False).chat())
-    pool, grader = SandboxPool(MemoryBackend(FILES, command=output), sandbox), PatchGrader()
+    paced = PacedPolicy(turns, trajectories / TRAJECTORIES_PER_TURN_S)
+    policy = TokenizedPolicy(paced, open_model(MODEL, home=Path(), read=False).chat())
+    pool = SandboxPool(MemoryBackend(FILES, command=output, start_s=START_S), sandbox)
+    grader = PatchGrader()
     async with contextlib.AsyncExitStack() as opened:
         folder = opened.enter_context(tempfile.TemporaryDirectory())
         sink = opened.enter_context(contextlib.closing(SpoolSink(Path(folder), epoch=1)))
         observer = opened.enter_context(contextlib.closing(EventObserver(sink)))
         parts = None
         if workers:
-            settings = MemorySettings(agent=agent, sandbox=sandbox, files=FILES, command=output)
+            settings = MemorySettings(
+                agent=agent, sandbox=sandbox, files=FILES, command=output, start_s=START_S
+            )
             parts = await opened.enter_async_context(
                 opened_workers(pool, grader, count=workers, launcher=LocalWorkers(), environments=settings)
             )
@@ -143,6 +170,12 @@ def described(
     }
 
 
+def run(size: tuple[int, int, int]) -> dict[str, float | int]:
+    """Return what ``measure`` finds; for a process whose memory no earlier measurement has grown."""
+    collect_rarely()
+    return asyncio.run(measure(*size))
+
+
 def main() -> None:
     """Measure, print and store."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -153,7 +186,8 @@ def main() -> None:
     sizes = [
         (workers, count, steps) for count, steps in ((short, STEPS), (long, LONG_STEPS)) for workers in (0, 2)
     ]
-    rows = [asyncio.run(measure(*size)) for size in sizes]
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as fresh:
+        rows = list(fresh.map(run, sizes))
     print(" ".join(f"{name:>{max(len(name), 8)}}" for name in rows[0]))
     for row in rows:
         print(" ".join(f"{value:>{max(len(name), 8)}}" for name, value in row.items()))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import TypeVar
 
 from engine.agent.budget import cap_tokens
 from engine.agent.conversation import Continuation, Turn, call_id
@@ -28,6 +29,8 @@ from engine.inference.base import (
 from engine.models.chat.base import Chat, Message, Reply, ToolDeclaration
 from engine.tokens import TokenRecord
 from engine.tools import printable
+
+N = TypeVar("N", int, float)
 
 
 class TokenConversation:
@@ -88,10 +91,10 @@ class TokenConversation:
         reply = self._chat.parse(generation.ids, self._ids[self._turn :], self._tools)
         self._response = len(self._ids)
         self._ids.extend(generation.ids)
-        self._mask.extend([1] * len(generation.ids))
+        self._mask += _repeated("B", 1, len(generation.ids))
         self._logprobs.extend(generation.logprobs)
         self._versions.extend(generation.versions)
-        self._steps.extend([step] * len(generation.ids))
+        self._steps += _repeated("i", step, len(generation.ids))
         self._messages.append(_assistant_message(reply, step, keep_thinking=self._keep_thinking))
         self._thought = reply.thinking_tokens > 0
         return reply
@@ -132,10 +135,14 @@ class TokenConversation:
     def _append_text(self, ids: Sequence[int], *, step: int) -> None:
         self._turn = len(self._ids)
         self._ids.extend(ids)
-        self._mask.extend([0] * len(ids))
-        self._logprobs.extend([0.0] * len(ids))
-        self._versions.extend([-1] * len(ids))
-        self._steps.extend([step] * len(ids))
+        self._mask += _repeated("B", 0, len(ids))
+        self._logprobs += _repeated("f", 0.0, len(ids))
+        self._versions += _repeated("i", -1, len(ids))
+        self._steps += _repeated("i", step, len(ids))
+
+
+def _repeated(typecode: str, value: N, count: int) -> array[N]:
+    return array(typecode, (value,)) * count
 
 
 class SampledConversation(TokenConversation):

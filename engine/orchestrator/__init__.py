@@ -8,7 +8,6 @@ an entry in ``_KINDS``.
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -32,6 +31,7 @@ from engine.config.run import (
 )
 from engine.errors import FencedError, RankLostError, SpendLimitError, TrainyardError, described
 from engine.events.types import RunFinished
+from engine.garbage import collect_rarely
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.redaction import redact
 
@@ -66,8 +66,7 @@ def execute(config: AnyRun, run: RunContext) -> int:
     """
     try:
         _function(config)
-        gc.collect()
-        gc.freeze()  # a collection over torch's objects would block the loop for most of a second
+        collect_rarely()
         outcome = asyncio.run(perform(config, run))
     except FencedError as error:
         log.warning("fenced", reason=str(error))

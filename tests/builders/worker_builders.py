@@ -62,9 +62,11 @@ class MemorySettings:
     sandbox: SandboxConfig = SandboxConfig()
     files: Mapping[str, bytes]
     command: Command = silent
+    start_s: float = 0.0
 
     async def open(self, run: RunServices, *, num_workers: int) -> tuple[SweEnvironments, WorkerPool]:
-        pool = WorkerPool(MemoryBackend(self.files, command=self.command), self.sandbox, run)
+        backend = MemoryBackend(self.files, command=self.command, start_s=self.start_s)
+        pool = WorkerPool(backend, self.sandbox, run)
         environments = SweEnvironments(
             pool=pool,
             grader=WorkerGrader(run, None),

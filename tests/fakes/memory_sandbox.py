@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import itertools
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -124,7 +125,7 @@ class MemorySandbox:
 
 
 class MemoryBackend:
-    """Implements ``SandboxBackend``; ``faults`` are raised one by one by the next starts."""
+    """Implements ``SandboxBackend``: starts take ``start_s`` on average, and raise ``faults`` one by one."""
 
     name = "memory"
 
@@ -133,6 +134,7 @@ class MemoryBackend:
         files: Mapping[str, bytes] | None = None,
         *,
         command: Command = silent,
+        start_s: float = 0.0,
         faults: list[Exception] | None = None,
     ) -> None:
         self.started: list[MemorySandbox] = []
@@ -142,6 +144,7 @@ class MemoryBackend:
         self.most_starting = 0
         self._files = dict(files or {})
         self._command = command
+        self._start_s = start_s
         self._faults = list(faults or [])
 
     def open(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
@@ -152,7 +155,7 @@ class MemoryBackend:
         self.starting += 1
         self.most_starting = max(self.most_starting, self.starting)
         try:
-            await asyncio.sleep(0)
+            await asyncio.sleep(self._start_s * random.uniform(0.5, 1.5))
             if self._faults:
                 raise self._faults.pop(0)
         finally:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ import structlog
 from engine.agent.prompts import load_prompt
 from engine.agent.replay import FinishedTurn
 from engine.environments.base import EnvironmentFactory
+from engine.garbage import collect_rarely
 from engine.redaction import RedactingStream, know, log_to
 from engine.rollout.observer import GuardedObserver
 from engine.rollout.places import Slots, open_gate
@@ -174,8 +174,7 @@ class _Worker:
         self._num_workers, self._memory_mb = settings.num_workers, settings.memory_mb
         opened = await settings.environments.open(self._run, num_workers=settings.num_workers)
         self._environments, self._pool = opened
-        gc.collect()
-        gc.freeze()
+        collect_rarely()
         self._stream.send(Alive())
 
     async def _close(self) -> None:
