@@ -194,21 +194,25 @@ class AgentLoop:
     @asynccontextmanager
     async def _within_time(self) -> AsyncIterator[None]:
         """Limit the body to the remaining time, which may grow meanwhile. Raises TimeoutError."""
-        loop = asyncio.get_running_loop()
         async with asyncio.timeout(None) as timeout:
-            timer = loop.call_later(self._time_left(), lambda: look())
-
-            def look() -> None:
-                nonlocal timer
-                if (left := self._time_left()) > 0:
-                    timer = loop.call_later(left, look)
-                else:
-                    timeout.reschedule(loop.time())
-
+            timer: list[asyncio.TimerHandle] = []
+            self._watch_time(timeout, timer)
             try:
                 yield
             finally:
-                timer.cancel()
+                for handle in timer:
+                    handle.cancel()
+
+    def _watch_time(self, timeout: asyncio.Timeout, timer: list[asyncio.TimerHandle]) -> None:
+        """End the body when no time is left, else look again after what is left, by a timer to be cancelled.
+
+        A cancelled timer refers to nothing: a conversation that did to itself would stay in memory.
+        """
+        loop = asyncio.get_running_loop()
+        if (left := self._time_left()) > 0:
+            timer[:] = [loop.call_later(left, self._watch_time, timeout, timer)]
+        else:
+            timeout.reschedule(loop.time())
 
     async def _respond(self, index: int, room: int) -> Turn:
         self.on_phase(RolloutPhase.MODEL)

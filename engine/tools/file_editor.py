@@ -53,19 +53,19 @@ class FileEditor:
         self._number = _R2E_GYM_NUMBER if style == "r2e_gym" else _NUMBER
         self._snippet_lines = snippet_lines
         self._history: dict[str, list[bytes | None]] = {}
-        self._commands: Mapping[str, Callable[[str, Mapping[str, Any]], Awaitable[str]]] = {
+
+    async def run(self, arguments: Mapping[str, Any]) -> ToolResult:
+        """Execute a validated call; a refused command is an observation, never an exception."""
+        path = resolve(arguments["path"], self._workdir)
+        commands: Mapping[str, Callable[[str, Mapping[str, Any]], Awaitable[str]]] = {
             "view": self._view,
             "create": self._create,
             "str_replace": self._str_replace,
             "insert": self._insert,
             "undo_edit": self._undo_edit,
         }
-
-    async def run(self, arguments: Mapping[str, Any]) -> ToolResult:
-        """Execute a validated call; a refused command is an observation, never an exception."""
-        path = resolve(arguments["path"], self._workdir)
         try:
-            text = await self._commands[arguments["command"]](path, arguments)
+            text = await commands[arguments["command"]](path, arguments)
         except _RefusedError as error:
             return refusal(str(error))
         except FileNotFoundError:

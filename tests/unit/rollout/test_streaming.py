@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from engine.agent.loop import AgentLoop
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import FencedError, SandboxError, SpendLimitError
@@ -17,6 +18,7 @@ from engine.inference.base import ChatRequest, ChatResponse, GenerationContext
 from engine.inference.scripted.policies import NoopPolicy, OraclePolicy
 from engine.rollout import GroupRequest, RolloutRequest
 from engine.sandbox.base import ExecResult
+from engine.tools.file_editor import FileEditor
 from engine.types import TerminationReason, Trajectory
 from tests.builders.rollout_builders import (
     SOURCE,
@@ -89,6 +91,23 @@ async def test_what_is_finished_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> 
     )
     await scheduler.run(rollouts(60), note)
     assert most <= 2 * 2 + 1
+
+
+async def test_what_is_finished_needs_no_garbage_collection() -> None:
+    """A full collection is rare, and a conversation can have a megabyte."""
+    scheduler = swe_scheduler(MemoryBackend(FILES), OraclePolicy(), rollout=RolloutConfig(max_concurrent=2))
+
+    def num_living() -> int:
+        return sum(isinstance(one, AgentLoop | FileEditor) for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = num_living()
+        await scheduler.run(rollouts(20), lambda _trajectory: None)
+        assert num_living() <= before
+    finally:
+        gc.enable()
 
 
 async def test_an_error_of_the_consumer_ends_the_stream_and_closes_everything() -> None:
