@@ -98,7 +98,7 @@ async def test_what_is_finished_needs_no_garbage_collection() -> None:
     scheduler = swe_scheduler(MemoryBackend(FILES), OraclePolicy(), rollout=RolloutConfig(max_concurrent=2))
 
     def num_living() -> int:
-        return sum(isinstance(one, AgentLoop | FileEditor) for one in gc.get_objects())
+        return sum(type(one) in (AgentLoop, FileEditor) for one in gc.get_objects())
 
     gc.collect()
     gc.disable()
