@@ -230,13 +230,13 @@ def interval(attempts: Sequence[Attempt]) -> tuple[float, float]:
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
-    """Draw held-out pass@1 over iterations, a line per run, with intervals over tasks."""
+    """Draw held-out pass@1, with intervals over tasks, and the submitted training rollouts by iteration."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(6, 3.6))
+    figure, (axes, submitting) = pyplot.subplots(1, 2, figsize=(11, 3.6), sharey=True)
     colours = {arm: f"C{number}" for number, arm in enumerate(dict.fromkeys(curve.arm for curve in curves))}
     for curve in curves:
         graded = {number: attempts for number, attempts in curve.attempts.items() if graded_by_task(attempts)}
@@ -250,8 +250,12 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
         axes.errorbar(
             list(graded), heights, reach, marker="o", capsize=3, color=colours[curve.arm], label=label
         )
+        shares = [BEHAVIOUR["submitted"](metrics) for metrics in curve.metrics]
+        submitting.plot(range(len(shares)), shares, color=colours[curve.arm])
     axes.set(xlabel="iterations", ylabel="pass@1 on held-out tasks", ylim=(0, 1))
+    submitting.set(xlabel="iterations", ylabel="training rollouts that were submitted")
     axes.grid(alpha=0.3)
+    submitting.grid(alpha=0.3)
     axes.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
