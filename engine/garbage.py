@@ -11,8 +11,8 @@ _YOUNG_PER_FULL = 1_000
 def collect_rarely() -> None:
     """Collect now, never look at what is left again, and from now on seldom collect everything.
 
-    A full collection over the objects of 4,000 rollouts in flight blocks the loop for half a second, one over
-    torch's for 0.15 s (``bench.orchestrator``).
+    A full collection over the objects of 2,000 rollouts in flight blocks the loop for 0.2 s, one over torch's
+    for 0.15 s (seen under ``bench.orchestrator``).
     """
     gc.collect()
     gc.freeze()

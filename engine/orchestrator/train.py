@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import gc
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -31,6 +30,7 @@ from engine.config.run import TrainRun
 from engine.events.schedule import Timeline
 from engine.events.spool import SPOOL_NAME
 from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
+from engine.garbage import collect_rarely
 from engine.inference.base import TrainablePolicy
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.evaluations import run_evaluation, spread
@@ -186,7 +186,7 @@ class TrainingLoop:
             # The previous attempt may have been killed between the checkpoint and its event.
             await loop._announce_checkpoint(checkpoint)
             opened.pop_all()
-        gc.freeze()  # models and datasets stay: no collection needs to look at them while the loop waits
+        collect_rarely()  # models and datasets stay
         return loop
 
     async def run(self, *, fresh: bool) -> None:

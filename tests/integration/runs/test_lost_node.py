@@ -71,10 +71,13 @@ def test_a_run_whose_node_is_lost_ends_as_if_nothing_happened(home: Path, bucket
     assert weights(run_dir) == weights(whole)
     assert_same_state(run_dir, whole)
     store = Store(bucket, "lost")
-    manifest = newest_manifest(store)  # the killed attempt may have left an object that it had not named yet
+    manifest = newest_manifest(store)
     assert manifest is not None
     spool = b"".join(store.read(segment.object) for segment in manifest.spool)
     assert spool == (run_dir / "events.jsonl").read_bytes()
+    unnamed = set(store.names("spool")) - manifest.objects
+    assert len(unnamed) <= 1, "what the killed attempt had written and not named"
+    assert all(name.startswith("spool/00001-") for name in unnamed)
     assert SECRET not in (run_dir / "engine.log").read_text()
 
 

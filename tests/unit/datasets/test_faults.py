@@ -14,6 +14,7 @@ import pytest
 
 from engine.datasets.curation.fault_rules import FAMILIES
 from engine.datasets.curation.faults import Fault, apply_fault, enumerate_faults, functions_of, revert_fault
+from engine.python_syntax import parse_python
 
 EXAMPLES = {
     "compare_flip": ("if a < b: pass", "if a <= b: pass"),
@@ -54,12 +55,12 @@ def test_every_kind_makes_its_documented_edit(kind: str) -> None:
 @pytest.mark.parametrize("module", [bisect, heapq, statistics, textwrap])
 def test_every_fault_parses_differs_in_one_line_and_reverts(module: ModuleType) -> None:
     source = inspect.getsource(module)
-    reference = ast.dump(ast.parse(source))
+    reference = ast.dump(parse_python(source))
     faults = enumerate_faults(source, max_function_lines=60)
     assert len(faults) > 20
     for fault in faults[:: max(1, len(faults) // 25)]:
         mutated = apply_fault(source, fault)
-        assert ast.dump(ast.parse(mutated)) != reference
+        assert ast.dump(parse_python(mutated)) != reference
         changed = [
             number
             for number, (a, b) in enumerate(
@@ -101,7 +102,7 @@ def test_methods_are_named_by_class_and_nested_functions_belong_to_the_outer_one
         "class A:\n    def m(self, x):\n        def inner(y):\n            return y < x\n"
         "        return inner\n"
     )
-    assert [f.name for f in functions_of(ast.parse(source))] == ["A.m"]
+    assert [f.name for f in functions_of(parse_python(source))] == ["A.m"]
     assert {f.function for f in enumerate_faults(source)} == {"A.m"}
 
 

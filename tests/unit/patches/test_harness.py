@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
-import re
 import shlex
 import subprocess
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from engine.errors import PatchError
 from engine.patches.diff import diff_trees
 from engine.patches.harness import HARNESS_COMMANDS, apply_as_harness, named_paths
 from engine.patches.trees import FileState
+from engine.python_syntax import parse_python
 
 BASE = "".join(f"line {number}\n" for number in range(40))
 REGULAR, LINK = 0o100644, 0o120777
@@ -40,9 +41,11 @@ def harness_commands() -> list[str]:
     if found is None or not found.submodule_search_locations:
         pytest.skip("swebench is not installed")
     source = (Path(found.submodule_search_locations[0]) / "harness" / "run_evaluation.py").read_text()
-    found_list = re.search(r"^GIT_APPLY_CMDS = \[\n(.*?)^\]", source, re.MULTILINE | re.DOTALL)
-    assert found_list, "swebench has no list of commands"
-    return re.findall(r'^    "([^"]*)",$', found_list[1], re.MULTILINE)
+    for node in parse_python(source).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "GIT_APPLY_CMDS":
+            commands: list[str] = ast.literal_eval(node.value)
+            return commands
+    raise AssertionError("swebench has no list of commands")
 
 
 class Repository:
