@@ -36,7 +36,6 @@ from engine.datasets.curation.curate import curate
 from engine.datasets.importers.formats.evalscript import make_script
 from engine.datasets.importers.run import import_dataset
 from engine.datasets.store import dataset_path, load_dataset
-from engine.datasets.testing.toolchain import MOUNT
 from engine.grading.counterfactual.store import FileReferences
 from engine.grading.execution import RunExecutor
 from engine.grading.grader import Grader
@@ -44,6 +43,7 @@ from engine.patches.apply import touched
 from engine.sandbox.base import SandboxBackend, SandboxSpec
 from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.local.backend import LocalBackend
+from engine.testing.toolchain import MOUNT
 from engine.types import CounterfactualOutcome, TaskRow, TestOutcome, Verdict
 
 PACKAGES = ("more-itertools==10.8.0", "sqlparse==0.5.3", "markdown==3.8")
@@ -53,7 +53,7 @@ SCRIPTED_EVERY = 4
 SETS = ("quickstart", "packages", "images")
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / ".trainyard" / "examples"
-GRADERS = ("engine/grading", "engine/datasets/testing", "engine/patches")
+GRADERS = ("engine/grading", "engine/testing", "engine/patches")
 """Folders of the code that decides: what other versions of it found does not count."""
 FORMATS = {"r2e-gym": "r2e_gym.jsonl", "swe-bench": "swe_bench.jsonl"}
 SANDBOX = SandboxConfig(memory_mb=512)

@@ -25,11 +25,11 @@ from bench.harness import store
 from engine.config.rollout import CounterfactualConfig, GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.importers.formats.evalscript import make_script
-from engine.datasets.testing.toolchain import MOUNT
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.grader import Grader
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
+from engine.testing.toolchain import MOUNT
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import (
     TEST_NUMBERS,

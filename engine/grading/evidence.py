@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.datasets.testing import testrun
-from engine.datasets.testing.testrun import Record, TestCase, TestRun
 from engine.grading.logs import swebench
 from engine.grading.logs.parsers import parse_log
+from engine.testing import testrun
+from engine.testing.testrun import Record, TestCase, TestRun
 from engine.types import TaskAnswer, TaskRow, TestKind, TestOutcome, TestResult
 
 NO_RECORD = "pytest left no record of tests"

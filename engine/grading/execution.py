@@ -17,7 +17,6 @@ from types import MappingProxyType
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.solution import has_solution
-from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import HostileInputError, PatchError, SandboxError
 from engine.grading.evidence import Evidence, Judgement, named, required
 from engine.grading.logs.isolated_worker import run_isolated
@@ -35,6 +34,7 @@ from engine.patches.apply import Changes
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 from engine.sandbox.failures import retried
 from engine.sandbox.integrity import SCRUB_S
+from engine.testing.toolchain import DRIVER
 from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult, Verdict
 
 NOTHING_APPLIED = AppliedPatch(filtered=FilteredPatch(changes=Changes({}, ())))

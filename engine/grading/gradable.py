@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import DatasetError
 from engine.grading.logs.parsers import find_parser
 from engine.grading.rules import RULES
 from engine.grading.running.log_parser import LogParser
+from engine.testing.toolchain import DRIVER
 from engine.types import GradeRule, TaskRow
 
 _NEEDS_PARSER = frozenset({GradeRule.F2P_P2P, GradeRule.MULTI_SWE})

@@ -24,7 +24,6 @@ from engine.config.run import EvaluateRun, ImproveRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.training import HeldoutConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset
-from engine.datasets.testing.toolchain import renew_toolchains
 from engine.environments.base import EnvironmentFactory
 from engine.environments.frozenlake_maps import frozenlake_provenance, frozenlake_rows
 from engine.errors import RolloutsLostError
@@ -51,6 +50,7 @@ from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool.pool import SandboxPool
 from engine.sandbox.preflight import require
+from engine.testing.toolchain import renew_toolchains
 from engine.types import Group, RolloutKey, TaskRow, Trajectory
 from engine.verifiers.execution_based.commands import visible_row
 from engine.verifiers.execution_based.runs import TestRuns

@@ -13,10 +13,9 @@ import pytest
 from engine.config.rollout import CounterfactualConfig, GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.baseline import image_environment
+from engine.datasets.curation.toolchain import ensure_toolchain
 from engine.datasets.sources.fetch import Source, fetch_source
 from engine.datasets.store import with_content_id
-from engine.datasets.testing.testrun import driver_command
-from engine.datasets.testing.toolchain import MOUNT, ensure_toolchain
 from engine.errors import PreflightError
 from engine.grading.counterfactual.base import Reference, ReferenceStore
 from engine.grading.grader import Grader
@@ -25,6 +24,8 @@ from engine.sandbox.base import SandboxBackend
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
 from engine.sandbox.preflight import preflight
+from engine.testing.testrun import driver_command
+from engine.testing.toolchain import MOUNT
 from engine.types import Task, TaskAnswer, TaskRow
 from tests.services import HOME
 

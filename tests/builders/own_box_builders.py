@@ -16,7 +16,6 @@ from engine.config.rollout import GradingConfig
 from engine.config.sandbox import DockerConfig, SandboxConfig
 from engine.datasets.importers.run import import_dataset
 from engine.datasets.store import load_dataset
-from engine.datasets.testing.toolchain import MOUNT
 from engine.errors import PatchError
 from engine.grading.grader import Grader
 from engine.orchestrator.importing import obstacle
@@ -26,6 +25,7 @@ from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
 from engine.sandbox.pool.pool import SandboxPool
+from engine.testing.toolchain import MOUNT
 from engine.types import Grade, TaskRow, ToolCall
 from tests.builders.dataset_builders import NO_PLUGINS, toolchain_or_skip, write_toy
 from tests.builders.rollout_builders import make_key, quick_agent

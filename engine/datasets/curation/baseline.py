@@ -12,11 +12,11 @@ from engine.config.sandbox import SandboxConfig
 from engine.config.training import CurationConfig
 from engine.datasets.paths import is_test_path
 from engine.datasets.sources.fetch import Source
-from engine.datasets.testing.testrun import TestRun, driver_command, run_tests
-from engine.datasets.testing.toolchain import MOUNT
 from engine.errors import DatasetError
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 from engine.sandbox.local.images import build_image, image_exists
+from engine.testing.testrun import TestRun, driver_command, run_tests
+from engine.testing.toolchain import MOUNT
 from engine.types import TestOutcome
 
 SLOW_TEST_S = 0.5

@@ -30,14 +30,14 @@ from engine.datasets.curation.baseline import (
 from engine.datasets.curation.candidates import Candidate, CandidateQueue, find_candidates, split_by_file
 from engine.datasets.curation.injected import WORKDIR, Noticed, make_row
 from engine.datasets.curation.measurements import Measurements, Trial
+from engine.datasets.curation.toolchain import ensure_toolchain
 from engine.datasets.sources.fetch import Source, fetch_source
 from engine.datasets.store import Dataset, dataset_path, load_dataset, save_dataset
-from engine.datasets.testing.testrun import driver_command, run_tests
-from engine.datasets.testing.toolchain import ensure_toolchain
 from engine.errors import DatasetError, HostError, PreflightError, SandboxError
 from engine.redaction import redact
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.local.images import image_exists
+from engine.testing.testrun import driver_command, run_tests
 from engine.types import TaskRow, TestOutcome
 
 _HOST_ATTEMPTS = 3

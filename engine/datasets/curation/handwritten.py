@@ -10,15 +10,15 @@ import json
 from pathlib import Path
 
 from engine.datasets.curation.baseline import ensure_image
+from engine.datasets.curation.toolchain import ensure_toolchain
 from engine.datasets.importers.formats.swe_row import read_row
 from engine.datasets.sources.fetch import Source, fetch_source
 from engine.datasets.store import with_content_id
-from engine.datasets.testing.testrun import driver_command
-from engine.datasets.testing.toolchain import ensure_toolchain
 from engine.errors import DatasetError, PatchError
 from engine.patches.apply import apply_patch
 from engine.patches.sections import split_patch
 from engine.patches.trees import FileState
+from engine.testing.testrun import driver_command
 from engine.types import TaskRow
 
 _FOLDER = Path(__file__).parent / "handwritten"

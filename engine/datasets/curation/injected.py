@@ -14,11 +14,11 @@ from engine.datasets.curation.baseline import image_environment
 from engine.datasets.curation.candidates import Candidate
 from engine.datasets.curation.statements import Hint, problem_statement
 from engine.datasets.store import with_content_id
-from engine.datasets.testing.testrun import driver_command
-from engine.datasets.testing.toolchain import MOUNT
 from engine.patches.diff import diff_texts
 from engine.patches.sections import count_changed_lines
 from engine.sandbox.local.images import build_image, image_exists
+from engine.testing.testrun import driver_command
+from engine.testing.toolchain import MOUNT
 from engine.types import Task, TaskAnswer, TaskRow
 
 WORKDIR = "/testbed"

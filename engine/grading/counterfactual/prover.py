@@ -12,8 +12,6 @@ import structlog
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.solution import gold_patch
-from engine.datasets.importers.formats.evalscript import END
-from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import SandboxError
 from engine.grading.counterfactual.base import Reference, Variant, variant_files, variant_row
 from engine.grading.counterfactual.printed_tests import failed_tests
@@ -26,6 +24,8 @@ from engine.grading.execution import NO_OVERLAY, Inspection, RunExecutor, RunRes
 from engine.grading.submission.filter import PatchFilter
 from engine.patches.trees import path_below
 from engine.sandbox.base import Sandbox, SandboxBackend
+from engine.testing.markers import END
+from engine.testing.toolchain import DRIVER
 from engine.types import TaskRow, TestKind, TestOutcome, Verdict
 
 _log = structlog.get_logger(__name__)

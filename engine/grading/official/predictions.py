@@ -25,7 +25,6 @@ from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.importers.rejects import FIRST_REJECTS
 from engine.datasets.store import dataset_path, load_dataset
-from engine.datasets.testing.toolchain import renew_toolchains
 from engine.errors import DatasetError, HostileInputError
 from engine.events import harness
 from engine.events.harness import Prediction
@@ -40,6 +39,7 @@ from engine.grading.rules.f2p_p2p import official_report
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool.pool import SandboxPool
 from engine.sandbox.preflight import require
+from engine.testing.toolchain import renew_toolchains
 from engine.types import Grade, GradeRule, TaskRow, Verdict
 
 _WITHOUT_REPORT = frozenset({Verdict.PATCH_FAILED, Verdict.TEST_TIMEOUT, Verdict.INFRA_ERROR})

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from engine.config.rollout import GradingConfig
-from engine.datasets.testing.testrun import TestRun
 from engine.grading.evidence import (
     Evidence,
     Judgement,
@@ -23,6 +22,7 @@ from engine.grading.evidence import (
 )
 from engine.grading.logs import swebench
 from engine.grading.logs.parsers import find_parser
+from engine.testing.testrun import TestRun
 from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine.config.rollout import GradingConfig
-from engine.datasets.testing.testrun import TestCase, junit_address
 from engine.grading.evidence import (
     Evidence,
     Judgement,
@@ -18,6 +17,7 @@ from engine.grading.evidence import (
     unconfirmed,
     unconfirmed_success,
 )
+from engine.testing.testrun import TestCase, junit_address
 from engine.types import TaskAnswer, TaskRow, TestKind, TestOutcome, TestResult
 
 _GOOD = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})

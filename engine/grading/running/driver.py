@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from engine.datasets.testing.testrun import run_tests
 from engine.grading.evidence import Evidence
 from engine.grading.running.guarded_files import GuardedFiles
 from engine.grading.running.placement import place_files, remove_bytecode
 from engine.grading.running.request import RunRequest
 from engine.sandbox.base import Sandbox
+from engine.testing.testrun import run_tests
 
 
 async def run_driver(box: Sandbox, request: RunRequest) -> Evidence:

@@ -19,13 +19,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from engine.datasets.answer_files import contents_of
-from engine.datasets.testing.testrun import LOG_BYTES, Record
 from engine.errors import DatasetError
 from engine.grading.evidence import Evidence, summary_log, verbose_log
 from engine.grading.logs.parsers import printed_json
 from engine.grading.running.marked_logs import published
 from engine.grading.running.placement import place_files
 from engine.sandbox.base import Sandbox
+from engine.testing.testrun import LOG_BYTES, Record
 from engine.types import TaskAnswer
 
 _PARSER_S = 120.0

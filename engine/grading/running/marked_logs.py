@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from engine.datasets.importers.formats.evalscript import END, START
-from engine.datasets.testing.testrun import log_text
 from engine.grading.evidence import Evidence
 from engine.grading.logs import swebench
 from engine.grading.running.nonces import Nonces
 from engine.sandbox.base import ExecResult
+from engine.testing.markers import END, START
+from engine.testing.testrun import log_text
 
 _CUT = "the log is too long: its middle was dropped, and the marker before the tests with it"
 

@@ -12,9 +12,9 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from engine.datasets.importers.formats.evalscript import START
 from engine.errors import SandboxError
 from engine.sandbox.base import Sandbox
+from engine.testing.markers import START
 
 _HEREDOC = re.compile(r"(?<!<)<<-?[ \t]*['\"\\]?(\w+)")
 _APPLIES = re.compile(r"^(?:if\s+!?\s*)?(?:git\s+(?:-\S+\s+\S+\s+)*apply|patch)\b")

@@ -8,11 +8,11 @@ import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from engine.datasets.testing.testrun import Record, TestCase, parse_junit, read_record
 from engine.grading.evidence import SEVERITY, Evidence
 from engine.grading.rules.reward_file import parse_rewards, reward_files, reward_of
 from engine.grading.running.nonces import Nonces
 from engine.sandbox.base import Sandbox
+from engine.testing.testrun import Record, TestCase, parse_junit, read_record
 from engine.types import GradeRule, TaskAnswer
 
 _REPORT_BYTES = 64 << 20

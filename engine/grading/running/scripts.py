@@ -21,9 +21,6 @@ import posixpath
 import re
 from collections.abc import Mapping
 
-from engine.datasets.importers.formats.evalscript import END, START
-from engine.datasets.testing.testrun import LOG_BYTES, submission
-from engine.datasets.testing.toolchain import recorder_scripts
 from engine.errors import ImageError
 from engine.grading.evidence import Evidence
 from engine.grading.running.guarded_files import GuardedFiles
@@ -36,6 +33,9 @@ from engine.grading.running.request import RunRequest
 from engine.grading.running.unittest_commands import with_recorded_unittest
 from engine.sandbox.agent.interpreters import launcher
 from engine.sandbox.base import Sandbox
+from engine.testing.markers import END, START
+from engine.testing.testrun import LOG_BYTES, submission
+from engine.testing.toolchain import recorder_scripts
 from engine.types import TaskAnswer
 
 JUNIT = "{junit}"

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from engine.datasets.health import row_content
-from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import DatasetError, SandboxError
 from engine.grading.counterfactual.base import Reference, ReferenceStore
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.selection import decoy_of, false_functions, kinds_by_test, part_of
+from engine.testing.toolchain import DRIVER
 from engine.types import TaskRow
 
 _OPTIONS_END = " -- "

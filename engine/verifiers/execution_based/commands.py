@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from engine.datasets.testing.testrun import driver_command
-from engine.datasets.testing.toolchain import DRIVER
+from engine.testing.testrun import driver_command
+from engine.testing.toolchain import DRIVER
 from engine.types import TaskAnswer, TaskRow
 
 _OPTIONS = ("--continue-on-collection-errors",)

@@ -18,12 +18,12 @@ from typing import Any
 from engine.config.sandbox import SandboxConfig
 from engine.config.verifier import TestLimits
 from engine.datasets.store import load_dataset
-from engine.datasets.testing.toolchain import renew_toolchains
 from engine.errors import DatasetError
 from engine.files import atomic_write
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool.pool import SandboxPool
 from engine.sandbox.preflight import require
+from engine.testing.toolchain import renew_toolchains
 from engine.verifiers.execution_based.reproduction import ReproductionTest
 from engine.verifiers.execution_based.rollout_files import (
     FinishedRollout,

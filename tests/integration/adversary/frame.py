@@ -27,12 +27,12 @@ from typing import Any, ClassVar, Literal
 from engine.config.rollout import CounterfactualConfig, ExtraRuns, GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.health import row_content
-from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.importers.formats.swe_bench_pro import PARSER
-from engine.datasets.testing.toolchain import MOUNT
 from engine.grading.counterfactual.base import Reference
 from engine.grading.grader import Grader
 from engine.sandbox.base import SandboxBackend
+from engine.testing.markers import END, START
+from engine.testing.toolchain import MOUNT
 from engine.types import Grade, GradeRule, TaskRow, Verdict
 from tests.builders.dataset_builders import (
     BROKEN,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from engine.datasets.testing.toolchain import MOUNT
+from engine.testing.toolchain import MOUNT
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, new_file, patched
 from tests.integration.adversary.frame import PASSED, PYTEST, STILL_BROKEN, TAMPERED, Layer, Submission, code

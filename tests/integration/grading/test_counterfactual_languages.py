@@ -16,7 +16,6 @@ import pytest
 
 from engine.config.rollout import CounterfactualConfig, GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.store import with_content_id
 from engine.grading.counterfactual.base import MutantKind
 from engine.grading.counterfactual.prover import Prover
@@ -24,6 +23,7 @@ from engine.grading.grader import Grader
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
+from engine.testing.markers import END, START
 from engine.types import CounterfactualOutcome, Task, TaskAnswer, TaskRow, Verdict
 from tests.builders.dataset_builders import MemoryStore
 

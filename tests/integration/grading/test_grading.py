@@ -14,14 +14,14 @@ import pytest
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.testing import testrun
-from engine.datasets.testing.toolchain import DRIVER, MOUNT, renew_toolchains
 from engine.errors import DatasetError
 from engine.grading.grader import Grader
 from engine.grading.running.placement import remove_bytecode
 from engine.patches.diff import diff_texts
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
+from engine.testing import testrun
+from engine.testing.toolchain import DRIVER, MOUNT, renew_toolchains
 from engine.types import TaskAnswer, TaskRow, TestOutcome, Verdict
 from tests.builders.dataset_builders import (
     BROKEN,

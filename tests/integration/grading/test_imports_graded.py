@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from engine.config.importing import ImportConfig
-from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.importers.run import import_dataset
 from engine.datasets.store import load_dataset
-from engine.datasets.testing.toolchain import MOUNT
 from engine.grading.logs import isolated_worker
 from engine.orchestrator.importing import obstacle
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
+from engine.testing.markers import END, START
+from engine.testing.toolchain import MOUNT
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import (
     BROKEN,

@@ -11,13 +11,14 @@ import pytest
 from engine.config.rollout import CounterfactualConfig, GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.baseline import image_environment
+from engine.datasets.curation.toolchain import ensure_toolchain
 from engine.datasets.sources.fetch import fetch_source
 from engine.datasets.store import with_content_id
-from engine.datasets.testing.toolchain import MOUNT, ensure_toolchain
 from engine.grading.counterfactual.base import MutantKind
 from engine.grading.counterfactual.prover import Prover
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
+from engine.testing.toolchain import MOUNT
 from engine.types import CounterfactualOutcome, TaskRow, Verdict
 from tests.builders.dataset_builders import (
     MemoryStore,

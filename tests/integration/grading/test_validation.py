@@ -22,7 +22,6 @@ from engine.config.run import ValidateRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset, with_content_id
-from engine.datasets.testing.testrun import driver_command
 from engine.errors import DatasetError, SandboxStartError
 from engine.events.health import MutantCoverage, ProofRecord, RowStatus, ValidationRecord, append, read
 from engine.grading.counterfactual.store import FileReferences
@@ -32,6 +31,7 @@ from engine.orchestrator.tasks.selection import run_rows
 from engine.orchestrator.validate import Validation, validate_dataset
 from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
+from engine.testing.testrun import driver_command
 from engine.types import TaskRow
 from tests.builders.dataset_builders import broken_task, new_file, patched, toolchain_or_skip, write_toy
 from tests.builders.sandbox_builders import CountingBackend

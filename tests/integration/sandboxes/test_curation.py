@@ -18,10 +18,10 @@ from engine.datasets.curation.handwritten import build_task
 from engine.datasets.curation.measurements import Trial
 from engine.datasets.sources.fetch import fetch_source
 from engine.datasets.store import Dataset, load_dataset
-from engine.datasets.testing.testrun import TestRun
 from engine.errors import DatasetError, PreflightError
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
+from engine.testing.testrun import TestRun
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import make_grader, toolchain_or_skip, without_reuse, write_toy
 

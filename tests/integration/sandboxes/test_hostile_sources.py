@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.datasets.curation.toolchain import ensure_toolchain
 from engine.datasets.sources.downloads import unpack
 from engine.datasets.sources.fetch import fetch_source
-from engine.datasets.testing.toolchain import ensure_toolchain
 from engine.errors import DatasetError, HostileInputError, PreflightError
 from engine.sandbox.local.contained import check_tree, run_contained
 from tests.builders.dataset_builders import write_toy

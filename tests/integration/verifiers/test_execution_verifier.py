@@ -10,8 +10,7 @@ import pytest
 
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.testing import testrun
-from engine.datasets.testing.toolchain import MOUNT, ensure_toolchain
+from engine.datasets.curation.toolchain import ensure_toolchain
 from engine.errors import DatasetError, SandboxStartError
 from engine.inference.base import GenerationContext, Policy
 from engine.patches.diff import diff_texts
@@ -19,6 +18,8 @@ from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
 from engine.sandbox.pool.pool import SandboxPool
+from engine.testing import testrun
+from engine.testing.toolchain import MOUNT
 from engine.types import TaskAnswer, TaskRow, TerminationReason, Trajectory
 from engine.verifiers.execution_based.regression import RegressionSuite, find_regression_tests
 from engine.verifiers.execution_based.reports import RunStatus

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.datasets.curation.baseline import executed_lines
-from engine.datasets.testing.testrun import TestRun
+from engine.testing.testrun import TestRun
 
 
 def test_only_files_of_the_source_count(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from engine.config.rollout import GradingConfig
-from engine.datasets.importers.formats.evalscript import END, START
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import judge
 from engine.grading.logs import isolated_worker
+from engine.testing.markers import END, START
 from engine.types import GradeRule, TaskAnswer
 from tests.builders.rollout_builders import make_row
 

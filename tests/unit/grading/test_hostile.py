@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 
 from engine.config.rollout import GradingConfig
-from engine.datasets.importers.formats.evalscript import END, START
-from engine.datasets.testing.testrun import Record, parse_junit, read_record
 from engine.errors import DatasetError, HostileInputError
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import judge
@@ -26,6 +24,8 @@ from engine.grading.logs.isolated_worker import run_isolated
 from engine.grading.logs.parsers import find_parser, parse_log
 from engine.grading.logs.swebench import Instance
 from engine.grading.rules.reward_file import parse_rewards
+from engine.testing.markers import END, START
+from engine.testing.testrun import Record, parse_junit, read_record
 from engine.types import GradeRule, TaskAnswer, TaskRow, TestOutcome
 from tests.builders.rollout_builders import make_row
 

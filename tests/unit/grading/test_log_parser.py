@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from engine.datasets.importers.formats.evalscript import END, START
-from engine.datasets.testing.testrun import Record
 from engine.errors import DatasetError
 from engine.grading.evidence import Evidence
 from engine.grading.logs.parsers import printed_json
 from engine.grading.running.log_parser import LogParser, Logs, without_parser
 from engine.sandbox.base import ExecResult, SandboxSpec
+from engine.testing.markers import END, START
+from engine.testing.testrun import Record
 from engine.types import TaskAnswer
 from tests.fakes.memory_sandbox import MemorySandbox, printed, silent
 

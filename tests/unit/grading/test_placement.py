@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.datasets.importers.formats.evalscript import END, START, make_script
+from engine.datasets.importers.formats.evalscript import make_script
 from engine.datasets.importers.formats.multi_swe import TEST_COMMAND
 from engine.grading.running.placement import commands, placed_in, placing_command
 from engine.patches.diff import diff_texts
+from engine.testing.markers import END, START
 from tests.builders.dataset_builders import TEST_NUMBERS
 
 EVERY_BYTE = bytes(range(1, 256)) + f"'{START}' {{junit}} PYTHONPATH=x \\' $HOME `id` ÿ\n\n".encode()

@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 
 from engine.config.rollout import GradingConfig
-from engine.datasets.importers.formats.evalscript import END, START
-from engine.datasets.testing.testrun import Record, parse_junit
-from engine.datasets.testing.toolchain import recorder_scripts
 from engine.errors import DatasetError, PreflightError
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.logs.parsers import parse_log, parser_names
@@ -26,6 +23,9 @@ from engine.grading.running.nonces import Nonces
 from engine.grading.running.pytest_commands import runs_pytest
 from engine.grading.running.scripts import prepare
 from engine.sandbox.base import ExecResult
+from engine.testing.markers import END, START
+from engine.testing.testrun import Record, parse_junit
+from engine.testing.toolchain import recorder_scripts
 from engine.types import GradeRule, TaskAnswer, TestOutcome
 from tests.builders.rollout_builders import make_row
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.testing.testrun import Record, driver_command
 from engine.grading.evidence import Evidence
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
+from engine.testing.testrun import Record, driver_command
 from engine.types import TaskAnswer, TaskRow, TestOutcome
 from engine.verifiers.execution_based.commands import PytestCommand, visible_row
 from engine.verifiers.execution_based.imports import imported_modules, is_imported, module_names

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.patches.sections import split_patch
+from engine.testing.markers import END, START
 
-START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 CONDA = ("source /opt/miniconda3/bin/activate", "conda activate testbed")
 _HEREDOC = "EOF_114329324912"
 _NO_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")

@@ -13,8 +13,8 @@ import shlex
 
 from engine.datasets.importers.base import Imported
 from engine.datasets.importers.fields import Row, kept, names, optional_text
-from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.importers.formats.swe_row import SweRow, read_row
+from engine.testing.markers import END, START
 
 WORKDIR = "/app"
 PARSER = "swe_bench_pro"

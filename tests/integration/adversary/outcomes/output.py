@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterator
 from dataclasses import replace
 
-from engine.datasets.importers.formats.evalscript import END, START
+from engine.testing.markers import END, START
 from engine.types import TaskRow
 from tests.builders.dataset_builders import new_file, patched
 from tests.integration.adversary.frame import (

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from engine.datasets.testing.toolchain import MOUNT
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.images import build_image
+from engine.testing.toolchain import MOUNT
 from engine.types import TaskRow
 from tests.builders.dataset_builders import BROKEN, NUMBERS, write_toy
 from tests.integration.adversary.frame import STILL_BROKEN, Layer, Submission

@@ -10,52 +10,15 @@ import functools
 import hashlib
 import py_compile
 import shutil
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from engine.datasets.sources.downloads import run_pip_files, unpack
 from engine.sandbox.local.images import rebind_images
 
-PYTEST = "pytest==9.1.0"
 MOUNT = "/opt/trainyard"
 """Mount point of the toolchain in sandboxes."""
 DRIVER = f"{MOUNT}/trainyard_driver.py"
-
-
-def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
-    """Return the folder with pytest, the driver and ``requirements``; installed on first use.
-
-    Raises:
-        PreflightError: pip could not download it (no network, no pure-Python distribution).
-        DatasetError: a wheel is damaged or hostile.
-    """
-    wanted = [PYTEST, *sorted(requirements)]
-    scripts = runner_scripts()
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    digest = hashlib.sha256(repr((wanted, version)).encode() + b"".join(scripts.values())).hexdigest()[:16]
-    target = home / "toolchain" / digest
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{digest}-", dir=target.parent))
-    try:
-        (staging / "wheels").mkdir()
-        (staging / "unpacked").mkdir()
-        run_pip_files("wheels", str(staging / "wheels"), *wanted)
-        folder = unpack(
-            "wheels", staging / "wheels", staging / "unpacked", home=home, what="the test toolchain"
-        )
-        _write_scripts(folder)
-        (folder / "pytest.ini").write_text("[pytest]\n")
-        folder.rename(target)
-    except OSError:
-        if not target.exists():
-            raise
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    return target
 
 
 def renew_toolchains(home: Path) -> None:
@@ -81,7 +44,7 @@ def _renewed(folder: Path) -> Path:
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=folder.parent))
     try:
         renewed = shutil.copytree(folder, staging / target.name, symlinks=True)
-        _write_scripts(renewed)
+        write_scripts(renewed)
         renewed.rename(target)
     except OSError:
         if not target.exists():
@@ -91,7 +54,8 @@ def _renewed(folder: Path) -> Path:
     return target
 
 
-def _write_scripts(folder: Path) -> None:
+def write_scripts(folder: Path) -> None:
+    """Write the engine's own files of a toolchain into a folder, with their bytecode."""
     for name, script in runner_scripts().items():
         (folder / name).write_bytes(script)
         # Sandboxes see the folder read-only: none of them could keep the bytecode.

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.datasets.testing.testrun import Record
-from engine.datasets.testing.toolchain import recorder_scripts
 from engine.grading.running.reports import unsealed
 from engine.sandbox.agent.interpreters import launcher
+from engine.testing.testrun import Record
+from engine.testing.toolchain import recorder_scripts
 
 KEY, TOKEN = "k" * 48, "t" * 48
 WITNESS = "sys.argv[1:] = ['{0}']; sys.path.insert(0, '{0}'); import trainyard_witness as it; it.main()"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from engine.datasets.testing.pytest_guard import WATCHED, Guard
-    from engine.datasets.testing.pytest_witness import ENDED, KEY_BYTES, TAG_CHARS
+    from engine.testing.pytest_guard import WATCHED, Guard
+    from engine.testing.pytest_witness import ENDED, KEY_BYTES, TAG_CHARS
 else:
     from trainyard_guard import WATCHED, Guard
     from trainyard_witness import ENDED, KEY_BYTES, TAG_CHARS

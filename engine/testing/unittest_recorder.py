@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from engine.datasets.testing.pytest_guard import UNITTEST
-    from engine.datasets.testing.pytest_recorder import begin
+    from engine.testing.pytest_guard import UNITTEST
+    from engine.testing.pytest_recorder import begin
 else:
     _FOLDER = os.path.dirname(os.path.realpath(__file__))
     _IS_ISOLATED = os.path.realpath(sys.path[0]) != _FOLDER  # python -I

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.datasets.testing.testrun import Record
+from engine.testing.testrun import Record
 from tests.unit.datasets.test_pytest_watch import run
 
 CHECKS = """

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from engine.datasets.testing.testrun import TestRun, driver_command, junit_address, parse_junit
+from engine.testing.testrun import TestRun, driver_command, junit_address, parse_junit
 from engine.types import TestOutcome
 
 TESTS = """

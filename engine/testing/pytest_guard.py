@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from engine.datasets.testing.pytest_helpers import Helpers
-    from engine.datasets.testing.pytest_trust import Trust, functions, is_code, is_native
+    from engine.testing.pytest_helpers import Helpers
+    from engine.testing.pytest_trust import Trust, functions, is_code, is_native
 else:
     from trainyard_helpers import Helpers
     from trainyard_trust import Trust, functions, is_code, is_native

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-    from engine.datasets.testing.pytest_trust import Trust
+    from engine.testing.pytest_trust import Trust
 else:
     from trainyard_trust import Trust
 

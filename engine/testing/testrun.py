@@ -1,7 +1,7 @@
 """Test runs in a sandbox with a signed report, shared by curation and grading.
 
 The report leaves the sandbox as a file outside the workdir, never through the output; see
-``engine.datasets.testing.pytest_driver`` for what is signed and why.
+``engine.testing.pytest_driver`` for what is signed and why.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from xml.parsers import expat
 
-from engine.datasets.testing.toolchain import DRIVER, MOUNT, runner_scripts
 from engine.errors import ImageError
 from engine.sandbox.base import ExecResult, Sandbox
+from engine.testing.toolchain import DRIVER, MOUNT, runner_scripts
 from engine.types import TestOutcome
 
 TEST_ENVIRONMENT: Mapping[str, str] = {
