@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.testing.testrun import Record
-from tests.unit.datasets.test_pytest_watch import run
+from tests.unit.testing.test_pytest_watch import run
 
 CHECKS = """
 import filecmp
