@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import io
 import tarfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import docker
@@ -19,37 +19,12 @@ from engine.sandbox.base import SandboxSpec
 from engine.sandbox.conformance import CHECKS, Subject, files, hostility, reference_tree
 from engine.sandbox.conformance.subject import SECRET
 from engine.sandbox.docker.backend import DockerBackend
-from engine.sandbox.preflight import preflight
 from tests.docker_daemon import one_at_a_time
+from tests.integration.docker.test_docker import backend, home, quota
+
+__all__ = ["backend", "home", "quota"]  # fixtures
 
 pytestmark = one_at_a_time
-
-
-@pytest.fixture(scope="module")
-def home(home: Path) -> Path:
-    (home / "secret").write_text(SECRET)
-    return home
-
-
-@pytest.fixture(scope="module")
-def quota(host: str, home: Path) -> bool:
-    """Whether this daemon's storage driver limits what a container writes."""
-
-    async def probe() -> bool:
-        backend = DockerBackend(DockerConfig(host=host), home)
-        assert [finding for finding in await preflight(backend) if finding.severity == "error"] == []
-        await backend.close()
-        return backend.quota
-
-    return asyncio.run(probe())
-
-
-@pytest.fixture
-async def backend(host: str, home: Path) -> AsyncIterator[DockerBackend]:
-    backend = DockerBackend(DockerConfig(host=host, disk_check_s=0.5), home)
-    yield backend
-    await backend.close()
-    assert list(backend.ledger.entries()) == []
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

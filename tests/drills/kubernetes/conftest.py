@@ -1,26 +1,5 @@
-"""Fixtures of the tests of the Kubernetes backend."""
+"""The fixtures of the tests of the Kubernetes backend."""
 
-from __future__ import annotations
+from tests.integration.kubernetes.conftest import cluster, cluster_home
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
-from tests.builders.kubernetes_builders import build_reference, prepared
-from tests.fakes.cluster import FakeCluster
-
-
-@pytest.fixture(scope="module")
-def cluster_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with the reference image."""
-    folder = tmp_path_factory.mktemp("home")
-    build_reference(folder)
-    return folder
-
-
-@pytest.fixture
-async def cluster(cluster_home: Path) -> AsyncIterator[FakeCluster]:
-    """A fake cluster to which the manifests were applied."""
-    async with prepared(cluster_home) as cluster:
-        yield cluster
+__all__ = ["cluster", "cluster_home"]

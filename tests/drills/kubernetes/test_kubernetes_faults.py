@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine.config.kubernetes import KubernetesConfig
 from engine.errors import (
-    ImageError,
-    SandboxDiedError,
     SandboxError,
     SandboxEvictedError,
-    SandboxMemoryError,
     SandboxStartError,
     SandboxStartTimeoutError,
 )
-from engine.sandbox.base import SandboxSpec
 from engine.sandbox.kubernetes import network
 from engine.sandbox.kubernetes.api.client import KubeApi
-from engine.sandbox.kubernetes.api.errors import ApiError
 from engine.sandbox.kubernetes.backend import KubernetesBackend
 from engine.sandbox.preflight import preflight
 from tests.builders.kubernetes_builders import (
@@ -35,23 +27,14 @@ from tests.builders.kubernetes_builders import (
     apply,
     opened,
     prepared,
+    until,
 )
 from tests.fakes.cluster import FakeCluster, Fault, FaultKind, NodeSpec
-
-_PATIENCE_S = 120.0
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen"
-        await asyncio.sleep(0.02)
-
-
-async def use(backend: KubernetesBackend, spec: SandboxSpec = SPEC) -> None:
-    async with backend.open(spec) as box:
-        assert (await box.exec("echo works", timeout_s=20)).stdout == b"works\n"
-
+from tests.integration.kubernetes.test_kubernetes_faults import (
+    assert_created_once,
+    assert_they_come_and_go,
+    use,
+)
 
 # --- the API server ------------------------------------------------------------------------------------
 
@@ -62,19 +45,13 @@ async def use(backend: KubernetesBackend, spec: SandboxSpec = SPEC) -> None:
         FaultKind.TOO_MANY_REQUESTS,
         FaultKind.SERVER_ERROR,
         FaultKind.CONFLICT,
-        FaultKind.RESET,
         FaultKind.HANG,
         FaultKind.HALF_OPEN,
-        FaultKind.CREATED_BUT_ERROR,
         FaultKind.CREATED_BUT_RESET,
     ],
 )
 async def test_a_pod_is_created_once_whatever_the_answer(cluster_home: Path, kind: FaultKind) -> None:
-    async with prepared(cluster_home) as cluster, opened(cluster, request_timeout_s=1.0) as backend:
-        fault = cluster.faults.add(Fault(kind, verbs={"create"}, resources={"pods"}, count=2))
-        await use(backend)
-        assert fault.hits >= 1
-        assert cluster.counters.pods_created == 1
+    await assert_created_once(cluster_home, kind)
 
 
 @pytest.mark.parametrize(
@@ -133,16 +110,6 @@ async def missing(backend: KubernetesBackend) -> list[str]:
     return [finding.message for finding in await preflight(backend) if finding.severity == "error"]
 
 
-async def test_a_right_that_nobody_has_seen_is_refused_at_once(cluster_home: Path) -> None:
-    async with prepared(cluster_home) as cluster:
-        stranger = str(cluster.kubeconfig_of_user("stranger"))
-        async with opened(cluster, kubeconfig=stranger) as backend:
-            with pytest.raises(ApiError) as refused:
-                await use(backend)
-        assert (refused.value.status, refused.value.starting) == (403, False)
-        assert cluster.counters.codes[403] == 1
-
-
 async def test_a_probe_that_cannot_run_is_the_sandboxs_failure(
     cluster_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,8 +166,6 @@ async def test_a_cancelled_start_leaves_nothing(cluster_home: Path) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(FaultKind.DROP_WATCH, delay_s=0.1),
-        Fault(FaultKind.GONE, count=3),
         Fault(FaultKind.HALF_OPEN, verbs={"watch"}, count=3),
         Fault(FaultKind.HANG, verbs={"watch"}, count=2),
         Fault(FaultKind.SERVER_ERROR, verbs={"watch"}, count=3),
@@ -211,15 +176,7 @@ async def test_a_cancelled_start_leaves_nothing(cluster_home: Path) -> None:
     ids=lambda fault: fault.kind.value,
 )
 async def test_sandboxes_come_and_go_whatever_the_watch_does(cluster_home: Path, fault: Fault) -> None:
-    copy = replace(fault, resources={"pods"})
-    async with prepared(cluster_home) as cluster:
-        cluster.faults.add(copy)
-        async with opened(cluster, watch_silence_s=1.0, resync_s=1.0) as backend:
-            for _ in range(2):
-                await asyncio.gather(*(use(backend) for _ in range(4)))
-            await until(lambda: backend.population().existing == 0)
-        assert copy.hits > 0
-        assert cluster.counters.pods_created == 8
+    await assert_they_come_and_go(cluster_home, fault)
 
 
 async def test_a_stale_list_neither_kills_nor_revives(cluster_home: Path) -> None:
@@ -234,30 +191,6 @@ async def test_a_stale_list_neither_kills_nor_revives(cluster_home: Path) -> Non
 
 
 # --- pods and nodes ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("strike", "kind"),
-    [
-        (FakeCluster.evict, SandboxEvictedError),
-        (FakeCluster.kill_for_memory, SandboxMemoryError),
-        (FakeCluster.crash, SandboxDiedError),
-    ],
-)
-async def test_the_loss_of_a_sandbox_in_use_has_a_kind(
-    cluster_home: Path, strike: Callable[[FakeCluster, str, str], None], kind: type[SandboxError]
-) -> None:
-    async with prepared(cluster_home) as cluster, opened(cluster) as backend:
-        async with backend.open(SPEC) as box:
-            task = asyncio.ensure_future(box.exec("sleep 600", timeout_s=600))
-            await asyncio.sleep(0.1)
-            strike(cluster, NAMESPACE, box.id)
-            with pytest.raises(kind) as found:
-                await task
-            assert type(found.value) is kind
-            with pytest.raises(kind):
-                await box.read_file("a.txt")
-        await use(backend)
 
 
 async def test_somebody_elses_deletion_is_an_eviction(cluster_home: Path) -> None:
@@ -297,19 +230,6 @@ async def test_a_pod_that_will_not_go_is_forced(cluster_home: Path) -> None:
 # --- images, quota, room -------------------------------------------------------------------------------
 
 
-async def test_an_image_that_cannot_be_pulled_is_named(cluster_home: Path) -> None:
-    async with prepared(cluster_home) as cluster, opened(cluster) as backend:
-        with pytest.raises(ImageError, match="registry.test/missing:1"):
-            await use(backend, replace(SPEC, image="registry.test/missing:1"))
-        cluster.faults.add(Fault(FaultKind.START_FAILURE, count=1))
-        with pytest.raises(SandboxStartError):
-            await use(backend)
-        with pytest.raises(SandboxStartError, match="no folder /nowhere"):
-            await use(backend, replace(SPEC, workdir="/nowhere"))
-        await use(backend)
-        await until(lambda: backend.population().existing == 0)
-
-
 async def test_a_pod_without_a_node_says_so_and_gives_up(cluster_home: Path) -> None:
     nodes = [NodeSpec(name="full", cpu="100m")]
     async with (
@@ -321,25 +241,6 @@ async def test_a_pod_without_a_node_says_so_and_gives_up(cluster_home: Path) -> 
         assert "nodes are available" in next(iter(backend.blocked().values()))
         with pytest.raises(SandboxStartTimeoutError, match="Unschedulable"):
             await task
-
-
-async def test_quota_delays_and_does_not_fail(cluster_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.sandbox.kubernetes.fleet._QUOTA_PAUSE_S", 0.1)
-    async with prepared(cluster_home) as cluster, opened(cluster) as backend:
-        await set_quota(cluster, pods="1")
-        waiting: asyncio.Task[None] | None = None
-        async with backend.open(SPEC):
-            waiting = asyncio.ensure_future(use(backend))
-            await until(lambda: any("exceeded quota" in why for why in backend.blocked().values()))
-        await waiting
-        assert cluster.counters.pods_created == 2
-
-
-async def set_quota(cluster: FakeCluster, **hard: str) -> None:
-    api = await KubeApi.connect(KubernetesConfig(kubeconfig=str(cluster.kubeconfig)))
-    path = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas/trainyard-sandboxes"
-    await api.patch(path, {"spec": {"hard": hard}})
-    await api.close()
 
 
 # --- everything at once --------------------------------------------------------------------------------
