@@ -117,6 +117,7 @@ class RayCluster:
             "RAY_AUTH_TOKEN": TOKEN,
             "RAY_memory_monitor_refresh_ms": "0",
             "RAY_agent_register_timeout_ms": "300000",
+            "RAY_gcs_server_request_timeout_seconds": "300",
             "RAY_raylet_start_wait_time_s": "300",
         }
         with (self._folder / f"start-{len(self._started)}.log").open("ab") as log:
@@ -136,7 +137,7 @@ class RayCluster:
             answer = httpx.get(
                 f"{self.address}/api/v0/nodes",
                 headers={"Authorization": f"Bearer {TOKEN}"},
-                timeout=10,
+                timeout=120,
                 trust_env=False,
             )
             nodes = answer.raise_for_status().json()["data"]["result"]["result"]
