@@ -196,7 +196,8 @@ def test_what_a_killed_engine_wrote_to_the_end_is_taken(
         """The engine writes another event at the moment it is killed."""
 
         def kill(self, *, host: str, handle: str) -> None:
-            line = {"type": "run_progress", "message": "m", "seq": 2, "epoch": 1, "time": time.time()}
+            line = {"type": "run_progress", "message": "m", "done": 1, "total": 2}
+            line |= {"seq": 2, "epoch": 1, "time": time.time()}
             with (run_folder(run.pk) / "events.jsonl").open("a") as spool:
                 spool.write(json.dumps(line) + "\n")
             super().kill(host=host, handle=handle)
