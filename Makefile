@@ -11,6 +11,8 @@ VLLM_STAMP := $(VLLM_VENV)/.installed
 HEADLESS ?=
 PORT ?=
 SET ?=
+STRESS ?=
+ONLY ?=
 
 .PHONY: demo up test check lint types layers format bench install system clean
 
@@ -20,21 +22,29 @@ demo: $(STAMP) system ## train a small agent on real code and show it (HEADLESS=
 up: $(STAMP) system ## start the services alone
 	@$(BIN)/python manage.py up $(if $(PORT),--port $(PORT))
 
-test: $(STAMP) $(RAY_STAMP) system-test ## every test, but in Docker some hostile submissions of each family
+test: $(STAMP) system-test ## every behaviour once, in minutes [STRESS=3: so often, beside two busy processes]
 	@deploy/setup/docker.sh run $(MAKE) --no-print-directory test-here
 
 .PHONY: test-here
-test-here: # with the Docker daemon that answers, if one does; the first time two example images are built in it
-	@if host=$$(deploy/setup/docker.sh status); then \
+test-here: # with the Docker daemon that answers, if one does
+	@$(BIN)/python -m $(if $(STRESS),tests.stress $(STRESS),pytest --times build/tests/times.json) -n auto --dist loadgroup
+
+.PHONY: test-times
+test-times: $(STAMP) ## the seconds of the tests by folder, and the slowest, as the last make test measured them
+	@$(BIN)/python -m tests.times build/tests/times.json
+
+# What each part of the drills needs; all parts need it all.
+DRILLS_RAY = $(if $(filter-out ray vllm,$(ONLY)),,$(RAY_STAMP))
+DRILLS_VLLM = $(if $(filter-out vllm,$(ONLY)),,$(VLLM_STAMP))
+DRILLS_DOCKER = $(if $(filter-out adversary docker,$(ONLY)),,deploy/setup/docker.sh run)
+.PHONY: drills drills-here
+drills: $(STAMP) $(DRILLS_RAY) $(DRILLS_VLLM) system-test ## what kills, waits or needs heavy servers, an hour or more [ONLY=part, a folder of tests/drills]
+	@$(DRILLS_DOCKER) $(MAKE) --no-print-directory drills-here
+
+drills-here: # with the Docker daemon that answers, if one does; the first time two example images are built in it
+	@if host=$$($(if $(DRILLS_DOCKER),deploy/setup/docker.sh status,false)); then \
 		DOCKER_HOST=$$host timeout 300 $(BIN)/python deploy/images/build_examples.py .trainyard/examples || true; fi
-	@$(BIN)/python -m pytest -n auto --dist loadgroup
-
-.PHONY: test-adversary test-adversary-here
-test-adversary: $(STAMP) system-test ## the hostile submissions that make test leaves out
-	@deploy/setup/docker.sh run $(MAKE) --no-print-directory test-adversary-here
-
-test-adversary-here:
-	@$(BIN)/python -m pytest -m adversary tests/integration/adversary
+	@$(BIN)/python -m tests.drills $(ONLY)
 
 .PHONY: ray
 ray: $(RAY_STAMP) ## Ray, for a cluster on this machine
@@ -50,10 +60,6 @@ vllm: $(VLLM_STAMP) ## vLLM for machines without GPU, in an environment of its o
 $(VLLM_STAMP): requirements/vllm.txt
 	@deploy/setup/vllm.sh "$(PYTHON)" "$(VLLM_VENV)"
 	@touch $@
-
-.PHONY: test-vllm
-test-vllm: $(STAMP) $(RAY_STAMP) vllm ## tests with real vLLM servers
-	@$(BIN)/python -m pytest -m vllm tests/vllm
 
 .PHONY: test-cluster
 test-cluster: $(STAMP) ## sandboxes on a real cluster: KUBECONFIG=… IMAGE=… [SET='{"connect": "exec"}'], see tests/cluster/README.md
@@ -116,4 +122,4 @@ docker-stop: ## stop our own Docker daemon
 	@deploy/setup/docker.sh stop
 
 clean: docker-stop ## remove the environment and the data folder
-	rm -rf $(VENV) $(VLLM_VENV) .trainyard
+	rm -rf $(VENV) $(VLLM_VENV) .trainyard build

@@ -15,6 +15,8 @@ from pytest_django import DjangoDbBlocker
 from tests.sessions import assert_all_are_closed
 
 _MAX_WORKERS = 8
+_WORKERS_PER_CORE = 2
+"""Half of the time a worker waits for processes and answers."""
 _WORKER_MEMORY = 3 << 30
 """Bytes of memory for a worker of ``-n auto`` with its servers, sandboxes and engines."""
 
@@ -33,12 +35,12 @@ hypothesis.settings.load_profile("trainyard")
 
 
 def pytest_xdist_auto_num_workers() -> int | None:
-    """Return the workers of ``-n auto``: one for each core there is memory for."""
+    """Return the workers of ``-n auto``: two for each core, as far as there is memory for them."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # read by the plugin itself
-    cores = len(os.sched_getaffinity(0))
+    wanted = _WORKERS_PER_CORE * len(os.sched_getaffinity(0))
     fitting: int = psutil.virtual_memory().total // _WORKER_MEMORY
-    return max(1, min(cores, fitting, _MAX_WORKERS))
+    return max(1, min(wanted, fitting, _MAX_WORKERS))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

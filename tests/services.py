@@ -10,10 +10,12 @@ servers from the environment each has a database of its own.
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,6 +24,8 @@ import pytest
 HOME = Path(tempfile.mkdtemp(prefix="trainyard-test-"))
 (HOME / "static").mkdir()  # whitenoise warns when it is missing, and warnings are errors
 os.environ["TRAINYARD_HOME"] = str(HOME)
+SHARED = Path(os.environ.setdefault("TRAINYARD_TEST_SHARED", str(HOME)))
+"""The data folder of the process that started the workers, which all of them inherit."""
 _OWN_POSTGRES = "DATABASE_URL" not in os.environ
 _OWN_REDIS = "REDIS_URL" not in os.environ
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # "gw0", "gw1", …
@@ -46,6 +50,19 @@ def pytest_xdist_setupnodes() -> None:
     for name, own in (("DATABASE_URL", _OWN_POSTGRES), ("REDIS_URL", _OWN_REDIS)):
         if own:
             del os.environ[name]
+
+
+@functools.cache
+def made_once(name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder that ``make`` filled in whichever worker first asked for it; nobody may change it."""
+    folder = SHARED / name
+    with (SHARED / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            unfinished = Path(tempfile.mkdtemp(dir=SHARED, prefix=f"{name}-"))
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ from engine.sandbox.preflight import preflight
 from engine.testing.testrun import driver_command
 from engine.testing.toolchain import MOUNT
 from engine.types import Task, TaskAnswer, TaskRow
-from tests.services import HOME
+from tests.services import HOME, made_once
 
 NUMBERS = '''"""Small functions on numbers."""
 
@@ -147,11 +147,10 @@ def write_toy(folder: Path) -> Path:
 
 def toolchain_or_skip(home: Path) -> Path:
     """The test toolchain; skips where no package index can be reached, or sandboxes cannot run."""
-    problems = asyncio.run(preflight(LocalBackend(home)))
-    if problems:
-        pytest.skip(f"no local sandboxes here: {problems[0]}")
+    if problem := _sandbox_problem():
+        pytest.skip(f"no local sandboxes here: {problem}")
     try:
-        made = _made_toolchain()
+        made = ensure_toolchain(made_once("toolchain", _make_toolchain))
     except PreflightError as error:
         pytest.skip(str(error))
     target = home / "toolchain" / made.name
@@ -161,9 +160,13 @@ def toolchain_or_skip(home: Path) -> Path:
 
 
 @functools.cache
-def _made_toolchain() -> Path:
-    """The toolchain of this process, downloaded and unpacked once."""
-    return ensure_toolchain(HOME)
+def _sandbox_problem() -> str:
+    problems = asyncio.run(preflight(LocalBackend(HOME)))
+    return str(problems[0]) if problems else ""
+
+
+def _make_toolchain(home: Path) -> None:
+    ensure_toolchain(home)
 
 
 def broken_task(home: Path, tree: Path) -> TaskRow:

@@ -1,4 +1,4 @@
-"""Builds sandbox records and pool snapshots as a pool would report them, and sandboxes that are counted."""
+"""Sandbox records and pool snapshots, counted sandboxes, and the short conformance suite."""
 
 from __future__ import annotations
 
@@ -10,8 +10,32 @@ from typing import Any
 from engine.errors import SandboxStartError
 from engine.events.sandboxes import CLOCK_BOUNDS_S
 from engine.sandbox.base import Sandbox, SandboxSpec
+from engine.sandbox.conformance import CHECKS
 from engine.sandbox.local.backend import LocalBackend
 from tests.builders.event_builders import T0
+
+SHORT_CONFORMANCE = [
+    check
+    for check in CHECKS
+    if check.__name__
+    in (
+        "reports_exit_codes_and_splits_the_streams",
+        "a_deadline_kills_the_whole_tree_and_keeps_the_output",
+        "a_flood_of_output_is_capped_and_counted",
+        "closing_is_idempotent_and_ends_running_calls",
+        "a_sandbox_ends_with_its_lifetime",
+        "reads_and_writes_files_of_any_content_and_name",
+        "the_diff_of_every_kind_of_edit_applies_to_a_fresh_sandbox",
+        "hidden_paths_are_gone_and_the_diff_keeps_silent",
+        "there_is_no_network",
+        "nothing_of_the_host_is_visible",
+        "there_are_no_privileges",
+        "a_status_cannot_be_forged",
+        "a_full_disk_stays_inside",
+        "a_dead_sandbox_is_a_typed_error",
+    )
+]
+"""The checks of the conformance suite that every backend passes in ``make test``; the drills have all."""
 
 
 def lease(number: int, state: str = "started", **changes: Any) -> dict[str, Any]:

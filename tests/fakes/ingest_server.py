@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -56,11 +56,8 @@ class IngestServer:
         return self.events[-1]["seq"] if self.events else 0
 
     def terminal_keys(self) -> list[tuple[int, str, str, int]]:
-        """Keys of terminal trajectories after the server's projection rules, in order, repeats kept."""
-        rows: list[tuple[int, str, str, int]] = []
-        for event in self.events:
-            rows = _project(rows, event)
-        return rows
+        """Those of the stored events (``terminal_keys``)."""
+        return terminal_keys(self.events)
 
     def refusal(self, header: str) -> Answer | None:
         token, _, epoch = header.removeprefix("Bearer ").rpartition(".")
@@ -91,6 +88,14 @@ class IngestServer:
         beat = json.loads(body)
         self.heartbeats.append(beat)
         return Answer(200, {"desired": self.desired, "epoch": self.epoch, "acked_seq": self.acked})
+
+
+def terminal_keys(events: Iterable[dict[str, Any]]) -> list[tuple[int, str, str, int]]:
+    """Keys of terminal trajectories after the server's projection rules, in order, repeats kept."""
+    rows: list[tuple[int, str, str, int]] = []
+    for event in events:
+        rows = _project(rows, event)
+    return rows
 
 
 def _project(rows: list[tuple[int, str, str, int]], event: dict[str, Any]) -> list[tuple[int, str, str, int]]:

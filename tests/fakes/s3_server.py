@@ -21,7 +21,9 @@ def s3_bucket() -> Iterator[str]:
     server.start()
     try:
         address = "http://{}:{}".format(*server.get_host_and_port())
-        httpx.post(f"{address}/moto-api/reset").raise_for_status()  # the process keeps its buckets
+        httpx.post(
+            f"{address}/moto-api/reset", timeout=300
+        ).raise_for_status()  # the process keeps its buckets
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("AWS_ENDPOINT_URL", address)
             patch.setenv("AWS_ACCESS_KEY_ID", "a-key-of-the-test")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import os
 import shutil
@@ -44,7 +43,7 @@ from engine.orchestrator.tasks.selection import run_rows
 from engine.rollout.scheduler import GroupRequest
 from engine.tokens import TokenRecord
 from tests.builders.dataset_builders import toolchain_or_skip
-from tests.services import HOME
+from tests.services import SHARED, made_once
 
 DATASET = "toy"
 AGENT = AgentConfig(
@@ -273,39 +272,34 @@ def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool]) ->
 
 def taught_home(folder: Path) -> Path:
     """Fill a data folder with the toy dataset and its half-taught policy."""
-    shutil.copytree(_elsewhere(_taught_home), folder, symlinks=True, dirs_exist_ok=True)
-    return folder
+    return _copied(made_once("taught", _teach), folder)
 
 
 def dataset_home(folder: Path) -> Path:
     """Fill a data folder with the toy dataset alone."""
-    shutil.copytree(_elsewhere(_dataset_home), folder, symlinks=True, dirs_exist_ok=True)
+    return _copied(made_once("curated", _curate), folder)
+
+
+def _copied(home: Path, folder: Path) -> Path:
+    shutil.copytree(home, folder, symlinks=True, dirs_exist_ok=True)
     return folder
 
 
-def _elsewhere(make: Callable[[], Path]) -> Path:
-    """Call from another thread: in a test of a browser this one runs an event loop."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(make).result()
-
-
-@functools.cache
-def _dataset_home() -> Path:
-    """The data folder with the dataset that this process copies, made once."""
-    home = HOME / "curated"
-    config = curation(write_source(HOME / "toykit"))
+def _curate(home: Path) -> None:
+    config = curation(write_source(SHARED / "toykit"))
     toolchain_or_skip(home)
     with open_context(home, "curate", config) as run:
-        assert execute(config, run) == 0, events(run.run_dir)[-1]
-    return home
+        assert _elsewhere(execute, config, run) == 0, events(run.run_dir)[-1]
 
 
-@functools.cache
-def _taught_home() -> Path:
-    """The data folder with the policy that this process copies, made once."""
-    home = dataset_home(HOME / "taught")
-    asyncio.run(_make_policy(home))
-    return home
+def _teach(home: Path) -> None:
+    _elsewhere(asyncio.run, _make_policy(dataset_home(home)))
+
+
+def _elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call from another thread: in a test of a browser this one runs an event loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 async def _make_policy(home: Path) -> None:

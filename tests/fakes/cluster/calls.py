@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
 from aiohttp import web
 
-from tests.fakes.cluster.errors import ApiError, bad_request
+from tests.fakes.cluster.errors import bad_request
 from tests.fakes.cluster.resources import NAMESPACES, Object, Resource, find
 
 _VERBS = {
     "POST": "create",
-    "PUT": "update",
     "PATCH": "patch",
     "DELETE": "delete",
     "GET": "get",
@@ -37,7 +35,7 @@ class Call:
     """One request to a resource."""
 
     verb: str
-    """As RBAC has it: get, list, watch, create, update, patch, delete, deletecollection."""
+    """As RBAC has it: get, list, watch, create, patch, delete, deletecollection."""
     resource: Resource
     namespace: str = ""
     name: str = ""
@@ -72,26 +70,17 @@ class Call:
         return int(text) if text else None
 
     def target(self) -> str:
-        """The name of the object: the path's, or for a new one the body's. Raises ApiError 400, 415."""
+        """The name of the object: the path's, or for a new one the body's. Raises ApiError 400."""
         if self.name or self.verb != "create" or not self.body:
             return self.name
         meta: Object = self.object().get("metadata") or {}
         return str(meta.get("name") or meta.get("generateName") or "")
 
-    @property
-    def dry_run(self) -> bool:
-        """Check everything, store nothing."""
-        return self.query.get("dryRun") == "All"
-
     def object(self) -> Object:
-        """The body. Raises ApiError 400, 415."""
-        if "protobuf" in self.content_type or "cbor" in self.content_type:
-            raise ApiError(415, "UnsupportedMediaType", f"{self.content_type} is not understood here")
+        """The body. Raises ApiError 400."""
         try:
-            loaded: Any = (
-                yaml.safe_load(self.body) if "yaml" in self.content_type else json.loads(self.body or b"{}")
-            )
-        except (ValueError, yaml.YAMLError) as error:
+            loaded: Any = json.loads(self.body or b"{}")
+        except ValueError as error:
             raise bad_request(f"the body of the request is unreadable: {error}") from None
         if not isinstance(loaded, dict):
             raise bad_request("the body of the request is not an object")

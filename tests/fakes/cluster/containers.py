@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tests.fakes.cluster.kubelet import Kubelet
 
 _FOR_EVER_S = 7 * 86_400.0
-_LOG_CAP = 1 << 20
 _MIB = 1 << 20
 _KILLED = 137
 _PROCESSES = 2
@@ -83,7 +82,6 @@ class Container:
         self.env: dict[str, str] = {}
         self.box: AgentSandbox | None = None
         self.port: AgentPort | Relay | None = None
-        self.log = b""
         self.waiting = "PodInitializing" if pod["spec"].get("initContainers") else "ContainerCreating"
         """Why it does not run; empty while it does and after it did."""
         self.message = ""
@@ -207,14 +205,10 @@ class Container:
         assert process.stdout is not None
         assert process.stderr is not None
         groups = self._inside().cgroups
-        await asyncio.gather(self._keep(process.stdout), self._keep(process.stderr))
+        await asyncio.gather(_drain(process.stdout), _drain(process.stderr))
         code = await process.wait()
         code = code if code >= 0 else 128 - code
         return Exit(code, "OOMKilled" if code == _KILLED and cgroups.oom_killed(groups) else "")
-
-    async def _keep(self, reader: asyncio.StreamReader) -> None:
-        while data := await reader.read(1 << 16):
-            self.log = (self.log + data)[-_LOG_CAP:]
 
     async def _serve(self, port: AgentPort) -> Exit:
         client = await port.client()
@@ -223,14 +217,11 @@ class Container:
         except SandboxError as error:
             return Exit(128, "StartError", str(error))
         greet(client[1], 1, {**box._env, **self.own_env})
-        fault = self.kubelet.faults.draw(FaultKind.CUT, FaultKind.MUTE, name=self.pod["metadata"]["name"])
+        fault = self.kubelet.faults.draw(FaultKind.CUT, name=self.pod["metadata"]["name"])
         try:
             async with asyncio.timeout(fault.delay_s if fault else None):
                 left = await splice(client, _stream(box))
         except TimeoutError:
-            assert fault is not None
-            if fault.kind is FaultKind.MUTE:
-                await asyncio.Event().wait()
             client[1].transport.abort()
             left = True
         if left:
@@ -330,3 +321,8 @@ def _stream(box: AgentSandbox) -> Stream:
     # The one place that reaches behind the sandbox: a kubelet's pod needs the raw stream of its agent.
     client = box._client
     return client._reader, client._writer
+
+
+async def _drain(reader: asyncio.StreamReader) -> None:
+    while await reader.read(1 << 16):
+        pass

@@ -8,7 +8,6 @@ from tests.fakes.cluster import deletion
 from tests.fakes.cluster.resources import NAMESPACES, RESOURCES, Object, Resource
 from tests.fakes.cluster.store import Record, Store
 
-_FOREGROUND, _ORPHAN = "foregroundDeletion", "orphan"
 _STORED = tuple(one for one in RESOURCES if not one.virtual)
 
 
@@ -40,9 +39,6 @@ class Collector:
     def _gone(self, resource: Resource, last: Record) -> None:
         for dependent in self.store.dependents(last.uid):
             self._release(*dependent)
-        for reference in last.obj["metadata"].get("ownerReferences") or []:
-            if (owner := self.store.by_uid(reference["uid"])) is not None:
-                self._ending(*owner)
         if resource.namespaced:
             namespace = self.store.get(NAMESPACES, "", last.obj["metadata"]["namespace"])
             if namespace is not None:
@@ -65,22 +61,6 @@ class Collector:
         if resource is NAMESPACES:
             self._empty(record)
             return
-        finalizers = meta.get("finalizers") or []
-        if _ORPHAN in finalizers:
-            for other, dependent in self.store.dependents(record.uid):
-                kept = [
-                    one for one in dependent.obj["metadata"]["ownerReferences"] if one["uid"] != record.uid
-                ]
-                self._set(other, dependent, "ownerReferences", kept)
-            self._set(resource, record, "finalizers", [one for one in finalizers if one != _ORPHAN])
-        elif _FOREGROUND in finalizers:
-            dependents = self.store.dependents(record.uid)
-            for other, dependent in dependents:
-                if not dependent.obj["metadata"].get("deletionTimestamp"):
-                    policy = "Foreground" if self.store.dependents(dependent.uid) else "Background"
-                    deletion.delete(self.store, other, dependent, {"propagationPolicy": policy})
-            if not any(_blocks(one, record.uid) for _, one in self.store.dependents(record.uid)):
-                self._set(resource, record, "finalizers", [one for one in finalizers if one != _FOREGROUND])
 
     def _empty(self, namespace: Record) -> None:
         name = namespace.obj["metadata"]["name"]
@@ -100,8 +80,3 @@ class Collector:
         if not value:
             del obj["metadata"][field]
         deletion.finish(self.store, resource, self.store.put(resource, obj))
-
-
-def _blocks(record: Record, owner: str) -> bool:
-    references = record.obj["metadata"].get("ownerReferences") or []
-    return any(one["uid"] == owner and one.get("blockOwnerDeletion") for one in references)

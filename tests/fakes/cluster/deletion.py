@@ -1,13 +1,10 @@
-"""How objects end: preconditions, grace, finalizers, propagation."""
+"""How objects end: grace and finalizers."""
 
 from __future__ import annotations
 
-from tests.fakes.cluster.errors import conflict
 from tests.fakes.cluster.objects import now
 from tests.fakes.cluster.resources import NAMESPACES, PODS, Object, Resource
 from tests.fakes.cluster.store import Record, Store
-
-_FOREGROUND, _ORPHAN = "foregroundDeletion", "orphan"
 
 
 def delete(
@@ -23,15 +20,11 @@ def delete(
 
     Returns:
         The object as it is now, and whether it is gone.
-
-    Raises:
-        ApiError: 409, a precondition does not hold.
     """
     options = options or {}
     meta = record.obj["metadata"]
-    _preconditions(resource, record, options.get("preconditions") or {})
     grace = _grace(resource, record, options)
-    finalizers = _finalizers(record, options)
+    finalizers = meta.get("finalizers")
     if not grace and not finalizers and resource is not NAMESPACES:
         return store.remove(resource, (meta.get("namespace", ""), meta["name"])), True
     already = meta.get("deletionGracePeriodSeconds")
@@ -40,8 +33,6 @@ def delete(
     obj = record.copy()
     obj["metadata"].setdefault("deletionTimestamp", now())
     obj["metadata"]["deletionGracePeriodSeconds"] = grace
-    if finalizers:
-        obj["metadata"]["finalizers"] = finalizers
     if resource is NAMESPACES:
         obj.setdefault("status", {})["phase"] = "Terminating"
     return store.put(resource, obj), False
@@ -57,17 +48,6 @@ def finish(store: Store, resource: Resource, record: Record) -> bool:
     return True
 
 
-def _preconditions(resource: Resource, record: Record, wanted: Object) -> None:
-    meta = record.obj["metadata"]
-    for field, name in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-        if wanted.get(field) not in (None, meta[field]):
-            why = (
-                f"Precondition failed: {name} in precondition: {wanted[field]}, "
-                f"{name} in object meta: {meta[field]}"
-            )
-            raise conflict(resource, meta["name"], why)
-
-
 def _grace(resource: Resource, record: Record, options: Object) -> int:
     if resource is not PODS:
         return 0
@@ -77,14 +57,3 @@ def _grace(resource: Resource, record: Record, options: Object) -> int:
     asked = options.get("gracePeriodSeconds")
     grace: int = spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked
     return max(0, grace)
-
-
-def _finalizers(record: Record, options: Object) -> list[str]:
-    finalizers = list(record.obj["metadata"].get("finalizers") or ())
-    policy = options.get("propagationPolicy")
-    if options.get("orphanDependents"):
-        policy = "Orphan"
-    extra = {"Foreground": _FOREGROUND, "Orphan": _ORPHAN}.get(policy or "")
-    if extra and extra not in finalizers:
-        finalizers.append(extra)
-    return finalizers

@@ -1,8 +1,8 @@
-"""pods/exec over websockets (subprotocols v4 and v5 of ``channel.k8s.io``) and over SPDY (v4).
+"""pods/exec over websockets (subprotocols v4 and v5 of ``channel.k8s.io``).
 
 The first byte of a websocket's message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 how it ended (a
 ``Status``), 4 terminal size; v5 adds 255, which closes the channel that the next byte names: v4 cannot end
-stdin. SPDY has a stream for each channel.
+stdin.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from aiohttp import WSMsgType, web
 
@@ -18,7 +18,6 @@ from engine.errors import SandboxError
 from tests.fakes.cluster.calls import Call
 from tests.fakes.cluster.errors import ApiError, bad_request, internal
 from tests.fakes.cluster.resources import Object
-from tests.fakes.cluster.spdy import SpdyStreams
 from tests.fakes.cluster.store import Record
 
 if TYPE_CHECKING:
@@ -50,8 +49,7 @@ class Execution:
         accepted = request.headers.get("Accept", "*/*").split(",")
         if all(kind.partition(";")[0].strip() != "*/*" for kind in accepted):
             return web.Response(status=406, text="406: Not Acceptable\n\nAvailable representations: */*")
-        upgrade = request.headers.get("Upgrade", "").lower()
-        if upgrade not in ("websocket", "spdy/3.1"):
+        if request.headers.get("Upgrade", "").lower() != "websocket":
             raise bad_request("Upgrade request required")
         command = request.query.getall("command", [])
         if not command:
@@ -68,45 +66,22 @@ class Execution:
             process = await container.spawn(command, stdin=wants_stdin)
         except (SandboxError, OSError) as error:
             raise internal(f"error executing command in container: {error}") from None
-        if upgrade != "websocket":
-            return await self._over_spdy(call, request, process, command)
         socket = web.WebSocketResponse(protocols=(_V5, _V4), max_msg_size=0, compress=False)
         await socket.prepare(request)
         if socket.ws_protocol is None:
             raise ApiError(400, "BadRequest", f"the client speaks neither {_V5} nor {_V4}")
         await socket.send_bytes(bytes([_STDOUT]))
-        await _carry(_WebSocketStreams(socket), process, command)
+        await _carry(_Streams(socket), process, command)
         await socket.close()
         return socket
 
-    async def _over_spdy(
-        self, call: Call, request: web.BaseRequest, process: Process, command: list[str]
-    ) -> web.StreamResponse:
-        offered = ",".join(request.headers.getall("X-Stream-Protocol-Version", []))
-        if _V4 not in [one.strip() for one in offered.split(",")]:
-            raise ApiError(403, "Forbidden", f"unable to upgrade: unable to negotiate protocol: {offered}")
-        named = {"stdin": _STDIN, "stdout": _STDOUT, "stderr": _STDERR}
-        streams = SpdyStreams(request, [_ERROR, *(one for name, one in named.items() if call.flag(name))])
-        response = await streams.prepare(_V4)
-        await _carry(streams, process, command)
-        return response
 
-
-class _Streams(Protocol):
-    """The channels between one client and one process."""
-
-    async def send(self, channel: int, data: bytes, *, last: bool = False) -> None: ...
-
-    async def receive(self) -> tuple[int, bytes] | None: ...
-
-
-class _WebSocketStreams:
+class _Streams:
     def __init__(self, socket: web.WebSocketResponse) -> None:
         self._socket = socket
 
-    async def send(self, channel: int, data: bytes, *, last: bool = False) -> None:
-        if data:
-            await self._socket.send_bytes(bytes([channel]) + data)
+    async def send(self, channel: int, data: bytes) -> None:
+        await self._socket.send_bytes(bytes([channel]) + data)
 
     async def receive(self) -> tuple[int, bytes] | None:
         async for message in self._socket:
@@ -136,7 +111,7 @@ async def _carry(streams: _Streams, process: Process, command: list[str]) -> Non
         code = await process.wait()
         status = json.dumps(_status(code, command, bytes(last))).encode()
         with contextlib.suppress(ConnectionError):
-            await streams.send(_ERROR, status, last=True)
+            await streams.send(_ERROR, status)
     finally:
         if process.stdin is not None:
             process.stdin.close()
@@ -151,7 +126,6 @@ async def _send(
     while data := await reader.read(_CHUNK):
         last[:] = (last + data)[-_TAIL:]
         await streams.send(channel, data)
-    await streams.send(channel, b"", last=True)
     if process.stdin is not None:
         process.stdin.close()  # containerd closes stdin with the first output stream that ends
 

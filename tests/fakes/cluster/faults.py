@@ -51,20 +51,12 @@ class FaultKind(StrEnum):
     """A watch that begins at a version is told 410."""
     DUPLICATE = "duplicate"
     """A watch delivers every change twice."""
-    PULL_FAILURE = "pull_failure"
-    """An image cannot be pulled (``name`` matches the image)."""
     START_FAILURE = "start_failure"
     """The runtime cannot start a container: RunContainerError, and the pod fails."""
     EVICT = "evict"
     """A running pod is evicted after ``delay_s``."""
-    OOM = "oom"
-    """A running pod's first container is killed for its memory after ``delay_s``."""
-    CRASH = "crash"
-    """A running pod's first container ends with 1 after ``delay_s``."""
     CUT = "cut"
     """A client's connection to an agent breaks after ``delay_s``."""
-    MUTE = "mute"
-    """A client's connection to an agent stays, and after ``delay_s`` nothing passes any more."""
     STUCK_TERMINATING = "stuck_terminating"
     """A pod's end is confirmed only ``delay_s`` later."""
 
@@ -110,11 +102,6 @@ class Faults:
         """Switch a fault on."""
         self._faults.append(fault)
         return fault
-
-    def remove(self, fault: Fault) -> None:
-        """Switch it off; harmless twice."""
-        if fault in self._faults:
-            self._faults.remove(fault)
 
     def clear(self) -> None:
         """Switch everything off."""

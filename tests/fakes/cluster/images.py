@@ -36,10 +36,6 @@ class Registry:
         """Make a reference known (or another pull time of a known one)."""
         self._images[reference] = RegistryImage(local, pull_s)
 
-    def remove(self, reference: str) -> None:
-        """Make a reference unknown: nodes that have it keep it."""
-        self._images.pop(reference, None)
-
     def find(self, reference: str) -> RegistryImage | None:
         """The image, or None when there is no such thing."""
         found = self._images.get(reference)

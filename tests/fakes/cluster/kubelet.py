@@ -18,7 +18,6 @@ from tests.fakes.cluster.resources import PODS, Object
 from tests.fakes.cluster.store import Key, Record, Store
 from tests.fakes.cluster.worker import Cause, PodWorker
 
-_KEPT_LOGS = 200
 _log = logging.getLogger(__name__)
 
 
@@ -65,7 +64,6 @@ class Kubelet:
         self.images: dict[str, NodeImages] = {}
         self.workers: dict[str, PodWorker] = {}
         """By the pod's uid."""
-        self.logs: dict[tuple[str, str], bytes] = {}
         """Of pods that have ended, by uid and container; also under an empty name for the first."""
         self.half_open: list[asyncio.StreamWriter] = []
         """Connections to vanished machines: kept, or they would end as garbage."""
@@ -118,19 +116,11 @@ class Kubelet:
             raise
         finally:
             self.addresses.give_back(worker.address)
-            self._keep_logs(worker)
             del self.workers[worker.uid]
             current = self.store.by_uid(worker.uid)
             ending = current and current[1].obj["metadata"].get("deletionTimestamp")
             if current and ending and worker.node not in self.lost:
                 self.confirm(current[1])
-
-    def _keep_logs(self, worker: PodWorker) -> None:
-        for container in (*worker.inits, *reversed(worker.containers)):
-            if container.log:
-                self.logs[worker.uid, container.name] = self.logs[worker.uid, ""] = container.log
-        while len(self.logs) > _KEPT_LOGS:
-            del self.logs[next(iter(self.logs))]
 
     def confirm(self, record: Record) -> None:
         """A pod that is being deleted has ended: let its object go."""
@@ -163,12 +153,6 @@ class Kubelet:
         for worker in self.workers.values():
             if worker.node == node:
                 worker.stop(Cause.LOST)
-
-    def log(self, uid: str, container: str) -> bytes | None:
-        """What a pod's container printed; None where there is no such container."""
-        worker = self.workers.get(uid)
-        found = worker.find(container) if worker else None
-        return found.log if found else self.logs.get((uid, container))
 
     def set_status(self, key: Key, uid: str, change: Callable[[Object], None]) -> bool:
         """Change a pod's status; False when that pod is no more or its node is lost."""

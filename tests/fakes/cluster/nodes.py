@@ -1,4 +1,4 @@
-"""The cluster's machines: adding them, losing them, getting them back."""
+"""The cluster's machines: adding and losing them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.fakes.cluster import deletion, objects
-from tests.fakes.cluster.discovery import VERSION
 from tests.fakes.cluster.kubelet import Kubelet
 from tests.fakes.cluster.objects import condition, now
 from tests.fakes.cluster.resources import NODES, PODS, Object
@@ -16,6 +15,8 @@ from tests.fakes.cluster.scheduler import tolerates
 from tests.fakes.cluster.store import Record, Store
 
 _UNREACHABLE = "node.kubernetes.io/unreachable"
+
+VERSION: Object = {"major": "1", "minor": "33", "gitVersion": "v1.33.0+fake"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,7 @@ class Nodes:
 
     def lose(self, name: str) -> None:
         """The machine vanishes: connections stay half-open, the node becomes NotReady, its pods are deleted
-        later and stay Terminating until the node is removed or comes back."""
+        later and stay Terminating."""
         self.kubelet.lose(name)
         node = self._node(name)
         for one in node["status"]["conditions"]:
@@ -127,31 +128,6 @@ class Nodes:
         condition(pod, "DisruptionTarget", true=True, reason="DeletionByTaintManager", message=text)
         deletion.delete(self.store, PODS, self.store.put(PODS, pod))
 
-    def recover(self, name: str) -> None:
-        """The machine comes back after a reboot: deleted pods go, the others have failed."""
-        self.kubelet.lost.discard(name)
-        node = self._node(name)
-        taints = [one for one in node["spec"].get("taints") or [] if one["key"] != _UNREACHABLE]
-        node["spec"]["taints"] = taints
-        condition(node, "Ready", true=True, reason="KubeletReady", message="kubelet is posting ready status")
-        self.store.put(NODES, node)
-        for record in self._pods(name):
-            if (timer := self._timers.pop(record.uid, None)) is not None:
-                timer.cancel()
-            if record.obj["metadata"].get("deletionTimestamp"):
-                self.kubelet.confirm(record)
-            else:
-                self.store.put(PODS, _unknown_end(record.copy()))
-
-    def remove(self, name: str) -> None:
-        """The machine leaves the cluster (scaled down, or lost for good): its pods are gone at once."""
-        if name not in self.kubelet.lost:
-            self.kubelet.lose(name)
-        if self.store.get(NODES, "", name) is not None:
-            self.store.remove(NODES, ("", name))
-        for record in self._pods(name):
-            deletion.delete(self.store, PODS, record, {"gracePeriodSeconds": 0})
-
     def _node(self, name: str) -> Object:
         record = self.store.get(NODES, "", name)
         if record is None:
@@ -160,21 +136,3 @@ class Nodes:
 
     def _pods(self, node: str) -> list[Record]:
         return [one for one in self.store.all(PODS) if one.obj["spec"].get("nodeName") == node]
-
-
-def _unknown_end(pod: Object) -> Object:
-    status = pod["status"]
-    if status.get("phase") in ("Succeeded", "Failed"):
-        return pod
-    status["phase"] = "Failed"
-    for one in status.get("containerStatuses") or []:
-        one.update(ready=False, started=False)
-        one["state"] = {
-            "terminated": {
-                "exitCode": 137,
-                "reason": "ContainerStatusUnknown",
-                "message": "The container could not be located when the pod was terminated",
-            }
-        }
-    condition(pod, "Ready", true=False, reason="PodFailed")
-    return pod

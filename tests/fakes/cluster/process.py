@@ -3,7 +3,6 @@ serves.
 
     async with ClusterProcess(home, images={"registry.test/demo:1": "demo"}) as cluster:
         config = KubernetesConfig(kubeconfig=str(cluster.kubeconfig))
-        await cluster.add_fault(Fault(FaultKind.EVICT, probability=0.05, delay_s=1.0))
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from typing import Any, Self
 import httpx
 import yaml
 
-from tests.fakes.cluster.control import PREFIX, fault_settings
-from tests.fakes.cluster.faults import Fault
+from tests.fakes.cluster.control import PREFIX
 
 _REPO = Path(__file__).parents[3]
 _START_S = 60.0
@@ -108,17 +106,8 @@ class ClusterProcess:
             raise RuntimeError(response.json()["message"])
         return response.json()
 
-    async def add_fault(self, fault: Fault) -> int:
-        """Switch a fault on; its number is for ``remove_fault`` and the state's ``fault_hits``."""
-        number: int = await self.switch("fault", **fault_settings(fault))
-        return number
-
-    async def remove_fault(self, number: int | None = None) -> None:
-        """Switch one fault off, or all."""
-        await self.switch("unfault", number=number)
-
     async def state(self) -> dict[str, Any]:
-        """Counters (see ``Counters.snapshot``), ``sandboxes``, ``workers`` and ``fault_hits``."""
+        """Counters (see ``Counters.snapshot``), ``sandboxes`` and ``workers``."""
         state: dict[str, Any] = await self.switch("state")
         return state
 

@@ -22,7 +22,6 @@ class Resource:
     plural: str
     kind: str
     namespaced: bool = True
-    short: tuple[str, ...] = ()
     subresources: tuple[str, ...] = ()
     virtual: bool = False
     """Only ``create`` exists and nothing is stored: reviews."""
@@ -37,34 +36,23 @@ class Resource:
         """As messages name it: ``pods``, ``jobs.batch``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
-    @property
-    def verbs(self) -> tuple[str, ...]:
-        """What discovery promises."""
-        if self.virtual:
-            return ("create",)
-        return ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-
 
 _RBAC = "rbac.authorization.k8s.io"
 _AUTHZ = "authorization.k8s.io"
 
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, ("ns",), ("status", "finalize"))
-NODES = Resource("", "v1", "nodes", "Node", False, ("no",), ("status",))
-PODS = Resource("", "v1", "pods", "Pod", True, ("po",), ("status", "log", "exec", "eviction", "binding"))
-CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap", True, ("cm",))
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, ("status",))
+NODES = Resource("", "v1", "nodes", "Node", False, ("status",))
+PODS = Resource("", "v1", "pods", "Pod", True, ("status", "exec"))
+CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap")
 SECRETS = Resource("", "v1", "secrets", "Secret")
-EVENTS = Resource("", "v1", "events", "Event", True, ("ev",))
-SERVICEACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, ("sa",), ("token",))
-QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True, ("quota",), ("status",))
-LIMITRANGES = Resource("", "v1", "limitranges", "LimitRange", True, ("limits",))
-SERVICES = Resource("", "v1", "services", "Service", True, ("svc",), ("status",))
-DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, ("ds",), ("status",))
-DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, ("deploy",), ("status",))
-JOBS = Resource("batch", "v1", "jobs", "Job", True, (), ("status",))
-NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", True, ("netpol",))
+EVENTS = Resource("", "v1", "events", "Event")
+SERVICEACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, ("token",))
+QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True, ("status",))
+LIMITRANGES = Resource("", "v1", "limitranges", "LimitRange")
+DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, ("status",))
+NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 RUNTIMECLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
-PRIORITYCLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, ("pc",))
-PDBS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, ("pdb",), ("status",))
+PRIORITYCLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 ROLES = Resource(_RBAC, "v1", "roles", "Role")
 ROLEBINDINGS = Resource(_RBAC, "v1", "rolebindings", "RoleBinding")
@@ -72,9 +60,6 @@ CLUSTERROLES = Resource(_RBAC, "v1", "clusterroles", "ClusterRole", False)
 CLUSTERROLEBINDINGS = Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", False)
 ACCESSREVIEWS = Resource(
     _AUTHZ, "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False, virtual=True
-)
-SELFREVIEWS = Resource(
-    "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False, virtual=True
 )
 
 RESOURCES = (
@@ -87,21 +72,16 @@ RESOURCES = (
     SERVICEACCOUNTS,
     QUOTAS,
     LIMITRANGES,
-    SERVICES,
     DAEMONSETS,
-    DEPLOYMENTS,
-    JOBS,
     NETWORKPOLICIES,
     RUNTIMECLASSES,
     PRIORITYCLASSES,
-    PDBS,
     LEASES,
     ROLES,
     ROLEBINDINGS,
     CLUSTERROLES,
     CLUSTERROLEBINDINGS,
     ACCESSREVIEWS,
-    SELFREVIEWS,
 )
 
 _BY_PATH = {(one.group, one.version, one.plural): one for one in RESOURCES}

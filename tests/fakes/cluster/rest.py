@@ -1,4 +1,4 @@
-"""The verbs on stored resources: create, get, list, update, patch, delete, deletecollection."""
+"""The verbs on stored resources: create, get, list, patch, delete, deletecollection."""
 
 from __future__ import annotations
 
@@ -48,8 +48,6 @@ class Rest:
                 return Answer(200, self._found(call).data)
             case "list":
                 return Answer(200, self._list(call, behind))
-            case "update":
-                return self._update(call)
             case "patch":
                 return self._patch(call)
             case "delete":
@@ -67,35 +65,19 @@ class Rest:
         return record
 
     def _create(self, call: Call) -> Answer:
-        return self._add(call, call.object())
-
-    def _add(self, call: Call, body: Object) -> Answer:
+        body = call.object()
         warnings = self.admission.schema(call, body)
         obj = objects.begin(call.resource, body, call.namespace)
         name = obj["metadata"]["name"]
         self.admission.create(call.resource, obj)
         if self.store.get(call.resource, call.namespace, name) is not None:
             raise already_exists(call.resource, name)
-        if call.dry_run:
-            return Answer(201, json.dumps(obj).encode(), warnings)
         record = self.store.put(call.resource, obj)
         self.admission.created(call.resource, record)
         return Answer(201, record.data, warnings)
 
-    def _update(self, call: Call) -> Answer:
-        body = call.object()
-        record = self._found(call)
-        warnings = self.admission.schema(call, body)
-        return Answer(200, self._replace(call, record, body).data, warnings)
-
     def _patch(self, call: Call) -> Answer:
-        record = self.store.get(call.resource, call.namespace, call.name)
-        if record is None:
-            if call.content_type.startswith(patches.APPLY) and not call.subresource:
-                created = patches.apply(call.content_type, call.body, {})
-                created.setdefault("metadata", {}).setdefault("name", call.name)
-                return self._add(call, created)
-            raise not_found(call.resource, call.name)
+        record = self._found(call)
         patched = patches.apply(call.content_type, call.body, record.copy())
         warnings = self.admission.schema(call, patched)
         return Answer(200, self._replace(call, record, patched).data, warnings)
@@ -123,16 +105,12 @@ class Rest:
             return record
         if obj.get("spec") != old.get("spec") and "generation" in obj["metadata"]:
             obj["metadata"]["generation"] += 1
-        if call.dry_run:
-            return Record(obj)
         new = self.store.put(resource, obj)
         deletion.finish(self.store, resource, new)
         return new
 
     def _delete(self, call: Call) -> Answer:
         record = self._found(call)
-        if call.dry_run:
-            return Answer(200, record.data)
         last, over = deletion.delete(self.store, call.resource, record, _options(call))
         if not over or call.resource.kind == "Pod":
             return Answer(200, last.data)
@@ -145,15 +123,10 @@ class Rest:
     def _delete_collection(self, call: Call) -> Answer:
         match = _match(call)
         options = _options(call)
-        limit = call.number("limit")
         deleted: list[Record] = []
         for record in self.store.all(call.resource, call.namespace):
-            if limit is not None and len(deleted) >= limit:
-                break
             if match is None or match(record.obj):
-                if not call.dry_run:
-                    record, _ = deletion.delete(self.store, call.resource, record, options)
-                deleted.append(record)
+                deleted.append(deletion.delete(self.store, call.resource, record, options)[0])
         return Answer(200, _list_data(call, self.store.version, [record.data for record in deleted]))
 
     def _list(self, call: Call, behind: int) -> bytes:
@@ -162,8 +135,6 @@ class Rest:
         version, after = self.store.version, None
         if token:
             version, after = _read_token(token)
-        elif asked and call.query.get("resourceVersionMatch") == "Exact":
-            version = asked
         elif asked and asked > version:
             raise ApiError(
                 504,
@@ -233,9 +204,8 @@ def _merged(call: Call, old: Object, obj: Object) -> Object:
 
 def _options(call: Call) -> Object:
     options = call.object() if call.body else {}
-    for name in ("gracePeriodSeconds", "propagationPolicy", "orphanDependents"):
-        if name in call.query and name not in options:
-            options[name] = call.number(name) if name == "gracePeriodSeconds" else call.query[name]
+    if "gracePeriodSeconds" in call.query:
+        options.setdefault("gracePeriodSeconds", call.number("gracePeriodSeconds"))
     return options
 
 

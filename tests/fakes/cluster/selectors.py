@@ -59,19 +59,6 @@ def parse(resource: Resource, labels: str, fields: str) -> Match | None:
     return lambda obj: all(match(obj) for match in matches)
 
 
-def labels_of(selector: Object | None) -> Match:
-    """A ``LabelSelector`` (matchLabels, matchExpressions) as a predicate; the empty one matches
-    everything."""
-    selector = selector or {}
-    terms = [
-        _expression(key, "in", frozenset((value,)))
-        for key, value in (selector.get("matchLabels") or {}).items()
-    ]
-    for one in selector.get("matchExpressions") or []:
-        terms.append(_expression(one["key"], one["operator"].lower(), frozenset(one.get("values") or ())))
-    return lambda obj: all(term(obj) for term in terms)
-
-
 def _by_label(key: str, test: Callable[[str | None], bool]) -> Match:
     return lambda obj: test((obj["metadata"].get("labels") or {}).get(key))
 

@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
-from tests.fakes.cluster import discovery, tables, watches
+from tests.fakes.cluster import watches
 from tests.fakes.cluster.auth import Auth
 from tests.fakes.cluster.calls import Call, parse
 from tests.fakes.cluster.control import PREFIX, Control
 from tests.fakes.cluster.counters import Counters
 from tests.fakes.cluster.errors import ApiError, conflict, gone, internal, too_many_requests
 from tests.fakes.cluster.faults import Fault, FaultKind, Faults
+from tests.fakes.cluster.nodes import VERSION
 from tests.fakes.cluster.rest import Answer, Rest
 from tests.fakes.cluster.store import Store
 
@@ -98,13 +99,10 @@ class Server:
                 data = await self.control.answer(request.path.removeprefix(PREFIX), await request.read())
                 return web.Response(body=data, content_type=_JSON)
             call = parse(request, user)
+            if request.path == "/version":
+                return _response(Answer(200, json.dumps(VERSION).encode()))
             if call is None:
-                document = discovery.document(request.path)
-                if document is None:
-                    raise ApiError(404, "NotFound", "the server could not find the requested resource")
-                if isinstance(document, str):
-                    return web.Response(text=document)
-                return _response(Answer(200, json.dumps(document).encode()))
+                raise ApiError(404, "NotFound", "the server could not find the requested resource")
             return await self._serve(call, request)
         except ApiError as error:
             self.counters.codes[error.code] += 1
@@ -141,8 +139,6 @@ class Server:
         if self.faults.draw(FaultKind.HALF_OPEN, **where):
             return await self._stop_halfway(special, request)
         self.counters.codes[special.code] += 1
-        if call.verb in ("get", "list") and tables.wanted(request.headers.get("Accept", "")):
-            special = Answer(special.code, tables.table(call.resource, special.data))
         return _response(special)
 
     async def _strike(self, fault: Fault, call: Call, request: web.BaseRequest) -> None:

@@ -188,12 +188,6 @@ class Store:
         if len(log.changes) > 2 * self.history:
             log.forget(self.history)
 
-    def compact(self) -> None:
-        """Forget every change so far: whoever watches from an older version gets 410."""
-        for log in self._logs.values():
-            log.forget(0)
-            log.floor = self.version
-
     def at(self, resource: Resource, version: int) -> dict[Key, Record]:
         """The objects as they were at ``version``. Raises ApiError 410."""
         log = self._logs[resource]

@@ -6,27 +6,21 @@ import json
 
 from aiohttp import web
 
-from tests.fakes.cluster import deletion
 from tests.fakes.cluster.auth import Auth
 from tests.fakes.cluster.calls import Call
-from tests.fakes.cluster.disruptions import check_eviction
-from tests.fakes.cluster.errors import ApiError, bad_request, conflict, not_found
+from tests.fakes.cluster.errors import ApiError, bad_request, not_found
 from tests.fakes.cluster.execution import Execution
 from tests.fakes.cluster.kubelet import Kubelet
 from tests.fakes.cluster.resources import (
     ACCESSREVIEWS,
-    NAMESPACES,
-    PODS,
-    SELFREVIEWS,
     SERVICEACCOUNTS,
-    Object,
 )
 from tests.fakes.cluster.rest import Answer
-from tests.fakes.cluster.store import Record, Store
+from tests.fakes.cluster.store import Store
 
 
 class Subresources:
-    """Answers log, exec, eviction, binding, finalize, token, and self-reviews."""
+    """Answers exec, token, and reviews of one's own access."""
 
     def __init__(self, store: Store, auth: Auth, kubelet: Kubelet) -> None:
         self.store = store
@@ -39,8 +33,6 @@ class Subresources:
         match call.resource, call.subresource:
             case _, "" if call.resource is ACCESSREVIEWS:
                 return self._access_review(call)
-            case _, "" if call.resource is SELFREVIEWS:
-                return self._self_review(call)
             case _, "" | "status":
                 return None
         if call.subresource not in call.resource.subresources:
@@ -49,16 +41,8 @@ class Subresources:
         if record is None:
             raise not_found(call.resource, call.name)
         match call.subresource:
-            case "log":
-                return self._log(call, record)
             case "exec":
                 return await self.execution.serve(call, record, request)
-            case "eviction":
-                return self._evict(call, record)
-            case "binding":
-                return self._bind(call, record)
-            case "finalize":
-                return self._finalize(call, record)
             case "token":
                 return self._token(call)
         raise bad_request(f"{call.resource.plural}/{call.subresource} is not served here")
@@ -81,43 +65,6 @@ class Subresources:
             apiVersion=ACCESSREVIEWS.api_version, kind=ACCESSREVIEWS.kind, status={"allowed": allowed}
         )
         return Answer(201, json.dumps(review).encode())
-
-    def _self_review(self, call: Call) -> Answer:
-        info = {"username": call.user.name, "groups": list(call.user.groups)}
-        review: Object = {"apiVersion": SELFREVIEWS.api_version, "kind": SELFREVIEWS.kind, "metadata": {}}
-        return Answer(201, json.dumps({**review, "status": {"userInfo": info}}).encode())
-
-    def _log(self, call: Call, record: Record) -> web.Response:
-        log = self.kubelet.log(record.uid, call.query.get("container", ""))
-        if log is None:
-            raise bad_request(
-                f'container "{call.query.get("container", "")}" in pod "{call.name}" has no log'
-            )
-        lines = log.splitlines(keepends=True)
-        if (tail := call.number("tailLines")) is not None:
-            lines = lines[len(lines) - tail :] if tail < len(lines) else lines
-        data = b"".join(lines)[: call.number("limitBytes")]
-        return web.Response(body=data, content_type="text/plain")
-
-    def _evict(self, call: Call, record: Record) -> Answer:
-        body = call.object()
-        check_eviction(self.store, record.obj)
-        if not call.dry_run:
-            deletion.delete(self.store, PODS, record, body.get("deleteOptions"))
-        return Answer(201, b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}')
-
-    def _bind(self, call: Call, record: Record) -> Answer:
-        if record.obj["spec"].get("nodeName"):
-            raise conflict(PODS, call.name, f"pod {call.name} is already assigned to a node")
-        obj = record.copy()
-        obj["spec"]["nodeName"] = call.object()["target"]["name"]
-        self.store.put(PODS, obj)
-        return Answer(201, b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}')
-
-    def _finalize(self, call: Call, record: Record) -> Answer:
-        obj = record.copy()
-        obj["spec"] = call.object().get("spec") or {}
-        return Answer(200, self.store.put(NAMESPACES, obj).data)
 
     def _token(self, call: Call) -> Answer:
         body = call.object()

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from tests.fakes.cluster.kubelet import Kubelet
 
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
-_STRIKES = {
-    FaultKind.OOM: Exit(137, "OOMKilled"),
-    FaultKind.CRASH: Exit(1, "Error"),
-}
 
 
 class Cause(Enum):
@@ -201,8 +197,7 @@ class PodWorker:
                 self._wait(container, "ErrImageNeverPull", why)
                 await asyncio.sleep(self.kubelet.pull_backoff_s)
                 continue
-            failed = self.kubelet.faults.draw(FaultKind.PULL_FAILURE, name=reference)
-            image = None if failed else self.kubelet.registry.find(reference)
+            image = self.kubelet.registry.find(reference)
             if image is not None:
                 began = time.monotonic()
                 self._event("Pulling", f'Pulling image "{reference}"')
@@ -233,10 +228,6 @@ class PodWorker:
         if fault := faults.draw(FaultKind.EVICT, name=self.key[1]):
             text = "The node was low on resource: ephemeral-storage."
             self._timers.append(loop.call_later(fault.delay_s, self.stop, Cause.EVICTED, text))
-        if fault := faults.draw(*_STRIKES, name=self.key[1]):
-            self._timers.append(
-                loop.call_later(fault.delay_s, self.containers[0].strike, _STRIKES[fault.kind])
-            )
 
     async def _take_down(self, cause: Cause | None, message: str) -> None:
         for timer in self._timers:

@@ -1,8 +1,6 @@
-"""The workload controllers, as far as clusters of sandboxes need them: DaemonSets, Deployments, Jobs; and the
-statuses of quotas and disruption budgets.
+"""DaemonSets, and the statuses of quotas.
 
-A Deployment owns its pods itself, without a ReplicaSet between them. To add a controller, add a step to
-``_reconcile``.
+To add a controller, add a step to ``_reconcile``.
 """
 
 from __future__ import annotations
@@ -14,18 +12,14 @@ from collections.abc import Callable
 
 from tests.fakes.cluster import deletion, objects, quotas
 from tests.fakes.cluster.admission import Admission
-from tests.fakes.cluster.disruptions import disruptions
 from tests.fakes.cluster.errors import ApiError
 from tests.fakes.cluster.events import Recorder
 from tests.fakes.cluster.quantities import amounts, render
 from tests.fakes.cluster.resources import (
     DAEMONSETS,
-    DEPLOYMENTS,
     EVENTS,
-    JOBS,
     LEASES,
     NODES,
-    PDBS,
     PODS,
     QUOTAS,
     RESOURCES,
@@ -48,7 +42,7 @@ _DAEMON_TAINTS = (
     "pid-pressure",
     "unschedulable",
 )
-_DONE = {"Succeeded": "Complete", "Failed": "Failed"}
+_DONE = ("Succeeded", "Failed")
 
 
 class Workloads:
@@ -78,9 +72,6 @@ class Workloads:
     def _reconcile(self) -> None:
         steps: tuple[tuple[Resource, Callable[[Record], None]], ...] = (
             (DAEMONSETS, self._daemonset),
-            (DEPLOYMENTS, self._deployment),
-            (JOBS, self._job),
-            (PDBS, self._budget),
             (QUOTAS, self._quota),
         )
         for resource, step in steps:
@@ -118,50 +109,6 @@ class Workloads:
                 "numberUnavailable": len(nodes) - ready,
             },
         )
-
-    def _deployment(self, record: Record) -> None:
-        template, wanted = record.obj["spec"]["template"], record.obj["spec"].get("replicas", 1)
-        revision = _revision(template)
-        kept: list[Record] = []
-        for pod in self._pods(record):
-            stale = pod.obj["metadata"]["labels"].get(_HASH) != revision
-            if _phase(pod) in _DONE or stale or len(kept) >= wanted:
-                deletion.delete(self.store, PODS, pod)
-            else:
-                kept.append(pod)
-        for _ in range(wanted - len(kept)):
-            self._create(DEPLOYMENTS, record, template, revision)
-        ready = sum(_is_ready(pod) for pod in kept)
-        counts = {"replicas": len(kept), "updatedReplicas": len(kept), "readyReplicas": ready}
-        self._set_status(DEPLOYMENTS, record, {**counts, "availableReplicas": ready})
-
-    def _job(self, record: Record) -> None:
-        spec, status = record.obj["spec"], record.obj.get("status") or {}
-        if any(
-            one["type"] in _DONE.values() and one["status"] == "True"
-            for one in status.get("conditions") or []
-        ):
-            return
-        phases = [_phase(pod) for pod in self._pods(record)]
-        succeeded, failed = phases.count("Succeeded"), phases.count("Failed")
-        active = len(phases) - succeeded - failed
-        wanted = spec.get("completions", 1)
-        obj = record.copy()
-        obj["status"] = {"active": active, "succeeded": succeeded, "failed": failed, "ready": active}
-        obj["status"].setdefault("startTime", status.get("startTime") or objects.now())
-        if succeeded >= wanted:
-            objects.condition(obj, "Complete", true=True)
-            obj["status"]["completionTime"] = objects.now()
-        elif failed > spec.get("backoffLimit", 6):
-            text = "Job has reached the specified backoff limit"
-            objects.condition(obj, "Failed", true=True, reason="BackoffLimitExceeded", message=text)
-        else:
-            for _ in range(min(spec.get("parallelism", 1), wanted - succeeded) - active):
-                self._create(JOBS, record, spec["template"], _revision(spec["template"]))
-        self._set_status(JOBS, record, obj["status"])
-
-    def _budget(self, record: Record) -> None:
-        self._set_status(PDBS, record, disruptions(self.store, record.obj))
 
     def _quota(self, record: Record) -> None:
         hard = record.obj["spec"].get("hard") or {}

@@ -1,12 +1,8 @@
-"""The embedded servers start, keep data over a restart, and leave nothing behind."""
+"""The embedded servers ask for their passwords, and a data folder has one user at a time."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import psycopg
@@ -15,91 +11,9 @@ import redis
 from psycopg.conninfo import make_conninfo
 
 from engine.errors import PreflightError
-from engine.processes import process_start
 from tests.ports import reserved_port
-from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis, end_leftovers
-from webapp.supervisor.home import AlreadyRunningError, exclusive, load_secrets, port_is_free
-
-
-def test_postgres_keeps_data_over_a_restart_and_a_kill(tmp_path: Path) -> None:
-    server = EmbeddedPostgres(tmp_path / "pg", port=reserved_port(), password="p@ss", durable=True)
-    server.start()
-    with psycopg.connect(
-        host="127.0.0.1", port=server.port, user="trainyard", password="p@ss", dbname="trainyard"
-    ) as db:
-        db.execute("create table kept (n int)")
-        db.execute("insert into kept values (7)")
-    assert server.process is not None
-    server.process.kill()
-    server.process.wait()
-    server.start()
-    with psycopg.connect(
-        host="127.0.0.1", port=server.port, user="trainyard", password="p@ss", dbname="trainyard"
-    ) as db:
-        assert db.execute("select n from kept").fetchone() == (7,)
-    pid = server.process.pid
-    server.stop()
-    assert not Path(f"/proc/{pid}").exists()
-    assert port_is_free(server.port)
-
-
-def test_postgres_starts_again_although_a_busy_session_outlived_the_killed_server(tmp_path: Path) -> None:
-    """Such a session holds the shared memory, which keeps a new server from starting."""
-    server = EmbeddedPostgres(tmp_path / "pg", port=reserved_port(), password="x", durable=False)
-    server.start()
-    assert server.process is not None
-    busy = psycopg.connect(
-        host="127.0.0.1", port=server.port, user="trainyard", password="x", dbname="trainyard"
-    )
-    busy.pgconn.send_query(b"select count(*) from generate_series(1, 1000000000000)")
-    session = busy.info.backend_pid
-    os.kill(session, signal.SIGSTOP)  # it does not even learn that its server has gone
-    server.process.kill()
-    server.process.wait()
-    port = server.port
-    try:
-        server.start()
-        assert process_start(session) is None
-        assert server.port == port
-    finally:
-        busy.close()
-        server.stop()
-
-
-def test_an_interrupted_first_start_is_done_again(tmp_path: Path) -> None:
-    """``kill -9`` in the middle of initdb leaves no half-made cluster that looks like one."""
-    folder = tmp_path / "pg"
-    port = reserved_port()
-    code = (
-        "import sys; from pathlib import Path; from webapp.supervisor.embedded import EmbeddedPostgres\n"
-        f"EmbeddedPostgres(Path({str(folder)!r}), port={port}, password='x', durable=False).start()"
-    )
-    first = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    deadline = time.monotonic() + 120
-    while not list(folder.glob("*/PG_VERSION")):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    os.killpg(first.pid, signal.SIGKILL)
-    first.wait()
-    server = EmbeddedPostgres(folder, port=reserved_port(), password="x", durable=False)
-    server.start()
-    server.stop()
-
-
-def test_servers_of_a_killed_supervisor_are_ended(tmp_path: Path) -> None:
-    postgres = EmbeddedPostgres(tmp_path / "postgres", port=reserved_port(), password="x", durable=False)
-    redis_server = EmbeddedRedis(tmp_path / "redis", port=reserved_port(), password="x", durable=False)
-    postgres.start()
-    redis_server.start()
-    assert postgres.process is not None
-    assert redis_server.process is not None
-    end_leftovers(tmp_path / "postgres" / "data", "postgres", first=signal.SIGINT, seconds=60.0)
-    end_leftovers(tmp_path / "redis", "redis-server", first=signal.SIGTERM, seconds=60.0)
-    assert process_start(postgres.process.pid) is None
-    assert process_start(redis_server.process.pid) is None
-    assert "database system is shut down" in postgres.log.read_text()
-    postgres.process.wait()
-    redis_server.process.wait()
+from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis
+from webapp.supervisor.home import AlreadyRunningError, exclusive, load_secrets
 
 
 def test_postgres_refuses_a_wrong_password(postgres_server: str) -> None:

@@ -74,8 +74,7 @@ def solving(home: Path, *, native: bool, look: str = "true") -> Callable[[dict[s
     return script
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("native", [True, False], ids=["native", "xml"])
+@pytest.mark.parametrize(("native", "stream"), [(True, True), (False, False)], ids=["native", "xml"])
 def test_an_endpoint_solves_tasks_in_sandboxes(home: Path, native: bool, stream: bool) -> None:
     with openai_server(solving(home, native=native)) as server:
         prices: dict[str, Any] = {"input_price": 1.0, "cached_price": 0.1, "output_price": 10.0}

@@ -1,14 +1,9 @@
-"""Whole runs of a published architecture: trained, killed, resumed and exported by real processes; bad models
-refused before any sandbox starts."""
+"""Runs of a published architecture: it is sampled, and bad models are refused before any sandbox starts."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,18 +11,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from engine.config.policies import TransformerPolicyConfig
-from engine.config.run import EvaluateRun, RolloutRun, TrainRun
+from engine.config.run import AnyRun, EvaluateRun, TrainRun
+from engine.orchestrator import execute
 from tests.integration import toy_yard
-from tests.integration.runs.test_orchestrator import assert_same_state, of_type, weights
-from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
+from tests.integration.toy_records import of_type
+from tests.integration.toy_yard import events, open_context
 from tests.unit.models.chat_templates import TEMPLATES
 from tests.unit.models.tiny_families import write_tiny
 
 _FAMILY = "gpt_oss"
-_PATIENCE_S = 400.0
 
 
 @pytest.fixture(scope="module")
@@ -57,42 +52,10 @@ def training(home: Path, **settings: Any) -> TrainRun:
     return TrainRun.model_validate(data)
 
 
-def run_to_end(run_dir: Path) -> int:
-    with engine_process(run_dir) as process:
-        return process.wait(timeout=_PATIENCE_S)
-
-
-def test_killed_and_resumed_it_learns_the_same_and_its_export_opens(home: Path, tmp_path: Path) -> None:
-    """One sequence at a time is sampled, so that the groups of both runs are the same to the last bit.
-
-    The checkpoint that the second attempt starts from is removed while it trains.
-    """
-    whole = make_run_dir(home, "whole", training(home))
-    assert run_to_end(whole) == 0, events(whole)[-1]
-    assert of_type(whole, "iteration_finished")[-1]["policy_version"] == 4
-
-    killed = make_run_dir(home, "killed", training(home))
-    with engine_process(killed) as process:
-        assert wait_for(process, lambda: len(of_type(killed, "checkpoint_saved")) > 1)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert of_type(killed, "run_finished") == []
-    last_words = (killed / "engine.log").read_text().splitlines()[-1]
-    assert last_words.startswith("{"), "a page shows them below the reason"
-    make_run_dir(home, "killed", training(home), epoch=2)
-    assert run_to_end(killed) == 0, events(killed)[-1]
-    assert of_type(killed, "run_started")[-1]["resumed_from"] > 0
-    assert_same_state(whole, killed)
-    assert weights(whole) == weights(killed)
-
-    out = tmp_path / "export"
-    command = [sys.executable, "-m", "engine.trainer", "export", str(killed), str(out)]
-    subprocess.run(command, check=True, timeout=_PATIENCE_S)
-    model = AutoModelForCausalLM.from_pretrained(out)
-    assert model.config.model_type == _FAMILY
-    before = AutoModelForCausalLM.from_pretrained(home / "policies" / _FAMILY)
-    assert not torch.equal(model.lm_head.weight, before.lm_head.weight)
-    assert AutoTokenizer.from_pretrained(out).chat_template == TEMPLATES[_FAMILY]
+def perform(home: Path, name: str, config: AnyRun) -> tuple[int, Path]:
+    """Perform a run; return its exit status and its folder."""
+    with open_context(home, name, config) as run:
+        return execute(config, run), run.run_dir
 
 
 def unknown_architecture(folder: Path) -> None:
@@ -152,8 +115,9 @@ def test_a_bad_model_is_named_before_any_sandbox_starts(home: Path, tmp_path: Pa
     folder = tmp_path / "model"
     shutil.copytree(home / "policies" / _FAMILY, folder)
     spoil(folder)
-    run_dir = make_run_dir(home, name.replace(" ", "-"), training(home, policy={"checkpoint": str(folder)}))
-    assert run_to_end(run_dir) == 1
+    config = training(home, policy={"checkpoint": str(folder)})
+    status, run_dir = perform(home, name.replace(" ", "-"), config)
+    assert status == 1
     last = events(run_dir)[-1]
     assert last["state"] == "failed"
     assert names in last["reason"]
@@ -162,20 +126,19 @@ def test_a_bad_model_is_named_before_any_sandbox_starts(home: Path, tmp_path: Pa
     assert not of_type(run_dir, "sandboxes_changed")
 
 
-@pytest.mark.parametrize("kind", [RolloutRun, EvaluateRun])
-def test_other_runs_sample_it_too(home: Path, kind: type[RolloutRun] | type[EvaluateRun]) -> None:
+def test_an_evaluation_samples_it_too(home: Path) -> None:
     settings = training(home)
-    config = kind(
+    config = EvaluateRun(
         name="sampled",
         dataset=settings.dataset,
         sandbox=settings.sandbox,
         agent=settings.agent,
-        grading=settings.grading.model_copy(update={"reuse_verdicts": True}),
+        grading=settings.grading,
         policy=TransformerPolicyConfig(checkpoint=settings.policy.checkpoint),
         rollout=settings.rollout,
     )
-    run_dir = make_run_dir(home, f"sampled-{kind.__name__}", config)
-    assert run_to_end(run_dir) == 0, events(run_dir)[-1]
+    status, run_dir = perform(home, "sampled", config)
+    assert status == 0, events(run_dir)[-1]
     finished = of_type(run_dir, "trajectory_finished")
     assert len(finished) == 4
     assert {event["termination"] for event in finished} <= {"max_response", "max_steps"}

@@ -189,6 +189,32 @@ def test_stopping_asks_first_and_kills_what_does_not_listen(started: None) -> No
 
 
 @pytest.mark.django_db
+def test_what_a_killed_engine_wrote_to_the_end_is_taken(
+    started: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(LocalLauncher):
+        """The engine writes another event at the moment it is killed."""
+
+        def kill(self, *, host: str, handle: str) -> None:
+            line = {"type": "run_progress", "message": "m", "done": 1, "total": 2}
+            line |= {"seq": 2, "epoch": 1, "time": time.time()}
+            with (run_folder(run.pk) / "events.jsonl").open("a") as spool:
+                spool.write(json.dumps(line) + "\n")
+            super().kill(host=host, handle=handle)
+
+    monkeypatch.setitem(launchers.LAUNCHERS, "local", Interrupted(FAKE))
+    run = queued("stubborn")
+    lifecycle.launch(run_id=run.pk)
+    wait_for((run_folder(run.pk) / "ready").exists)
+    runs.stop(run=run)
+    past = timezone.now() - states.TIMEOUTS[RunState.STOPPING].after
+    Run.objects.filter(pk=run.pk).update(state_changed_at=past)
+    reconciler.reconcile()
+    assert process(run) is ProcessState.DEAD
+    assert list(Event.objects.filter(run=run).values_list("seq", flat=True)) == [1, 2]
+
+
+@pytest.mark.django_db
 def test_a_stopped_run_goes_on_when_resumed(started: None) -> None:
     run = queued("sleep", "finish", "finish")
     lifecycle.launch(run_id=run.pk)

@@ -93,6 +93,7 @@ def test_other():
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("verifier")
     toolchain_or_skip(folder)
+    (folder / "images").mkdir()
     return folder
 
 

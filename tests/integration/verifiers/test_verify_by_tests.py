@@ -37,10 +37,6 @@ from tests.fakes.openai_server import Reply, openai_server
 
 GOOD = patched(NUMBERS)
 BREAKING = patched(NUMBERS.replace("return total / count", "return total"))
-HANGING = patched(NUMBERS.replace("    total = sum(values)\n", "    while True:\n        pass\n"))
-SHOUTING = patched(
-    NUMBERS.replace("    total = sum(values)\n", "    print('shout ' * 5_000_000)\n    total = sum(values)\n")
-)
 TEST = "from toy.numbers import clamp\n\n\ndef test_above():\n    assert clamp(11, 0, 10) == 10\n"
 TOXIC = "from toy.numbers import mean\n\n\ndef test_sum():\n    assert mean([1, 2]) == 3\n"
 PASSING = "def test_nothing():\n    pass\n"
@@ -247,20 +243,6 @@ def test_reading_ends_when_the_run_is_stopped(home: Path, row: TaskRow) -> None:
         run.control.stop("enough")
         with pytest.raises(RunStopped):
             TestVerification(config, run).read()
-
-
-def test_tests_that_hang_or_print_megabytes_are_said_clearly(home: Path, row: TaskRow) -> None:
-    finished(home, "9", row.task.id, {GOOD: True, HANGING: False, SHOUTING: False})
-    ended = perform(home, "x", by_tests(["9"], **{"verifier.timeout_s": 40.0}))
-    assert ended["state"] == "succeeded", ended
-    found = scores(home, "x")
-    total = found[0]["regression_tests"]
-    assert found[0]["regression_passes"] == found[2]["regression_passes"] == total
-    assert found[1]["regression_status"] == "timed_out"
-    assert found[1]["regression_passes"] < total
-    assert "regression tests: " in found[1]["detail"]
-    reports = (home / "runs" / "x" / REPORTS_NAME).iterdir()
-    assert all(path.stat().st_size < 100_000 for path in reports)
 
 
 @pytest.mark.parametrize(

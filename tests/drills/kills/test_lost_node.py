@@ -17,7 +17,7 @@ from engine.storage.store import Store
 from tests.fakes.ingest_server import ingest_server
 from tests.fakes.s3_server import SECRET, s3_bucket
 from tests.integration import toy_yard
-from tests.integration.runs.test_orchestrator import (
+from tests.integration.toy_records import (
     assert_same_state,
     expected_keys,
     of_type,

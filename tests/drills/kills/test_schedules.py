@@ -1,11 +1,10 @@
-"""Training runs that collect during updates: real sandboxes, real sampling, kills, and repetition."""
+"""Training runs that collect during updates and are killed: nothing is lost or made twice."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,12 @@ import pytest
 from engine.config.run import TrainRun
 from engine.config.training import CurriculumConfig, ScheduleConfig
 from tests.integration import toy_yard
-from tests.integration.runs.test_orchestrator import of_type, sandboxes, weights
+from tests.integration.toy_records import (
+    assert_every_rollout_trained_once,
+    of_type,
+    sandboxes,
+    weights,
+)
 from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
 
 ITERATIONS = 4
@@ -48,70 +52,6 @@ def finish(run_dir: Path) -> Path:
     return run_dir
 
 
-@pytest.fixture(scope="module")
-def asynchronous(home: Path) -> Path:
-    return finish(make_run_dir(home, "async", training(home, "async", max_staleness=2)))
-
-
-def assert_every_rollout_trained_once(run_dir: Path) -> None:
-    """Every rollout of the run is in one batch of the last record, and has one graded end."""
-    batches = {event["iteration"]: event["groups"] for event in of_type(run_dir, "batch_selected")}
-    assert sorted(batches) == list(range(ITERATIONS))
-    trained = Counter(
-        (group["iteration"], group["task_id"], index)
-        for groups in batches.values()
-        for group in groups
-        for index in group["indices"]
-    )
-    assert len(trained) == ITERATIONS * 4
-    assert set(trained.values()) == {1}
-    graded = Counter(
-        (event["ref"]["iteration"], event["ref"]["task_id"], event["ref"]["index"])
-        for event in of_type(run_dir, "trajectory_finished")
-        if event["ref"]["phase"] == "train" and event["reward"] is not None
-    )
-    assert graded == trained, "no rollout was lost, none was made twice"
-
-
-def test_a_feed_collects_while_the_trainer_updates(home: Path, asynchronous: Path) -> None:
-    assert_every_rollout_trained_once(asynchronous)
-    assert sandboxes(home) == []
-    last = events(asynchronous)[-1]
-    assert (last["type"], last["state"]) == ("run_finished", "succeeded")
-    finished = of_type(asynchronous, "iteration_finished")
-    assert [event["iteration"] for event in finished] == list(range(ITERATIONS))
-    assert finished[-1]["policy_version"] == ITERATIONS
-    lags = [event["metrics"]["staleness/max"] for event in finished]
-    assert 0 < max(lags) <= 2
-    assert sum(event["metrics"]["time/engine_busy"] for event in finished) > 0
-    lanes = [{lane["name"]: lane for lane in event["timeline"]["lanes"]} for event in finished]
-    assert all(one["trainer"]["seconds"] > 0 for one in lanes)
-    for name in ("engines", "sandbox", "grading"):
-        assert sum(one[name]["rollout_seconds"] for one in lanes) > 0
-    order = [event["type"] for event in events(asynchronous)]
-    assert order.index("batch_selected") < order.index("iteration_finished")
-
-
-def test_log_probabilities_are_of_the_version_that_sampled_each_token(asynchronous: Path) -> None:
-    """Without staleness sampler and trainer agree; what is stale differs by more than rounding."""
-    for event in of_type(asynchronous, "iteration_finished"):
-        metrics = event["metrics"]
-        if "mismatch/max" in metrics and metrics["staleness/max"] == 0:
-            assert metrics["mismatch/max"] < 1e-4
-
-
-def test_a_run_is_repeated_from_its_record(home: Path, asynchronous: Path) -> None:
-    """The same batches in the same order give the same weights bit for bit, without a rollout."""
-    config = training(home, "async", max_staleness=2)
-    again = make_run_dir(home, "again", config, epoch=2)
-    shutil.copy(asynchronous / "events.jsonl", again / "events.jsonl")
-    known = len(events(again))
-    finish(again)
-    added = events(again)[known:]
-    assert not [event for event in added if event.get("ref", {}).get("phase") == "train"]
-    assert weights(again) == weights(asynchronous)
-
-
 @pytest.mark.parametrize("after", [10, 40, 75])
 def test_killed_at_any_point_nothing_is_lost_or_made_twice(home: Path, after: int) -> None:
     config = training(home, "async", max_staleness=2)
@@ -134,7 +74,7 @@ def test_killed_at_any_point_nothing_is_lost_or_made_twice(home: Path, after: in
     finish(run_dir)
     started = [event for event in events(run_dir)[known:] if event["type"] == "run_started"]
     assert started[0]["rollouts_kept"] is not None
-    assert_every_rollout_trained_once(run_dir)
+    assert_every_rollout_trained_once(run_dir, iterations=ITERATIONS)
     again = {
         tuple(event["ref"].values())
         for event in events(run_dir)[known:]
@@ -152,7 +92,7 @@ def test_killed_at_any_point_nothing_is_lost_or_made_twice(home: Path, after: in
 
 def test_one_step_off_trains_in_the_order_of_the_tasks(home: Path) -> None:
     run_dir = finish(make_run_dir(home, "off", training(home, "one_step_off", on_update="restart")))
-    assert_every_rollout_trained_once(run_dir)
+    assert_every_rollout_trained_once(run_dir, iterations=ITERATIONS)
     batches = of_type(run_dir, "batch_selected")
     assert [[group["iteration"] for group in event["groups"]] for event in batches] == [[0], [1], [2], [3]]
     finished = of_type(run_dir, "iteration_finished")

@@ -13,7 +13,7 @@ import pytest
 from engine.config.run import TrainRun
 from engine.config.training import ScheduleConfig
 from tests.integration import toy_yard
-from tests.integration.runs.test_orchestrator import assert_same_state, of_type, sandboxes, weights
+from tests.integration.toy_records import assert_same_state, of_type, sandboxes, weights
 from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
 
 _PATIENCE_S = 400.0

@@ -13,17 +13,9 @@ from pathlib import Path
 import psutil
 
 from engine.config.run import TrainRun
+from tests.drills.kills.test_training import _PATIENCE_S, home, uninterrupted
 from tests.integration import toy_yard
-from tests.integration.runs.test_orchestrator import (
-    _PATIENCE_S,
-    assert_same_state,
-    expected_keys,
-    home,
-    of_type,
-    sandboxes,
-    uninterrupted,
-    weights,
-)
+from tests.integration.toy_records import assert_same_state, expected_keys, of_type, sandboxes, weights
 from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
 
 __all__ = ["home", "uninterrupted"]  # fixtures

@@ -6,9 +6,7 @@ import json
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -83,53 +81,6 @@ def test_an_engine_that_never_reaches_its_checkpoint_fails_with_a_reason(line: L
     line.until(lambda: line.state(run) in TERMINAL, "the end of the run")
     assert line.state(run) == "failed"
     assert "nowhere" in line.value("select reason from webapp_run where id = %s", run)
-
-
-def test_a_collection_killed_three_times_has_every_rollout_once(line: Line) -> None:
-    samples, tasks = 60, 2
-    line.stack.manage(
-        *("collect", DATASET, "--model", "oracle", "--recipe", "quickstart-oracle"),
-        *("--samples", str(samples), "--concurrency", "6"),
-    )
-    run = int(line.value("select max(id) from webapp_run"))
-
-    def finished() -> int:
-        return int(
-            line.value("select count(*) from webapp_trajectory where run_id = %s and state = 'finished'", run)
-        )
-
-    for kill, count in enumerate((10, 35, 70)):
-        line.until(lambda count=count: finished() >= count, f"{count} rollouts")  # type: ignore[misc]
-        engine = line.engine_pid(run)
-        os.killpg(engine, signal.SIGKILL)
-        if kill == 1:
-            line.kill("web")
-        line.until(lambda engine=engine: line.engine_pid(run) != engine, "a new engine")  # type: ignore[misc]
-    line.until(lambda: line.state(run) in TERMINAL, "the end of the run")
-    assert line.state(run) == "succeeded", line.value("select reason from webapp_run where id = %s", run)
-    assert line.value("select epoch from webapp_run where id = %s", run) == 4
-    rows = line.rows(
-        "select task_key, index, termination, reward, count(*) over (partition by task_key, index)"
-        " from webapp_trajectory where run_id = %s",
-        run,
-    )
-    assert len({row[:2] for row in rows}) == len(rows) == samples * tasks
-    assert {row[2:] for row in rows} == {("submitted", 1.0, 1)}
-    reported = Counter(
-        (event["ref"]["task_id"], event["ref"]["index"])
-        for event in spooled(line, run)
-        if event["type"] == "trajectory_finished" and event["reward"] is not None
-    )
-    assert reported == {row[:2]: 1 for row in rows}
-    kept = [event["rollouts_kept"] for event in spooled(line, run) if event["type"] == "run_started"]
-    assert kept == sorted(kept)
-    assert all(found >= count for found, count in zip(kept[1:], (10, 35, 70), strict=True))
-    assert sandboxes_left(line, run) == []
-
-
-def spooled(line: Line, run: int) -> list[dict[str, Any]]:
-    path = line.stack.home / "runs" / str(run) / "events.jsonl"
-    return [json.loads(text) for text in path.read_bytes().splitlines()]
 
 
 def test_a_verifiers_run_scores_what_another_run_collected(line: Line) -> None:

@@ -1,4 +1,4 @@
-"""Rollouts in four workers on a Ray cluster: ``python -m tests.integration.ray.workers_script``.
+"""Rollouts in four workers on a Ray cluster: ``python -m tests.drills.ray.workers_script``.
 
 It prints ``acting`` once every rollout waits in its second turn, goes on at the next line of its input, and
 then prints the rewards, and how often each rollout had started.

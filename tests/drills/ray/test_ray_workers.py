@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.builders.ray_clusters import RayCluster
-from tests.integration.ray.workers_script import SIBLINGS, WORKERS
+from tests.drills.ray.workers_script import SIBLINGS, WORKERS
 from workers.launchers.base import PROJECT
 
 pytestmark = pytest.mark.timeout(600)
@@ -26,7 +26,7 @@ def test_workers_spread_over_the_nodes_and_a_killed_one_loses_no_rollout(cluster
     if cluster.num_started == 1:
         cluster.start_node({"other": 1})
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.ray.workers_script"],
+        [sys.executable, "-m", "tests.drills.ray.workers_script"],
         cwd=PROJECT,
         env=os.environ | cluster.environment(),
         stdin=subprocess.PIPE,

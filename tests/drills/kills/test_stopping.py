@@ -1,0 +1,121 @@
+"""A supervisor that is killed is followed by another, and a stop leaves no process and no sandbox."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.processes import process_start
+from tests.integration.toy_line import SETTINGS
+from tests.integration.toy_yard import DATASET, taught_home
+from tests.ports import reserve_service_ports, reserved_port
+from webapp.supervisor.home import PROJECT
+from webapp.supervisor.status import STATUS_NAME
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 250.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.05)
+
+
+class Terminal:
+    """``manage.py up`` on one data folder, as somebody starts, stops and kills it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = reserved_port()
+        reserve_service_ports(home)
+        self.environment = {key: value for key, value in os.environ.items() if not key.endswith("_URL")}
+        self.environment |= {"TRAINYARD_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+        self.log = home.with_name("terminal.log")
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start it and wait until it serves."""
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(PROJECT / "manage.py"), "up", "--port", str(self.port)],
+                env=self.environment, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+        def serves() -> bool:
+            assert process.poll() is None, self.log.read_text()
+            return "Trainyard is at" in self.log.read_text()
+
+        until(serves, "the web server")
+        return process
+
+    def manage(self, *arguments: str) -> None:
+        """Run a command beside it."""
+        command = [sys.executable, str(PROJECT / "manage.py"), *arguments]
+        subprocess.run(command, env=self.environment, check=True, capture_output=True)
+
+    def leases(self) -> list[Path]:
+        """The sandboxes on record, whatever backend they are of."""
+        return list((self.home / "sandboxes").glob("**/*.json"))
+
+    def engine(self) -> int:
+        """Process of the only run's engine; 0 before there is one."""
+        found = list(self.home.glob("runs/*/engine.pid"))
+        return int(json.loads(found[0].read_text())["pid"]) if found else 0
+
+    def processes(self) -> list[str]:
+        """Everything that runs with this data folder in its command line or environment."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE and (
+                    process.environ().get("TRAINYARD_HOME") == str(self.home)
+                    or str(self.home) in " ".join(process.cmdline())
+                ):
+                    found.append(" ".join(process.cmdline()))
+            except psutil.Error:
+                continue
+        return found
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    yield Terminal(taught_home(tmp_path / "home"))
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("TRAINYARD_HOME") == str(tmp_path / "home"):
+                process.kill()
+        except psutil.Error:
+            continue
+
+
+def test_a_killed_supervisor_is_followed_by_another_and_a_stop_leaves_nothing(terminal: Terminal) -> None:
+    first = terminal.start()
+    terminal.manage("sync_dataset", DATASET)
+    settings = {**SETTINGS, "policy.checkpoint": "toy", "trainer.iterations": 400}
+    terminal.manage(
+        "launch",
+        "quickstart",
+        *(part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")),
+    )
+    until(lambda: bool(terminal.leases()), "a sandbox")
+    engine = terminal.engine()
+    first.kill()
+    first.wait()
+    second = terminal.start()
+    assert terminal.engine() == engine
+    assert process_start(engine) is not None, "the engine went on"
+    until(lambda: bool(terminal.leases()), "a sandbox")
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(250) == 0
+    assert terminal.leases() == []
+    assert process_start(engine) is None
+    assert terminal.processes() == []
+    assert not (terminal.home / STATUS_NAME).exists()
+    assert terminal.log.read_text().splitlines()[-2:] == ["Stopping …", "Stopped."]

@@ -1,0 +1,206 @@
+"""Training runs in this process: real sandboxes and tests, and a tiny policy that learns."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.run import TrainRun
+from engine.config.training import ScheduleConfig
+from engine.events.control import Control
+from engine.events.spool import SpoolSink
+from engine.events.token_block import decode
+from engine.orchestrator import execute
+from engine.orchestrator.context import RunContext
+from engine.types import RunState
+from tests.builders.web_builders import launched
+from tests.fakes.ingest_server import terminal_keys
+from tests.integration import toy_yard
+from tests.integration.toy_records import (
+    assert_every_rollout_trained_once,
+    assert_same_state,
+    expected_keys,
+    of_type,
+    sandboxes,
+    weights,
+)
+from tests.integration.toy_yard import events, make_run_dir
+from webapp.models import Event, Iteration, Trajectory
+from webapp.services.ingestion import ingest
+
+React = Callable[[Control, str], None]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with the toy dataset and its half-taught policy."""
+    return toy_yard.taught_home(tmp_path_factory.mktemp("home"))
+
+
+class WatchedSink(SpoolSink):
+    """Calls a function with the type of each event, once it is on record."""
+
+    on_event: Callable[[str], None] = staticmethod(lambda _type: None)
+
+    def emit(self, event_type: type[Any], /, **fields: Any) -> int:
+        seq = super().emit(event_type, **fields)
+        self.on_event(event_type.model_fields["type"].default)
+        return seq
+
+
+def train(home: Path, name: str, config: TrainRun, *, epoch: int = 1, react: React | None = None) -> Path:
+    """Perform an attempt to its end, which is no failure."""
+    run_dir, control = make_run_dir(home, name, config, epoch=epoch), Control()
+    sink = WatchedSink(run_dir, epoch=epoch)
+    if react is not None:
+        sink.on_event = lambda event: react(control, event)
+    run = RunContext(run_id=name, epoch=epoch, run_dir=run_dir, home=home, sink=sink, control=control)
+    try:
+        assert execute(config, run) == 0, events(run_dir)[-1]
+    finally:
+        sink.close()
+    return run_dir
+
+
+def cut_off(run_dir: Path, folder: Path, *, rollouts: int) -> None:
+    """Copy what a process that was killed would have left, so many rollouts after its first iteration."""
+    shutil.copytree(run_dir, folder)
+    spool = folder / "events.jsonl"
+    lines = spool.read_bytes().splitlines(keepends=True)
+    types = [json.loads(line)["type"] for line in lines]
+    end = types.index("iteration_finished") + 1
+    for _ in range(rollouts):
+        end = types.index("trajectory_finished", end) + 1
+    spool.write_bytes(b"".join(lines[:end]))
+    last = sorted((folder / "checkpoints").glob("[0-9]*"))[-1]
+    shutil.rmtree(last)
+
+
+@pytest.fixture(scope="module")
+def whole(home: Path) -> Path:
+    """A run of two iterations that nobody disturbed."""
+    return train(home, "whole", toy_yard.training(home))
+
+
+def test_training_changes_the_policy_and_reports_everything(home: Path, whole: Path) -> None:
+    found = events(whole)
+    assert [event["seq"] for event in found] == list(range(1, len(found) + 1))
+    assert found[0]["type"] == "run_started"
+    assert found[0]["resumed_from"] is None
+    assert found[-1]["type"] == "run_finished"
+    assert found[-1]["state"] == "succeeded"
+    iterations = of_type(whole, "iteration_finished")
+    assert [event["iteration"] for event in iterations] == [0, 1]
+    assert iterations[-1]["policy_version"] > 0, "no group had two different rewards: nothing was learned"
+    assert iterations[0]["metrics"]["mismatch/max"] < 1e-4
+    assert [event["iteration"] for event in of_type(whole, "checkpoint_saved")] == [0, 1, 2]
+    assert len(of_type(whole, "group_finished")) == 4
+    finished = of_type(whole, "trajectory_finished")
+    assert Counter(tuple(event["ref"].values()) for event in finished) == expected_keys(home)
+    trained = [event for event in finished if event["ref"]["phase"] == "train"]
+    records = [decode(base64.b64decode(event["tokens"])) for event in trained]
+    assert all(record.logprobs[record.mask].any() for record in records)
+    assert not any(record.logprobs[~record.mask].any() for record in records)
+    evaluations = [(e["iteration"], e["name"]) for e in of_type(whole, "evaluation_finished")]
+    assert evaluations == [(0, "heldout"), (0, "train"), (2, "heldout"), (2, "train")]
+    assert sandboxes(home) == []
+
+
+@pytest.mark.django_db
+def test_the_events_of_a_run_become_its_rows(home: Path, whole: Path) -> None:
+    run, _ = launched()
+    ingest.ingest_spool(run_id=run.pk, path=whole / "events.jsonl")
+    run.refresh_from_db()
+    assert (run.state, run.last_seq) == (RunState.SUCCEEDED, len(events(whole)))
+    assert Event.objects.filter(run=run).count() == run.last_seq
+    rows = Trajectory.objects.filter(run=run, state="finished")
+    keys = rows.values_list("iteration", "phase", "task_key", "index")
+    assert Counter(keys) == expected_keys(home)
+    assert Iteration.objects.filter(run=run, finished_at__isnull=False).count() == 2
+
+
+def test_an_attempt_after_a_kill_ends_as_if_nothing_had_happened(home: Path, whole: Path) -> None:
+    cut_off(whole, home / "runs" / "cut", rollouts=3)
+    known = len(events(home / "runs" / "cut"))
+    run_dir = train(home, "cut", toy_yard.training(home), epoch=2)
+    (started,) = [event for event in events(run_dir)[known:] if event["type"] == "run_started"]
+    assert started["resumed_from"] == 1
+    assert Counter(terminal_keys(events(run_dir))) == expected_keys(home)
+    assert weights(run_dir) == weights(whole)
+    assert_same_state(run_dir, whole)
+
+
+def test_a_run_pauses_goes_on_and_stops_in_order(home: Path) -> None:
+    def react(control: Control, event: str) -> None:
+        match event:
+            case "iteration_finished":
+                control.set_desired("pause")
+            case "run_paused":
+                control.set_desired("run")
+            case "run_resumed":
+                control.stop("a person stopped it")
+
+    run_dir = train(home, "disturbed", toy_yard.training(home, iterations=500), react=react)
+    types = [event["type"] for event in events(run_dir)]
+    assert [types.count(name) for name in ("iteration_finished", "run_paused", "run_resumed")] == [1, 1, 1]
+    last = events(run_dir)[-1]
+    assert (last["type"], last["state"], last["reason"]) == ("run_finished", "stopped", "a person stopped it")
+    between = types[types.index("run_paused") + 1 : types.index("run_resumed")]
+    assert set(between) <= {"sandboxes_changed", "pool_status"}
+    started = Counter(str(event["ref"]) for event in of_type(run_dir, "trajectory_started"))
+    assert Counter(str(event["ref"]) for event in of_type(run_dir, "trajectory_finished")) == started
+    assert sandboxes(home) == []
+
+
+def overlapping(home: Path) -> TrainRun:
+    """Iterations that all learn, from the tokens' entropy where all siblings have the same reward."""
+    config = toy_yard.training(home, iterations=4, tasks_per_iteration=1, minibatches=1, checkpoint_every=2)
+    changes = {
+        "schedule": ScheduleConfig(mode="async", max_staleness=2),
+        "algorithm": config.algorithm.model_copy(
+            update={"importance_correction": "token_tis", "entropy_coefficient": 0.01}
+        ),
+        "evaluation": config.evaluation.model_copy(update={"samples": 1, "train_samples": 0}),
+    }
+    return TrainRun.model_validate(config.model_copy(update=changes).model_dump())
+
+
+@pytest.fixture(scope="module")
+def asynchronous(home: Path) -> Path:
+    """A run whose feed collects while the trainer updates."""
+    return train(home, "async", overlapping(home))
+
+
+def test_a_feed_collects_while_the_trainer_updates(home: Path, asynchronous: Path) -> None:
+    assert_every_rollout_trained_once(asynchronous, iterations=4)
+    assert sandboxes(home) == []
+    finished = of_type(asynchronous, "iteration_finished")
+    assert [event["iteration"] for event in finished] == list(range(4))
+    assert finished[-1]["policy_version"] == 4
+    assert 0 < max(event["metrics"]["staleness/max"] for event in finished) <= 2
+    for event in finished:  # sampler and trainer agree without staleness
+        if "mismatch/max" in event["metrics"] and event["metrics"]["staleness/max"] == 0:
+            assert event["metrics"]["mismatch/max"] < 1e-4
+    lanes = [{lane["name"]: lane for lane in event["timeline"]["lanes"]} for event in finished]
+    assert all(one["trainer"]["seconds"] > 0 for one in lanes)
+    for name in ("engines", "sandbox", "grading"):
+        assert sum(one[name]["rollout_seconds"] for one in lanes) > 0
+    order = [event["type"] for event in events(asynchronous)]
+    assert order.index("batch_selected") < order.index("iteration_finished")
+
+
+def test_an_asynchronous_run_is_repeated_from_its_record(home: Path, asynchronous: Path) -> None:
+    """The same batches in the same order give the same weights bit for bit, without a rollout."""
+    again = make_run_dir(home, "again", overlapping(home))
+    shutil.copy(asynchronous / "events.jsonl", again / "events.jsonl")
+    known = len(events(again))
+    train(home, "again", overlapping(home), epoch=2)
+    assert not [event for event in events(again)[known:] if event.get("ref", {}).get("phase") == "train"]
+    assert weights(again) == weights(asynchronous)
