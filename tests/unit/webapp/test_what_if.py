@@ -9,17 +9,15 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 from django.db.models import F
 from django.test import Client
 
-from engine.errors import ConfigError
 from tests.builders.page_builders import Yard, make_yard
 from tests.builders.web_builders import make_user
 from webapp.contexts.rollout.what_if import counterfactual
 from webapp.models import Group, Trajectory
 from webapp.permissions import Role
-from webapp.services.run import runs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -98,38 +96,3 @@ def test_another_objective_counts_what_was_filtered() -> None:
         stdout=out,
     )
     assert json.loads(out.getvalue()) == body
-
-
-def test_the_page_shows_both_and_says_what_is_wrong() -> None:
-    yard = make_yard(iterations=1)
-    address = f"/runs/{yard.run.pk}/train/0/{mixed(yard)}/"
-    plain = client().get(address).content.decode()
-    assert 'id="what-if"' in plain
-    assert "New advantage" not in plain
-    chosen = client().get(address, {"preset": "grpo", "baseline": "none"}).content.decode()
-    assert "New advantage" in chosen
-    assert "<option selected>grpo</option>" in chosen
-    wrong = client().get(address, {"preset": "gone"}).content.decode()
-    assert "New advantage" not in wrong
-    assert "notice error" in wrong
-    evaluation = client().get(f"/runs/{yard.run.pk}/eval:heldout/0/{mixed(yard)}/").content.decode()
-    assert 'id="what-if"' not in evaluation
-
-
-def test_mistakes_are_explained() -> None:
-    yard = make_yard(iterations=1)
-    address = f"/api/v1/runs/{yard.run.pk}/groups/train/0/{mixed(yard)}/what-if"
-    answer = client().post(address, json.dumps({"settings": {"colour": 1}}), content_type="application/json")
-    assert answer.status_code == 422
-    assert "colour" in answer.json()["detail"]
-    missing = f"/api/v1/runs/{yard.run.pk}/groups/train/0/none/what-if"
-    assert (
-        client().post(missing, json.dumps({"settings": {}}), content_type="application/json").status_code
-        == 404
-    )
-    with pytest.raises(CommandError, match="no group of task none in iteration 0"):
-        call_command("what_if", yard.run.pk, 0, "none")
-    with pytest.raises(ConfigError, match="only training has an objective"):
-        counterfactual(
-            runs.create(recipe="quickstart-oracle"), phase="train", iteration=0, task_key="x", settings={}
-        )

@@ -17,13 +17,11 @@ from django.utils import timezone
 
 from tests.builders.html_regions import chart_data, inner_html, tight
 from tests.builders.page_builders import Yard, add_iteration, add_live_step
-from tests.builders.sandbox_builders import lease, pool
 from tests.builders.web_builders import make_user
 from tests.unit.webapp.live.live_tabs import Socket, add_and_post, fetch, in_thread, populated, tab
 from webapp.contexts.rollout.trajectories import TrajectoryContext, build_trajectory
 from webapp.live import fragments
 from webapp.live.fragments import (
-    POOL_REGIONS,
     RUN_REGIONS,
     TRAJECTORY_REGIONS,
     Subscription,
@@ -76,28 +74,6 @@ async def test_run_page_plus_fragments_is_a_fresh_page(query: str) -> None:
         assert opened.charts["x"] == [0.0, 2.0]
 
 
-async def test_a_run_that_ends_without_an_iteration_takes_its_announced_charts_away() -> None:
-    yard, client = await in_thread(populated)()
-    await in_thread(yard.run.iterations.all().delete)()
-    address = f"/runs/{yard.run.pk}/"
-    charts = chart_data(await in_thread(fetch)(client, address))
-    assert charts["specs"]
-    cursor = {"page": "run", "run": yard.run.pk, "point": -1, "series": list(charts["columns"])}
-    async with tab(client, identity=str(yard.run.epoch), **cursor) as opened:
-        opened.charts = charts
-        await opened.receive()
-        assert opened.charts["specs"], "they stay while the run goes on"
-        await in_thread(fail)(yard)
-        await opened.until(yard.run.last_seq)
-        assert opened.charts == chart_data(await in_thread(fetch)(client, address))
-        assert opened.charts["specs"] == []
-
-
-def fail(yard: Yard) -> None:
-    yard.stream.add("run_finished", state="failed", reason="no sandbox could be started")
-    yard.post()
-
-
 async def test_trajectory_page_plus_fragments_is_a_fresh_page() -> None:
     yard, client = await in_thread(populated)()
     target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]
@@ -147,31 +123,6 @@ async def test_other_pages_are_equal_too() -> None:
             fresh = await in_thread(fetch)(client, address)
             while tight(opened[name].regions[region]) != tight(inner_html(fresh, region)):
                 await opened[name].receive()
-
-
-async def test_the_sandboxes_page_is_equal_too_with_its_chart() -> None:
-    yard, client = await in_thread(populated)()
-
-    def report(live: int) -> None:
-        yard.stream.add("sandboxes_changed", records=[lease(live), lease(live + 1, "leased")])
-        yard.stream.add("pool_status", **pool(live=live))
-        yard.post()
-
-    await in_thread(report)(1)
-    page = await in_thread(fetch)(client, "/sandboxes/")
-    charts = chart_data(page)
-    cursor = {"page": "sandboxes", "point": charts["x"][-1], "series": list(charts["columns"])}
-    async with tab(client, **cursor) as opened:
-        opened.charts = charts
-        await opened.receive()
-        for live in (2, 3):
-            await in_thread(report)(live)
-        fresh = await in_thread(fetch)(client, "/sandboxes/")
-        while any(tight(opened.regions[name]) != tight(inner_html(fresh, name)) for name in POOL_REGIONS):
-            await opened.receive()
-        while opened.charts != chart_data(fresh):
-            await opened.receive()
-        assert opened.charts["columns"]["live"] == [1.0, 2.0, 3.0]
 
 
 async def test_tab_reaches_an_event_stored_during_the_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
