@@ -268,8 +268,6 @@ def make_kind(name: str, ending: str = "succeeded", **overrides: Any) -> Run:
     return run
 
 
-
-
 def _yard(*, reads: bool) -> Yard:
     tasks = list(Task.objects.filter(dataset__name="quickstart").order_by("position"))
     if not tasks:

@@ -12,7 +12,8 @@ from django.test import Client
 from pydantic import ValidationError
 
 from tests.builders.page_builders import Yard, make_yard
-from tests.unit.webapp.test_permissions import arguments, patterns, signed_in
+from tests.builders.web_builders import signed_in
+from tests.unit.webapp.test_permissions import arguments, patterns
 from webapp.api.app import api
 from webapp.contexts.run.run_tabs import TABS
 from webapp.live.consumer import Subscribe, _subscription

@@ -29,6 +29,7 @@ from webapp.models import (
 )
 from webapp.services.ingestion import heartbeats, ingest, projections
 from webapp.services.run import attempts, runs, states
+from webapp.services.storage.copying import copy_rows
 
 pytestmark = pytest.mark.django_db
 
@@ -203,7 +204,7 @@ def test_an_event_is_stored_once_by_its_number_whatever_is_sent_again() -> None:
     numbers = list(Event.objects.filter(run=run).order_by("seq").values_list("epoch", "seq"))
     assert numbers == [(1, seq) for seq in range(1, len(forged.lines) + 1)]
     with pytest.raises(UniqueViolation), transaction.atomic():
-        ingest.copy_rows(Event, ingest._EVENT_COLUMNS, ingest._event_rows(run.pk, parsed_lines(stream)))
+        copy_rows(Event, ingest._EVENT_COLUMNS, ingest._event_rows(run.pk, parsed_lines(stream)))
 
 
 def parsed_lines(stream: Stream) -> list[ingest.ParsedLine]:

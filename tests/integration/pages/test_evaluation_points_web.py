@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.test import Client
 
 from engine.errors import ConfigError
 from tests.builders.evaluation_builders import (
@@ -25,7 +23,7 @@ from tests.builders.evaluation_builders import (
 )
 from tests.builders.event_builders import Stream, ref
 from tests.builders.page_builders import make_dataset
-from tests.builders.web_builders import launched, make_user, post, relaunched
+from tests.builders.web_builders import launched, post, relaunched, signed_in
 from webapp.contexts.evaluation.evaluation_comparison import compare_evaluations
 from webapp.contexts.evaluation.evaluation_report import Question, Report, evaluation_report
 from webapp.models import Run, Task
@@ -38,12 +36,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 SOLVED: Outcomes = (((True, True), "ab"),)
 
 
-def viewer() -> Client:
-    client = Client()
-    client.force_login(User.objects.filter(username="v").first() or make_user("v", Role.VIEWER))
-    return client
-
-
 def point(run: Run) -> Point:
     return Point(run=run, phase="eval:heldout", iteration=0)
 
@@ -53,7 +45,9 @@ def report(run: Run, **choices: Any) -> Report:
 
 
 def page(run: Run, **choices: Any) -> str:
-    return unescape(viewer().get(f"/evaluations/{run.pk}/eval:heldout/0/", choices).content.decode())
+    return unescape(
+        signed_in(Role.VIEWER).get(f"/evaluations/{run.pk}/eval:heldout/0/", choices).content.decode()
+    )
 
 
 def evaluating(tasks: list[Task]) -> tuple[Run, Claim, Stream]:
@@ -82,7 +76,7 @@ def test_a_running_evaluation_counts_tasks_whose_attempts_have_all_ended() -> No
     text = page(run)
     assert "has not ended: the run is running" in text
     assert "1 task whose attempts have all ended; 2 are left out" in text
-    body = viewer().get(f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report").json()
+    body = signed_in(Role.VIEWER).get(f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report").json()
     assert (body["ended"], body["num_open_tasks"]) == (False, 2)
     posted = len(stream.lines)
     stream.finished(ref(0, tasks[1].key, 1, phase="eval:heldout"), steps=1)
@@ -105,13 +99,13 @@ def test_a_stopped_evaluation_says_so_also_in_a_comparison() -> None:
     assert "is incomplete: the run was stopped before its end" in page(run)
     other = evaluated(tasks, FIRST)
     keys = {"first": point(run).key, "second": point(other).key}
-    text = unescape(viewer().get("/evaluations/compare/", keys).content.decode())
+    text = unescape(signed_in(Role.VIEWER).get("/evaluations/compare/", keys).content.decode())
     assert f"The evaluation of run {run.pk}, heldout evaluation at 0 has not ended" in text
     assert compare_evaluations(keys["first"], keys["second"]).comparison.num_shared == 1
     told, warned = io.StringIO(), io.StringIO()
     call_command("compare_evaluations", *keys.values(), stdout=told, stderr=warned)
     assert warned.getvalue() == f"{keys['first']} has not ended: 2 tasks are left out\n"
-    answer = viewer().get("/api/v1/evaluations/compare", keys).json()
+    answer = signed_in(Role.VIEWER).get("/api/v1/evaluations/compare", keys).json()
     assert answer == json.loads(told.getvalue())
     assert answer["first"] == {"ended": False, "num_open_tasks": 2}
     assert answer["second"] == {"ended": True, "num_open_tasks": 0}
@@ -128,7 +122,9 @@ def test_a_verifier_that_scored_nothing_there_is_refused_by_page_api_and_command
     assert message in text
     assert "43.8" not in text
     assert "50.0\u202f%" in text, "everything else is still shown"
-    refused = viewer().get(f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report", {"verifier": 999})
+    refused = signed_in(Role.VIEWER).get(
+        f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report", {"verifier": 999}
+    )
     assert refused.status_code == 422
     assert message in refused.json()["detail"]
     for command in (["evaluation_report"], ["export_rollouts", "--output", str(tmp_path / "r.jsonl")]):
@@ -193,4 +189,4 @@ def test_an_oracles_patches_are_not_for_viewers() -> None:
     evaluate(stream, tasks, FIRST)
     post(claim, stream)
     both = {"first": point(run).key, "second": point(oracle).key}
-    assert viewer().get(f"/evaluations/compare/{tasks[0].key}/", both).status_code == 403
+    assert signed_in(Role.VIEWER).get(f"/evaluations/compare/{tasks[0].key}/", both).status_code == 403

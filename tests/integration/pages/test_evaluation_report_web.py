@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.test import Client
 
 from engine.verifiers.execution_based.rollout_files import read_rollouts
 from engine.verifiers.selection.curves import curves
@@ -19,17 +18,11 @@ from engine.verifiers.selection.rules import named_rules
 from engine.verifiers.selection.tables import read_table
 from tests.builders.evaluation_builders import FIRST, SECOND, evaluated, scored
 from tests.builders.page_builders import make_dataset
-from tests.builders.web_builders import make_user
+from tests.builders.web_builders import signed_in
 from webapp.models import Trajectory
 from webapp.permissions import Role
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def viewer() -> Client:
-    client = Client()
-    client.force_login(make_user("v", Role.VIEWER))
-    return client
 
 
 def printed(*command: Any, **options: Any) -> Any:
@@ -41,7 +34,7 @@ def printed(*command: Any, **options: Any) -> Any:
 def test_api_and_command_give_the_same_report() -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks, FIRST)
-    body = viewer().get(f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report").json()
+    body = signed_in(Role.VIEWER).get(f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report").json()
     rate = body["rate"]
     assert (rate["num_tasks"], rate["num_attempts"], rate["num_lost"]) == (4, 15, 1)
     assert rate["rate"] == pytest.approx((0.5 + 0.25 + 0 + 1) / 4)
@@ -74,7 +67,7 @@ def test_rollouts_of_unknown_length_count_in_no_budget_of_tokens() -> None:
     rows = Trajectory.objects.filter(run=run)
     rows.filter(task_key=tasks[0].key).update(context_tokens=0)
     rows.update(generated_tokens=0)
-    client = viewer()
+    client = signed_in(Role.VIEWER)
     context, generated, turns = client.get(f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report").json()[
         "budgets"
     ]
@@ -91,7 +84,7 @@ def test_comparisons_name_gained_and_lost_tasks() -> None:
     _, tasks = make_dataset()
     first, second = evaluated(tasks, FIRST), evaluated(tasks, SECOND)
     keys = [f"{run.pk}:eval:heldout:0" for run in (first, second)]
-    client = viewer()
+    client = signed_in(Role.VIEWER)
     body = client.get("/api/v1/evaluations/compare", {"first": keys[0], "second": keys[1]}).json()
     assert [change["task_id"] for change in body["gained"]] == [tasks[2].key, tasks[0].key]
     assert body["lost"] == [{"task_id": tasks[1].key, "before": 0.25, "after": 0.0}]
@@ -111,7 +104,7 @@ def test_evaluations_of_unequal_tasks_are_said_to_be() -> None:
         evaluated(tasks[3:], FIRST),
     )
     keys = [f"{run.pk}:eval:heldout:0" for run in (first, second, other)]
-    client = viewer()
+    client = signed_in(Role.VIEWER)
     page = client.get("/evaluations/compare/", {"first": keys[0], "second": keys[1]}).content.decode()
     assert "graded different tasks. Compared: 2 that both graded. Left out: 1 of the first only, 1 of" in page
     apart = client.get("/evaluations/compare/", {"first": keys[0], "second": keys[2]})
@@ -125,7 +118,7 @@ def test_scores_of_a_verifier_select_and_the_newest_is_the_default() -> None:
     run = evaluated(tasks[:1], FIRST)
     right = scored(run, tasks[0], {0: 0.9, 1: 0.8, 2: 0.2, 3: 0.1})
     wrong = scored(run, tasks[0], {0: 0.1, 1: 0.2, 2: 0.8, 3: 0.9})
-    client, address = viewer(), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report"
+    client, address = signed_in(Role.VIEWER), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report"
 
     def best_of_four(**choice: int) -> tuple[int, float]:
         params: dict[str, str | int] = {"rule": "ef", **choice}
@@ -165,7 +158,7 @@ def test_an_exported_table_gives_the_curves_of_the_report(tmp_path: Path) -> Non
 def test_tasks_with_fewer_rollouts_end_the_curves_count_with_all_or_are_left_out() -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks, FIRST)
-    client, address = viewer(), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report"
+    client, address = signed_in(Role.VIEWER), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report"
 
     def oracle(**choice: str) -> tuple[list[tuple[int, float, int]], int]:
         body = client.get(address, {"rule": "oracle", **choice}).json()
@@ -195,7 +188,7 @@ def test_tasks_without_scores_can_be_left_out() -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks[:2], FIRST)
     scored(run, tasks[0], {0: 0.9, 1: 0.8, 2: 0.2, 3: 0.1})
-    client, address = viewer(), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report"
+    client, address = signed_in(Role.VIEWER), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report"
     body = client.get(address).json()
     assert "ef" not in {curve["rule"] for curve in body["curves"]}
     assert f"of task {tasks[1].instance_id};" in body["curves_error"]

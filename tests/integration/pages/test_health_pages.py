@@ -21,7 +21,7 @@ from engine.grading.counterfactual.store import FileReferences
 from engine.types import TaskRow, Verdict
 from tests.builders.event_builders import Stream
 from tests.builders.html_regions import inner_html, tight
-from tests.builders.web_builders import make_user, post
+from tests.builders.web_builders import make_user, post, signed_in
 from tests.unit.datasets.test_health import make_row, record
 from webapp.live.fragments import Subscription, snapshot
 from webapp.models import Run, Task
@@ -72,12 +72,6 @@ def _sides(status: RowStatus) -> dict[str, Any]:
     }
 
 
-def client(role: Role) -> Client:
-    found = Client()
-    found.force_login(make_user(f"a-{role}", role))
-    return found
-
-
 def text(of: Client, address: str) -> str:
     response = of.get(address)
     assert response.status_code == 200
@@ -85,7 +79,7 @@ def text(of: Client, address: str) -> str:
 
 
 def test_the_page_counts_every_task(rows: list[TaskRow]) -> None:
-    context = client(Role.VIEWER).get("/datasets/d/health/").context
+    context = signed_in(Role.VIEWER).get("/datasets/d/health/").context
     assert {count.status: count.tasks for count in context["statuses"]} == {
         "valid": 2, "noop_passes": 1, "gold_fails": 1, "flaky": 1, "infra": 1, "": 1,
     }  # fmt: skip
@@ -101,7 +95,7 @@ def test_the_page_counts_every_task(rows: list[TaskRow]) -> None:
 
 
 def test_the_page_and_the_api_count_tests_that_can_be_made_false(rows: list[TaskRow], tmp_path: Path) -> None:
-    viewer = client(Role.VIEWER)
+    viewer = signed_in(Role.VIEWER)
     assert viewer.get("/datasets/d/health/").context["mutants"] is None
     coverage = (
         MutantCoverage(value=700, changed=1200, added=30, none=4, variants=3),
@@ -146,7 +140,7 @@ def test_proofs_of_curation_and_first_use_are_shown_before_any_validation(
     asyncio.run(store.save(made[0], Reference(content=row_content(made[0]), note="no test file")))
     datasets.sync(name="d")
 
-    viewer = client(Role.VIEWER)
+    viewer = signed_in(Role.VIEWER)
     context = viewer.get("/datasets/d/health/").context
     assert context["num_validated"] == 0
     counts = context["mutants"]
@@ -178,7 +172,7 @@ def test_proofs_of_curation_and_first_use_are_shown_before_any_validation(
 
 
 def test_a_validation_is_started_and_watched_live(rows: list[TaskRow]) -> None:
-    operator = client(Role.OPERATOR)
+    operator = signed_in(Role.OPERATOR)
     form = {"rows": "unvalidated", "split": "train", "repeats": "2", "backend": "local"}
     response = operator.post("/datasets/d/validate/", form)
     assert response["Location"] == "/datasets/d/health/"
@@ -248,7 +242,7 @@ def test_the_api_says_and_does_the_same(rows: list[TaskRow]) -> None:
 
 
 def test_the_character_nul_breaks_nothing(rows: list[TaskRow]) -> None:
-    operator = client(Role.OPERATOR)
+    operator = signed_in(Role.OPERATOR)
     task = f"/datasets/d/tasks/{rows[0].task.id}"
     reason = {"quarantined": "yes", "reason": "odd\0row"}
     assert operator.post(f"{task}/quarantine/", reason).status_code == 302

@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.management import CommandError, call_command
-from django.test import AsyncClient, Client
+from django.test import AsyncClient
 
 from engine.config.run import ImportRun, parse_run_config
 from engine.errors import ConfigError
-from tests.builders.web_builders import make_user
+from tests.builders.web_builders import make_user, signed_in
 from tests.unit.datasets.importers import rows
 from webapp.models import Dataset, Run, Task, TaskAnswer
 from webapp.permissions import Role
@@ -42,12 +42,6 @@ def run_command(*arguments: str) -> dict[str, Any]:
     call_command(*arguments, stdout=out, stderr=StringIO())
     counts: dict[str, Any] = json.loads(out.getvalue().splitlines()[-1])
     return counts
-
-
-def signed_in(role: Role) -> Client:
-    client = Client()
-    client.force_login(make_user(f"user-{role}", role))
-    return client
 
 
 def test_the_command_imports_mirrors_and_counts(home: Path, tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from django.urls import get_resolver, reverse
 from tests.builders.html_regions import form_targets, links
 from tests.builders.page_builders import Yard, add_iteration, make_dataset, make_yard
 from tests.builders.sandbox_builders import lease, pool
-from tests.builders.web_builders import make_run
-from tests.unit.webapp.test_permissions import signed_in
+from tests.builders.web_builders import make_run, signed_in
 from webapp.contexts.run.run_tabs import TABS
 from webapp.models import Trajectory
 from webapp.permissions import Role

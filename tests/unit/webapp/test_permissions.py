@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from tests.builders.html_regions import form_targets, links
 from tests.builders.page_builders import Yard, make_yard
-from tests.builders.web_builders import make_user
+from tests.builders.web_builders import make_user, signed_in
 from webapp.api.app import api
 from webapp.models import Trajectory
 from webapp.permissions import Role
@@ -46,13 +45,6 @@ API_OPERATORS = {
     "GET /runs/{int:run_id}/evaluations/{phase}/{int:iteration}/submission/findings",
 }  # fmt: skip
 API_ADMINISTRATORS = {"PUT /endpoints/{name}", "DELETE /endpoints/{name}", "POST /endpoints/{name}/test"}
-
-
-def signed_in(role: Role | None) -> Client:
-    client = Client()
-    name = f"user-{role}"
-    client.force_login(User.objects.filter(username=name).first() or make_user(name, role))
-    return client
 
 
 def patterns(resolver: URLResolver | None = None) -> Iterator[URLPattern]:

@@ -17,19 +17,13 @@ from engine.events.sandboxes import CLOCK_BOUNDS_S
 from tests.builders.html_regions import form_targets
 from tests.builders.page_builders import Yard, make_yard
 from tests.builders.sandbox_builders import clock, lease, pool
-from tests.builders.web_builders import make_user
+from tests.builders.web_builders import signed_in
 from webapp.contexts.sandboxes import quantile
 from webapp.models import AuditEntry, Run
 from webapp.permissions import Role
 from webapp.services.ingestion import sandboxes
 
 pytestmark = pytest.mark.django_db
-
-
-def signed_in(role: Role) -> Client:
-    client = Client()
-    client.force_login(make_user(f"user-{role}", role))
-    return client
 
 
 def busy_yard(mark: str = "") -> Yard:

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from tests.builders.page_builders import Yard, make_yard
-from tests.builders.web_builders import make_user
+from tests.builders.web_builders import make_user, signed_in
 from webapp.contexts.rollout.actions import action_body
 from webapp.contexts.rollout.steps import PAGE_STEPS
 from webapp.models import Step, Trajectory
@@ -17,12 +17,6 @@ from webapp.permissions import Role
 
 pytestmark = pytest.mark.django_db
 MANY = 60
-
-
-def client() -> Client:
-    opened = Client()
-    opened.force_login(make_user("vera", Role.VIEWER))
-    return opened
 
 
 def long_rollout(yard: Yard, **fields: Any) -> Trajectory:
@@ -50,7 +44,7 @@ def whole_steps(html: str) -> list[int]:
 def test_a_long_page_shows_some_steps_and_links_to_the_others() -> None:
     yard = make_yard(iterations=1, group_size=2)
     long_rollout(yard)
-    opened = client()
+    opened = signed_in(Role.VIEWER)
     page = opened.get(address_of(yard)).content.decode()
     assert whole_steps(page) == list(range(PAGE_STEPS))
     assert len(re.findall(r'<article class="step', page)) == MANY, "every step has its anchor"
@@ -66,7 +60,7 @@ def test_a_long_page_shows_some_steps_and_links_to_the_others() -> None:
 def test_windows_of_steps_are_bounded_by_text_and_never_empty() -> None:
     yard = make_yard(iterations=1, group_size=2)
     trajectory = long_rollout(yard, observation="x" * 19_000)
-    opened = client()
+    opened = signed_in(Role.VIEWER)
     page = opened.get(address_of(yard)).content.decode()
     assert whole_steps(page) == [0, 1]
     window = opened.get(f"/trajectories/{trajectory.pk}/steps/", {"from": "30"}).content.decode()
@@ -80,7 +74,7 @@ def test_search_finds_what_is_folded_cut_or_not_on_the_page() -> None:
     yard = make_yard(iterations=1, group_size=2)
     long_text = "line\n" * 5_000 + "Needle <b> 100%_\\ at the end"
     trajectory = long_rollout(yard, observation=long_text)
-    opened = client()
+    opened = signed_in(Role.VIEWER)
     address = f"/trajectories/{trajectory.pk}/found/"
     found = opened.get(address, {"find": "needle <B>"})
     assert (found.context["found"].num_hits, found.context["found"].num_steps) == (MANY, MANY)
@@ -106,7 +100,7 @@ def test_a_cut_part_is_shown_whole_on_demand_and_stays_escaped() -> None:
     yard.stream.step(ref, 0, tool="str_replace_editor", arguments=arguments, observation=observation)
     yard.post()
     trajectory = Trajectory.objects.get(run=yard.run, phase="train", iteration=0, index=9)
-    opened = client()
+    opened = signed_in(Role.VIEWER)
     page = opened.get(address_of(yard)).content.decode()
     assert "showing 200 of 3\u202f000 lines" in page
     for part, least in (("action", 3_000), ("observation", 900), ("thought", 1), ("response", 1)):
@@ -137,7 +131,7 @@ def test_the_prompt_and_imported_fields_are_shown_and_escaped() -> None:
         },
     )  # fmt: skip
     yard.post()
-    viewer = client()
+    viewer = signed_in(Role.VIEWER)
     page = viewer.get(address_of(yard))
     html = page.content.decode()
     assert [message.label for message in page.context["opening"]] == [

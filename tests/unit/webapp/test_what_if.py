@@ -8,13 +8,11 @@ import statistics
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db.models import F
-from django.test import Client
 
 from tests.builders.page_builders import Yard, make_yard
-from tests.builders.web_builders import make_user
+from tests.builders.web_builders import signed_in
 from webapp.contexts.rollout.what_if import counterfactual
 from webapp.models import Group, Trajectory
 from webapp.permissions import Role
@@ -40,12 +38,6 @@ def stored(yard: Yard) -> list[Trajectory]:
     )
 
 
-def client() -> Client:
-    client = Client()
-    client.force_login(User.objects.filter(username="v").first() or make_user("v", Role.VIEWER))
-    return client
-
-
 def test_the_runs_own_settings_give_what_was_stored() -> None:
     yard = make_yard(iterations=1)
     found = counterfactual(yard.run, phase="train", iteration=0, task_key=mixed(yard), settings={})
@@ -63,7 +55,7 @@ def test_another_objective_counts_what_was_filtered() -> None:
     key = mixed(yard)
     rewards = {t.index: t.reward for t in stored(yard) if t.reward is not None}
     mean, deviation = statistics.fmean(rewards.values()), statistics.stdev(rewards.values())
-    answer = client().post(
+    answer = signed_in(Role.VIEWER).post(
         f"/api/v1/runs/{yard.run.pk}/groups/train/0/{key}/what-if",
         json.dumps({"settings": KEEP_ALL}),
         content_type="application/json",
