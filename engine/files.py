@@ -14,29 +14,33 @@ from pathlib import Path
 from typing import TextIO
 
 
-def atomic_write(path: Path, text: str, *, durable: bool = False) -> None:
+def atomic_write(path: Path, text: str, *, durable: bool = False, mode: int = 0o666) -> None:
     """Replace a file's content at once, by way of a temporary file in the same folder.
 
     Args:
         path: the file; its folder exists.
         text: the new content.
         durable: force it to the disk before the file is replaced.
+        mode: permissions of the file, less those that the process's umask forbids.
     """
-    with atomic_open(path, durable=durable) as file:
+    with atomic_open(path, durable=durable, mode=mode) as file:
         file.write(text)
 
 
 @contextmanager
-def atomic_open(path: Path, *, durable: bool = False) -> Iterator[TextIO]:
+def atomic_open(path: Path, *, durable: bool = False, mode: int = 0o666) -> Iterator[TextIO]:
     """Open a temporary file that replaces ``path`` when the block ends without an error.
 
     Args:
         path: the file; its folder exists.
         durable: force the new content to the disk before the file is replaced.
+        mode: permissions of the file, less those that the process's umask forbids.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        with temporary.open("w") as file:
+        temporary.unlink(missing_ok=True)  # of a process that was killed and had the same id
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             yield file
             if durable:
                 file.flush()

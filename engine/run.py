@@ -43,6 +43,7 @@ from engine.events.control import Control, Heartbeat
 from engine.events.shipper import Shipper
 from engine.events.sink import EventSink
 from engine.events.spool import SpoolSink
+from engine.files import atomic_write
 from engine.inference.endpoint.keys import fetch_secrets, read_secrets, take_keys
 from engine.orchestrator import EXIT_FAILED, EXIT_FENCED, execute, note_failure, record
 from engine.orchestrator.context import RunContext, RunResult
@@ -162,9 +163,9 @@ def create_run_dir(recipe: str, overrides: dict[str, Any], *, home: Path, dry: b
         message = "has no effect without the web application and its workers: leave it out"
         raise ConfigError(Problem(message, "launcher.backend"))
     run_dir.mkdir(parents=True, exist_ok=dry)
-    (run_dir / CONFIG_NAME).write_text(config.model_dump_json(indent=2) + "\n")
+    atomic_write(run_dir / CONFIG_NAME, config.model_dump_json(indent=2) + "\n")
     launch = Launch(run_id=run_id, epoch=1, ingest_url=None, token="", home=home.resolve())
-    (run_dir / LAUNCH_NAME).write_text(launch.model_dump_json(indent=2) + "\n")
+    atomic_write(run_dir / LAUNCH_NAME, launch.model_dump_json(indent=2) + "\n")
     return run_dir
 
 

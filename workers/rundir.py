@@ -9,6 +9,7 @@ from pathlib import Path
 
 from django.conf import settings
 
+from engine.files import atomic_write
 from engine.redaction import redact
 from webapp.selectors.run.folders import run_folder
 from webapp.services.access import places
@@ -32,7 +33,7 @@ def prepare(claim: Claim) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     working = partial(attempts.preparing, run_id=claim.run_id, epoch=claim.epoch)
     learning.provide(claim.config, folder, working=working)
-    (folder / "config.json").write_text(json.dumps(claim.config, indent=1) + "\n")
+    atomic_write(folder / "config.json", json.dumps(claim.config, indent=1) + "\n")
     launch = {
         "run_id": str(claim.run_id),
         "epoch": claim.epoch,
@@ -42,11 +43,7 @@ def prepare(claim: Claim) -> Path:
         "acked_seq": claim.acked_seq,
         "allowed": places.allowed().model_dump(mode="json"),
     }
-    path = folder / "launch.json"
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(launch, file)
+    atomic_write(folder / "launch.json", json.dumps(launch), mode=0o600)
     return folder
 
 

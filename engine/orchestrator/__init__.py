@@ -31,6 +31,7 @@ from engine.config.run import (
 )
 from engine.errors import FencedError, RankLostError, SpendLimitError, TrainyardError, described
 from engine.events.types import RunFinished
+from engine.files import atomic_write
 from engine.garbage import collect_rarely
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.redaction import redact
@@ -115,7 +116,7 @@ def note_failure(run: RunContext, reason: str) -> None:
     """Write the failure's reason into the run folder."""
     note = {"epoch": run.epoch, "reason": redact(reason)}
     try:
-        (run.run_dir / FAILURE_NAME).write_text(json.dumps(note) + "\n")
+        atomic_write(run.run_dir / FAILURE_NAME, json.dumps(note) + "\n")
     except OSError:
         log.exception("failure_not_noted", reason=reason)
 

@@ -64,10 +64,12 @@ def _restore_file(store: Store, manifest: Manifest, name: str, run_dir: Path) ->
     if path.exists():
         return  # config.json, which the launcher wrote
     path.parent.mkdir(parents=True, exist_ok=True)
-    store.download(stored.object, path)
-    if (found := path.stat().st_size) != stored.size:
+    draft = path.with_name(f".{path.name}.restored")
+    store.download(stored.object, draft)
+    if (found := draft.stat().st_size) != stored.size:
         raise StoreError(f"{stored.object} of the store {store.url} has {found} bytes, not {stored.size}")
-    os.utime(path, ns=(stored.mtime_ns, stored.mtime_ns))
+    os.utime(draft, ns=(stored.mtime_ns, stored.mtime_ns))
+    draft.rename(path)
 
 
 def restore_spool(store: Store, manifest: Manifest, spool: Path) -> None:

@@ -17,7 +17,6 @@ from tests.builders.event_builders import Stream, ref
 from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import launched, post
 from webapp.models import Dataset, Run, Task
-from webapp.services.ingestion import trajectories
 from webapp.services.run import runs
 
 REASONS = {"failed": "no sandbox could be started: bubblewrap is missing", "stopped": "a stop was requested"}
@@ -267,14 +266,6 @@ def make_kind(name: str, ending: str = "succeeded", **overrides: Any) -> Run:
         Dataset.objects.update_or_create(name=summary["dataset"], defaults={"run": run})
     run.refresh_from_db()
     return run
-
-
-def make_imported(name: str = "r2e-gym trajectories.jsonl") -> Run:
-    """A run of trajectories that were imported from a file."""
-    stream = Stream()
-    for index, verdict in enumerate(("passed", "failed", "failed", None)):
-        rollout(stream, ref(0, f"{index:016x}", 0), verdict)
-    return trajectories.import_lines(file_name=name, lines=stream.lines)
 
 
 def _yard(*, reads: bool) -> Yard:

@@ -45,6 +45,13 @@ def make_user(name: str, role: Role | None) -> User:
     return User.objects.create_user(username=name, password=PASSWORD)
 
 
+def signed_in(role: Role | None) -> Client:
+    """The client of a person with this role, the same one at each call."""
+    client, name = Client(), f"user-{role}"
+    client.force_login(User.objects.filter(username=name).first() or make_user(name, role))
+    return client
+
+
 def sign_in(client: Client, username: str, password: str = PASSWORD) -> bool:
     """Sign in by the login page; returns whether it led on."""
     return client.post("/login/", {"username": username, "password": password}).status_code == 302

@@ -157,8 +157,10 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             message["steps"] = steps
         if points is not None:
             message["points"] = points
-        wanted.identity, wanted.steps = found.identity, len(found.steps)
-        if html or steps or points:
+        # A rendering may show events later than its number, which the next one repeats with the right number.
+        is_later = found.seq > wanted.after
+        wanted.identity, wanted.steps, wanted.after = found.identity, len(found.steps), found.seq
+        if html or steps or points or is_later:
             await self.send(text_data=json.dumps(message))
 
 

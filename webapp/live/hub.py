@@ -124,8 +124,7 @@ class Hub:
         del self.pages[subscription]
         self._kept.pop(subscription, None)
         await cancelled(page.task)
-        if not any(other.group == page.group for other in self.pages.values()):
-            await self._leave_group(page.group)
+        await self._leave_group(page.group)
         if not self.pages:
             listener, self._listener = self._listener, None
             await cancelled(listener)
@@ -203,12 +202,14 @@ class Hub:
 
     async def _leave_group(self, group: str) -> None:
         layer = get_channel_layer()
-        if layer is None or group not in self._groups:
-            return
-        self._groups.discard(group)
-        self._shared.pop(group, None)
-        with contextlib.suppress(RedisError, OSError):  # Redis is down, and the membership expires there
-            await layer.group_discard(group, self._channel)
+        async with self._joining:  # a page that comes meanwhile joins after the group was left
+            needed = any(page.group == group for page in self.pages.values())
+            if layer is None or needed or group not in self._groups:
+                return
+            self._groups.discard(group)
+            self._shared.pop(group, None)
+            with contextlib.suppress(RedisError, OSError):  # Redis is down, and the membership expires there
+                await layer.group_discard(group, self._channel)
 
     async def _listen(self, layer: Any, channel: str) -> None:
         while True:

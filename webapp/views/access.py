@@ -2,7 +2,7 @@
 
 Every view is wrapped by exactly one of ``viewer``, ``token_viewer``, ``operator`` and ``administrator`` (the
 admin site requires the role admin itself) and receives the ``Person``; only the pages to sign in and out and
-those of ``health`` are public. A test visits all URLs and fails for one without a gate. Anonymous users are
+those of ``health`` are public. A test compares all URLs with a table of roles. Anonymous users are
 redirected to the sign-in page; a person without the required role gets 403. WebSockets call ``person_of``:
 None refuses the connection.
 """

@@ -20,6 +20,7 @@ from typing import BinaryIO
 from engine.config.placement import run_bundles
 from engine.config.run import AnyRun
 from engine.errors import ConfigError, Problem
+from engine.files import atomic_write
 from engine.processes import process_start
 from engine.redaction import redactor
 from workers.launchers.base import (
@@ -70,7 +71,7 @@ class LocalLauncher:
                 start_new_session=True,
             )
         started = process_start(process.pid) or 0
-        (run_dir / PID_FILE).write_text(json.dumps({"pid": process.pid, "started": started}))
+        atomic_write(run_dir / PID_FILE, json.dumps({"pid": process.pid, "started": started}))
         record(socket.gethostname(), f"{process.pid}:{started}")
 
     def poll(self, *, host: str, handle: str) -> ProcessReport:

@@ -17,6 +17,7 @@ from typing import Any
 from engine.datasets.importers.files import SUFFIXES
 from engine.datasets.importers.reading import Source, split_of
 from engine.errors import DatasetError, PreflightError
+from engine.files import atomic_write
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?")
 
@@ -115,7 +116,7 @@ def _listing(hub: Any, name: str, revision: str, root: Path) -> tuple[str, list[
     if not _is_offline():
         info = hub.HfApi(endpoint=_endpoint()).dataset_info(name, revision=revision or None)
         reference.parent.mkdir(parents=True, exist_ok=True)
-        reference.write_text(str(info.sha))
+        atomic_write(reference, str(info.sha))
         names = [str(file.rfilename) for file in info.siblings or ()]
         return str(info.sha), [name for name in names if ".." not in PurePosixPath(name).parts]
     folder = root / reference.read_text() if reference.is_file() else root

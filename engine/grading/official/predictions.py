@@ -28,6 +28,7 @@ from engine.datasets.store import dataset_path, load_dataset
 from engine.errors import DatasetError, HostileInputError
 from engine.events import harness
 from engine.events.harness import Prediction
+from engine.files import atomic_write
 from engine.grading.counterfactual.store import FileReferences
 from engine.grading.grader import Grader
 from engine.grading.logs import swebench
@@ -250,11 +251,11 @@ def _written(
     model = next(iter(predictions.values())).model_name_or_path
     path = assignment.output / f"{_plain(model)}.{assignment.run_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=4), encoding="utf-8")
+    atomic_write(path, json.dumps(report, indent=4))
     if all(map(multi_swe_reports.is_multi_swe, rows.values())):
         ids = {name: report[f"{name}_ids"] for name in harness.OUTCOMES}
         final = json.dumps(multi_swe_reports.final_report(rows, ids), indent=4)
-        path.with_suffix(".final_report.json").write_text(final, encoding="utf-8")
+        atomic_write(path.with_suffix(".final_report.json"), final)
     names: Sequence[str] = ("submitted", "completed", "resolved", "unresolved", "empty_patch", "error")
     return {
         "dataset": assignment.dataset,

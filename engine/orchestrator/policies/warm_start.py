@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from engine.config.environment import FrozenLakeConfig
@@ -14,6 +15,7 @@ from engine.config.rollout import AgentConfig
 from engine.config.run import EvaluateRun, ImproveRun, RolloutRun, SftRun, TrainRun
 from engine.errors import ConfigError
 from engine.events.types import CheckpointSaved
+from engine.files import replace_folder
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 
 WARM = "warm"
@@ -48,7 +50,9 @@ async def imitate(environment: FrozenLakeConfig, config: SftRun, run: RunContext
     except RunStopped as stop:
         return RunResult(state="stopped", reason=str(stop))
     folder = run.run_dir / "checkpoints" / "00000"
-    shutil.copytree(taught, folder, dirs_exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".", dir=folder.parent) as drafts:
+        replace_folder(shutil.copytree(taught, Path(drafts) / folder.name), folder)
     checksum = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     run.sink.emit(CheckpointSaved, iteration=0, policy_version=0, path=str(folder), checksum=checksum)
     return RunResult(state="succeeded", summary={"from": str(taught)})

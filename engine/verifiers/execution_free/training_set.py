@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ScoreError
+from engine.files import atomic_open
 from engine.models.chat.base import Message
 from engine.verifiers.execution_free.prompts import (
     ANSWER_END,
@@ -160,7 +161,7 @@ def examples(
 def write_examples(path: Path, found: Iterable[Example]) -> int:
     """Write examples as JSON lines of OpenAI messages, replacing the file; return their number."""
     count = 0
-    with path.open("w", encoding="utf-8") as file:
+    with atomic_open(path) as file:
         for one in found:
             file.write(json.dumps(_line(one), ensure_ascii=False) + "\n")
             count += 1

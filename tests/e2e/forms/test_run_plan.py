@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from playwright.sync_api import Page, expect
 
 FORM = "/runs/new/?recipe=deepswe-32b"
@@ -58,26 +55,3 @@ def test_an_update_moves_neither_the_page_nor_the_controls(page: Page) -> None:
     expect(page.locator("#form-plan")).to_contain_text("3 iterations")
     assert page.evaluate("window.scrollY") == 600
     assert page.locator("button.primary").bounding_box() == start
-
-
-def test_kinds_without_a_plan_show_none(page: Page) -> None:
-    page.goto("/runs/new/?recipe=quickstart-oracle")
-    expect(page.locator("#run-form")).to_be_visible()
-    expect(page.locator("#form-plan")).to_have_count(0)
-
-
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("light", 390), ("dark", 1440), ("dark", 390)])
-def test_the_plan_fits_the_page(page: Page, server: str, screenshots: Path, theme: str, width: int) -> None:
-    page.context.add_cookies([{"name": "theme", "value": theme, "url": server}])
-    page.set_viewport_size({"width": width, "height": 1000})
-    for name, query in {
-        "fits": "deepswe-32b&plan.gpus=64xH100",
-        "too-large": "deepswe-32b&plan.gpus=8xA100-40GB&assume.mfu=0.3",
-        "unknown": "deepswe-32b&policy.checkpoint=OWNER/MODEL",
-        "cpu": "quickstart",
-        "beside": "deepswe-32b&schedule.mode=async",
-    }.items():
-        page.goto(f"/runs/new/?recipe={query}")
-        page.locator("#s-plan\\.gpus").scroll_into_view_if_needed()
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} at {width} px"
-        page.screenshot(path=str(screenshots / f"plan-{name}-{theme}-{width}.png"))

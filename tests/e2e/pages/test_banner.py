@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from django.conf import settings
@@ -31,7 +30,7 @@ def tell() -> Iterator[Tell]:
     clear_status(settings.TRAINYARD_HOME)
 
 
-def test_an_outage_appears_on_an_open_page_and_goes_again(page: Page, tell: Tell, screenshots: Path) -> None:
+def test_an_outage_appears_on_an_open_page_and_goes_again(page: Page, tell: Tell) -> None:
     page.goto("/runs/")
     banner = page.locator("#outages")
     expect(banner).to_have_attribute("role", "status")
@@ -41,9 +40,6 @@ def test_an_outage_appears_on_an_open_page_and_goes_again(page: Page, tell: Tell
     expect(banner).to_contain_text("Redis has been down since")
     expect(banner).to_contain_text("Live updates pause")
     expect(banner).not_to_contain_text("SIGKILL")
-    for theme in ("light", "dark"):
-        page.emulate_media(color_scheme=theme)
-        page.screenshot(path=screenshots / f"outages-{theme}.png")
     tell(redis=ServiceState.UP, worker=ServiceState.UP)
     expect(banner.locator("[data-outage]")).to_have_count(0, timeout=120_000)
 
@@ -60,16 +56,3 @@ def test_a_page_that_needs_the_database_waits_and_comes_back(context: BrowserCon
     tell(postgresql=ServiceState.UP)
     tab.wait_for_selector("#id_username")
     assert tab.url.endswith("/login/?next=/runs/")
-
-
-def test_a_web_server_that_does_not_answer_is_told_by_the_page_itself(
-    context: BrowserContext, tell: Tell
-) -> None:
-    tab = context.new_page()
-    tab.set_default_timeout(120_000)
-    tab.goto("/login/")
-    tab.route("**/healthz/banner", lambda route: route.abort())
-    tab.wait_for_selector("#outages [data-outage=web]")
-    expect(tab.locator("#outages")).to_contain_text("The web server does not answer")
-    tab.unroute("**/healthz/banner")
-    tab.wait_for_selector("#outages [data-outage=web]", state="detached")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -24,23 +23,7 @@ def two_evaluations() -> tuple[Run, Run, list[Task]]:
     return first, second, tasks
 
 
-def test_selection_is_recomputed_for_other_choices(page: Page, screenshots: Path) -> None:
-    run, _, _ = aside(two_evaluations)
-    page.set_viewport_size({"width": 1280, "height": 1400})
-    page.goto(f"/evaluations/{run.pk}/eval:heldout/0/")
-    table = page.locator("#selection table")
-    expect(table.locator("tbody tr")).to_have_count(3)
-    expect(page.locator("#selection [role=alert]")).to_contain_text("11 of 15 rollouts have no p_yes")
-    page.screenshot(path=screenshots / "evaluation-report.png", full_page=True)
-    page.select_option("#selection-rule", "majority")
-    page.fill("#selection-k", "2")
-    page.click("#selection button[type=submit]")
-    expect(table.locator("tbody tr")).to_have_count(2)
-    expect(table.locator("thead th")).to_have_text(["K", "majority"])
-    expect(page.locator("#selection-rule")).to_have_value("majority")
-
-
-def test_gained_tasks_open_side_by_side(page: Page, screenshots: Path) -> None:
+def test_gained_tasks_open_side_by_side(page: Page) -> None:
     first, second, tasks = aside(two_evaluations)
     page.set_viewport_size({"width": 1280, "height": 1000})
     page.goto(f"/evaluations/{first.pk}/eval:heldout/0/")
@@ -50,7 +33,6 @@ def test_gained_tasks_open_side_by_side(page: Page, screenshots: Path) -> None:
     page.click("form[aria-label='Evaluations to compare'] button")
     gained = page.locator("section[aria-labelledby=gained-title] tbody tr")
     expect(gained).to_have_count(2)
-    page.screenshot(path=screenshots / "evaluation-comparison.png", full_page=True)
     gained.first.get_by_role("link", name="side by side").click()
     sides = page.locator(".task-sides > section")
     expect(sides).to_have_count(2)
@@ -61,12 +43,11 @@ def test_gained_tasks_open_side_by_side(page: Page, screenshots: Path) -> None:
     assert right is not None
     assert left["y"] == right["y"]
     assert right["x"] >= left["x"] + left["width"]
-    page.screenshot(path=screenshots / "evaluation-task.png", full_page=True)
     sides.last.locator("article a").first.click()
     expect(page).to_have_url(re.compile(rf"/runs/{second.pk}/eval:heldout/0/{tasks[2].key}/0/$"))
 
 
-def test_a_submission_is_checked_and_downloaded(page: Page, screenshots: Path) -> None:
+def test_a_submission_is_checked_and_downloaded(page: Page) -> None:
     run, _, _ = aside(two_evaluations)
     page.set_viewport_size({"width": 1280, "height": 1000})
     page.goto(f"/evaluations/{run.pk}/eval:heldout/0/")
@@ -80,7 +61,6 @@ def test_a_submission_is_checked_and_downloaded(page: Page, screenshots: Path) -
     page.get_by_role("button", name="Check").click()
     expect(checks).to_contain_text("finding")
     expect(checks).not_to_contain_text("info.report is empty")
-    page.screenshot(path=screenshots / "evaluation-submission.png", full_page=True)
     with page.expect_download() as download:
         page.click("text=Download")
     assert download.value.suggested_filename.endswith("_Toy-agent.zip")

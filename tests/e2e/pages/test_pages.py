@@ -7,34 +7,11 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.builders.page_builders import Yard, add_group, add_iteration, add_live_step, make_yard
+from tests.builders.page_builders import add_group, add_iteration, add_live_step, make_yard
 from tests.builders.web_builders import PASSWORD
 from tests.e2e.conftest import aside
 
 pytestmark = [pytest.mark.e2e]
-
-
-def addresses(yard: Yard) -> dict[str, str]:
-    """Every kind of page."""
-    run, key = yard.run.pk, yard.tasks[0].key
-    tabs = ("groups", "tasks", "timeline", "evaluation", "events", "configuration")
-    return {
-        "overview": "/",
-        "runs": "/runs/",
-        "new": "/runs/new/?recipe=quickstart",
-        **{f"run-{tab}": f"/runs/{run}/?tab={tab}" for tab in tabs},
-        "iteration": f"/runs/{run}/train/1/",
-        "report": f"/evaluations/{run}/train/0/",
-        "comparison": f"/evaluations/compare/?first={run}:train:0&second={run}:train:1",
-        "comparison of runs": f"/runs/compare/?runs={run}",
-        "group": f"/runs/{run}/train/0/{key}/",
-        "trajectory": f"/runs/{run}/train/0/{key}/4/",
-        "search": "/trajectories/?q=comparison",
-        "experiment": f"/experiments/{yard.experiment.pk}/",
-        "dataset": "/datasets/quickstart/",
-        "health": "/datasets/quickstart/health/",
-        "task": f"/datasets/quickstart/tasks/{key}/",
-    }
 
 
 def test_signing_in_leads_to_the_page_asked_for(page: Page) -> None:
@@ -83,22 +60,6 @@ def test_the_run_page_lives(page: Page) -> None:
     expect(page.locator("#chart-dialog .uplot")).to_be_visible()
 
 
-def test_charts_of_a_run_that_ends_without_an_iteration_go(page: Page) -> None:
-    yard = aside(make_yard, iterations=1, group_size=2)
-    aside(yard.run.iterations.all().delete)
-    page.goto(f"/runs/{yard.run.pk}/")
-    expect(page.locator("#live-dot")).to_have_attribute("data-state", "live")
-    expect(page.locator("#charts .empty-plot").first).to_have_text("no finished iteration yet")
-
-    def fail() -> None:
-        yard.stream.add("run_finished", state="failed", reason="no sandbox could be started")
-        yard.post()
-
-    aside(fail)
-    expect(page.locator("#run-header")).to_contain_text("No sandbox could be started")
-    expect(page.locator("#charts-section")).to_be_hidden()
-
-
 def test_live_updates_leave_selection_scroll_and_open_parts_alone(page: Page) -> None:
     yard = aside(make_yard, iterations=3, group_size=8)
     page.set_viewport_size({"width": 1280, "height": 600})
@@ -118,8 +79,12 @@ def test_live_updates_leave_selection_scroll_and_open_parts_alone(page: Page) ->
         add_group(yard, 2, 1, solved=1)
         yard.post()
 
+    page.evaluate(
+        "() => { window.update = new Promise(done =>"
+        " document.addEventListener('trainyard:live', () => done(true), { once: true })) }"
+    )
     aside(post)
-    page.wait_for_timeout(1500)
+    assert page.evaluate("window.update")
     assert page.evaluate("String(getSelection())") == text
     assert row.bounding_box() == before
     page.evaluate("getSelection().removeAllRanges()")
@@ -140,7 +105,6 @@ def test_pausing_and_losing_the_connection(page: Page) -> None:
         yard.post()
 
     aside(post, 1)
-    page.wait_for_timeout(1000)
     expect(steps).to_have_count(1)
     page.click("#live-pause")
     expect(steps).to_have_count(2)
@@ -258,21 +222,3 @@ def test_a_long_trajectory_is_readable_and_searchable(page: Page) -> None:
     page.reload()
     expect(page.locator("html")).to_have_attribute("data-wrap", "on")
     expect(page.locator("#found")).to_contain_text("showing 200 of 300 matches in 300 steps")
-
-
-def test_a_time_strip_leads_to_the_straggler_by_keyboard_and_lives(page: Page) -> None:
-    yard = aside(make_yard, iterations=2, group_size=2)
-    page.goto(f"/runs/{yard.run.pk}/?tab=timeline")
-    expect(page.locator("#live-dot")).to_have_attribute("data-state", "live")
-    expect(page.locator("#run-panel h3")).to_have_text(["Iteration 1", "Iteration 0"])
-    aside(add_iteration, yard, 2)
-    aside(yard.post)
-    expect(page.locator("#run-panel h3")).to_have_text(["Iteration 2", "Iteration 1", "Iteration 0"])
-    bar = page.locator("#run-panel svg a").nth(1)
-    expect(bar).to_have_accessible_name("Trainer busy: boltons__iterutils-2 #1 ended last, 6.50 s")
-    page.locator("#run-panel svg a").nth(0).focus()
-    for _ in range(2):  # the same link in the table is in between
-        page.keyboard.press("Tab")
-    expect(bar).to_be_focused()
-    page.keyboard.press("Enter")
-    page.wait_for_url(f"**/runs/{yard.run.pk}/train/2/{yard.tasks[2].key}/1/")

@@ -50,18 +50,3 @@ def test_runs_are_compared_by_keyboard(page: Page) -> None:
     page.get_by_label("x axis").select_option("tokens")
     expect(charts.locator("#chart-reward-mean .value")).to_have_text(["0.996", "0.798"])
     expect(page.locator(".differences")).to_have_count(0)
-
-
-def test_a_part_of_a_long_run_is_shown_in_detail(page: Page) -> None:
-    run = aside(trained, "long", 900)
-    page.goto(f"/runs/{run.pk}/")
-    charts = page.locator("#charts")
-    points = int(charts.get_attribute("data-points") or "0")
-    assert 0 < points <= 512
-    with page.expect_response(f"**/runs/{run.pk}/points/?from=100&to=103"):
-        page.get_by_label("From", exact=True).fill("100")
-        page.get_by_label("To", exact=True).fill("103")
-        page.get_by_label("To", exact=True).press("Enter")
-    expect(charts.locator("#chart-reward .now")).to_have_text("0.114")
-    page.get_by_role("button", name="Show all").press("Enter")
-    expect(charts.locator("#chart-reward .now")).to_have_text("0.999")

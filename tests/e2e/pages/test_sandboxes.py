@@ -73,10 +73,3 @@ def test_the_pool_lives_and_can_be_acted_on_by_keyboard(page: Page) -> None:
     page.keyboard.press("Enter")
     expect(page.locator(".messages")).to_contain_text("A worker was asked to reap")
     assert aside(AuditEntry.objects.filter(action="sandboxes.reap").count) == 1
-
-
-def test_a_live_sandbox_leads_to_its_rollout(page: Page) -> None:
-    yard = aside(busy_yard)
-    page.goto("/sandboxes/")
-    page.locator(f"#sandbox-{yard.run.pk}-ls-0000").get_by_role("link").first.click()
-    page.wait_for_url(f"**/runs/{yard.run.pk}/train/1/{yard.tasks[0].key}/0/")

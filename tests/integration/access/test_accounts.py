@@ -17,7 +17,7 @@ from axes.models import AccessAttempt
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.core.cache import cache
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 
@@ -69,7 +69,7 @@ def test_the_admin_pages_have_no_login_of_their_own() -> None:
     assert not Session.objects.exists()
 
 
-@pytest.mark.parametrize("how", ["admin", "command", "service"])
+@pytest.mark.parametrize("how", ["admin", "command"])
 def test_an_administrator_unlocks(how: str) -> None:
     user = make_user("ada", Role.VIEWER)
     client = lock()
@@ -80,18 +80,10 @@ def test_an_administrator_unlocks(how: str) -> None:
             "/admin/auth/user/", {"action": "unlock", "_selected_action": [user.pk]}, follow=True
         )
         assert "1 accounts were unlocked" in page.content.decode()
-    elif how == "command":
-        call_command("unlock_user", "ada", stdout=StringIO())
     else:
-        accounts.unlock(user=user)
+        call_command("unlock_user", "ada", stdout=StringIO())
     assert AuditEntry.objects.filter(action="account.unlock", target="user ada").exists()
     assert sign_in(client, "ada")
-
-
-@pytest.mark.parametrize("command", ["unlock_user", "sign_out_user"])
-def test_commands_name_a_person_who_does_not_exist(command: str) -> None:
-    with pytest.raises(CommandError, match="there is no user 'nobody'"):
-        call_command(command, "nobody")
 
 
 # --- sessions -------------------------------------------------------------------------------------
@@ -232,14 +224,6 @@ def test_guessed_tokens_are_soon_not_looked_at_and_keep_nobody_else_out(counted:
     assert send(claim.token) == 200
 
 
-def test_engines_have_room_for_ten_thousand_steps_a_second(counted: pytest.MonkeyPatch) -> None:
-    batches_a_minute = 60 * 10_000 / 100  # a fifth of what the shipper puts into a full batch
-    assert batches_a_minute * 2 <= rates.ENGINE.most
-    for path in ("/api/v1/runs/1/events", "/api/v1/runs/1/heartbeat"):
-        assert rates._ENGINE.match(path)
-    assert not rates._ENGINE.match("/api/v1/runs/1")
-
-
 def test_without_redis_nobody_is_kept_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, settings: Any
 ) -> None:
@@ -263,24 +247,12 @@ print(json.dumps([
 """
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, [False, False, False, [], False, None]),
-        (
-            {"TRAINYARD_PUBLIC_URL": "https://yard.example:8443/", "TRAINYARD_TRUST_PROXY": "1"},
-            [True, True, True, ["https://yard.example:8443"], True, ["HTTP_X_FORWARDED_PROTO", "https"]],
-        ),
-        (
-            {"TRAINYARD_PUBLIC_URL": "http://yard.example"},
-            [False, False, False, ["http://yard.example"], True, None],
-        ),
-    ],
-)
-def test_a_public_address_with_tls_secures_cookies(environment: dict[str, str], expected: list[Any]) -> None:
-    settings_module = {"DJANGO_SETTINGS_MODULE": "webapp.settings"}
+def test_a_public_address_with_tls_secures_cookies() -> None:
+    environment = {"TRAINYARD_PUBLIC_URL": "https://yard.example:8443/", "TRAINYARD_TRUST_PROXY": "1"}
     shown = subprocess.run(
-        [sys.executable, "-c", _SHOW], cwd=ROOT, env=os.environ | settings_module | environment,
-        capture_output=True, text=True, check=True,
+        [sys.executable, "-c", _SHOW], cwd=ROOT, capture_output=True, text=True, check=True,
+        env=os.environ | {"DJANGO_SETTINGS_MODULE": "webapp.settings"} | environment,
     )  # fmt: skip
+    forwarded = ["HTTP_X_FORWARDED_PROTO", "https"]
+    expected = [True, True, True, ["https://yard.example:8443"], True, forwarded]
     assert json.loads(shown.stdout) == expected

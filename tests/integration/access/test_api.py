@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.test import Client
 
 from engine.config.run import TrainRun, load_run_config
 from engine.types import RunState
 from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import launched, make_run, make_user, post
+from tests.builders.web_builders import launched, make_user, post
 from webapp.models import ApiToken, AuditEntry, Dataset, Run, Task, TaskAnswer, Trajectory
 from webapp.permissions import Role
 from webapp.services.access import accounts
@@ -35,42 +32,6 @@ def client_of(role: Role | None) -> Client:
 
 def send(client: Client, path: str, body: Any = None) -> Any:
     return client.post(API + path, json.dumps(body or {}), content_type="application/json")
-
-
-READS = ["/recipes", "/runs", "/runs/{run}", "/runs/{run}/iterations", "/runs/{run}/evaluations",
-         "/runs/{run}/trajectories", "/datasets", "/datasets/quickstart",
-         "/datasets/quickstart/tasks"]  # fmt: skip
-WRITES = ["/runs/{run}/start", "/runs/{run}/stop", "/runs/{run}/clone"]
-
-
-@pytest.mark.parametrize(
-    ("role", "read", "write"),
-    [(None, 403, 403), (Role.VIEWER, 200, 403), (Role.OPERATOR, 200, 200), (Role.ADMIN, 200, 200)],
-)
-def test_roles(role: Role | None, read: int, write: int) -> None:
-    run = make_run()
-    client = client_of(role)
-    for path in READS:
-        answer = client.get(API + path.format(run=run.pk))
-        assert (path, answer.status_code) == (path, read)
-    for path in WRITES:
-        answer = send(client, path.format(run=run.pk))
-        assert answer.status_code == (201 if write == 200 and path.endswith("clone") else write), path
-    answer = send(client, "/runs", {"recipe": "quickstart"})
-    assert answer.status_code == (201 if write == 200 else write)
-
-
-def test_strangers_are_asked_to_sign_in() -> None:
-    run = make_run()
-    for client in (Client(), Client(headers={"Authorization": "Bearer nonsense"})):
-        for path in READS:
-            answer = client.get(API + path.format(run=run.pk))
-            assert answer.status_code == 401
-            assert answer.json()["detail"]
-        for path in WRITES:
-            assert send(client, path.format(run=run.pk)).status_code == 401
-    run.refresh_from_db()
-    assert run.state == "draft"
 
 
 def test_a_session_needs_a_csrf_token_to_write() -> None:
@@ -212,48 +173,19 @@ def test_the_schema_is_served_and_needs_no_cdn() -> None:
     assert Client().get(f"{API}/docs").status_code == 404
 
 
-@pytest.mark.parametrize("spelled", ['"inf"', '"Infinity"', "Infinity"])
-def test_an_infinite_clip_survives_api_database_pages_and_the_engines_file(
-    spelled: str, settings: Any, tmp_path: Path
-) -> None:
+def test_an_infinite_clip_survives_api_database_and_the_engines_file(settings: Any, tmp_path: Path) -> None:
     settings.TRAINYARD_HOME = tmp_path
     Dataset.objects.create(name="quickstart")
     client = client_of(Role.OPERATOR)
-    body = f'{{"recipe": "quickstart", "overrides": {{"algorithm.clip_high": {spelled}}}}}'
-    answer = client.post(f"{API}/runs", body, content_type="application/json")
-    assert answer.status_code == 201, answer.content
-    run = Run.objects.get(pk=answer.json()["id"])
-    assert run.config["algorithm"]["clip_high"] == "inf"
+    for spelled in ('"inf"', '"Infinity"', "Infinity"):
+        body = f'{{"recipe": "quickstart", "overrides": {{"algorithm.clip_high": {spelled}}}}}'
+        answer = client.post(f"{API}/runs", body, content_type="application/json")
+        assert answer.status_code == 201, answer.content
+        run = Run.objects.get(pk=answer.json()["id"])
+        assert run.config["algorithm"]["clip_high"] == "inf"
     shown = client.get(f"{API}/runs/{run.pk}")
     assert json.loads(shown.content, parse_constant=pytest.fail)["config"]["algorithm"]["clip_high"] == "inf"
-    assert send(client, f"/runs/{run.pk}/clone", {"overrides": {"seed": 7}}).status_code == 201
-    clone = Run.objects.latest("pk")
-    assert clone.config["algorithm"]["clip_high"] == "inf"
-
-    page = Client()
-    page.force_login(make_user("ada", Role.OPERATOR))
-    text = page.get(f"/runs/{run.pk}/?tab=configuration").content.decode()
-    assert re.search(r"clip_high</code>.*?<code>inf</code>.*?0\.28", text, re.DOTALL)
-    form = page.get(f"/runs/new/?clone={run.pk}").content.decode()
-    assert re.search(r'name="algorithm.clip_high"\s+value="inf"', form)
-    posted = {"recipe": "quickstart", "algorithm.clip_high": "inf", "algorithm.importance_high": "inf"}
-    assert page.post("/runs/new/", posted).status_code == 302
-    assert Run.objects.latest("pk").config["algorithm"]["importance_high"] == "inf"
-
     _, claim = launched(run)
     config = load_run_config(rundir.prepare(claim) / "config.json")
     assert isinstance(config, TrainRun)
     assert config.algorithm.clip_high == math.inf
-
-
-def test_an_infinite_clip_from_a_terminal_and_a_refused_one() -> None:
-    Dataset.objects.create(name="quickstart")
-    call_command("launch", "quickstart", set=["algorithm.clip_high=Infinity"], stdout=io.StringIO())
-    assert Run.objects.latest("pk").config["algorithm"]["clip_high"] == "inf"
-    answer = client_of(Role.OPERATOR).post(
-        f"{API}/runs",
-        '{"recipe": "quickstart", "overrides": {"trainer.learning_rate": Infinity}}',
-        content_type="application/json",
-    )
-    assert answer.status_code == 422
-    assert [problem["setting"] for problem in answer.json()["problems"]] == ["trainer.learning_rate"]

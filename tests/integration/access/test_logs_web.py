@@ -16,7 +16,7 @@ from engine.errors import FencedError, PreflightError
 from engine.inference.endpoint import keys
 from engine.redaction import Redactor, know
 from engine.types import RunState
-from tests.builders.web_builders import launched, make_run, make_user, relaunched
+from tests.builders.web_builders import launched, make_run, relaunched, signed_in
 from webapp.models import Dataset
 from webapp.permissions import Role
 from webapp.selectors.run.folders import run_folder
@@ -35,17 +35,11 @@ def _home(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     know([SECRET])
 
 
-def client_of(role: Role) -> Client:
-    client = Client()
-    client.force_login(make_user(role.value, role))
-    return client
-
-
 def test_operators_read_the_end_of_a_log_without_secrets() -> None:
     run = make_run()
     folder = run_folder(run.pk)
     folder.mkdir(parents=True)
-    operator, viewer = client_of(Role.OPERATOR), client_of(Role.VIEWER)
+    operator, viewer = signed_in(Role.OPERATOR), signed_in(Role.VIEWER)
     page, api = f"/runs/{run.pk}/?tab=log", f"/api/v1/runs/{run.pk}/log"
     assert "No log yet" in operator.get(page).content.decode()
     (folder / "engine.log").write_text("".join(f"line {i} <b>{SECRET}</b>\n" for i in range(10_000)))
@@ -66,7 +60,7 @@ def test_operators_read_the_end_of_a_log_without_secrets() -> None:
 def test_what_the_launcher_reports_is_on_the_page_until_the_run_ends() -> None:
     run, claim = launched()
     attempts.note_condition(run_id=run.pk, epoch=claim.epoch, condition=f"the cluster is away ({SECRET})")
-    client = client_of(Role.VIEWER)
+    client = signed_in(Role.VIEWER)
     page, api = f"/runs/{run.pk}/", f"/api/v1/runs/{run.pk}"
     assert "the cluster is away ([redacted])" in client.get(page).content.decode()
     assert client.get(api).json()["condition"] == "the cluster is away ([redacted])"

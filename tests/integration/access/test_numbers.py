@@ -12,7 +12,8 @@ from django.test import Client
 from pydantic import ValidationError
 
 from tests.builders.page_builders import Yard, make_yard
-from tests.unit.webapp.test_pages import arguments, patterns, signed_in
+from tests.builders.web_builders import signed_in
+from tests.unit.webapp.test_permissions import arguments, patterns
 from webapp.api.app import api
 from webapp.contexts.run.run_tabs import TABS
 from webapp.live.consumer import Subscribe, _subscription
@@ -22,10 +23,9 @@ from webapp.views.access import Person
 
 pytestmark = pytest.mark.django_db
 WEBAPP = Path(__file__).resolve().parents[3] / "webapp"
-NUMBERS = [
-    "0", "-1", "2147483648", "9223372036854775808", "9" * 5000, "1.5", "NaN", "٣", "²", "", "%00", "1_000",
-]  # fmt: skip
-STATUS = {200, 204, 302, 400, 401, 403, 404, 405, 409, 410, 422}
+NUMBERS = ["-1", "9223372036854775808", "1.5", "²", "%00"]
+"""Negative, too large for the database, no whole number, a digit that ``int`` refuses, no text."""
+STATUS = {200, 201, 204, 302, 400, 401, 403, 404, 405, 409, 410, 422}
 
 
 def query_names() -> set[str]:
@@ -75,16 +75,16 @@ def check(client: Client, address: str) -> None:
         assert status in STATUS, f"{status}: {address[:200]}"
 
 
-@pytest.mark.parametrize("number", NUMBERS, ids=lambda text: repr(text[:30]))
-def test_no_number_in_a_path_breaks_a_page(yard: Yard, client: Client, number: str) -> None:
-    found = addresses_with(number, yard)
-    assert len(found) > 20
-    for address in found:
-        if "account/sessions" not in address:  # that one would sign this session out
-            check(client, address)
+def test_no_number_in_a_path_breaks_a_page(yard: Yard, client: Client) -> None:
+    for number in ("9223372036854775808", "²"):
+        found = addresses_with(number, yard)
+        assert len(found) > 20
+        for address in found:
+            if "account/sessions" not in address:  # that one would sign this session out
+                check(client, address)
 
 
-@pytest.mark.parametrize("number", NUMBERS, ids=lambda text: repr(text[:30]))
+@pytest.mark.parametrize("number", NUMBERS[1:3])
 def test_no_number_in_a_query_breaks_a_page(yard: Yard, client: Client, number: str) -> None:
     query = "&".join(f"{name}={number}" for name in sorted(query_names() - {"clone", "tab", "q", "run"}))
     key = yard.tasks[0].key
@@ -98,14 +98,14 @@ def test_no_number_in_a_query_breaks_a_page(yard: Yard, client: Client, number: 
         *(f"{run}?tab={tab}" for tab in TABS),
     ]  # fmt: skip
     for address in addresses:
-        check(client, f"{address}{'&' if '?' in address else '?'}{query}")
+        full = f"{address}{'&' if '?' in address else '?'}{query}"
+        assert client.get(full).status_code in STATUS, full
     for name in ("clone", "run"):
-        check(client, f"/runs/new/?{name}={number}")
-        check(client, f"/sandboxes/?{name}={number}")
-        check(client, f"/trajectories/?{name}={number}")
+        for page in ("runs/new", "sandboxes", "trajectories"):
+            assert client.get(f"/{page}/?{name}={number}").status_code in STATUS
 
 
-@pytest.mark.parametrize("number", NUMBERS, ids=lambda text: repr(text[:30]))
+@pytest.mark.parametrize("number", NUMBERS)
 def test_no_number_breaks_the_api(yard: Yard, client: Client, number: str) -> None:
     schema: dict[str, Any] = api.get_openapi_schema()
     known = {
@@ -124,12 +124,12 @@ def test_no_number_breaks_the_api(yard: Yard, client: Client, number: str) -> No
                 if name not in in_path:
                     address = f"{address}?{name}={number}"
                 status = getattr(client, method)(address).status_code
-                assert status in STATUS | {201}, f"{status}: {method} {address[:200]}"
+                assert status in STATUS, f"{status}: {method} {address[:200]}"
                 tried += 1
     assert tried > 15
 
 
-@pytest.mark.parametrize("number", NUMBERS, ids=lambda text: repr(text[:30]))
+@pytest.mark.parametrize("number", NUMBERS[1:])
 def test_no_number_breaks_a_live_subscription(yard: Yard, client: Client, number: str) -> None:
     user = client.get("/").wsgi_request.user
     person = Person(user, Role.ADMIN)  # type: ignore[arg-type]
@@ -139,13 +139,11 @@ def test_no_number_breaks_a_live_subscription(yard: Yard, client: Client, number
         targets = [good] + [[*good[:i], number, *good[i + 1 :]] for i in range(len(good))]
         for target in targets:
             for field in ("run", "after", "steps", "point"):
-                for text in (query, ""):
-                    tell = {"page": page, "run": yard.run.pk, "target": target, "query": text, field: number}
-                    try:
-                        wanted = Subscribe.model_validate(tell)
-                        snapshot(_subscription(wanted, person))
-                    except (ValidationError, ValueError, GoneError):
-                        continue
+                tell = {"page": page, "run": yard.run.pk, "target": target, "query": query, field: number}
+                try:
+                    snapshot(_subscription(Subscribe.model_validate(tell), person))
+                except (ValidationError, ValueError, GoneError):
+                    continue
 
 
 def test_a_refusal_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -106,28 +106,6 @@ def test_paths_are_stored_as_the_engine_reads_them_and_the_engine_gets_the_lists
     assert published.config["policy"]["checkpoint"] == "Qwen/Qwen3-8B"
 
 
-def test_the_form_offers_what_is_allowed(home: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = {"pool": "sandboxes"}
-    granted = {"sandbox.docker.host": [HOST], "sandbox.kubernetes.node_selector": [pool]}
-    monkeypatch.setenv("TRAINYARD_GRANTED", json.dumps(granted))
-    folder = home / "policies" / "mine"
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_text("")
-    text = html.unescape(client.get("/runs/new/?recipe=quickstart").content.decode())
-    assert f"Known: {json.dumps(pool)}." in text
-    assert "Known: []" not in text
-    assert "granted by the administrator" in text
-    assert f'<option value="{HOST}"' in text
-    assert '<option value="mine" label="policy folder">' in text
-    assert '<option value="builtin:quickstart" label="shipped with Trainyard">' in text
-    checked = client.post("/runs/new/", {"recipe": "quickstart", "policy.checkpoint": "/x", "then": "check"})
-    assert "is not below a policy folder" in checked.content.decode()
-    posted = {"recipe": "quickstart", "sandbox.docker.host": HOST, "policy.checkpoint": "mine"}
-    assert client.post("/runs/new/", posted).status_code == 302
-    assert Run.objects.get().config["sandbox"]["docker"]["host"] == HOST
-
-
 @pytest.mark.parametrize("text", ["{", "[]", '{"sandbox.docker.host": "tcp://a"}'])
 def test_grants_that_cannot_be_read_say_so(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("TRAINYARD_GRANTED", text)

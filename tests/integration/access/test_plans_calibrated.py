@@ -8,7 +8,6 @@ import pytest
 from django.utils import timezone
 
 from engine.config.recipes import resolve
-from engine.config.run import TrainRun
 from engine.planning import RunPlan
 from webapp.models import Group, Iteration, Run, Trajectory
 from webapp.selectors.run import plans
@@ -72,11 +71,3 @@ def test_only_runs_of_the_same_model_dataset_and_device_count() -> None:
     plan = planned()
     assert plan.origins["mfu"] == f"run {speed}"
     assert plan.origins["prompt_tokens"] == f"run {elsewhere}", "the same dataset"
-
-
-def test_a_person_wins_over_a_run() -> None:
-    finished()
-    config = resolve("quickstart")
-    assert isinstance(config, TrainRun)
-    plan = plans.plan(config, gpus="1xCPU", assumptions={"mfu": 0.5})
-    assert (plan.assumptions.mfu, plan.origins["mfu"]) == (0.5, "given")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -129,19 +128,6 @@ def test_a_real_engine_learns_the_servers_secrets_and_its_end_shows_none(
     for name in ("events.jsonl", "engine.log", "failure.json"):
         assert KNOWN not in (folder / name).read_text()
     assert KNOWN not in everything_stored(capsys)
-
-
-def test_children_of_an_engine_find_no_secrets_on_its_standard_input(tmp_path: Path) -> None:
-    code = (
-        "import subprocess; from engine.inference.endpoint.keys import read_secrets; read_secrets();"
-        "from engine.redaction import redactor; print(*redactor().secrets, flush=True);"
-        "subprocess.run(['cat'])"
-    )
-    given = json.dumps({"redacted": [KNOWN]})
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=given, stdout=subprocess.PIPE, text=True, check=True
-    )
-    assert done.stdout == f"{KNOWN}\n"
 
 
 def test_what_tools_said_about_a_source_is_redacted_with_its_dataset(

@@ -127,36 +127,35 @@ def test_a_forged_token_is_refused() -> None:
     assert not Event.objects.exists()
 
 
-def bad_lines() -> dict[str, bytes]:
+def bad_lines() -> tuple[bytes, ...]:
     stream = Stream()
     stream.started()
     base: dict[str, Any] = json.loads(stream.lines[0])
     progress = {"type": "run_progress", "seq": 1, "epoch": 1, "time": 1.0, "message": "m", "done": 1}
-    return {
-        "not JSON": b"{",
-        "not an object": b"[1]",
-        "unknown type": json.dumps(base | {"type": "nonsense"}).encode(),
-        "unknown field": json.dumps(base | {"surprise": 1}).encode(),
-        "missing field": json.dumps(progress).encode(),
-        "NaN": json.dumps(progress | {"total": 2, "time": float("nan")}).encode(),
-        "integer too large": json.dumps(progress | {"total": 10**30}).encode(),
-        "time out of range": json.dumps(progress | {"total": 2, "time": 1e300}).encode(),
-        "lone surrogate": json.dumps(progress | {"total": 2, "message": "\ud800"}).encode(),
-        "not UTF-8": b'{"type": "run_paused", "seq": 1, "epoch": 1, "time": 1.0, "x": "\xff"}',
-        "seq 0": json.dumps(progress | {"total": 2, "seq": 0}).encode(),
-    }
+    return (
+        b"{",
+        b"[1]",
+        json.dumps(base | {"type": "nonsense"}).encode(),
+        json.dumps(base | {"surprise": 1}).encode(),
+        json.dumps(progress).encode(),
+        json.dumps(progress | {"total": 2, "time": float("nan")}).encode(),
+        json.dumps(progress | {"total": 10**30}).encode(),
+        json.dumps(progress | {"total": 2, "time": 1e300}).encode(),
+        json.dumps(progress | {"total": 2, "message": "\ud800"}).encode(),
+        b'{"type": "run_paused", "seq": 1, "epoch": 1, "time": 1.0, "x": "\xff"}',
+        json.dumps(progress | {"total": 2, "seq": 0}).encode(),
+    )
 
 
-@pytest.mark.parametrize("name", sorted(bad_lines()))
-def test_a_malformed_line_stores_nothing_of_its_batch(name: str) -> None:
+def test_a_malformed_line_stores_nothing_of_its_batch() -> None:
     run, claim = launched()
     before = snapshot(run)
     stream = history()
-    bad = bad_lines()[name].replace(b'"seq": 1,', b'"seq": 6,')
-    body = stream.body(0, 5) + bad + b"\n"
-    with pytest.raises(ingest.MalformedError):
-        ingest.ingest(run_id=run.pk, token=claim.token, body=body)
-    assert snapshot(run) == before
+    for line in bad_lines():
+        body = stream.body(0, 5) + line.replace(b'"seq": 1,', b'"seq": 6,') + b"\n"
+        with pytest.raises(ingest.MalformedError):
+            ingest.ingest(run_id=run.pk, token=claim.token, body=body)
+        assert snapshot(run) == before, line
 
 
 def test_token_columns_that_do_not_fit_store_nothing() -> None:

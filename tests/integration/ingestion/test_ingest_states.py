@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import transaction
+from psycopg.errors import UniqueViolation
 
 from engine.errors import ConfigError
 from engine.types import RunState
@@ -26,7 +28,8 @@ from webapp.models import (
     Trajectory,
 )
 from webapp.services.ingestion import heartbeats, ingest, projections
-from webapp.services.run import attempts, runs
+from webapp.services.run import attempts, runs, states
+from webapp.services.storage.copying import copy_rows
 
 pytestmark = pytest.mark.django_db
 
@@ -161,6 +164,51 @@ def test_a_finished_run_accepts_nothing(state: str) -> None:
         runs.resume(run=run)
         with pytest.raises(ingest.RunOverError):
             post(claim, later)
+
+
+def test_a_batch_that_was_let_in_before_the_run_ended_or_was_taken_over_stores_nothing() -> None:
+    """The token is checked before the run's row is locked, and the run is checked again under the lock."""
+    for end in (True, False):
+        run, claim = launched()
+        stream = Stream()
+        stream.started()
+        post(claim, stream)
+        stream.trajectory(ref(0, "a", 0))
+        assert ingest.authenticate(run_id=run.pk, token=claim.token).epoch == 1
+        if end:
+            assert states.move(run_id=run.pk, to=RunState.FAILED)
+        else:
+            relaunched(run, claim)
+        before = snapshot(run)
+        with pytest.raises(ingest.RunOverError if end else ingest.StaleEpochError):
+            ingest.store(run_id=run.pk, lines=parsed_lines(stream), attempt=1)
+        assert snapshot(run) == before
+
+
+def test_an_event_is_stored_once_by_its_number_whatever_is_sent_again() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0), reward=1.0)
+    post(claim, stream)
+    forged = Stream()
+    forged.started()
+    forged.trajectory(ref(0, "a", 0), reward=0.0)
+    forged.trajectory(ref(0, "b", 0))
+    receipt = post(claim, forged)
+    assert (receipt.accepted, receipt.duplicates) == (
+        len(forged.lines) - len(stream.lines),
+        len(stream.lines),
+    )
+    assert dict(Trajectory.objects.filter(run=run).values_list("task_key", "reward")) == {"a": 1.0, "b": 1.0}
+    numbers = list(Event.objects.filter(run=run).order_by("seq").values_list("epoch", "seq"))
+    assert numbers == [(1, seq) for seq in range(1, len(forged.lines) + 1)]
+    with pytest.raises(UniqueViolation), transaction.atomic():
+        copy_rows(Event, ingest._EVENT_COLUMNS, ingest._event_rows(run.pk, parsed_lines(stream)))
+
+
+def parsed_lines(stream: Stream) -> list[ingest.ParsedLine]:
+    return ingest.parse_lines(stream.lines)
 
 
 def test_events_behind_the_end_of_a_run_store_nothing() -> None:

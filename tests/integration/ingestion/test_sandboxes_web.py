@@ -12,7 +12,7 @@ from engine.types import RunState
 from tests.builders.event_builders import Stream, ref
 from tests.builders.sandbox_builders import lease, pool
 from tests.builders.web_builders import launched, post, relaunched
-from webapp.models import AuditEntry, Event, Pool, Run, Sandbox, Trajectory
+from webapp.models import Event, Pool, Run, Sandbox
 from webapp.selectors.run import sandboxes as reads
 from webapp.services.ingestion import heartbeats, ingest, sandboxes
 from webapp.services.run import attempts, states
@@ -118,17 +118,6 @@ def test_history_is_in_order_over_runs() -> None:
     assert reads.pool_history([]) == []
 
 
-def test_a_trajectory_keeps_its_clocks_and_what_failed() -> None:
-    run, claim, stream = running()
-    stream.add(
-        "trajectory_finished", ref=ref(0, "a", 0), termination="env_error", verdict=None, reward=None,
-        num_steps=0, failure="evicted", pull_seconds=3.5, start_seconds=0.25, sandbox_seconds=4.0,
-    )  # fmt: skip
-    post(claim, stream)
-    row = Trajectory.objects.get(run=run)
-    assert (row.failure, row.pull_seconds, row.start_seconds) == ("evicted", 3.5, 0.25)
-
-
 def test_what_another_trainer_posts_is_cut_to_the_columns_or_refused() -> None:
     run, claim, stream = running()
     stream.add("sandboxes_changed", records=[lease(1, name="n" * 999, node="x\x00y", failure="f" * 99)])
@@ -152,17 +141,6 @@ def test_reaping_adds_up_by_backend() -> None:
     assert kubernetes.checked_at == later
     assert kubernetes.last_removed_at is not None
     assert kubernetes.last_removed_at < later
-
-
-def test_reaping_on_request_is_audited_and_sent(
-    django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[str] = []
-    monkeypatch.setattr("webapp.dispatch.send", lambda name, *_: sent.append(name.value))
-    with django_capture_on_commit_callbacks(execute=True):
-        sandboxes.request_reaping(actor=None)
-    assert sent == ["trainyard.reap"]
-    assert AuditEntry.objects.get().action == "sandboxes.reap"
 
 
 def test_backends_of_runs_that_live_or_ended_today_are_reaped() -> None:

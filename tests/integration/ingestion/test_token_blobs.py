@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import base64
-import importlib
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
 from django.test import Client
 
-from engine.events.token_block import MAX_TOKENS, encode
+from engine.events.token_block import encode
 from engine.tokens import TOKEN_COLUMNS, TokenRecord
 from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import launched, make_user, post, sign_in
+from tests.builders.web_builders import launched, make_user, sign_in
 from webapp.models import Event, TokenBlob, Trajectory
 from webapp.permissions import Role
 from webapp.services.ingestion import ingest
@@ -78,40 +74,25 @@ def test_tokens_are_stored_once_as_a_block_and_read_by_the_api(tokens: Any) -> N
 
 
 GOOD = encode(RECORD)
-HUGE = GOOD[:5] + (MAX_TOKENS + 1).to_bytes(4, "little") + GOOD[9:]
-ZEROS = zlib.compress(bytes(1 << 28))
-BOMB = GOOD[:10] + len(ZEROS).to_bytes(4, "little") + ZEROS
 NAN = encode(TokenRecord(ids=[1, 2], mask=[0, 1], logprobs=[0.0, float("nan")]))
-HOSTILE = {
-    "cut": (text(GOOD[:-3]), "ends at byte"),
-    "trailing": (text(GOOD + b"x"), "1 bytes follow the token block"),
-    "other magic": (text(b"XXXX" + GOOD[4:]), "not a token block"),
-    "later version": (text(GOOD[:4] + b"\x02" + GOOD[5:]), "version 2"),
-    "too many tokens": (text(HUGE), "16777217 tokens"),
-    "bomb": (text(BOMB), "cut or longer than 786432 bytes"),
-    "not finite": (text(NAN), "log-probability of token 1 is nan"),
-    "not base64": ("%%%", "not base64"),
-    "empty": ("", "ends at byte 0"),
-    "number": (5, "tokens are a int"),
-    "lengths differ": (LISTS | {"ids": [1]}, "differ in length"),
-    "column missing": ({k: v for k, v in LISTS.items() if k != "mask"}, "tokens are a dict"),
-    "column null": (LISTS | {"mask": None}, "tokens are a dict"),
-    "text in a list": (LISTS | {"ids": ["1", "2", "3", "4"]}, "holds <U1"),
-    "beyond int32": (LISTS | {"ids": [1, 2, 3, 2**31]}, "2147483648"),
-    "beyond int64": (LISTS | {"ids": [1, 2, 3, 2**80]}, "holds object"),
-    "mask of 2": (LISTS | {"mask": [0, 1, 2, 0]}, "mask holds 0 to 2"),
-    "nested": (LISTS | {"ids": [[1], [2], [3], [4]]}, "2 dimensions"),
-    "beyond float32": (LISTS | {"logprobs": [0, -1e39, 0, 0]}, "-1e+39"),
-    "beyond float64": (LISTS | {"logprobs": [0, "INF", 0, 0]}, "is -inf; expected a finite number"),
-}
+HOSTILE: tuple[tuple[Any, str], ...] = (
+    (text(GOOD[:-3]), "ends at byte"),
+    (text(NAN), "log-probability of token 1 is nan"),
+    ("%%%", "not base64"),
+    (5, "tokens are a int"),
+    (LISTS | {"ids": [1]}, "differ in length"),
+    (LISTS | {"ids": [1, 2, 3, 2**80]}, "holds object"),
+    (LISTS | {"mask": [0, 1, 2, 0]}, "mask holds 0 to 2"),
+    (LISTS | {"logprobs": [0, "INF", 0, 0]}, "is -inf; expected a finite number"),
+)
 
 
-@pytest.mark.parametrize(("tokens", "message"), HOSTILE.values(), ids=HOSTILE)
-def test_hostile_tokens_are_refused_whole(tokens: Any, message: str) -> None:
+def test_hostile_tokens_are_refused_whole() -> None:
     run, claim = launched()
-    answer = engine_post(claim, finished(tokens).body().replace(b'"INF"', b"-1e999"))
-    assert answer.status_code == 422
-    assert message in answer.json()["detail"]
+    for tokens, message in HOSTILE:
+        answer = engine_post(claim, finished(tokens).body().replace(b'"INF"', b"-1e999"))
+        assert answer.status_code == 422
+        assert message in answer.json()["detail"]
     run.refresh_from_db()
     assert run.last_seq == 0
     assert not Trajectory.objects.filter(run=run).exists()
@@ -132,64 +113,3 @@ def test_the_tokens_of_a_batch_are_bounded_but_not_those_of_a_spool(
     spool.write_bytes(stream.body())
     ingest.ingest_spool(run_id=run.pk, path=spool)
     assert TokenBlob.objects.filter(trajectory__run=run).count() == 2
-
-
-def migrate(name: str) -> Any:
-    executor = MigrationExecutor(connection)
-    executor.migrate([("webapp", name)])
-    return executor.loader.project_state([("webapp", name)]).apps.get_model("webapp", "TokenBlob")
-
-
-@pytest.mark.django_db(transaction=True)
-def test_rows_of_earlier_versions_are_converted_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    convert = importlib.import_module("webapp.migrations.0015_convert_tokens")
-    monkeypatch.setattr(convert, "BATCH", 2)
-    run, claim = launched()
-    stream = finished(LISTS)
-    for index in range(1, 5):
-        stream.trajectory(ref(0, "a", index))
-    post(claim, stream)
-    first = TokenBlob.objects.get(trajectory__index=0).trajectory_id
-    (latest,) = [name for app, name in MigrationExecutor(connection).loader.graph.leaf_nodes("webapp")]
-    try:
-        old = migrate("0013_sign_ins")
-        row = old.objects.get(pk=first)
-        assert bytes(row.ids) == np.array(LISTS["ids"], "<i4").tobytes()
-        assert bytes(row.mask) == bytes(LISTS["mask"])
-        assert bytes(row.logprobs) == np.array(LISTS["logprobs"], "<f4").tobytes()
-        assert old.objects.count() == 5
-        old.objects.filter(pk=first).update(logprobs=np.array([0, -np.inf, -17.25, 0], "<f4").tobytes())
-        with monkeypatch.context() as interrupted:
-            interrupted.setattr(convert, "encode", _fails_at_call(4))
-            with pytest.raises(OSError, match="interrupted"):
-                migrate(latest)
-        migrate(latest)
-        assert TokenBlob.objects.count() == 5
-        record = TokenBlob.objects.get(pk=first).record
-        assert record.logprobs.tolist() == [0.0, -np.inf, -17.25, 0.0]
-        assert record.ids.tolist() == LISTS["ids"]
-        other = TokenBlob.objects.exclude(pk=first)[0].record
-        assert other.logprobs.tolist() == [0.0, -0.5, -0.25]
-        assert set(TokenBlob.objects.values_list("samples", flat=True)) == {1}
-    finally:
-        migrate(latest)
-
-
-def _fails_at_call(number: int) -> Any:
-    calls = iter(range(1, number + 1))
-
-    def encode_or_fail(record: TokenRecord) -> bytes:
-        if next(calls) == number:
-            raise OSError("interrupted")
-        return encode(record)
-
-    return encode_or_fail
-
-
-def test_the_block_is_stored_without_another_compression() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT attstorage FROM pg_attribute WHERE attrelid = 'webapp_tokenblob'::regclass"
-            " AND attname = 'data'"
-        )
-        assert cursor.fetchone() == ("e",)

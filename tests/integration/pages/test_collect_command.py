@@ -8,15 +8,12 @@ from io import StringIO
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
-from django.test import Client
 
 from tests.builders.event_builders import Stream
-from tests.builders.web_builders import launched, make_user, post
-from webapp.management.commands._runs import describe
+from tests.builders.web_builders import post
 from webapp.models import Dataset, Experiment, Run, Task
-from webapp.permissions import Role
 from webapp.services.access import endpoints
-from webapp.services.run import attempts, runs
+from webapp.services.run import attempts
 
 pytestmark = pytest.mark.django_db
 
@@ -56,21 +53,6 @@ def test_the_run_has_what_was_asked_for() -> None:
     assert f"export_predictions {run.pk}" in out
 
 
-def test_only_datasets_of_local_images_use_local_sandboxes(dataset: Dataset) -> None:
-    Task.objects.create(dataset=dataset, key="b", instance_id="b", split="train", image="python:3.11")
-    assert collect("--model", "oracle")[0].config["sandbox"]["backend"] == "docker"
-
-
-def test_scripts_are_policies_of_their_own() -> None:
-    assert collect("--model", "oracle")[0].config["policy"] == {"type": "oracle"}
-    assert collect("--model", "noop")[0].config["policy"] == {"type": "noop"}
-
-
-def test_a_temperature_without_effect_is_refused() -> None:
-    with pytest.raises(CommandError, match=r"policy\.temperature"):
-        collect("--model", "oracle", "--temperature", "0.5")
-
-
 def begun(run: Run) -> Run:
     """The run after its process has written its first event."""
     claim = attempts.claim_launch(run_id=run.pk)
@@ -103,40 +85,6 @@ def test_wrong_choices_are_explained() -> None:
         collect("--model", "oracle", "--samples", "0")
     with pytest.raises(CommandError, match="dataset 'absent' is not here"):
         call_command("collect", "absent", "--model", "oracle", stdout=StringIO())
-
-
-def test_progress_is_described_with_rate_losses_time_left_and_cost() -> None:
-    overrides = {"dataset.name": "tasks", "policy": {"type": "oracle"}}
-    run, claim = launched(runs.create(recipe="collect", overrides=overrides))
-    stream = Stream()
-    stream.add("run_started", host="h", pid=1, rollouts_kept=0)
-    state: dict[str, float | None] = {
-        "graded": 30, "solved": 12, "lost": 2, "running": 8, "grading": 3, "steps": 300, "cost": 1.25,
-        "prompt_tokens": 9000, "generated_tokens": 40_000, "per_hour": 1200.0, "seconds_left": 96.0,
-    }  # fmt: skip
-    stream.add("run_progress", message="rollouts", done=32, total=64, collection=state)
-    post(claim, stream)
-    run.refresh_from_db()
-    assert (
-        "rollouts 32/64 · 12 of 30 solved · 2 lost to infrastructure · 1,200 an hour · 0:01:36 left · "
-        "1.25 US dollars" in describe(run)
-    )
-    state |= {"lost": 0, "per_hour": None, "seconds_left": None, "cost": None}
-    stream.add("run_progress", message="rollouts", done=30, total=64, collection=state)
-    post(claim, stream, 2)
-    run.refresh_from_db()
-    assert "rollouts 30/64 · 12 of 30 solved · " in describe(run)
-    assert "dollars" not in describe(run)
-
-
-def test_the_api_creates_and_shows_collections(client: Client) -> None:
-    client.force_login(make_user("olga", Role.OPERATOR))
-    overrides = {"dataset.name": "tasks", "policy": {"type": "oracle"}, "rollout.group_size": 2}
-    body = json.dumps({"recipe": "collect", "overrides": overrides, "start": True})
-    made = client.post("/api/v1/runs", body, content_type="application/json")
-    assert made.status_code == 201, made.content
-    assert made.json()["config"]["policy"] == {"type": "oracle"}
-    assert client.get(f"/api/v1/runs/{made.json()['id']}").json()["collection"] == {}
 
 
 def test_a_model_of_an_endpoint_calls_tools_natively() -> None:

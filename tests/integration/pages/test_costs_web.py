@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 from django.test import Client
 
 from tests.builders.event_builders import Stream, ref
-from tests.builders.html_regions import inner_html
-from tests.builders.web_builders import launched, make_run, make_user, post, snapshot
+from tests.builders.web_builders import launched, make_user, post, snapshot
 from webapp.models import Run, Step, Trajectory
 from webapp.permissions import Role
-from webapp.services.run import attempts, runs
+from webapp.services.run import attempts
 from webapp.templatetags.yard import usd
 
 pytestmark = pytest.mark.django_db
-
-
-def text_of(page: str, element_id: str) -> str:
-    """The words inside the element with this id."""
-    return " ".join(re.sub(r"<[^>]+>", " ", inner_html(page, element_id)).split())
 
 
 def chat_stream(epoch: int = 1) -> Stream:
@@ -75,29 +68,6 @@ def test_one_event_at_a_time_stores_the_same() -> None:
     assert snapshot(run) == snapshot(whole)
 
 
-def test_pages_show_what_a_run_a_rollout_and_a_step_cost(client: Client) -> None:
-    run, _ = posted(chat_stream())
-    head = text_of(client.get(f"/runs/{run.pk}/").content.decode(), "run-header")
-    assert "Cost $0.26 868 cached tokens" in head
-    table = client.get(f"/runs/{run.pk}/?tab=trajectories").content.decode()
-    assert "$0.0060" in table
-    assert "$0.25" in table
-    page = client.get(f"/runs/{run.pk}/train/0/a/0/").content.decode()
-    for shown in ("$0.0060", "$0.0040", "$0.0020", "768 cached"):
-        assert shown in page
-    group = client.get(f"/runs/{run.pk}/train/0/a/").content.decode()
-    assert "$0.0060, 768" in group
-
-
-def test_a_run_without_prices_claims_no_cost(client: Client) -> None:
-    stream = Stream()
-    stream.started()
-    stream.trajectory(ref(0, "a", 0))
-    run, _ = posted(stream)
-    assert "Cost" not in text_of(client.get(f"/runs/{run.pk}/").content.decode(), "run-header")
-    assert client.get(f"/api/v1/runs/{run.pk}").json()["cost"] is None
-
-
 def test_the_api_has_costs_and_says_where_token_ids_are(client: Client) -> None:
     stream = chat_stream()
     stream.trajectory(ref(0, "b", 0))
@@ -115,48 +85,6 @@ def test_the_api_has_costs_and_says_where_token_ids_are(client: Client) -> None:
     assert [step["cost"] for step in first["steps"]] == [0.004, 0.002]
     assert [step["cached_tokens"] for step in first["steps"]] == [0, 768]
     assert first["has_token_ids"] is False
-
-
-TEXT_ONLY = [
-    ("endpoint", "the endpoint returns text only"),
-    ("oracle", "a scripted policy acts in text only"),
-    ("transformer", "No token ids were recorded"),
-]
-
-
-@pytest.mark.parametrize(("policy", "reason"), TEXT_ONLY)
-def test_a_trajectory_without_token_ids_says_so_everywhere(client: Client, policy: str, reason: str) -> None:
-    run = make_run()
-    runs.start(run=run)
-    Run.objects.filter(pk=run.pk).update(config=run.config | {"policy": {"type": policy}})
-    claim = attempts.claim_launch(run_id=run.pk)
-    assert claim is not None
-    post(claim, chat_stream())
-    trajectory = Trajectory.objects.get(run=run, index=0)
-    page = client.get(f"/runs/{run.pk}/train/0/a/0/").content.decode()
-    assert reason in page
-    answer = client.get(f"/api/v1/trajectories/{trajectory.pk}/tokens")
-    assert answer.status_code == 404
-    assert reason in answer.json()["detail"]
-    for address in (
-        f"/runs/{run.pk}/?tab=trajectories",
-        f"/runs/{run.pk}/train/0/",
-        f"/runs/{run.pk}/train/0/a/",
-        "/trajectories/",
-    ):
-        assert client.get(address).content.decode().count("text only</span>") == 1, address
-
-
-def test_a_trajectory_with_token_ids_links_to_them(client: Client) -> None:
-    stream = Stream()
-    stream.started()
-    stream.trajectory(ref(0, "a", 0))
-    run, _ = posted(stream)
-    trajectory = Trajectory.objects.get(run=run)
-    page = client.get(f"/runs/{run.pk}/train/0/a/0/").content.decode()
-    assert f'href="/api/v1/trajectories/{trajectory.pk}/tokens"' in page
-    assert "text only" not in page
-    assert "text only" not in client.get(f"/runs/{run.pk}/?tab=trajectories").content.decode()
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
-from django.test import Client
-from django.urls import reverse
+from django.core.management import call_command
 
 from engine.errors import DatasetError
 from engine.types import RunState
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, make_run, make_user, post
-from webapp.models import Dataset, Group, Run, Task, TaskAnswer, Trajectory
+from webapp.models import Group, Task, TaskAnswer, Trajectory
 from webapp.permissions import Role
 from webapp.services.access import accounts
 from webapp.services.access.accounts import AccountError
@@ -26,7 +24,6 @@ from webapp.services.ingestion import ingest, trajectories
 from webapp.services.run import runs, states
 
 pytestmark = pytest.mark.django_db
-R2E_FILE = Path(__file__).resolve().parents[4] / "shared" / "data" / "r2e_gym" / "trajectories.jsonl"
 
 
 @pytest.fixture
@@ -124,45 +121,6 @@ def test_an_import_is_a_run_that_succeeded() -> None:
     }
     with pytest.raises(ingest.MalformedError):
         trajectories.import_lines(file_name="other.jsonl", lines=[*lines, b"{}"])
-
-
-@pytest.mark.skipif(not R2E_FILE.exists(), reason="the shared R2E-Gym trajectories are not here")
-def test_real_trajectories_are_imported_whole() -> None:
-    out = StringIO()
-    call_command("import_trajectories", str(R2E_FILE), format="r2e-gym", stdout=out)
-    run = Run.objects.get()
-    assert "10 trajectories" in out.getvalue()
-    wanted = [len(json.loads(line)["trajectory_steps"]) for line in R2E_FILE.open()]
-    assert sorted(t.steps.count() for t in run.trajectories.all()) == sorted(wanted)
-    trajectory = run.trajectories.earliest("pk")
-    client = Client()
-    client.force_login(make_user("vera", Role.VIEWER))
-    ref = (run.pk, trajectory.phase, trajectory.iteration, trajectory.task_key, trajectory.index)
-    page = client.get(reverse("trajectory-detail", args=ref)).content.decode()
-    assert "agent_args.llm_name" in page
-    assert "verifier_prob" in page
-    assert "I&#x27;ve uploaded a python code repository in the directory /testbed" in page
-    assert "regression_test_output" not in page, "outputs of tests are for readers of answers"
-
-
-def test_commands_do_what_pages_do(home: Path) -> None:
-    Dataset.objects.create(name="quickstart")
-    out = StringIO()
-    call_command("launch", "quickstart", set=["trainer.iterations=2", "name=from a shell"], stdout=out)
-    run = Run.objects.get()
-    assert (run.state, run.name, run.config["trainer"]["iterations"]) == ("queued", "from a shell", 2)
-    call_command("clone_run", str(run.pk), set=["seed=5"], stdout=out)
-    clone = Run.objects.get(parent=run)
-    assert (clone.state, clone.config["seed"], clone.config["trainer"]["iterations"]) == ("draft", 5, 2)
-    call_command("stop_run", str(run.pk), stdout=out)
-    run.refresh_from_db()
-    assert run.state == "stopped"
-    call_command("resume_run", str(run.pk), stdout=out)
-    call_command("runs", stdout=out)
-    assert "2 of 2 runs" in out.getvalue()
-    for arguments in (["stop_run", "999"], ["launch", "nonsense"], ["pause_run", str(clone.pk)]):
-        with pytest.raises(CommandError):
-            call_command(*arguments, stdout=out)
 
 
 def test_pausing_only_what_runs() -> None:

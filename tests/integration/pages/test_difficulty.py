@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
 
 from engine.config.rollout import DatasetConfig
 from engine.datasets.health import select
@@ -90,22 +88,18 @@ def test_an_untried_task_may_be_anything() -> None:
     assert SolveRate().rate is None
 
 
-@pytest.mark.parametrize(
-    ("narrowed", "names"),
-    [
+def test_tasks_are_found_by_class_and_by_range(rows: dict[str, TaskRow]) -> None:
+    wanted: tuple[tuple[dict[str, Any], set[str]], ...] = (
         ({"kind": "none"}, {"never"}),
         ({"kind": "mixed"}, {"sometimes"}),
         ({"kind": "all"}, {"always"}),
         ({}, {"never", "sometimes", "always"}),
         ({"low": 0.25}, {"sometimes", "always"}),
         ({"low": 0.01, "high": 0.99}, {"sometimes"}),
-    ],
-)
-def test_tasks_are_found_by_class_and_by_range(
-    rows: dict[str, TaskRow], narrowed: dict[str, Any], names: set[str]
-) -> None:
-    ids = difficulty.measured_tasks(dataset().pk, **narrowed)
-    assert set(Task.objects.filter(pk__in=ids).values_list("instance_id", flat=True)) == names
+    )
+    for narrowed, names in wanted:
+        ids = difficulty.measured_tasks(dataset().pk, **narrowed)
+        assert set(Task.objects.filter(pk__in=ids).values_list("instance_id", flat=True)) == names
 
 
 def test_the_profile_counts_every_task_once(rows: dict[str, TaskRow], tmp_path: Path) -> None:
@@ -139,26 +133,3 @@ def test_a_run_whose_solve_rates_cannot_be_measured_does_not_start(rows: dict[st
         runs.start(run=run)
     run.refresh_from_db()
     assert run.state == "draft"
-
-
-def test_commands(rows: dict[str, TaskRow]) -> None:
-    out = StringIO()
-    call_command("measure_difficulty", "d", stdout=out)
-    assert "3 tasks have a measured solve rate" in out.getvalue()
-    call_command("quarantine", "d", "never", reason="nobody can", stdout=out)
-    assert "never is in quarantine: nobody can" in out.getvalue()
-    call_command("quarantine", "d", rows["never"].task.id, reason="somebody did", release=True, stdout=out)
-    assert "never is not in quarantine: somebody did" in out.getvalue()
-    call_command("validate_dataset", "d", "--repeats", "2", "--split", "train", "--no-wait", stdout=out)
-    run = Run.objects.get(recipe="validate-dataset")
-    assert (run.state, run.kind, run.dataset) == ("queued", "validate", dataset())
-    assert run.config["validation"]["repeats"] == 2
-    assert run.config["dataset"] == {"name": "d", "splits": ["train"], "limit": None}
-    wrong: list[list[str]] = [
-        ["measure_difficulty", "nowhere"], ["quarantine", "d", "nothing", "--reason=x"],
-        ["quarantine", "d", "never", "--reason="], ["validate_dataset", "nowhere"],
-        ["validate_dataset", "d", "--set=validation.nonsense=1"],
-    ]  # fmt: skip
-    for arguments in wrong:
-        with pytest.raises(CommandError):
-            call_command(*arguments, stdout=out)

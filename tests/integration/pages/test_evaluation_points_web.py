@@ -5,16 +5,11 @@ from __future__ import annotations
 import io
 import json
 from html import unescape
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.apps import apps
-from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.db import connection
-from django.test import Client
 
 from engine.errors import ConfigError
 from tests.builders.evaluation_builders import (
@@ -27,25 +22,18 @@ from tests.builders.evaluation_builders import (
     scored,
 )
 from tests.builders.event_builders import Stream, ref
-from tests.builders.page_builders import make_dataset, make_yard
-from tests.builders.web_builders import launched, make_user, post, relaunched
+from tests.builders.page_builders import make_dataset
+from tests.builders.web_builders import launched, post, relaunched, signed_in
 from webapp.contexts.evaluation.evaluation_comparison import compare_evaluations
 from webapp.contexts.evaluation.evaluation_report import Question, Report, evaluation_report
 from webapp.models import Run, Task
 from webapp.permissions import Role
-from webapp.selectors.rollout.attempts import Point, newest_point
-from webapp.selectors.run.iterations import partial_evaluation
+from webapp.selectors.rollout.attempts import Point
 from webapp.services.run import runs
 from webapp.services.run.attempts import Claim
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SOLVED: Outcomes = (((True, True), "ab"),)
-
-
-def viewer() -> Client:
-    client = Client()
-    client.force_login(User.objects.filter(username="v").first() or make_user("v", Role.VIEWER))
-    return client
 
 
 def point(run: Run) -> Point:
@@ -57,7 +45,9 @@ def report(run: Run, **choices: Any) -> Report:
 
 
 def page(run: Run, **choices: Any) -> str:
-    return unescape(viewer().get(f"/evaluations/{run.pk}/eval:heldout/0/", choices).content.decode())
+    return unescape(
+        signed_in(Role.VIEWER).get(f"/evaluations/{run.pk}/eval:heldout/0/", choices).content.decode()
+    )
 
 
 def evaluating(tasks: list[Task]) -> tuple[Run, Claim, Stream]:
@@ -86,7 +76,7 @@ def test_a_running_evaluation_counts_tasks_whose_attempts_have_all_ended() -> No
     text = page(run)
     assert "has not ended: the run is running" in text
     assert "1 task whose attempts have all ended; 2 are left out" in text
-    body = viewer().get(f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report").json()
+    body = signed_in(Role.VIEWER).get(f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report").json()
     assert (body["ended"], body["num_open_tasks"]) == (False, 2)
     posted = len(stream.lines)
     stream.finished(ref(0, tasks[1].key, 1, phase="eval:heldout"), steps=1)
@@ -109,32 +99,16 @@ def test_a_stopped_evaluation_says_so_also_in_a_comparison() -> None:
     assert "is incomplete: the run was stopped before its end" in page(run)
     other = evaluated(tasks, FIRST)
     keys = {"first": point(run).key, "second": point(other).key}
-    text = unescape(viewer().get("/evaluations/compare/", keys).content.decode())
+    text = unescape(signed_in(Role.VIEWER).get("/evaluations/compare/", keys).content.decode())
     assert f"The evaluation of run {run.pk}, heldout evaluation at 0 has not ended" in text
     assert compare_evaluations(keys["first"], keys["second"]).comparison.num_shared == 1
     told, warned = io.StringIO(), io.StringIO()
     call_command("compare_evaluations", *keys.values(), stdout=told, stderr=warned)
     assert warned.getvalue() == f"{keys['first']} has not ended: 2 tasks are left out\n"
-    answer = viewer().get("/api/v1/evaluations/compare", keys).json()
+    answer = signed_in(Role.VIEWER).get("/api/v1/evaluations/compare", keys).json()
     assert answer == json.loads(told.getvalue())
     assert answer["first"] == {"ended": False, "num_open_tasks": 2}
     assert answer["second"] == {"ended": True, "num_open_tasks": 0}
-
-
-def test_what_a_stop_cancelled_leaves_its_task_out() -> None:
-    _, tasks = make_dataset()
-    run, claim, stream = evaluating(tasks)
-    posted = len(stream.lines)
-    cancelled = ref(0, tasks[1].key, 1, phase="eval:heldout")
-    stream.finished(cancelled, steps=0, reward=None, termination="cancelled")
-    stream.add("run_finished", state="stopped", reason="asked", summary={})
-    post(claim, stream, posted)
-    run.refresh_from_db()
-    found = report(run)
-    assert (found.ended, found.num_open_tasks, found.rate.num_tasks) == (False, 2, 1)
-    partial = partial_evaluation(run)
-    assert partial is not None
-    assert (partial.num_tasks, partial.solve_rate) == (1, found.rate.rate)
 
 
 def test_a_verifier_that_scored_nothing_there_is_refused_by_page_api_and_commands(tmp_path: Path) -> None:
@@ -148,25 +122,15 @@ def test_a_verifier_that_scored_nothing_there_is_refused_by_page_api_and_command
     assert message in text
     assert "43.8" not in text
     assert "50.0\u202f%" in text, "everything else is still shown"
-    refused = viewer().get(f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report", {"verifier": 999})
+    refused = signed_in(Role.VIEWER).get(
+        f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report", {"verifier": 999}
+    )
     assert refused.status_code == 422
     assert message in refused.json()["detail"]
     for command in (["evaluation_report"], ["export_rollouts", "--output", str(tmp_path / "r.jsonl")]):
         with pytest.raises(CommandError, match=message):
             call_command(*command, str(run.pk), "--verifier", "999")
     assert not (tmp_path / "r.jsonl").exists()
-
-
-def test_the_verifier_with_the_most_scores_is_the_default_not_a_newer_one_without() -> None:
-    _, tasks = make_dataset()
-    run = evaluated(tasks[:1], FIRST)
-    whole = scored(run, tasks[0], {0: 0.9, 1: 0.8, 2: 0.2, 3: 0.1})
-    failed = scored(run, tasks[0], dict.fromkeys(range(4)))
-    begun = scored(run, tasks[0], {0: 0.1})
-    assert report(run).verifier == whole.pk
-    text = page(run)
-    assert f"run {failed.pk}, {failed.name}: 0 scored, 4 without" in text
-    assert f"run {begun.pk}, {begun.name}: 1 scored<" in text
 
 
 def test_scores_of_a_rollout_that_a_resume_made_again_are_not_those_of_the_new_one() -> None:
@@ -194,37 +158,6 @@ def test_scores_of_a_rollout_that_a_resume_made_again_are_not_those_of_the_new_o
     assert report(run, rule="ef").curves[0].points[-1].rate == 1.0
 
 
-def test_attempt_zero_is_not_needed(tmp_path: Path) -> None:
-    _, tasks = make_dataset()
-    run, claim = launched()
-    stream = Stream(epoch=claim.epoch)
-    stream.started()
-    for index in (1, 2):
-        rollout(stream, ref(0, tasks[0].key, index, phase="eval:heldout"), 1, index == 1, "a")
-    end_evaluation(stream)
-    post(claim, stream)
-    out = io.StringIO()
-    call_command("evaluation_report", str(run.pk), stdout=out)
-    numbers = json.loads(out.getvalue())
-    assert [(one["index"], one["rate"]) for one in numbers["rate"]["runs"]] == [(1, 1.0), (2, 0.0)]
-    call_command("export_rollouts", str(run.pk), "--output", str(tmp_path / "r.jsonl"), stdout=io.StringIO())
-    assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 2
-    assert newest_point(run, index=0) is None
-    for wrong in ({"index": "0"}, {"index": "first"}, {"iteration": "newest", "index": "1"}):
-        assert viewer().get(f"/runs/{run.pk}/predictions.jsonl", wrong).status_code == 404
-
-
-@pytest.mark.parametrize("option", ["--output", "--report"])
-def test_predictions_name_a_file_that_cannot_be_written(tmp_path: Path, option: str) -> None:
-    _, tasks = make_dataset()
-    run = evaluated(tasks[:1], FIRST)
-    files = {"--output": tmp_path / "p.jsonl", "--report": tmp_path / "r.json"}
-    files[option] = tmp_path / "none" / "file"
-    arguments = [str(part) for pair in files.items() for part in pair]
-    with pytest.raises(CommandError, match=f"cannot write {files[option]}: No such file or directory"):
-        call_command("export_predictions", str(run.pk), *arguments)
-
-
 def test_patches_with_one_effect_are_one_patch() -> None:
     """Blob hashes differ with the base that a policy wrote; a vote counts the effect."""
     _, tasks = make_dataset()
@@ -247,89 +180,6 @@ def test_patches_with_one_effect_are_one_patch() -> None:
     assert hashes[3] == "", "a blank patch is none"
 
 
-def test_rollouts_of_earlier_versions_get_the_new_columns() -> None:
-    _, tasks = make_dataset()
-    run = evaluated(tasks[:1], FIRST)
-    stored = run.trajectories.order_by("index")
-    expected = list(stored.values_list("patch_hash", "context_tokens"))
-    assert expected[2][1] == 3100
-    run.trajectories.update(patch_hash="0123456789abcdef", context_tokens=0)
-    migration = import_module("webapp.migrations.0034_fill_evaluation_columns")
-    with connection.schema_editor() as editor:
-        migration.fill(apps, editor)
-    assert list(stored.values_list("patch_hash", "context_tokens")) == expected
-
-
-def test_names_with_signs_of_addresses_survive_the_way_to_a_comparison() -> None:
-    _, tasks = make_dataset()
-    phase = "eval:a&b=c%d#e+f"
-    run, claim = launched()
-    stream = Stream(epoch=claim.epoch)
-    stream.started()
-    rollout(stream, ref(0, tasks[0].key, 0, phase=phase), 1, True, "a")
-    post(claim, stream)
-    client = viewer()
-    found = client.get(f"/evaluations/{run.pk}/eval:a&b=c%25d%23e+f/0/")
-    assert found.status_code == 200
-    opened = client.get(found.context["compare_url"])
-    assert opened.context["first_key"] == f"{run.pk}:{phase}:0"
-
-
-def test_tasks_are_divided_by_what_their_dataset_says_and_by_repository() -> None:
-    _, tasks = make_dataset()
-    for task, minutes, lines in zip(tasks, (15.0, 240.0, 15.0, None), (3.0, 5.0, 8.0, 21.0), strict=True):
-        task.difficulty = {"lines": lines} if minutes is None else {"minutes": minutes, "lines": lines}
-        task.repo = "" if minutes is None else task.repo
-        task.save()
-    run = evaluated(tasks, FIRST)
-    minutes_table, lines_table = report(run).difficulties
-    assert [(part.name, part.num_tasks) for part in minutes_table.parts] == [
-        ("under 15 min", 2),
-        ("1 to 4 h", 1),
-        ("unknown", 1),
-    ]
-    assert [part.name for part in lines_table.parts] == ["3", "5", "8", "21"]
-    assert {part.name for part in report(run).repositories} == {"mahmoud/boltons", "unknown"}
-    text = page(run, repo="unknown")
-    assert "<option selected>unknown</option>" in text
-    assert report(run, repo="unknown").rate.rate == 1.0
-
-
-def test_a_measure_with_many_values_is_divided_into_thirds() -> None:
-    _, tasks = make_dataset(tasks=6)
-    for place, task in enumerate(tasks):
-        task.difficulty = {"lines": float(10 * place)}
-        task.save()
-    run = evaluated(tasks, (*FIRST, *FIRST[:2]))
-    (table,) = report(run).difficulties
-    assert [(part.name, part.num_tasks) for part in table.parts] == [
-        ("0 to 10", 2),
-        ("20 to 30", 2),
-        ("40 to 50", 2),
-    ]
-
-
-def test_one_task_side_by_side() -> None:
-    yard = make_yard(iterations=1, group_size=2)
-    run, key = yard.run.pk, yard.tasks[0].key
-    address = f"/evaluations/compare/{key}/"
-    both = {"first": f"{run}:train:0", "second": f"{run}:eval:heldout:0"}
-    client = viewer()
-    text = client.get(address, both).content.decode()
-    assert f'href="/runs/{run}/train/0/{key}/1/"' in text
-    assert f"run {run}, heldout evaluation at 0" in text
-    assert "while lo &lt; hi" in text or "iterutils" in text
-    one = client.get(address, {**both, "second": f"{run}:eval:other:0"}).content.decode()
-    assert "No rollout of this task." in one
-    for wrong, message in (
-        ({}, "'' is no evaluation"),
-        ({**both, "first": "x"}, "'x' is no evaluation"),
-        ({**both, "first": "999999:train:0"}, "there is no run 999999"),
-    ):
-        assert message in unescape(client.get(address, wrong).content.decode())
-    assert client.get("/evaluations/compare/none/", both).content.decode().count("No rollout of this") == 2
-
-
 def test_an_oracles_patches_are_not_for_viewers() -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks, FIRST)
@@ -339,4 +189,4 @@ def test_an_oracles_patches_are_not_for_viewers() -> None:
     evaluate(stream, tasks, FIRST)
     post(claim, stream)
     both = {"first": point(run).key, "second": point(oracle).key}
-    assert viewer().get(f"/evaluations/compare/{tasks[0].key}/", both).status_code == 403
+    assert signed_in(Role.VIEWER).get(f"/evaluations/compare/{tasks[0].key}/", both).status_code == 403

@@ -14,12 +14,10 @@ from engine.events.health import (
     FILE,
     DecisionRecord,
     RowStatus,
-    Side,
-    SideOutcome,
     ValidationRecord,
     append,
 )
-from engine.types import TaskRow, Verdict
+from engine.types import TaskRow
 from tests.builders.event_builders import Stream
 from tests.builders.web_builders import launched, make_user, post
 from tests.unit.datasets.test_health import make_row
@@ -181,13 +179,6 @@ def test_a_decision_that_cannot_be_kept_changes_nothing(home: Path, rows: list[T
         quarantine.decide(task=stray, quarantined=True, reason="x")
 
 
-def test_a_decision_on_a_task_from_before_content_hashes_counts(home: Path, rows: list[TaskRow]) -> None:
-    Task.objects.update(content="")
-    Dataset.objects.update(checksum="")
-    quarantine.decide(task=of(rows[0]), quarantined=True, reason="x")
-    assert row_standings(folder(home), rows)[rows[0].task.id].quarantined
-
-
 def test_a_finished_validation_asks_for_its_dataset_without_claiming_it(
     home: Path, rows: list[TaskRow], django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,14 +206,3 @@ def test_a_run_says_which_tasks_it_uses(home: Path, rows: list[TaskRow]) -> None
         "num_tasks": 9, "num_selected": 7, "num_quarantined": 2, "num_outside": 0, "num_unmeasured": 0,
     }  # fmt: skip
     assert set(run.selection) == {"train", "heldout"}
-
-
-def test_sides_keep_every_verdict(home: Path, rows: list[TaskRow]) -> None:
-    run, claim, stream = validation_run()
-    verdicts = [Verdict.PASSED, Verdict.FAILED]
-    side = Side(outcome=SideOutcome.FLAKY, verdicts=verdicts, seconds=[1.0, 3.0], detail="t failed")
-    told(stream, make_record(rows[0], RowStatus.FLAKY, run=str(run.pk), gold=side))
-    post(claim, stream)
-    found = Validation.objects.get()
-    assert (found.gold, found.gold_seconds) == ("flaky", 2.0)
-    assert found.sides["gold"]["verdicts"] == ["passed", "failed"]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +11,10 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import Client
 
-from engine.config.fine_tuning import ConversationConfig, TrajectoryQuery
+from engine.config.fine_tuning import TrajectoryQuery
 from engine.errors import ConfigError
-from engine.events.stored_trajectories import TRAJECTORIES_FILE, read_trajectories, write_trajectories
+from engine.events.stored_trajectories import TRAJECTORIES_FILE, read_trajectories
 from engine.events.token_block import decode
-from engine.trainer.sft.recorded import ConversationWriter
 from engine.types import RunState, TerminationReason, Verdict
 from tests.builders.event_builders import TOKENS, Stream
 from tests.builders.page_builders import make_dataset
@@ -140,27 +136,6 @@ def test_a_draw_depends_on_the_seed_alone() -> None:
     assert len(set(draws)) > 1
 
 
-@pytest.mark.usefixtures("run")
-def test_counts_are_told_before_a_launch() -> None:
-    out = io.StringIO()
-    call_command("count_trajectories", "--set", "trajectories.per_task=2", stdout=out)
-    found = json.loads(out.getvalue())
-    (of_run,) = found.pop("runs").values()
-    assert of_run == 4
-    assert found.pop("generated_tokens") > 400
-    assert found == {
-        "trajectories": 4,
-        "matching": 5,
-        "duplicates": 0,
-        "over_cap": 1,
-        "over_limit": 0,
-        "tasks": 2,
-        "with_token_ids": 4,
-    }
-    with pytest.raises(CommandError, match="does not train on stored trajectories"):
-        call_command("count_trajectories", "--recipe", "quickstart")
-
-
 def test_the_engine_gets_the_chosen_trajectories_whole_and_once(
     run: Run, tmp_path: Path, settings: Any
 ) -> None:
@@ -185,7 +160,7 @@ def test_the_engine_gets_the_chosen_trajectories_whole_and_once(
     assert list(read_trajectories(folder / TRAJECTORIES_FILE)) == written
 
 
-def test_api_and_form_tell_what_a_query_chooses(run: Run, client: Client) -> None:
+def test_the_api_tells_what_a_query_chooses(run: Run, client: Client) -> None:
     client.force_login(make_user("olga", Role.OPERATOR))
 
     def asked(**body: Any) -> Any:
@@ -196,45 +171,13 @@ def test_api_and_form_tell_what_a_query_chooses(run: Run, client: Client) -> Non
     assert (len(found["ids"]), found["matching"], found["over_cap"]) == (2, 5, 3)
     assert asked(overrides={"trajectories.steps_min": "x"}).status_code == 422
     assert "does not train on stored trajectories" in asked(recipe="quickstart").content.decode()
-    shown = client.get("/runs/new/?recipe=quickstart-fine-tune&trajectories.per_task=1").content.decode()
-    (box,) = re.findall(r'<section class="chosen.*?</section>', shown, re.DOTALL)
-    text = " ".join(re.sub(r"<[^>]+>", " ", box).split())
-    assert "2 of 5 that pass the filters, of 2 tasks" in text
-    assert "3 left out: beyond the maximum per task" in text
-    assert f"run {run.pk} : 2" in text
-    wrong = client.get("/runs/new/?recipe=quickstart-fine-tune&trajectories.per_task=0").content.decode()
-    assert 'class="chosen' not in wrong
-    assert 'class="chosen' not in client.get("/runs/new/?recipe=quickstart").content.decode()
 
 
-@pytest.mark.usefixtures("run")
-def test_chosen_trajectories_can_be_written_to_a_file(tmp_path: Path) -> None:
-    out, path = io.StringIO(), tmp_path / "t.jsonl"
-    call_command("export_trajectories", "--set", "trajectories.limit=3", "--output", str(path), stdout=out)
-    assert "wrote 3 trajectories" in out.getvalue()
-    ids = learning.choose(TrajectoryQuery(limit=3), seed=0).ids
-    assert [one.id for one in read_trajectories(path)] == list(ids)
-    assert path.stat().st_mode & 0o777 == 0o600
-    with pytest.raises(CommandError, match="cannot write"):
-        call_command("export_trajectories", "--output", str(tmp_path / "no" / "t.jsonl"))
-
-
-@pytest.mark.parametrize(
-    ("setting", "value", "told"),
-    [
-        ("runs", "[RUN, 4242]", "4242"),
-        ("models", '["builtin:quickstart", "builtin:quickstrat"]', "builtin:quickstrat"),
-        ("dataset", "quickstrat", "quickstrat"),
-        ("splits", '["train", "trian"]', "trian"),
-    ],
-)
-def test_a_name_that_a_query_misspells_is_refused(
-    run: Run, setting: str, value: str, told: str, client: Client
-) -> None:
-    value = value.replace("RUN", str(run.pk))
+def test_a_name_that_a_query_misspells_is_refused(run: Run, client: Client) -> None:
+    setting, value, told = "runs", f"[{run.pk}, 4242]", "4242"
     with pytest.raises(CommandError, match=f"trajectories.{setting}.*'{told}'"):
         call_command("count_trajectories", "--set", f"trajectories.{setting}={value}")
-    overrides = {f"trajectories.{setting}": json.loads(value) if value.startswith("[") else value}
+    overrides = {f"trajectories.{setting}": json.loads(value)}
     tuned = runs.create(recipe="quickstart-fine-tune", overrides=overrides)
     with pytest.raises(ConfigError, match=told):
         runs.start(run=tuned)
@@ -287,31 +230,6 @@ def test_a_launch_that_writes_for_long_counts_as_alive_and_ends_once_it_is_repla
     assert not (path.parent / "engine.pid").exists()
 
 
-def test_a_launch_that_chooses_for_long_counts_as_alive(
-    run: Run, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings.TRAINYARD_HOME = str(tmp_path)
-    monkeypatch.setattr(learning, "_PAGE", 2)
-    tuned = runs.create(recipe="quickstart-fine-tune", overrides={"trajectories.runs": [run.pk]})
-    _, claim = launched(tuned)
-    reported: list[str] = []
-    chosen, stored, preparing = learning.choose, learning.stored, attempts.preparing
-
-    def noted(what: str, function: Any) -> Any:
-        def call(*given: Any, **named: Any) -> Any:
-            reported.append(what)
-            return function(*given, **named)
-
-        return call
-
-    monkeypatch.setattr(learning, "choose", noted("choose", chosen))
-    monkeypatch.setattr(learning, "stored", noted("read", stored))
-    monkeypatch.setattr(attempts, "preparing", noted("alive", preparing))
-    folder = rundir.prepare(claim)
-    assert reported == ["choose", "alive", "alive", "alive", "read", "alive"]
-    assert len(list(read_trajectories(folder / TRAJECTORIES_FILE))) == 5
-
-
 def test_a_run_that_is_stopped_while_its_launch_is_prepared_ends_without_a_file(
     run: Run, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,20 +251,6 @@ def test_a_run_that_is_stopped_while_its_launch_is_prepared_ends_without_a_file(
     assert (tuned.state, tuned.reason) == (RunState.STOPPED, "stopped")
     assert len(written) == 1
     assert not list((tmp_path / "runs" / str(tuned.pk)).iterdir())
-
-
-def test_two_writers_of_one_file_do_not_mix(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    whole = list(learning.stored(learning.choose(TrajectoryQuery(), seed=0).ids))
-
-    def interrupted() -> Any:
-        yield whole[0]
-        assert write_trajectories(path, whole) == 5
-        yield from whole[1:]
-
-    assert write_trajectories(path, interrupted()) == 5
-    assert list(read_trajectories(path)) == whole
-    assert run.pk in {one.run for one in whole}
 
 
 def test_a_query_that_chooses_nothing_is_refused_before_anything_starts(run: Run) -> None:
@@ -372,53 +276,3 @@ def test_a_file_that_cannot_be_written_fails_the_run_with_the_reason(
     tuned.refresh_from_db()
     assert tuned.state == RunState.FAILED
     assert "could not be started" in tuned.reason
-
-
-def test_conversations_of_other_systems_become_trajectories_to_learn_from(tmp_path: Path) -> None:
-    """SWE-Gym's completions: imported, chosen and written with the same calls; a bad line is told."""
-
-    def row(name: str, resolved: bool) -> str:
-        called = {"name": "execute_bash", "arguments": json.dumps({"command": f"ls {name}"})}
-        submit = {"name": "submit", "arguments": "{}"}
-        messages = [
-            {"role": "system", "content": "You mend code."},
-            {
-                "role": "user",
-                "content": "<uploaded_files>\n/workspace/one__1.0\n</uploaded_files>\nDo:\n"
-                f"<pr_description>\n{name} breaks\n</pr_description>\nnow",
-            },
-            {
-                "role": "assistant",
-                "content": "I look.",
-                "tool_calls": [{"id": "a", "type": "function", "function": called}],
-            },
-            {"role": "tool", "tool_call_id": "a", "content": "a.py"},
-            {
-                "role": "assistant",
-                "content": "",
-                "tool_calls": [{"id": "b", "type": "function", "function": submit}],
-            },
-        ]
-        found = {"messages": messages, "tools": []}
-        return json.dumps({"instance_id": name, "report": {"resolved": resolved}, "raw_completions": found})
-
-    path = tmp_path / "output.with_completions.jsonl.gz"
-    path.write_bytes(gzip.compress("\n".join([row("one", True), "{", row("two", False)]).encode()))
-    out, err = io.StringIO(), io.StringIO()
-    call_command("import_trajectories", str(path), format="conversations", stdout=out, stderr=err)
-    assert "2 trajectories" in out.getvalue()
-    assert "line 2: not JSON" in err.getvalue()
-    (chosen_one,) = learning.stored(learning.choose(TrajectoryQuery(), seed=0).ids)
-    assert (chosen_one.instance_id, chosen_one.problem_statement) == ("one", "one breaks")
-    assert (chosen_one.verdict, chosen_one.termination) == ("passed", "submitted")
-    assert chosen_one.workdir == "/workspace/one__1.0"
-    calls = [(step.tool, step.arguments) for step in chosen_one.steps]
-    assert calls == [("execute_bash", {"command": "ls one"}), ("submit", {})]
-    assert [step.observation for step in chosen_one.steps] == ["a.py", ""]
-    assert chosen_one.steps[0].response.startswith("I look.\n<tool_call>")
-    settings_of_rendering = ConversationConfig.model_validate({"prompt": "deepswe_v1", "tools": "r2e_gym"})
-    written = ConversationWriter(settings_of_rendering).conversation(chosen_one)
-    assert [m["content"] for m in written.messages if m["role"] == "assistant"] == [
-        "I look.\n\n<function=execute_bash>\n<parameter=cmd>ls one</parameter>\n</function>",
-        "<function=finish>\n<parameter=command>submit</parameter>\n</function>",
-    ]

@@ -15,20 +15,15 @@ import pytest
 import yaml
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.db import connection
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
 
 from engine.evaluation.submission_checks import check_submission
 from tests.builders.evaluation_builders import FIRST, end_evaluation, evaluate, evaluated, scored
 from tests.builders.event_builders import Stream, ref
 from tests.builders.page_builders import make_dataset
-from tests.builders.web_builders import launched, make_run, make_user, post, streamed
-from webapp.models import Run, TokenBlob
+from tests.builders.web_builders import launched, make_user, post, streamed
+from webapp.models import Run
 from webapp.permissions import Role
-from webapp.selectors.rollout.attempts import Point
-from webapp.selectors.rollout.predictions import choose, report, split_instances
-from webapp.selectors.rollout.submissions import submitted_instances
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DESCRIBED = {
@@ -114,23 +109,6 @@ def test_lost_tasks_count_and_an_open_evaluation_is_a_finding() -> None:
     }
 
 
-def test_tasks_of_another_dataset_are_divided_by_those_of_that_dataset() -> None:
-    make_dataset("quickstart", tasks=6)
-    _, tasks = make_dataset("other", mark="b")
-    run, claim = launched(make_run(**{"evaluation.dataset": "other"}))
-    stream = Stream(epoch=claim.epoch)
-    stream.started()
-    evaluate(stream, tasks[:3], FIRST[:3])
-    end_evaluation(stream)
-    post(claim, stream)
-    known = split_instances(run, phase="eval:heldout", iteration=0)
-    assert known == {task.instance_id: "mahmoud/boltonsb" for task in tasks}
-    chosen = choose(run)
-    assert chosen is not None
-    found = report(run, chosen)
-    assert (found["total_instances"], found["incomplete_ids"]) == (4, [tasks[3].instance_id])
-
-
 def test_a_rule_selects_the_attempt_and_an_oracle_may_not() -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks[:1], FIRST)
@@ -163,19 +141,6 @@ def test_a_rule_selects_the_attempt_and_an_oracle_may_not() -> None:
     assert found["folder"].endswith("_Toy-agent")
 
 
-@pytest.mark.parametrize("name", ["index", "verifier", "tests"])
-def test_numbers_that_are_none_submit_nothing(name: str) -> None:
-    _, tasks = make_dataset()
-    run = evaluated(tasks[:1], FIRST)
-    reader, address = client(Role.OPERATOR), f"/evaluations/{run.pk}/eval:heldout/0/submission"
-    for path in (f"{address}/", f"{address}.zip"):
-        assert f"{name}: '1x' is no whole number" in unescape(reader.get(path, {name: "1x"}).content.decode())
-    api = f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/submission"
-    assert reader.get(api, {name: "1x"}).status_code == 422
-    with pytest.raises(CommandError, match=f"argument --{name}: invalid int value"):
-        call_command("export_submission", str(run.pk), "--output", "x", f"--{name}", "1x")
-
-
 def test_a_submission_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks, FIRST)
@@ -199,42 +164,3 @@ def full_after(number: int) -> Callable[[Path, bytes], int]:
         return write(path, content)
 
     return limited
-
-
-def test_token_ids_are_not_read_for_a_submission() -> None:
-    _, tasks = make_dataset()
-    run = evaluated(tasks, FIRST)
-    point = Point(run=run, phase="eval:heldout", iteration=0)
-    with CaptureQueriesContext(connection) as queries:
-        assert len(list(submitted_instances(point))) == 4
-    assert not any(TokenBlob._meta.db_table in query["sql"] for query in queries)
-
-
-def test_logs_are_for_those_who_may_see_hidden_tests() -> None:
-    _, tasks = make_dataset()
-    run = evaluated(tasks[:1], FIRST)
-    viewer = client(Role.VIEWER)
-    for address in (
-        f"/evaluations/{run.pk}/eval:heldout/0/submission/",
-        f"/evaluations/{run.pk}/eval:heldout/0/submission.zip",
-        f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/submission",
-    ):
-        assert viewer.get(address).status_code == 403
-    report = viewer.get(f"/evaluations/{run.pk}/eval:heldout/0/").content.decode()
-    assert "submission/" not in report
-
-
-def test_the_command_writes_the_folder_once(tmp_path: Path) -> None:
-    _, tasks = make_dataset()
-    run = evaluated(tasks, FIRST)
-    told, missing = io.StringIO(), io.StringIO()
-    arguments = ["export_submission", str(run.pk), "--output", str(tmp_path), "--name", "Toy"]
-    call_command(*arguments, stdout=told, stderr=missing)
-    (folder,) = tmp_path.iterdir()
-    assert (folder / "all_preds.jsonl").read_text().count("\n") == 4
-    assert "info.report is empty" in missing.getvalue()
-    assert str(folder) in told.getvalue()
-    with pytest.raises(CommandError, match="cannot write"):
-        call_command(*arguments)
-    with pytest.raises(CommandError, match="must not"):
-        call_command(*arguments, "--rule", "oracle")

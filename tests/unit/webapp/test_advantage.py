@@ -51,31 +51,33 @@ def explained(**settings: Any) -> list[tuple[str, float | None]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("baseline", "std", "filtered", "penalties"),
-    [
-        *itertools.product(
-            ("leave_one_out", "group_mean", "batch_mean", "none"),
-            ("none", "group", "batch"),
-            ("drop", "keep_real_reward", "keep_zero"),
-            ({}, {"overlong_buffer": 100}, {"kl": "k1", "kl_placement": "reward", "kl_coefficient": 0.1}),
-        )
-    ],
-)
-def test_what_is_printed_gives_the_advantage(
-    baseline: str, std: str, filtered: str, penalties: dict[str, Any]
-) -> None:
-    found = explained(
-        preset="grpo_pp", baseline=baseline, std_normalisation=std, filtered_baseline=filtered, **penalties
+SETTINGS: tuple[tuple[str, str, str, dict[str, Any]], ...] = tuple(
+    itertools.product(
+        ("leave_one_out", "group_mean", "batch_mean", "none"),
+        ("none", "group", "batch"),
+        ("drop", "keep_real_reward", "keep_zero"),
+        ({}, {"overlong_buffer": 100}, {"kl": "k1", "kl_placement": "reward", "kl_coefficient": 0.1}),
     )
-    for text, advantage in found:
-        if advantage is None:
-            assert text == ""
-        elif text or not (penalties and std != "none"):
-            assert re.fullmatch(r"[\d.()+−÷ ]+", text)
-            value = eval(text.replace("−", "-").replace("÷", "/"))
-            assert value == pytest.approx(advantage, abs=4e-3), text
-    assert sum(bool(text) for text, _ in found) >= (0 if penalties and std != "none" else 5)
+)
+
+
+def test_what_is_printed_gives_the_advantage() -> None:
+    for baseline, std, filtered, penalties in SETTINGS:
+        found = explained(
+            preset="grpo_pp",
+            baseline=baseline,
+            std_normalisation=std,
+            filtered_baseline=filtered,
+            **penalties,
+        )
+        for text, advantage in found:
+            if advantage is None:
+                assert text == ""
+            elif text or not (penalties and std != "none"):
+                assert re.fullmatch(r"[\d.()+−÷ ]+", text)
+                value = eval(text.replace("−", "-").replace("÷", "/"))
+                assert value == pytest.approx(advantage, abs=4e-3), text
+        assert sum(bool(text) for text, _ in found) >= (0 if penalties and std != "none" else 5)
 
 
 def test_filtered_trajectories_count_nothing_under_keep_zero() -> None:

@@ -12,13 +12,11 @@ from django.conf import settings
 from django.test import Client
 from django.utils import timezone
 
-from engine.config.recipes import RECIPES, resolve
+from engine.config.recipes import resolve
 from tests.builders.web_builders import make_run, make_user, streamed
 from webapp.contexts.forms.run_offers import run_offers
-from webapp.contexts.run.checkpoints import build_checkpoints
 from webapp.models import Checkpoint, Evaluation, Run
 from webapp.permissions import Role
-from webapp.selectors.run.checkpoints import stored_checkpoints
 from webapp.services.run import edits as run_edits
 from webapp.streaming import zipped_files
 
@@ -82,16 +80,6 @@ def complete(home: Path, run: Run, iteration: int) -> None:
     (folder / "manifest.json").write_text("{}")
 
 
-def test_the_folder_of_a_warm_start_is_listed_without_a_manifest(home: Path) -> None:
-    run = make_run()
-    saved(run, 0)
-    folder = home / "runs" / str(run.pk) / "checkpoints" / "00000"
-    folder.mkdir(parents=True)
-    (folder / "model.safetensors").write_bytes(b"w")
-    stored, total = stored_checkpoints(run)
-    assert ([one.folder for one in stored], total) == ([folder], 1)
-
-
 def test_checkpoints_that_exist_are_offered_newest_first(home: Path) -> None:
     first, second = make_run(name="alpha"), make_run(name="beta")
     archived = make_run()
@@ -113,39 +101,6 @@ def test_checkpoints_that_exist_are_offered_newest_first(home: Path) -> None:
     assert newest.endswith(" · held-out 52.3 %")
     assert offers[1].label == f"last checkpoint of {newest}"
     assert "held-out" not in offers[3].label
-
-
-@pytest.mark.parametrize(
-    ("recipe", "setting", "others"),
-    [
-        ("quickstart", "policy.checkpoint", "Evaluate"),
-        ("deepswe-32b", "policy.checkpoint", "Evaluate"),
-        ("frozenlake", "policy.checkpoint", "Evaluate"),
-        ("quickstart-sft", "sft.start", "Evaluate"),
-        ("fine-tune", "trainer.start", "Evaluate"),
-        ("train-judge", "trainer.start", "Verify with it"),
-    ],
-)
-def test_forms_that_start_from_a_checkpoint_are_filled_in(
-    home: Path, recipe: str, setting: str, others: str
-) -> None:
-    run = Run.objects.create(
-        kind=RECIPES[recipe]().kind, name="x", recipe=recipe, config=resolve(recipe).model_dump(mode="json")
-    )
-    complete(home, run, 3)
-    (row,), _ = build_checkpoints(run)
-    forms = dict(row.forms)
-    assert set(forms) == {"Train from it", others}
-    client = Client()
-    client.force_login(make_user("ada", Role.OPERATOR))
-    for label, name in (("Train from it", setting), (others, "policy.checkpoint")):
-        context = client.get(forms[label]).context
-        fields = {f.key: f for s in context["sections"] + context["others"] for f in s.fields}
-        assert fields[name].value == f"{run.pk}/checkpoints/00003"
-        assert fields[name].value in [one.value for one in fields[name].choices]
-        assert not [f for f in context["findings"] if f.setting == name]
-    if recipe == "deepswe-32b":
-        assert fields["agent.max_context"].value == str(resolve(recipe).agent.max_context)  # type: ignore[union-attr]
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -102,38 +102,6 @@ def test_page_command_and_api_make_the_same_collection_of_an_endpoint(operator: 
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("script", ["oracle", "noop"])
-def test_page_and_command_make_the_same_collection_of_a_script(operator: Client, script: str) -> None:
-    run = created(operator, filled(operator, {"policy.type": script}))
-    assert run.config["policy"] == {"type": script}
-    assert run.config == by_command("--model", script)
-
-
-def test_page_and_command_make_the_same_collection_of_a_checkpoint(operator: Client) -> None:
-    form = filled(operator, {"policy.checkpoint": "builtin:quickstart", "policy.engine": "vllm"})
-    run = created(operator, form)
-    assert run.config["policy"]["engine"] == "vllm"
-    assert run.config == by_command("--model", "builtin:quickstart", "--set", "policy.engine=vllm")
-
-
-def test_errors_are_beside_their_fields_and_the_input_is_kept(operator: Client) -> None:
-    endpoints.save(name="lab", address="https://lab.example/v1")
-    form = filled(operator, {"policy.type": "endpoint"})
-    form |= {"policy.spend_limit": "5", "rollout.group_size": "0"}
-    answer = operator.post("/runs/new/", form | {"then": "start"})
-    fields = {f.key: f for s in answer.context["sections"] for f in s.fields}
-    assert answer.status_code == 422
-    assert "missing" in fields["policy.model"].error
-    assert "greater than or equal to 1" in fields["rollout.group_size"].error
-    form |= {"policy.model": "m", "rollout.group_size": "1", "collection.skip": "finished"}
-    answer = operator.post("/runs/new/", form | {"then": "start"})
-    fields = {f.key: f for s in answer.context["sections"] for f in s.fields}
-    assert "needs input_price and output_price" in fields["policy.spend_limit"].error
-    assert "name earlier runs" in fields["collection.skip_runs"].error
-    assert fields["policy.spend_limit"].value == "5"
-    assert not Run.objects.exists()
-
-
 def test_choosing_to_skip_names_the_earlier_collections_of_the_same_model(operator: Client) -> None:
     first = created(operator, filled(operator, {"policy.type": "oracle"}))
     created(operator, filled(operator, {"policy.type": "noop"}))
@@ -162,39 +130,3 @@ def test_derived_settings_follow_until_a_person_changes_them(operator: Client) -
     assert rendered_anew(operator, form, {})["agent.tool_format"] == "xml"
     form = rendered_anew(operator, form, {"agent.tool_format": "native"})
     assert rendered_anew(operator, form, {"policy.type": "oracle"})["agent.tool_format"] == "xml"
-
-
-def test_another_type_of_policy_begins_with_the_first_endpoint_and_says_what_it_is(operator: Client) -> None:
-    endpoints.save(name="lab", address="https://lab.example/v1")
-    form = form_values(operator.get(FORM).content.decode(), "run-form")
-    context = operator.post("/runs/new/", form | {"policy.type": "endpoint", "then": "check"}).context
-    fields = {f.key: f for s in context["sections"] for f in s.fields}
-    assert fields["policy.endpoint"].value == "lab"
-    assert [offer.value for offer in fields["policy.endpoint"].choices] == ["lab"]
-    assert "OpenAI-compatible" in fields["policy.type"].help
-    assert [finding.setting for finding in context["findings"]] == ["policy.model"]
-
-
-def test_the_main_settings_come_first_and_all_others_behind_them(operator: Client) -> None:
-    context = operator.get(FORM).context
-    main = [field.key for section in context["sections"] for field in section.fields]
-    others = [field.key for section in context["others"] for field in section.fields]
-    assert main[:2] == ["dataset.name", "dataset.split"]
-    assert {"policy.temperature", "rollout.max_concurrent", "collection.skip"} <= set(main)
-    assert {"seed", "sandbox.backend", "policy.top_p"} <= set(others)
-    assert not set(main) & set(others)
-
-
-def test_a_dataset_offers_to_collect_on_it(operator: Client) -> None:
-    page = operator.get("/datasets/tasks/").content.decode()
-    assert "/runs/new/?recipe=collect&amp;dataset.name=tasks" in page
-
-
-@pytest.mark.parametrize("then", ["", "check", "start"])
-def test_characters_that_postgresql_cannot_hold_are_no_error(operator: Client, then: str) -> None:
-    address = "/runs/new/?recipe=collect&dataset.name=ta%00sks"
-    values = {"recipe": "collect", "dataset.name": "ta\0sks", "policy.type": "oracle", "then": then}
-    answer = operator.post("/runs/new/", values) if then else operator.get(address)
-    assert answer.status_code == (302 if then == "start" else 200)
-    if then == "start":
-        assert Run.objects.get().config["dataset"]["name"] == "tasks"

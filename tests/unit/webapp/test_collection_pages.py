@@ -10,9 +10,7 @@ from django.test import Client
 
 from tests.builders.event_builders import Stream, ref
 from tests.builders.html_regions import inner_html
-from tests.builders.web_builders import launched, make_user, post, relaunched
-from webapp.contexts.run.policy_label import policy_label
-from webapp.live.fragments import Subscription, snapshot
+from tests.builders.web_builders import launched, make_user, post
 from webapp.models import Dataset, Run
 from webapp.permissions import Role
 from webapp.services.access import endpoints
@@ -77,34 +75,6 @@ def test_progress_shows_counts_interval_rate_tokens_cost_and_time_left(operator:
     assert "model qwen-coder at lab" in text
 
 
-def test_the_live_region_is_the_pages(operator: Client) -> None:
-    run, claim, stream = going(made())
-    stream.add("run_progress", message="rollouts", done=33, total=64, collection=STATE | {"solved": 13})
-    post(claim, stream, 2)
-    run.refresh_from_db()
-    subscription = Subscription(page="run", run_id=run.pk, target=(), params=(), role=Role.OPERATOR)
-    live = snapshot(subscription).html["run-header"]
-    assert "33" in text_of(operator, run)
-    assert " ".join(live.split()) == " ".join(
-        inner_html(operator.get(f"/runs/{run.pk}/").content.decode(), "run-header").split()
-    )
-
-
-def test_a_resumed_collection_says_where(operator: Client) -> None:
-    run, claim, stream = going(made(), done=412, total=1000)
-    assert "resumed at" not in text_of(operator, run)
-    newer = relaunched(run, claim)
-    run.refresh_from_db()
-    assert "resumed at" not in text_of(operator, run), "the new attempt has yet to look"
-    again = Stream(epoch=newer.epoch, first_seq=len(stream.lines) + 1)
-    again.add("run_started", host="h", pid=2, rollouts_kept=412, total_iterations=1)
-    post(newer, again)
-    assert "Rollouts 412 of – resumed at 412" in text_of(operator, run)
-    again.add("run_progress", message="rollouts", done=420, total=1000, collection=STATE)
-    post(newer, again, 1)
-    assert "Rollouts 420 of 1 000 resumed at 412 of 1 000" in text_of(operator, run)
-
-
 def stopped(run: Run, **summary: Any) -> Run:
     run, claim, stream = going(run)
     reason = "the run has spent $5.0010 of policy.spend_limit $5"
@@ -133,41 +103,6 @@ def test_a_spend_limit_is_named_with_the_way_to_go_on(operator: Client) -> None:
     assert fields["policy.spend_limit"].value == "5.0"
 
 
-def test_any_other_stop_can_be_resumed(operator: Client) -> None:
-    text = text_of(operator, stopped(made()))
-    assert "spend limit." not in text
-    assert "Resume where it stopped" in text
-    assert re.search(r"Rollouts a minute [\d ]+ on average", text)
-
-
-def test_an_evaluation_at_its_spend_limit_is_repeated_as_a_whole(operator: Client) -> None:
-    run = stopped(made("quickstart-evaluate"), stopped_by="spend_limit")
-    page = operator.get(f"/runs/{run.pk}/").content.decode()
-    assert f'href="/runs/new/?clone={run.pk}#s-policy.spend_limit">Evaluate again' in page
-
-
-def test_before_the_first_rollout_the_page_says_what_it_waits_for(operator: Client) -> None:
-    draft = made()
-    assert "Nothing was collected yet: start the run." in text_of(operator, draft)
-    assert "Rollouts 0 of –" in text_of(operator, draft)
-    assert "Export" not in text_of(operator, draft)
-    waiting, _, _ = begun(made())
-    assert "The first rollouts appear here" in text_of(operator, waiting)
-
-
-def test_results_are_exported_as_soon_as_there_are_some(operator: Client) -> None:
-    run, claim, stream = going(made())
-    stream.trajectory(ref(0, "a", 0), reward=1.0)
-    post(claim, stream, 2)
-    page = operator.get(f"/runs/{run.pk}/").content.decode()
-    header = inner_html(page, "run-header")
-    addresses = re.findall(r'href="([^"]+)"', header[header.index("Export") :])
-    exports = [address for address in addresses if str(run.pk) in address and "new" not in address]
-    assert len(exports) == 4
-    for address in exports:
-        assert operator.get(address).status_code == 200, address
-
-
 def test_an_evaluation_shows_partial_numbers_of_tasks_that_have_ended(operator: Client) -> None:
     run, claim, stream = going(made("quickstart-evaluate", **{"rollout.group_size": 2}))
     for task, rewards in {"a": (1.0, 0.0), "b": (1.0, 1.0), "c": (1.0,)}.items():
@@ -183,30 +118,3 @@ def test_an_evaluation_shows_partial_numbers_of_tasks_that_have_ended(operator: 
     stream.evaluation(0)
     post(claim, stream, before)
     assert "partial" not in text_of(operator, run, "run-evaluations")
-
-
-def test_lists_name_the_model(operator: Client) -> None:
-    made()
-    runs.create(recipe="collect", overrides={"dataset.name": "tasks", "policy.type": "noop"})
-    listed = operator.get("/runs/").content.decode()
-    assert "qwen-coder at lab" in listed
-    assert ">no-op</td>" in listed
-
-
-@pytest.mark.parametrize(
-    ("policy", "label"),
-    [
-        (None, ""),
-        ({}, ""),
-        ({"type": "endpoint", "endpoint": "lab", "model": "qwen-coder"}, "qwen-coder at lab"),
-        ({"type": "endpoint"}, "endpoint"),
-        ({"type": "transformer"}, "transformer"),
-        (
-            {"type": "transformer", "checkpoint": "builtin:quickstart", "engine": "vllm"},
-            "builtin:quickstart, vLLM",
-        ),
-        ({"type": "oracle"}, "oracle"),
-    ],
-)
-def test_policies_of_every_version_have_a_label(policy: dict[str, Any] | None, label: str) -> None:
-    assert policy_label(policy) == label

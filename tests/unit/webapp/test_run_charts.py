@@ -12,7 +12,7 @@ from tests.unit.webapp.test_run_comparison import BEGAN, trained
 from webapp.contexts.run.runs import MOST_POINTS, build_run_detail
 from webapp.models import Evaluation, Group, Run
 from webapp.permissions import Role
-from webapp.selectors.run.solve_map import Buckets, Cell, solve_map
+from webapp.selectors.run.solve_map import Cell, solve_map
 
 pytestmark = pytest.mark.django_db
 
@@ -86,12 +86,6 @@ def test_the_solve_map_has_all_iterations_of_a_long_run_in_buckets() -> None:
     assert found.cells["a"][1] == Cell(bucket=1, solved=3, graded=12, groups=6, iteration=35)
 
 
-@pytest.mark.parametrize(("last", "width"), [(0, 1), (63, 1), (64, 2), (127, 2), (128, 4), (1999, 32)])
-def test_a_full_bucket_of_the_solve_map_stays_the_same(last: int, width: int) -> None:
-    buckets = Buckets(0, last)
-    assert (buckets.width, len(buckets)) == (width, last // width + 1)
-
-
 def test_tasks_of_the_solve_map_are_sorted_and_paged() -> None:
     run = make_run()
     grouped(
@@ -119,22 +113,3 @@ def test_tasks_of_the_solve_map_are_sorted_and_paged() -> None:
         2,
         {"up"},
     )
-
-
-def test_a_cell_leads_to_its_group_or_to_its_groups(client: Client) -> None:
-    run = make_run()
-    grouped(run, {"a": dict.fromkeys((0, 1, 70, 100), (1, 2))})
-    client.force_login(make_user("ada", Role.VIEWER))
-    panel = client.get(f"/runs/{run.pk}/?tab=tasks").context["panel"]
-    (row,) = panel.page.rows
-    assert [(cell.x, cell.level, cell.url) for cell in row.cells] == [
-        (0.0, 2, "?tab=groups&phase=train&task=a&first=0&last=1"),
-        (68.63, 2, f"/runs/{run.pk}/train/70/a/"),
-        (98.04, 2, f"/runs/{run.pk}/train/100/a/"),
-    ]
-    assert row.cells[0].title == "iterations 0–1: 2 of 4 solved, 2 groups"
-    shown = client.get(f"/runs/{run.pk}/{row.cells[0].url}").context["panel"]
-    assert [group.iteration for group in shown.page.rows] == [1, 0]
-    assert shown.part_label == "task a, iterations 0–1"
-    page = client.get(f"/runs/{run.pk}/?tab=groups&task=b")
-    assert "No group matches" in page.content.decode()

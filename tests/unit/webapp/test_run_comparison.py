@@ -71,14 +71,6 @@ def test_long_runs_are_drawn_in_buckets_that_stay() -> None:
     assert part.x == list(range(8, 21)), "a part is drawn in detail"
 
 
-def test_numbers_that_json_lacks_are_unknown() -> None:
-    run = trained(1)
-    Iteration.objects.update(metrics={"reward/mean": "NaN", "grad/norm": "Infinity"})
-    assert bucketed([run.pk], ["reward/mean", "grad/norm"])[run.pk].mean == {
-        "reward/mean": [None], "grad/norm": [None]
-    }  # fmt: skip
-
-
 def test_evaluations_are_drawn_with_their_intervals() -> None:
     run = trained(3)
     for iteration in (0, 2):

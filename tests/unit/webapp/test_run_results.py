@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from tests.builders.html_regions import inner_html
-from tests.builders.kind_builders import KINDS, make_imported, make_kind
+from tests.builders.kind_builders import KINDS, make_kind
 from tests.builders.web_builders import make_user
 from webapp.models import Run
 from webapp.permissions import Role
@@ -110,17 +110,6 @@ def failed_keeps(kind: str) -> str:
     return "kept" if kind not in ("curate", "import") else "No dataset was made; "
 
 
-@pytest.mark.parametrize("ending", ["paused", "failed", "stopped"])
-def test_a_run_that_does_not_go_on_shows_no_progress_message(operator: Client, ending: str) -> None:
-    message = "train tasks"
-    assert message in page_of(operator, make_kind("curate", "running"), "run-header")
-    run = make_kind("curate", ending)
-    assert run.progress_message == message
-    text = page_of(operator, run, "run-header")
-    assert message not in text
-    assert "Progress 12 of 40" in text
-
-
 @pytest.mark.parametrize("kind", ["train", "fine-tune"])
 def test_a_run_that_ended_before_its_first_iteration_has_no_charts(operator: Client, kind: str) -> None:
     run = make_kind(kind, "running")
@@ -132,42 +121,9 @@ def test_a_run_that_ended_before_its_first_iteration_has_no_charts(operator: Cli
     assert charts_of(operator, run) is None
 
 
-@pytest.mark.parametrize("kind", ["train", "validate"])
-def test_a_paused_run_says_so(operator: Client, kind: str) -> None:
-    text = page_of(operator, make_kind(kind, "paused"))
-    assert "‖ paused" in text
-    assert "Paused since" in text
-    assert "nothing is in flight" in text
-
-
-def test_a_live_validation_counts_what_is_left(operator: Client) -> None:
-    text = page_of(operator, make_kind("validate", "running"))
-    assert "valid 1 gold fails 1 left 2" in text
-    assert "Rows that hold 1 of 2" in text
-
-
-def test_imported_trajectories_are_named_as_such(operator: Client) -> None:
-    run = make_imported()
-    text = page_of(operator, run)
-    assert "✓ imported" in text
-    assert "Trajectories 4" in text
-    assert "Solved 33.3 % 95 %: 6.1 – 79.2 % of 3 graded" in text
-    assert "failed 2 passed 1 not graded 1" in text
-    for words in ("last batch", "Policy version", "Verify", "Timeline", "succeeded"):
-        assert words not in text
-    assert UNENDED.search(text) is None
-    assert charts_of(operator, run) is None
-
-
 def test_viewers_read_which_rows_of_the_oracle_fail_and_not_why(client: Client) -> None:
     run = make_kind("oracle")
     client.force_login(make_user("vera", Role.VIEWER))
     text = page_of(client, run)
     assert "boltons__iterutils-1 failed –" in text
     assert "1 of 3 tests failed" not in text
-
-
-def test_a_run_without_a_checkpoint_is_started_over(operator: Client) -> None:
-    assert "Start over" in page_of(operator, make_kind("train", "failed"))
-    assert "Resume from the last checkpoint" in page_of(operator, make_kind("fine-tune", "failed"))
-    assert "Resume where it stopped" in page_of(operator, make_kind("validate", "stopped"))

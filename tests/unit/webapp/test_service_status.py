@@ -16,7 +16,6 @@ from tests.builders.web_builders import make_user
 from tests.ports import reserved_port
 from webapp.middleware import OutageMiddleware
 from webapp.permissions import Role
-from webapp.selectors.run import outages
 from webapp.selectors.run.outages import is_connection_lost, monitor, service_statuses
 from webapp.supervisor.status import ServiceState, ServiceStatus, save_status
 
@@ -84,12 +83,6 @@ def test_healthz_says_little_to_strangers_and_more_to_people(home: Path) -> None
     }  # fmt: skip
     assert "no-store" in answer["Cache-Control"]
     assert Client().post("/healthz").status_code == 405
-
-
-def test_healthz_is_ok_when_nothing_is_down(home: Path) -> None:
-    told(home, postgresql=UP, redis=UP, worker=ServiceState.STARTING)
-    answer = Client().get("/healthz")
-    assert (answer.status_code, answer.json()["status"]) == (200, "ok")
 
 
 def test_a_database_that_is_down_is_503_everywhere_and_costs_no_query(
@@ -169,19 +162,6 @@ def test_a_view_that_loses_the_database_answers_503(home: Path) -> None:
     assert "The database does not answer" in response.content.decode()
 
 
-def test_a_middleware_that_loses_the_database_answers_503(
-    home: Path, monkeypatch: pytest.MonkeyPatch, client: Client
-) -> None:
-    monkeypatch.setattr(
-        "django.contrib.sessions.middleware.SessionMiddleware.process_request",
-        lambda *_args: (_ for _ in ()).throw(lost()),
-    )
-    client.raise_request_exception = False
-    response = client.get("/runs/")
-    assert response.status_code == 503
-    assert "The database does not answer" in response.content.decode()
-
-
 def test_other_errors_of_the_database_stay_errors(home: Path) -> None:
     with pytest.raises(Exception) as deadlock, connection.cursor() as cursor:  # noqa: PT012
         cursor.execute("do $$ begin raise exception 'x' using errcode = '40P01'; end $$")
@@ -190,8 +170,3 @@ def test_other_errors_of_the_database_stay_errors(home: Path) -> None:
     middleware = OutageMiddleware(lambda _request: pytest.fail("not called"))
     assert middleware.process_exception(request, deadlock.value) is None
     assert middleware.process_exception(request, ValueError("x")) is None
-
-
-def test_without_a_supervisor_or_a_watch_nothing_is_claimed(home: Path) -> None:
-    assert outages.service_statuses() == []
-    assert Client().get("/healthz").json() == {"status": "ok", "services": []}

@@ -7,18 +7,13 @@ from io import StringIO
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
 
-from tests.builders.page_builders import Yard, make_yard, metrics_of, timeline_of
+from tests.builders.page_builders import Yard, make_yard, timeline_of
 from tests.builders.web_builders import make_user
-from webapp.contexts.charts.charts import run_charts
-from webapp.contexts.run.run_tabs import tab_names
 from webapp.contexts.run.timeline import build_timeline
-from webapp.models import Iteration, Run, Trajectory
+from webapp.models import Trajectory
 from webapp.permissions import Role
-from webapp.selectors.run.iterations import points_after
 
 pytestmark = pytest.mark.django_db
 
@@ -73,43 +68,6 @@ def test_api_and_command_have_the_same_numbers(yard: Yard, viewer: Client) -> No
     assert sum("waited longest, 6.50 s" in line for line in lines) == 6
 
 
-def test_a_long_run_is_shown_by_pages(yard: Yard, viewer: Client) -> None:
-    first = Iteration.objects.get(run=yard.run, index=0)
-    Iteration.objects.bulk_create(
-        Iteration(
-            run=yard.run, index=index, policy_version=1, started_at=first.started_at,
-            finished_at=first.finished_at, metrics=first.metrics, timeline=first.timeline,
-        )
-        for index in range(10, 2010)
-    )  # fmt: skip
-    with CaptureQueriesContext(connection) as queries:
-        page = build_timeline(yard.run.pk, {"page": "2"}).page
-    assert (len(page.rows), page.total, page.rows[0].index) == (10, 2003, 1999)
-    assert len(queries) == 3
-    assert (
-        "showing 11–20 of 2\u202f003"
-        in viewer.get(f"/runs/{yard.run.pk}/?tab=timeline&page=2").content.decode()
-    )
-
-
-def test_runs_without_timelines_say_so(yard: Yard, viewer: Client) -> None:
-    Iteration.objects.update(timeline=None)
-    assert "No time strip yet" in viewer.get(f"/runs/{yard.run.pk}/?tab=timeline").content.decode()
-    assert "Time strip" not in viewer.get(f"/runs/{yard.run.pk}/train/1/").content.decode()
-    assert "timeline" in tab_names(Run(kind="train"))
-    assert "timeline" not in tab_names(Run(kind="rollout")), "no trainer waits there"
-
-
-def test_runs_have_no_tabs_that_their_kind_never_fills() -> None:
-    served = {"policy": {"engine": "vllm"}}
-    shown = ("groups", "trajectories", "sandboxes", "events", "log", "configuration")
-    collection = tab_names(Run(kind="rollout"))
-    assert [name for name in collection if name != "tasks"] == list(shown)
-    assert {*tab_names(Run(kind="evaluate"))} == {*shown, "evaluation"}
-    assert {*tab_names(Run(kind="evaluate", config=served))} == {*shown, "evaluation", "engines"}
-    assert "checkpoints" in tab_names(Run(kind="improve"))
-
-
 def test_a_selected_batch_tells_the_staleness_of_its_rollouts(yard: Yard, viewer: Client) -> None:
     key = yard.tasks[1].key
     yard.stream.add(
@@ -129,17 +87,3 @@ def test_a_selected_batch_tells_the_staleness_of_its_rollouts(yard: Yard, viewer
     assert "Staleness" not in viewer.get(f"/runs/{yard.run.pk}/train/0/{yard.tasks[0].key}/").content.decode()
     found = viewer.get(f"/api/v1/trajectories/{rollout.pk}").json()
     assert (found["trained_iteration"], found["trained_version"]) == (3, 4)
-
-
-def test_charts_of_staleness_appear_with_their_metrics(yard: Yard) -> None:
-    titles = [spec.title for spec in run_charts(points_after(yard.run.pk, -1)).specs]
-    assert not {"Staleness of the batch", "Off-policy share", "Waits"} & set(titles)
-    stale = {"staleness/mean": 0.5, "staleness/max": 2.0, "staleness/off_policy_share": 0.4}
-    waits = {"time/sandbox_wait": 3.0, "time/grading_wait": 1.0, "ratio/max": 1.8, "ratio/mean": 1.0}
-    yard.stream.add(
-        "iteration_finished", iteration=3, policy_version=4, metrics=metrics_of(3) | stale | waits
-    )
-    yard.post()
-    titles = [spec.title for spec in run_charts(points_after(yard.run.pk, -1)).specs]
-    assert {"Staleness of the batch", "Off-policy share", "Waits"} < set(titles)
-    assert "Spread of the importance ratio" in titles

@@ -8,18 +8,14 @@ import statistics
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 from django.db.models import F
-from django.test import Client
 
-from engine.errors import ConfigError
 from tests.builders.page_builders import Yard, make_yard
-from tests.builders.web_builders import make_user
+from tests.builders.web_builders import signed_in
 from webapp.contexts.rollout.what_if import counterfactual
 from webapp.models import Group, Trajectory
 from webapp.permissions import Role
-from webapp.services.run import runs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -42,12 +38,6 @@ def stored(yard: Yard) -> list[Trajectory]:
     )
 
 
-def client() -> Client:
-    client = Client()
-    client.force_login(User.objects.filter(username="v").first() or make_user("v", Role.VIEWER))
-    return client
-
-
 def test_the_runs_own_settings_give_what_was_stored() -> None:
     yard = make_yard(iterations=1)
     found = counterfactual(yard.run, phase="train", iteration=0, task_key=mixed(yard), settings={})
@@ -65,7 +55,7 @@ def test_another_objective_counts_what_was_filtered() -> None:
     key = mixed(yard)
     rewards = {t.index: t.reward for t in stored(yard) if t.reward is not None}
     mean, deviation = statistics.fmean(rewards.values()), statistics.stdev(rewards.values())
-    answer = client().post(
+    answer = signed_in(Role.VIEWER).post(
         f"/api/v1/runs/{yard.run.pk}/groups/train/0/{key}/what-if",
         json.dumps({"settings": KEEP_ALL}),
         content_type="application/json",
@@ -98,38 +88,3 @@ def test_another_objective_counts_what_was_filtered() -> None:
         stdout=out,
     )
     assert json.loads(out.getvalue()) == body
-
-
-def test_the_page_shows_both_and_says_what_is_wrong() -> None:
-    yard = make_yard(iterations=1)
-    address = f"/runs/{yard.run.pk}/train/0/{mixed(yard)}/"
-    plain = client().get(address).content.decode()
-    assert 'id="what-if"' in plain
-    assert "New advantage" not in plain
-    chosen = client().get(address, {"preset": "grpo", "baseline": "none"}).content.decode()
-    assert "New advantage" in chosen
-    assert "<option selected>grpo</option>" in chosen
-    wrong = client().get(address, {"preset": "gone"}).content.decode()
-    assert "New advantage" not in wrong
-    assert "notice error" in wrong
-    evaluation = client().get(f"/runs/{yard.run.pk}/eval:heldout/0/{mixed(yard)}/").content.decode()
-    assert 'id="what-if"' not in evaluation
-
-
-def test_mistakes_are_explained() -> None:
-    yard = make_yard(iterations=1)
-    address = f"/api/v1/runs/{yard.run.pk}/groups/train/0/{mixed(yard)}/what-if"
-    answer = client().post(address, json.dumps({"settings": {"colour": 1}}), content_type="application/json")
-    assert answer.status_code == 422
-    assert "colour" in answer.json()["detail"]
-    missing = f"/api/v1/runs/{yard.run.pk}/groups/train/0/none/what-if"
-    assert (
-        client().post(missing, json.dumps({"settings": {}}), content_type="application/json").status_code
-        == 404
-    )
-    with pytest.raises(CommandError, match="no group of task none in iteration 0"):
-        call_command("what_if", yard.run.pk, 0, "none")
-    with pytest.raises(ConfigError, match="only training has an objective"):
-        counterfactual(
-            runs.create(recipe="quickstart-oracle"), phase="train", iteration=0, task_key="x", settings={}
-        )

@@ -21,7 +21,6 @@ NODES = ({"CPU": 8.0, "GPU": 2.0, "memory": 64e9}, {"CPU": 32.0, "GPU": 2.0, "me
     [
         ({}, []),
         ({"cpus": 32, "gpus": 2, "resources": {"fast": 1}}, []),
-        ({"gpus": 8}, ["launcher.ray.gpus: asks 8 GPUs, the cluster has 4"]),
         ({"gpus": 3}, ["launcher.ray.gpus: asks 3 GPUs on one node, the largest node has 2"]),
         (
             {"cpus": 64, "memory_gb": 100, "resources": {"H100": 1}},
@@ -42,9 +41,7 @@ def test_what_is_missing_is_named_with_its_setting(asked: dict[str, Any], found:
     assert [str(problem) for problem in problems] == found
 
 
-@pytest.mark.parametrize(
-    ("version", "old"), [("2.9.3", True), ("", True), ("2.50.0", False), ("3.0.0", False)]
-)
+@pytest.mark.parametrize(("version", "old"), [("2.9.3", True), ("", True), ("2.50.0", False)])
 def test_another_version_of_ray_is_named(version: str, old: bool) -> None:
     problems = [str(one) for one in missing(RayConfig(), Cluster(version, NODES))]
     named = version or "of an unknown version"
@@ -55,7 +52,6 @@ def test_another_version_of_ray_is_named(version: str, old: bool) -> None:
 @pytest.mark.parametrize(
     ("trainer", "own", "found"),
     [
-        ({"data_parallel": 2, "context_parallel": 2}, {"cpus": 1, "gpus": 0}, []),
         (
             {"data_parallel": 2, "context_parallel": 4},
             {},
@@ -66,21 +62,11 @@ def test_another_version_of_ray_is_named(version: str, old: bool) -> None:
             {},
             ["asks 5 × 1 GPU packed, the cluster has room for 4 beside the run's own 1 CPU"],
         ),
-        (
-            {"data_parallel": 4},
-            {"cpus": 0, "gpus": 1},
-            ["asks 4 × 1 GPU packed, the cluster has room for 3 beside the run's own 1 GPU"],
-        ),
         ({"data_parallel": 20, "device": "cpu"}, {"cpus": 0}, []),
         (
             {"data_parallel": 20, "device": "cpu"},
             {"cpus": 1},
             ["asks 20 × 2 CPUs packed, the cluster has room for 19 beside the run's own 1 CPU"],
-        ),
-        (
-            {"data_parallel": 2, "threads": 64},
-            {},
-            ["asks 2 × 64 CPUs packed, the largest node has 32"],
         ),
     ],
 )
@@ -99,13 +85,11 @@ def test_ranks_that_do_not_fit_are_named(
     ("ranks", "servers", "found"),
     [
         (2, {"replicas": 2}, []),
-        (2, {"replicas": 1, "tensor_parallel": 2}, []),
         (
             2,
             {"replicas": 3},
             ["asks 3 × 1 GPU spread, the cluster has room for 2 beside the run's own 2 × 1 GPU packed"],
         ),
-        (1, {"replicas": 1, "tensor_parallel": 4}, ["asks 1 × 4 GPUs spread, the largest node has 2"]),
     ],
 )
 def test_servers_that_do_not_fit_beside_the_ranks_are_named(
@@ -126,7 +110,6 @@ def test_a_cluster_without_nodes_is_named() -> None:
     ("web", "cluster", "refused"),
     [
         ("http://127.0.0.1:8000", "http://head.example.org:8265", True),
-        ("http://localhost:8000", "http://10.0.0.1:8265", True),
         ("http://127.0.0.1:8000", "http://127.0.0.1:8265", False),
         ("http://10.0.0.2:8000", "http://10.0.0.1:8265", False),
     ],

@@ -17,6 +17,7 @@ from django.conf import settings
 from filelock import FileLock
 
 from engine.errors import ConfigError
+from engine.files import atomic_write
 
 VARIABLE = "TRAINYARD_SEALING_KEYS"
 FILE = "sealing.keys"
@@ -108,11 +109,4 @@ def _path() -> Path:
 
 
 def _write(keys: list[str]) -> None:
-    temporary = _path().with_suffix(f".{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write("\n".join(keys) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(_path())
+    atomic_write(_path(), "\n".join(keys) + "\n", durable=True, mode=0o600)

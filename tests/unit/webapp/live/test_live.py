@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -16,11 +17,11 @@ from django.utils import timezone
 
 from tests.builders.html_regions import chart_data, inner_html, tight
 from tests.builders.page_builders import Yard, add_iteration, add_live_step
-from tests.builders.sandbox_builders import lease, pool
 from tests.builders.web_builders import make_user
 from tests.unit.webapp.live.live_tabs import Socket, add_and_post, fetch, in_thread, populated, tab
+from webapp.contexts.rollout.trajectories import TrajectoryContext, build_trajectory
+from webapp.live import fragments
 from webapp.live.fragments import (
-    POOL_REGIONS,
     RUN_REGIONS,
     TRAJECTORY_REGIONS,
     Subscription,
@@ -50,7 +51,7 @@ def finish_live_rollout(yard: Yard) -> None:
     yard.post()
 
 
-@pytest.mark.parametrize("query", ["", "?tab=events", "?tab=tasks", "?tab=trajectories"])
+@pytest.mark.parametrize("query", ["", "?tab=trajectories"])
 async def test_run_page_plus_fragments_is_a_fresh_page(query: str) -> None:
     yard, client = await in_thread(populated)()
     address = f"/runs/{yard.run.pk}/{query}"
@@ -71,28 +72,6 @@ async def test_run_page_plus_fragments_is_a_fresh_page(query: str) -> None:
             assert tight(opened.regions[region]) == tight(inner_html(fresh, region)), region
         assert opened.charts == chart_data(fresh)
         assert opened.charts["x"] == [0.0, 2.0]
-
-
-async def test_a_run_that_ends_without_an_iteration_takes_its_announced_charts_away() -> None:
-    yard, client = await in_thread(populated)()
-    await in_thread(yard.run.iterations.all().delete)()
-    address = f"/runs/{yard.run.pk}/"
-    charts = chart_data(await in_thread(fetch)(client, address))
-    assert charts["specs"]
-    cursor = {"page": "run", "run": yard.run.pk, "point": -1, "series": list(charts["columns"])}
-    async with tab(client, identity=str(yard.run.epoch), **cursor) as opened:
-        opened.charts = charts
-        await opened.receive()
-        assert opened.charts["specs"], "they stay while the run goes on"
-        await in_thread(fail)(yard)
-        await opened.until(yard.run.last_seq)
-        assert opened.charts == chart_data(await in_thread(fetch)(client, address))
-        assert opened.charts["specs"] == []
-
-
-def fail(yard: Yard) -> None:
-    yard.stream.add("run_finished", state="failed", reason="no sandbox could be started")
-    yard.post()
 
 
 async def test_trajectory_page_plus_fragments_is_a_fresh_page() -> None:
@@ -122,64 +101,47 @@ def finish_at(yard: Yard, steps: int) -> None:
     yard.post()
 
 
-@pytest.mark.parametrize("name", ["iteration", "group", "overview", "runs"])
-async def test_other_pages_are_equal_too(name: str) -> None:
+async def test_other_pages_are_equal_too() -> None:
     yard, client = await in_thread(populated)()
     run, key = yard.run.pk, yard.tasks[0].key
-    address, region, cursor = {
+    pages: dict[str, tuple[str, str, dict[str, Any]]] = {
         "iteration": (f"/runs/{run}/train/1/", "iteration-body", {"run": run, "target": ["train", "1"]}),
         "group": (f"/runs/{run}/train/1/{key}/", "group-body", {"run": run, "target": ["train", "1", key]}),
         "overview": ("/", "overview-bands", {}),
         "runs": ("/runs/?sort=name", "run-list", {"query": "?sort=name"}),
-    }[name]
-    async with tab(client, page=name, **cursor) as opened:
-        await opened.receive()
+    }
+    async with AsyncExitStack() as stack:
+        opened = {
+            name: await stack.enter_async_context(tab(client, page=name, **cursor))
+            for name, (_, _, cursor) in pages.items()
+        }
+        for one in opened.values():
+            await one.receive()
         await in_thread(finish_live_rollout)(yard)
         await in_thread(Run.objects.filter(pk=run).update)(heartbeat_at=timezone.now() + timedelta(hours=1))
-        fresh = await in_thread(fetch)(client, address)
-        while tight(opened.regions[region]) != tight(inner_html(fresh, region)):
-            await opened.receive()
+        for name, (address, region, _) in pages.items():
+            fresh = await in_thread(fetch)(client, address)
+            while tight(opened[name].regions[region]) != tight(inner_html(fresh, region)):
+                await opened[name].receive()
 
 
-async def test_the_sandboxes_page_is_equal_too_with_its_chart() -> None:
-    yard, client = await in_thread(populated)()
-
-    def report(live: int) -> None:
-        yard.stream.add("sandboxes_changed", records=[lease(live), lease(live + 1, "leased")])
-        yard.stream.add("pool_status", **pool(live=live))
-        yard.post()
-
-    await in_thread(report)(1)
-    page = await in_thread(fetch)(client, "/sandboxes/")
-    charts = chart_data(page)
-    cursor = {"page": "sandboxes", "point": charts["x"][-1], "series": list(charts["columns"])}
-    async with tab(client, **cursor) as opened:
-        opened.charts = charts
-        await opened.receive()
-        for live in (2, 3):
-            await in_thread(report)(live)
-        fresh = await in_thread(fetch)(client, "/sandboxes/")
-        while any(tight(opened.regions[name]) != tight(inner_html(fresh, name)) for name in POOL_REGIONS):
-            await opened.receive()
-        while opened.charts != chart_data(fresh):
-            await opened.receive()
-        assert opened.charts["columns"]["live"] == [1.0, 2.0, 3.0]
-
-
-async def test_many_changes_become_few_updates() -> None:
+async def test_tab_reaches_an_event_stored_during_the_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is read before its steps: the next rendering has the event, and nothing else that is new."""
     yard, client = await in_thread(populated)()
     target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]
+
+    def overtaken(*args: Any, **kwargs: Any) -> TrajectoryContext | None:
+        monkeypatch.setattr(fragments, "build_trajectory", build_trajectory)
+        add_and_post(yard, 1)
+        return build_trajectory(*args, **kwargs)
+
     async with tab(client, page="trajectory", run=yard.run.pk, target=target, steps=1) as opened:
         await opened.receive()
-
-        def burst() -> None:
-            for index in range(1, 31):
-                add_and_post(yard, index)
-
-        await in_thread(burst)()
-        await opened.until(yard.run.last_seq)
-        assert len(opened.updates) < 30
-        assert len([s for u in opened.updates for s in u.get("steps", {}).get("html", [])]) == 30
+        seq = yard.run.last_seq
+        monkeypatch.setattr(fragments, "build_trajectory", overtaken)
+        await in_thread(notifications._send)({"type": "run.changed"}, run_group(yard.run.pk))
+        await opened.until(seq + 1)
+        assert [len(update["steps"]["html"]) for update in opened.updates if "steps" in update] == [1]
 
 
 async def test_a_tab_that_comes_back_gets_what_it_missed() -> None:
@@ -206,58 +168,52 @@ async def test_strangers_are_refused() -> None:
 
 
 OWN = b"http://localhost:8000"
+ORIGINS = {
+    OWN: True,
+    b"http://localhost:8001": False,
+    b"http://localhost": False,
+    b"https://localhost:8000": False,
+    b"http://a.localhost:8000": False,
+    b"https://evil.example": False,
+    b"http://localhost:8000@evil.example": False,
+    b"http://localhost:x": False,
+    b"null": False,
+    b"": False,
+    b"https://yard.example": True,
+    b"https://yard.example:443": True,
+    b"http://yard.example": False,
+    b"https://yard.example:8443": False,
+}
 
 
-@pytest.mark.parametrize(
-    ("origin", "allowed"),
-    [
-        (OWN, True),
-        (b"http://localhost:8001", False),
-        (b"http://localhost", False),
-        (b"https://localhost:8000", False),
-        (b"http://127.0.0.1:8000", False),
-        (b"http://a.localhost:8000", False),
-        (b"https://evil.example", False),
-        (b"http://localhost:8000@evil.example", False),
-        (b"http://localhost:x", False),
-        (b"null", False),
-        (b"", False),
-        (b"https://yard.example", True),
-        (b"https://yard.example:443", True),
-        (b"http://yard.example", False),
-        (b"https://yard.example:8443", False),
-    ],
-)
-async def test_only_the_site_itself_may_open_a_socket(settings: Any, origin: bytes, *, allowed: bool) -> None:
+async def test_only_the_site_itself_may_open_a_socket(settings: Any) -> None:
     settings.CSRF_TRUSTED_ORIGINS = ["https://yard.example"]
-    headers = [(b"origin", origin)] if origin else []
-    socket = Socket([*headers, (b"host", b"localhost:8000")])
-    assert await socket.open() is allowed
+    for origin, allowed in ORIGINS.items():
+        headers = [(b"origin", origin)] if origin else []
+        assert await Socket([*headers, (b"host", b"localhost:8000")]).open() is allowed, origin
+    stranger = [(b"origin", b"http://evil.example"), (b"host", b"evil.example")]
+    assert not await Socket(stranger).open(), "a host that is not the site's"
 
 
-async def test_a_host_that_is_not_ours_makes_no_origin_ours() -> None:
-    assert not await Socket([(b"origin", b"http://evil.example"), (b"host", b"evil.example")]).open()
-
-
-@pytest.mark.parametrize(("proto", "allowed"), [(b"https", True), (b"http", False), (b"", False)])
-async def test_behind_a_proxy_its_header_tells_the_scheme(
-    settings: Any, proto: bytes, *, allowed: bool
-) -> None:
+async def test_behind_a_proxy_its_header_tells_the_scheme(settings: Any) -> None:
     settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
-    headers = [(b"origin", b"https://localhost"), (b"host", b"localhost"), (b"x-forwarded-proto", proto)]
-    assert await Socket(headers).open() is allowed
+    headers = [(b"origin", b"https://localhost"), (b"host", b"localhost")]
+    for proto, allowed in ((b"https", True), (b"http", False), (b"", False)):
+        assert await Socket([*headers, (b"x-forwarded-proto", proto)]).open() is allowed
 
 
-@pytest.mark.parametrize(
-    "message",
-    ["{", "[]", '{"page": "admin"}', '{"page": "run", "run": -1}', '{"page": "run", "run": 1, "more": 1}',
-     '{"page": "group", "run": 1, "target": ["train", "x", "k"]}', "x" * 10_000],
+NONSENSE = (
+    "{", "[]", '{"page": "admin"}', '{"page": "run", "run": -1}', '{"page": "run", "run": 1, "more": 1}',
+    '{"page": "group", "run": 1, "target": ["train", "x", "k"]}', "x" * 10_000,
 )  # fmt: skip
-async def test_nonsense_closes_the_socket(message: str) -> None:
+
+
+async def test_nonsense_closes_the_socket() -> None:
     _, client = await in_thread(populated)()
-    async with tab(client) as opened:
-        await opened.socket.send(message)
-        assert (await opened.socket.output())["code"] == 4400
+    for message in NONSENSE:
+        async with tab(client) as opened:
+            await opened.socket.send(message)
+            assert (await opened.socket.output())["code"] == 4400, message[:50]
 
 
 async def test_viewers_get_no_controls_and_no_gold() -> None:

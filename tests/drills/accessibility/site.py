@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
 
 from tests.builders.evaluation_builders import FIRST, SECOND, evaluated, scored
 from tests.builders.event_builders import T0, Stream
 from tests.builders.page_builders import Yard
 from tests.builders.web_builders import launched, make_run, post
-from tests.e2e.forms.test_endpoints import replica
-from tests.e2e.forms.test_imports import imported_dataset
 from tests.e2e.pages.test_hostile import HOSTILE, hostile_news
 from tests.e2e.pages.test_sandboxes import busy_yard
 from tests.integration.verifiers.test_scores_of_tests_web import scored_by_tests
 from tests.unit.webapp.test_collection_pages import going, made
 from webapp.contexts.run.run_tabs import TABS
-from webapp.models import Run
+from webapp.models import Dataset, Run
 from webapp.services.access import endpoints
 from webapp.services.run import edits, imports, runs
 
@@ -89,6 +92,46 @@ def add_rollouts(yard: Yard) -> None:
         ]
         stream.add("engines_reported", replicas=replicas, queued=3, time=T0 + second)
     yard.post()
+
+
+def replica(name: str, second: int, **fields: Any) -> dict[str, Any]:
+    wave = (second * 7 + len(name)) % 40
+    defaults = {
+        "name": name, "state": "ready", "version": second // 60, "running": 12 + wave // 8,
+        "waiting": wave // 20, "kv_use": 0.35 + wave / 100, "prefix_hit_rate": min(0.95, 0.2 + second / 400),
+        "tokens_per_s": 380.0 + 3 * wave, "restarts": 0, "detail": "",
+    }  # fmt: skip
+    return defaults | fields
+
+
+def imported_dataset() -> Dataset:
+    """A dataset as an import leaves it, with rows left out."""
+    counts = {"read": 130, "imported": 9, "rejected": 120, "duplicates": 0, "excluded": 1, "ungradable": 2}
+    record: dict[str, Any] = {"format": "r2e-gym", "source": "hf:R2E-Gym/R2E-Gym-Subset", "counts": counts}
+    record["excluded_by"] = {"decontamination:repository": 1}
+    dataset = Dataset.objects.create(
+        name="left", num_tasks=9, provenance={"imports": [record]}, splits={"train": 9}
+    )
+    folder = Path(settings.TRAINYARD_HOME) / "datasets" / "left"
+    folder.mkdir(parents=True, exist_ok=True)
+    rejects = [
+        {
+            "row": n,
+            "file": "train-00000-of-00009.parquet",
+            "field": "parsed_commit_content",
+            "reason": "not an object",
+        }
+        for n in range(120)
+    ]
+    (folder / "rejects.jsonl").write_text("".join(json.dumps(reject) + "\n" for reject in rejects))
+    excluded = {
+        "row": 7,
+        "instance_id": "sympy__ab",
+        "by": "decontamination:repository",
+        "detail": "sympy is sympy/sympy",
+    }
+    (folder / "excluded.jsonl").write_text(json.dumps(excluded) + "\n")
+    return dataset
 
 
 def runs_by_state() -> dict[str, Run]:

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from engine.datasets.store import load_dataset
-from tests.e2e.runs.test_collect import PATIENCE_MS, enter_endpoint, line, page, shoot
+from tests.drills.servers.browser.test_collect import PATIENCE_MS, enter_endpoint, line, page, shoot
 from tests.fakes.openai_server import OpenAIServer, Reply, openai_server
 from tests.integration.runs.test_endpoint_runs import written
 from tests.integration.toy_line import TERMINAL, Line

@@ -17,7 +17,7 @@ from django.test import Client
 from playwright.sync_api import BrowserContext, Page
 
 from tests.builders.web_builders import make_user
-from tests.e2e.accessibility.test_walk import Walk
+from tests.e2e.accessibility.audit import Walk
 from tests.e2e.conftest import aside
 from webapp.contexts.frame import group_url, run_url, trajectory_url
 from webapp.models import Run, Trajectory

@@ -1,0 +1,15 @@
+"""Live updates without pauses: what they spare a busy machine would make each test wait for seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+from webapp.live import hub, watch
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "CHECK_S", 0.05)
+    monkeypatch.setattr(hub, "INTERVAL_S", 0.02)
+    for share in ("PAGE_SHARE", "SHARE", "BUSY_SHARE"):
+        monkeypatch.setattr(hub, share, 1000.0)

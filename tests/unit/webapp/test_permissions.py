@@ -1,0 +1,178 @@
+"""Who may do what: one table of roles over every page and every route of the API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver, reverse
+
+from tests.builders.html_regions import form_targets, links
+from tests.builders.page_builders import Yard, make_yard
+from tests.builders.web_builders import make_user, signed_in
+from webapp.api.app import api
+from webapp.models import Trajectory
+from webapp.permissions import Role
+from webapp.services.access import accounts
+
+pytestmark = pytest.mark.django_db
+PUBLIC = {"login", "logout", "healthz", "outage-banner"}
+OPERATORS = {
+    "run-new", "run-start", "run-stop", "run-pause", "run-resume", "run-archive", "run-restore",
+    "run-acknowledge", "run-checkpoint", "run-edit", "evaluation-submission", "evaluation-submission-zip",
+    "alert-acknowledge", "trajectory-test-log", "sandbox-reap", "endpoint-list", "import-list", "import-new",
+    "dataset-validate", "task-quarantine",
+}  # fmt: skip
+ADMINISTRATORS = {"endpoint-save", "endpoint-test", "endpoint-remove"}
+"""Pages by the least role that opens them; every other one is for viewers."""
+ENGINES = {f"POST /runs/{{int:run_id}}/{name}" for name in ("events", "heartbeat", "secrets")}
+API_OPERATORS = {
+    "POST /runs",
+    *(
+        f"POST /runs/{{int:run_id}}/{action}"
+        for action in (
+            "start", "stop", "pause", "resume", "clone", "edit", "archive", "restore", "acknowledge",
+        )
+    ),
+    "GET /runs/{int:run_id}/checkpoints/{int:iteration}", "GET /runs/{int:run_id}/log", "POST /pool/reap",
+    "POST /imports", "GET /datasets/{name}/export", "POST /datasets/{name}/sync",
+    "POST /datasets/{name}/validate", "POST /datasets/{name}/tasks/{key}/quarantine", "GET /endpoints",
+    "GET /trajectories/{int:trajectory_id}/test-log",
+    "GET /runs/{int:run_id}/evaluations/{phase}/{int:iteration}/submission",
+    "GET /runs/{int:run_id}/evaluations/{phase}/{int:iteration}/submission/findings",
+}  # fmt: skip
+API_ADMINISTRATORS = {"PUT /endpoints/{name}", "DELETE /endpoints/{name}", "POST /endpoints/{name}/test"}
+
+
+def patterns(resolver: URLResolver | None = None) -> Iterator[URLPattern]:
+    """Yield the addresses of all pages but those of the admin site."""
+    for entry in (resolver or get_resolver()).url_patterns:
+        if isinstance(entry, URLResolver):
+            if entry.namespace not in ("admin", "api"):
+                yield from patterns(entry)
+        else:
+            yield entry
+
+
+def known_arguments(yard: Yard) -> dict[str, Any]:
+    trajectory = Trajectory.objects.filter(run=yard.run, phase="train").earliest("id")
+    return {
+        "run_id": yard.run.pk, "phase": "train", "iteration": 0, "task_key": yard.tasks[0].key, "index": 0,
+        "alert_id": yard.run.alerts.earliest("id").pk, "trajectory_id": trajectory.pk,
+        "sign_in_id": 1, "experiment_id": yard.experiment.pk, "name": "quickstart", "key": yard.tasks[0].key,
+    }  # fmt: skip
+
+
+def arguments(pattern: URLPattern, yard: Yard) -> dict[str, Any]:
+    """Return the arguments of a page's address that lead to rows of a yard."""
+    known = known_arguments(yard)
+    return {name: known[name] for name in pattern.pattern.converters}
+
+
+def least_role(name: str, operators: set[str], administrators: set[str]) -> Role:
+    if name in administrators:
+        return Role.ADMIN
+    return Role.OPERATOR if name in operators else Role.VIEWER
+
+
+ROLES = (None, *Role)
+
+
+def test_every_page_is_open_to_its_roles_only() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    clients = {role: signed_in(role) for role in ROLES}
+    names = {str(pattern.name) for pattern in patterns()}
+    assert names >= PUBLIC | OPERATORS | ADMINISTRATORS
+    for pattern in patterns():
+        name = str(pattern.name)
+        address = reverse(name, kwargs=arguments(pattern, yard))
+        anonymous = Client().get(address)
+        if name in PUBLIC:
+            assert anonymous.status_code in (200, 405), name
+            continue
+        assert (anonymous.status_code, anonymous.headers["Location"][:13]) == (302, "/login/?next="), name
+        least = least_role(name, OPERATORS, ADMINISTRATORS)
+        opened = (404,) if name == "run-checkpoint" else (200, 405)  # no checkpoint is on this disk
+        for role, client in clients.items():
+            expected = opened if role is not None and role.includes(least) else (403,)
+            assert client.get(address).status_code in expected, (name, role)
+            if 405 in expected and role is least:
+                assert Client().post(address).status_code == 302, name
+
+
+def api_operations() -> Iterator[tuple[str, str]]:
+    """Yield method and path of every route of the API."""
+    for _, router in api._routers:
+        for path, view in router.path_operations.items():
+            for operation in view.operations:
+                for method in operation.methods:
+                    yield method, path
+
+
+def test_every_route_of_the_api_is_open_to_its_roles_only() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    known = known_arguments(yard)
+    clients = {role: signed_in(role) for role in ROLES}
+    operations = list(api_operations())
+    assert {" ".join(one) for one in operations} >= ENGINES | API_OPERATORS | API_ADMINISTRATORS
+    for method, path in operations:
+        name = f"{method} {path}"
+        address = "/api/v1" + re.sub(r"{(?:\w+:)?(\w+)}", lambda found: str(known[found[1]]), path)
+
+        def status(client: Client, method: str = method, address: str = address) -> int:
+            return client.generic(method, address, "{}", content_type="application/json").status_code
+
+        assert status(Client()) == 401, name
+        least = least_role(name, API_OPERATORS, API_ADMINISTRATORS)
+        for role, client in clients.items():
+            if name in ENGINES:
+                assert status(client) == 401, name
+            else:
+                is_allowed = role is not None and role.includes(least)
+                assert (status(client) not in (401, 403)) == is_allowed, (name, role)
+
+
+def test_what_a_viewer_is_refused_changes_nothing() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    viewer = signed_in(Role.VIEWER)
+    page = viewer.get(f"/runs/{yard.run.pk}/").content.decode()
+    assert not [target for target in form_targets(page) if "/runs/" in target]
+    for action in ("stop", "pause"):
+        assert viewer.post(f"/runs/{yard.run.pk}/{action}/").status_code == 403
+        assert viewer.post(f"/api/v1/runs/{yard.run.pk}/{action}").status_code == 403
+    yard.run.refresh_from_db()
+    assert (yard.run.desired, yard.run.state) == ("run", "running")
+
+
+def test_only_administrators_enter_the_admin_pages() -> None:
+    assert signed_in(Role.OPERATOR).get("/admin/").status_code == 302
+    client = signed_in(Role.ADMIN)
+    index = client.get("/admin/").content.decode()
+    for address in [link for link in links(index) if link.startswith("/admin/") and "logout" not in link]:
+        assert client.get(address).status_code == 200, address
+
+
+def test_answers_are_for_operators() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    key = yard.tasks[0].key
+    addresses = (
+        f"/datasets/quickstart/tasks/{key}/",
+        f"/runs/{yard.run.pk}/train/0/{key}/0/",
+        f"/api/v1/datasets/quickstart/tasks/{key}",
+    )
+    for address in addresses:
+        assert "# gold" not in signed_in(Role.VIEWER).get(address).content.decode()
+        assert "# gold" in signed_in(Role.OPERATOR).get(address).content.decode()
+
+
+def test_tokens_have_the_role_of_their_person() -> None:
+    for role, status in ((Role.VIEWER, 200), (None, 403)):
+        token = accounts.create_token(user=make_user(f"token-{role}", role), name="t")
+        for address in ("/metrics", "/api/v1/runs"):
+            for sent, expected in ((token, status), (f"{token}x", 401)):
+                answer = Client().get(address, headers={"Authorization": f"Bearer {sent}"})
+                assert answer.status_code == expected, (address, role)
+    assert Client().get("/metrics", headers={"Authorization": "Basic eDp5"}).status_code == 401

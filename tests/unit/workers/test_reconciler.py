@@ -1,0 +1,150 @@
+"""What the reconciler does to a lost attempt, in which order, over a launcher without processes."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from engine.config.run import AnyRun
+from engine.types import RunState
+from tests.builders.event_builders import Stream, ref
+from tests.builders.web_builders import launched, post, relaunched
+from webapp.models import Alert, Run, RunAttempt, Trajectory
+from webapp.selectors.run.folders import run_folder
+from webapp.services.run import attempts, runs
+from webapp.services.run.attempts import Claim
+from workers import launchers, reconciler
+from workers.launchers.base import LaunchOrder, ProcessReport, ProcessState, Recorder
+
+pytestmark = pytest.mark.django_db
+
+
+@dataclass
+class FakeLauncher:
+    """A launcher whose only process writes its last events when it is killed."""
+
+    state: ProcessState = ProcessState.ALIVE
+    last_events: bytes = b""
+    spool: Path = Path()
+    calls: list[str] = field(default_factory=list)
+
+    def check(self, run: AnyRun) -> None:
+        """Accept every run."""
+
+    def launch(self, order: LaunchOrder, record: Recorder) -> None:
+        """Record a process that lives."""
+        self.calls.append("launch")
+        self.state = ProcessState.ALIVE
+        record("here", "new")
+
+    def poll(self, *, host: str, handle: str) -> ProcessReport:
+        """Return the state of the process."""
+        return ProcessReport(self.state)
+
+    def ask_to_stop(self, *, host: str, handle: str) -> None:
+        """Note the request."""
+        self.calls.append("ask")
+
+    def kill(self, *, host: str, handle: str) -> None:
+        """End the process; what it had not written yet is in its spool then."""
+        self.calls.append("kill")
+        self.state = ProcessState.DEAD
+        with self.spool.open("ab") as file:
+            file.write(self.last_events)
+
+
+@pytest.fixture
+def launcher(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLauncher:
+    """The launcher of local runs, in a data folder of this test's own."""
+    settings.TRAINYARD_HOME = tmp_path
+    fake = FakeLauncher()
+    monkeypatch.setitem(launchers.LAUNCHERS, "local", fake)
+    return fake
+
+
+def lost(launcher: FakeLauncher, state: ProcessState = ProcessState.DEAD) -> tuple[Run, Claim, Stream]:
+    """A running run whose process has been silent for an hour; its first event was delivered."""
+    run, claim = launched()
+    attempts.record_process(run_id=run.pk, epoch=1, host="here", handle="old", run_dir="")
+    launcher.state, launcher.spool = state, run_folder(run.pk) / "events.jsonl"
+    launcher.spool.parent.mkdir(parents=True)
+    stream = Stream()
+    stream.started()
+    post(claim, stream)
+    launcher.spool.write_bytes(stream.body())
+    past = timezone.now() - timedelta(hours=1)
+    os.utime(launcher.spool, (past.timestamp(), past.timestamp()))
+    Run.objects.filter(pk=run.pk).update(heartbeat_at=past, state_changed_at=past)
+    return run, claim, stream
+
+
+def test_events_that_a_process_writes_when_it_is_killed_are_stored(launcher: FakeLauncher) -> None:
+    run, _, stream = lost(launcher, ProcessState.ALIVE)
+    stream.trajectory(ref(0, "a", 0))
+    stream.add("run_finished", state="succeeded")
+    launcher.last_events = stream.body(1)
+    reconciler.reconcile()
+    run.refresh_from_db()
+    assert (run.state, run.last_seq, run.epoch) == ("succeeded", len(stream.lines), 1)
+    assert Trajectory.objects.get(run=run).reward == 1.0
+    assert launcher.calls == ["kill"], "what finished is not started again"
+
+
+def test_a_lost_attempt_is_replaced_once_its_last_events_are_stored(launcher: FakeLauncher) -> None:
+    run, _, stream = lost(launcher)
+    stream.trajectory(ref(0, "a", 0))
+    launcher.spool.write_bytes(stream.body())
+    reconciler.reconcile()
+    run.refresh_from_db()
+    assert (run.state, run.epoch, run.last_seq) == ("starting", 2, len(stream.lines))
+    assert launcher.calls == ["launch"]
+    launch = json.loads((launcher.spool.parent / "launch.json").read_text())
+    assert (launch["epoch"], launch["acked_seq"]) == (2, len(stream.lines))
+    assert Alert.objects.get(run=run).code == "run.relaunched"
+    newest = RunAttempt.objects.get(run=run, ended_at=None)
+    assert (newest.epoch, newest.handle) == (2, "new")
+
+
+def test_a_newer_attempt_is_left_alone(launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, claim, _ = lost(launcher)
+    monkeypatch.setattr(reconciler, "_take_last_events", lambda _: relaunched(run, claim))
+    with monkeypatch.context() as patch:
+        for name in ("give_up", "too_many"):
+            patch.setattr(attempts, name, lambda **_: pytest.fail("it decides about a newer attempt"))
+        reconciler.reconcile()
+    run.refresh_from_db()
+    assert (run.state, run.epoch) == ("starting", 2)
+    assert launcher.calls == []
+    assert attempts.claim_relaunch(run_id=run.pk, epoch=1, reason="late") is None
+    assert not attempts.give_up(run_id=run.pk, epoch=1, to=RunState.FAILED, reason="late")
+
+
+def test_a_run_that_is_lost_again_and_again_fails(launcher: FakeLauncher) -> None:
+    run, _, _ = lost(launcher)
+    for _ in range(attempts.MAX_ATTEMPTS):
+        assert Run.objects.get(pk=run.pk).state != "failed"
+        launcher.state = ProcessState.DEAD
+        reconciler.reconcile()
+    run.refresh_from_db()
+    assert run.state == "failed"
+    assert "5 attempts within 10 minutes did not get further" in run.reason
+    assert launcher.calls == ["launch"] * (attempts.MAX_ATTEMPTS - 1)
+
+
+def test_a_silent_process_of_a_stopping_run_is_killed(launcher: FakeLauncher) -> None:
+    run, _, _ = lost(launcher, ProcessState.ALIVE)
+    runs.stop(run=Run.objects.get(pk=run.pk))
+    reconciler.reconcile()
+    assert launcher.calls == [], "it has time to end by itself"
+    past = timezone.now() - reconciler.STOPPING_GRACE
+    Run.objects.filter(pk=run.pk).update(state_changed_at=past)
+    reconciler.reconcile()
+    run.refresh_from_db()
+    assert (launcher.calls, run.state) == (["kill"], "stopped")
