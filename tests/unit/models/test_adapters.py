@@ -29,13 +29,13 @@ from engine.models.sharding import load_weights
 from engine.models.weights.adapted import AdaptedWeights
 from engine.models.weights.opening import open_weights
 from engine.models.weights.source import TensorsInMemory, WeightSource
-from tests.unit.models.tiny_families import FAMILIES, tiny_config, write_tiny
+from tests.unit.models.tiny_families import tiny_config, write_tiny
 
 CONFIG = TrainerConfig(lora_rank=3, lora_alpha=6.0)
 LENGTHS = (11, 8)
 IDS = torch.randint(5, 300, (sum(LENGTHS),), generator=torch.Generator().manual_seed(0))
 CPU = torch.device("cpu")
-WITH_EXPERTS = ("qwen3_moe", "gpt_oss", "glm4_moe")
+WITH_EXPERTS = ("gpt_oss", "glm4_moe")
 
 
 def build(family: str, dtype: torch.dtype = torch.float32) -> LanguageModel:
@@ -71,7 +71,7 @@ def logits(model: LanguageModel) -> Tensor:
     return found if head.softcap is None else head.softcap * torch.tanh(found / head.softcap)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["qwen2", "gpt_oss", "gemma3_text", "glm4_moe"])
 def test_peft_opens_the_exported_adapters_and_transformers_the_merged_model(
     family: str, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""One rank of two that share models: ``python -m tests.unit.models.sharding_script FOLDER``, by ``env://``."""
+"""One rank of two that share models: ``python -m tests.drills.ranks.sharding_script FOLDER``, by ``env://``."""
 
 from __future__ import annotations
 

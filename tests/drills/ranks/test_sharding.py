@@ -19,7 +19,7 @@ from engine.models.weights.conversion import meta_network, published_tensors
 from engine.models.weights.model_weights import expected_tensors
 from engine.models.weights.opening import open_weights
 from engine.models.weights.writing import write_safetensors
-from tests.unit.models.sharding_script import empty, learn
+from tests.drills.ranks.sharding_script import empty, learn
 from tests.unit.models.tiny_families import FAMILIES, write_tiny
 
 UNEVEN: dict[str, dict[str, Any]] = {
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.unit.models.sharding_script", str(root)]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.drills.ranks.sharding_script", str(root)]
     ranks = [
         subprocess.Popen(command, env={**shared, "RANK": rank}, stderr=subprocess.PIPE, text=True)
         for rank in "01"
