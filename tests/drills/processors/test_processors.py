@@ -41,7 +41,7 @@ def test_bits_are_the_same_on_other_processors(processor: str) -> None:
             "-qx",
             "-p",
             "no:cacheprovider",
-            *(f"{root}/tests/unit/{test}" for test in TESTS),
+            *tests,
         ],
         cwd=root,
         env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **PROCESSORS[processor]},

@@ -110,6 +110,10 @@ def updated(case: str, name: str, shape: tuple[int, int], dtype: torch.dtype, **
     ],
 )
 def test_two_ranks_are_one(pair: RankPair, shape: tuple[int, int], case: str, name: str) -> None:
+    assert_two_ranks_are_one(pair, shape, case, name)
+
+
+def assert_two_ranks_are_one(pair: RankPair, shape: tuple[int, int], case: str, name: str) -> None:
     """In float64, where rounding cannot hide a wrong term.
 
     AdamW divides a gradient by its size plus ε, so the rounding error e of a gradient near zero moves a
@@ -236,6 +240,12 @@ def computed_together(
     ("family", "settings"), [("qwen3", {}), ("gpt_oss", {"num_key_value_heads": 1})], ids=["heads", "keys"]
 )
 def test_two_ranks_that_share_a_row_compute_what_one_does(
+    pair: RankPair, family: str, settings: dict[str, Any]
+) -> None:
+    assert_two_ranks_that_share_a_row_compute_what_one_does(pair, family, settings)
+
+
+def assert_two_ranks_that_share_a_row_compute_what_one_does(
     pair: RankPair, family: str, settings: dict[str, Any]
 ) -> None:
     """Heads are exchanged where both ranks get as many; else keys and values are gathered."""
