@@ -55,15 +55,14 @@ async def test_sampled_logprobs_equal_recomputed_ones(temperature: float) -> Non
         assert len(generation.entropy) == len(generation.versions) == len(generation.ids)
 
 
-@pytest.mark.parametrize("size", ["small", "quickstart"])
-async def test_results_do_not_depend_on_the_rest_of_the_batch(size: str) -> None:
+async def test_results_do_not_depend_on_the_rest_of_the_batch() -> None:
     """Not even in the last bit: who arrives when must not decide what a run learns."""
-    net = model() if size == "small" else Transformer(ARCHITECTURES["quickstart"], seed=1)
+    net = Transformer(ARCHITECTURES["quickstart"], seed=1)
     together = TransformerPolicy(net, ChatML(tokenizer()), max_batch=16)
     crowd = await asyncio.gather(*(converse(together, i) for i in range(12)))
     await together.close()
     narrow = TransformerPolicy(net, ChatML(tokenizer()), max_batch=1)
-    for index in range(12):
+    for index in range(0, 12, 4):
         alone = await converse(narrow, index)
         for mine, theirs in zip(alone, crowd[index], strict=True):
             assert mine.ids == theirs.ids
