@@ -7,13 +7,8 @@ import os
 import signal
 from pathlib import Path
 
-import aiohttp
-import pytest
-
-from engine.errors import ModelError, PublicationError
-from engine.inference.vllm.replicas import Replica, ReplicaState
+from engine.inference.vllm.replicas import Replica
 from tests.builders.vllm_policies import NoWeights, Stamps, make_request, pid_of, started, until
-from tests.fakes.vllm_server import Fault
 
 
 def server_pids(replica: Replica) -> list[int]:
@@ -22,14 +17,6 @@ def server_pids(replica: Replica) -> list[int]:
     pid = pid_of(replica.server)
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(pid) for pid in children.split()]
-
-
-async def add_fault(replica: Replica, fault: Fault) -> None:
-    """Make a server in a process misbehave."""
-    assert replica.server is not None
-    headers = {"Authorization": f"Bearer {replica.server.api_key}"}
-    async with aiohttp.ClientSession(headers=headers) as session:
-        await session.post(f"{replica.server.address}/faults", json=vars(fault))
 
 
 async def test_a_killed_server_loses_no_request_and_is_restarted_and_proven(tmp_path: Path) -> None:
@@ -53,54 +40,6 @@ async def test_a_killed_server_loses_no_request_and_is_restarted_and_proven(tmp_
         assert (await policy.take_metrics())["engine/restarts"] == 1.0
         assert set((await policy.generate(make_request(7))).versions) == {4}
     assert all(one.server is not None and not one.server.is_alive() for one in replicas)
-
-
-async def test_a_server_that_ends_unnoticed_is_restarted(tmp_path: Path) -> None:
-    async with started(tmp_path, ()) as (policy, replicas, _):
-        await policy.publish(0, NoWeights())
-        for pid in server_pids(replicas[0]):
-            os.kill(pid, signal.SIGKILL)
-        await until(lambda: replicas[0].restarts)
-        await until(lambda: replicas[0].is_ready)
-
-
-async def test_a_server_that_fails_too_often_is_left_out(tmp_path: Path) -> None:
-    async with started(tmp_path, (), (), max_restarts=1) as (policy, replicas, sink):
-        await policy.publish(0, NoWeights())
-        for _ in range(2):
-            await add_fault(replicas[0], Fault(kind="nan"))
-            while not (await policy.generate(make_request())).ids or replicas[0].is_ready:
-                policy.release(make_request().context.key)
-            await until(lambda: replicas[0].is_ready or replicas[0].is_out)
-        assert replicas[0].is_out
-        assert "restarted 1 times" in replicas[0].detail
-        assert sink.alerts() == ["engine_restarted", "engine_left_out"]
-        assert replicas[0].server is not None
-        assert not replicas[0].server.is_alive()
-        assert (await policy.generate(make_request(1))).ids
-
-
-async def test_servers_that_cannot_start_end_the_publication(tmp_path: Path) -> None:
-    async with started(tmp_path, ("--broken",), max_restarts=1) as (policy, replicas, sink):
-        with pytest.raises(PublicationError, match="(?s)engine-0.*out of memory"):
-            await policy.publish(0, NoWeights())
-        assert replicas[0].state is ReplicaState.LEFT_OUT
-        assert sink.alerts() == ["engine_restarted", "engine_left_out", "engines_lost"]
-
-
-async def test_a_restarted_server_that_proves_nothing_does_not_serve(tmp_path: Path) -> None:
-    publisher = Stamps()
-    async with started(tmp_path, (), publisher=publisher, max_restarts=2, stall_timeout_s=5.0) as (
-        policy,
-        replicas,
-        _,
-    ):
-        await policy.publish(0, NoWeights())
-        publisher.never = True
-        await add_fault(replicas[0], Fault(kind="oom"))
-        with pytest.raises(ModelError, match="does not prove that it serves version 0"):
-            await policy.generate(make_request())
-        assert replicas[0].is_out
 
 
 async def test_closing_while_servers_start_leaves_none(tmp_path: Path) -> None:

@@ -165,14 +165,6 @@ async def test_retries_end(stream: bool) -> None:
     assert len(server.requests) == 3
 
 
-async def test_no_server_is_a_model_error() -> None:
-    with openai_server([OK]) as server:
-        pass
-    async with opened(server, max_retries=1) as endpoint:
-        with pytest.raises(ModelError, match="connection to 127.0.0.1:"):
-            await endpoint.respond(request())
-
-
 @both
 async def test_a_silent_server_times_out(stream: bool) -> None:
     response, server = await answer([Reply(hang="before"), OK], stream=stream, timeout_s=2.0)

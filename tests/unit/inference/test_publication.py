@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import hashlib
 import importlib.util
 import json
-import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -276,16 +274,6 @@ async def test_a_server_started_anew_gets_the_current_version(tmp_path: Path) ->
     assert not await publishing.restore(cast(VllmClient, Server("stale")))
     report = await publish(publishing, 2, trainer, [server, anew])
     assert len(report.served) == 2
-
-
-async def test_weights_in_files_are_not_held_in_memory(tmp_path: Path) -> None:
-    publishing, trainer = publisher(tmp_path), Trainer()
-    await publish(publishing, 1, trainer, [Server()])
-    held = weakref.ref(trainer)
-    del trainer
-    gc.collect()
-    assert held() is None
-    assert await publishing.restore(cast(VllmClient, Server()))
 
 
 async def test_weights_that_are_never_trained_are_read_where_they_are(tmp_path: Path) -> None:

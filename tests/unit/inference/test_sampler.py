@@ -145,24 +145,6 @@ async def test_a_sibling_borrows_what_another_row_has_fed(monkeypatch: pytest.Mo
         assert max(abs(a - b) for a, b in zip(generation.logprobs, known, strict=True)) <= 1e-5
 
 
-async def test_new_weights_are_sampled_from_after_set_version() -> None:
-    net = model()
-    policy = TransformerPolicy(net, ChatML(tokenizer()), version=3)
-    ids = prompt(20)
-    first = await policy.generate(request(ids, seed=1))
-    with torch.no_grad():
-        for parameter in net.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.05)
-    policy.set_version(4)
-    longer = [*ids, *first.ids, 9, 9]
-    second = await policy.generate(request(longer, seed=1))
-    await policy.close()
-    again = recomputed(net, longer, second)
-    assert max(abs(a - b) for a, b in zip(second.logprobs, again, strict=True)) <= 1e-5
-    assert set(first.versions) == {3}
-    assert set(second.versions) == {4}
-
-
 async def test_stops_at_the_stop_id_and_keeps_it() -> None:
     policy = TransformerPolicy(model(), ChatML(tokenizer()))
     free = await policy.generate(request(prompt(8), seed=5, stop=VOCAB + 1, max_tokens=20))

@@ -140,17 +140,6 @@ async def test_an_engine_that_cuts_every_connection_is_left_out_though_it_seems_
         assert rig.sink.alerts() == ["engine_left_out"]
 
 
-async def test_a_continued_response_has_another_seed_and_the_remaining_tokens() -> None:
-    async with attached(2) as rig:
-        request = make_request(max_tokens=60, seed=3)
-        rig.fakes[0].faults.append(Fault(kind="oom", after=8))
-        generation = await rig.policy.generate(request)
-        rig.fakes[1].faults.append(Fault(kind="error", requests=0))
-        again = make_request(1, max_tokens=60, seed=3)
-        assert (await rig.policy.generate(again)).ids == whole(again) != generation.ids
-        assert len(generation.ids) <= 60
-
-
 async def test_a_response_whose_end_alone_was_lost_is_complete() -> None:
     async with attached(2) as rig:
         request = make_request(seed=3)

@@ -171,12 +171,6 @@ def test_initial_values_depend_on_the_seed_alone() -> None:
     assert not any(torch.equal(a[name], c[name]) for name in a if "lora_A" in name)
 
 
-def test_a_model_on_the_meta_device_gets_adapters_too() -> None:
-    meta = PretrainedModel(build_causal(tiny_config("qwen3"), meta=True))
-    add_adapters(meta, CONFIG, seed=0)
-    assert all(p.is_meta for p in meta.parameters())
-
-
 @pytest.mark.parametrize(
     ("settings", "found"),
     [

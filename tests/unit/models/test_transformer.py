@@ -19,19 +19,6 @@ from engine.models.opening import open_model, save_policy_checkpoint
 from tests.unit.models.small import CONFIG, model, prompt, tokenizer
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_transformers_loads_the_folder_with_equal_logits(tmp_path: Path, tied: bool) -> None:
-    ours = Transformer(replace(CONFIG, tie_word_embeddings=tied), seed=3)
-    save_policy_checkpoint(tmp_path / "m", ours, tokenizer(), {})
-    from transformers import Qwen3ForCausalLM
-
-    theirs = Qwen3ForCausalLM.from_pretrained(tmp_path / "m", dtype=torch.float32)
-    ids = torch.tensor([prompt(60, 1), prompt(60, 2)])
-    with torch.no_grad():
-        difference = ours(ids, torch.tensor([60, 60])) - theirs(ids).logits
-    assert difference.abs().max() <= 1e-5
-
-
 @pytest.mark.parametrize(("kv_heads", "tied", "packed"), [(1, True, True), (2, False, False)])
 def test_gradients_equal_those_of_transformers(
     tmp_path: Path, kv_heads: int, tied: bool, packed: bool
@@ -114,17 +101,6 @@ def test_a_token_has_the_same_bits_however_a_prompt_is_cut_and_whatever_is_besid
     ]
     for cuts, neighbours in cases:
         assert torch.equal(fed(cuts, neighbours, rng.randint(0, neighbours)), whole)
-
-
-def test_packed_sequences_see_only_themselves() -> None:
-    net = model()
-    texts = [prompt(length, length) for length in (30, 1, 17, 44)]
-    segments = Segments.whole([len(text) for text in texts], torch.device("cpu"))
-    hidden = net.packed_hidden(torch.tensor(sum(texts, [])), segments)
-    parts = torch.split(net.logits(hidden), [len(text) for text in texts])
-    for text, part in zip(texts, parts, strict=True):
-        alone = net(torch.tensor([text]), torch.tensor([len(text)]))[0]
-        assert (part - alone).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

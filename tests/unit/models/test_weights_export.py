@@ -179,17 +179,6 @@ def test_a_model_is_opened_without_reading_its_weights(tmp_path: Path) -> None:
         open_model(str(source), home=tmp_path, read=False)
 
 
-def test_folders_that_cannot_be_opened_are_explained(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="there is no model folder .*nowhere"):
-        open_model(str(tmp_path / "nowhere"), home=tmp_path)
-    source = write_published(tmp_path / "published", "qwen3")
-    config = json.loads((source / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "awq", "bits": 4}
-    (source / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="quantised with 'awq', which cannot be trained"):
-        open_model(str(source), home=tmp_path)
-
-
 def test_a_damaged_checkpoint_leaves_the_old_export(tmp_path: Path) -> None:
     source = write_published(tmp_path / "published", "qwen3")
     export_folder(source, tmp_path / "out", dtype=torch.float32)

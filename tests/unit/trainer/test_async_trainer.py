@@ -166,11 +166,9 @@ async def test_what_fails_in_the_thread_comes_out_typed_and_leaves_no_thread(
     assert not threads()
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gpt_oss", "gemma3_text"])
-async def test_a_published_model_is_sampled_trained_and_resumed(
-    config: TrainRun, tmp_path: Path, family: str
-) -> None:
+async def test_a_published_model_is_sampled_trained_and_resumed(config: TrainRun, tmp_path: Path) -> None:
     """Its checkpoint is a folder of the same family, which goes on as if it had never been closed."""
+    family = "gpt_oss"
     write_tiny(tmp_path / family, family, chat_template=TEMPLATES[family], max_position_embeddings=1024)
     config = config.model_copy(update={"policy": TransformerPolicyConfig(checkpoint=str(tmp_path / family))})
     trainer = await opened(config, tmp_path)

@@ -66,8 +66,12 @@ def policy_of(family: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("family", ["builtin", "qwen3_moe"])
 async def test_they_are_those_of_an_export_of_the_same_moment(tmp_path: Path, family: str) -> None:
+    await assert_sent_as_exported(tmp_path, family)
+
+
+async def assert_sent_as_exported(tmp_path: Path, family: str, **settings: Any) -> None:
     policy = policy_of(family, tmp_path / "policy")
-    trainer = await opened(policy, tmp_path)
+    trainer = await opened(policy, tmp_path, **settings)
     await trainer.send_weights(Store(tmp_path / "before"))
     await trainer.update(GROUPS, temperature=1.0)
     cursor: dict[str, Any] = {"cursor": {}, "provenance": {}, "score": None}
