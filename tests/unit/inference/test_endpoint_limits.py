@@ -206,24 +206,6 @@ def short_period(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_PERIOD_S", 0.2)
 
 
-@pytest.fixture
-async def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
-    """Let the event loop's time pass at once wherever it would wait; return that time."""
-    loop: Any = asyncio.get_running_loop()
-    select, now = loop._selector.select, [0.0]
-
-    def skip(timeout: float | None) -> Any:
-        now[0] += timeout or 0.0
-        return select(None if timeout is None else 0)
-
-    def read() -> float:
-        return now[0]
-
-    monkeypatch.setattr(loop._selector, "select", skip)
-    monkeypatch.setattr(loop, "time", read)
-    return read
-
-
 async def test_requests_are_spread_over_time(clock: Callable[[], float]) -> None:
     rates = RateLimits(10, None)
     await asyncio.gather(*(rates.wait(0) for _ in range(30)))

@@ -169,7 +169,7 @@ async def test_retries_end(stream: bool) -> None:
 async def test_a_silent_server_times_out(stream: bool) -> None:
     response, server = await answer([Reply(hang="before"), OK], stream=stream, timeout_s=2.0)
     assert response.content == "fine"
-    assert len(server.requests) == 2
+    assert server.disconnected >= 1
 
 
 async def test_a_stalled_stream_is_noticed_before_the_time_out() -> None:

@@ -235,13 +235,23 @@ async def test_a_publication_in_mid_sequence_takes_effect_at_the_next_token() ->
     with torch.no_grad():
         for parameter in trained.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    policy = TransformerPolicy(copy.deepcopy(first), ChatML(tokenizer()), max_batch=4, trained=trained)
+    sampling, calls = copy.deepcopy(first), 0
+    extend = sampling.extend
+
+    def counting(*arguments: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return extend(*arguments)
+
+    sampling.extend = counting  # type: ignore[method-assign]
+    policy = TransformerPolicy(sampling, ChatML(tokenizer()), max_batch=4, trained=trained)
     prompts = [prompt(20 + i, i) for i in range(3)]
     running = [
         asyncio.create_task(policy.generate(request(ids, seed=i, max_tokens=150)))
         for i, ids in enumerate(prompts)
     ]
-    await asyncio.sleep(0.05)
+    while calls < 5:
+        await asyncio.sleep(0)
     await policy.publish(1, StubWeights())
     generations = await asyncio.gather(*running)
     await policy.close()
