@@ -73,10 +73,12 @@ def test_context_parallel_ranks_train_adapters_that_one_rank_began_until_one_die
     trainer = alone(single, **lora)
     trainer.update(episodes(), temperature=1.0)
     trainer.save(tmp_path / "shards").result()
+    began = {name: weight.detach().clone() for name, weight in adapter_parameters(single).items()}
     trainer.update(episodes(), temperature=1.0)
     alone(sampler, **lora).close()  # gives the sampler its adapters
     with group(policy, sampler, ranks=1, context_parallel=2, **lora) as ranks:
         ranks.restore(tmp_path / "shards")
+        assert all(torch.equal(weight, began[name]) for name, weight in adapter_parameters(sampler).items())
         ranks.updates = 1
         ranks.update(episodes(), temperature=1.0)
         expected, found = adapter_parameters(single), adapter_parameters(sampler)
