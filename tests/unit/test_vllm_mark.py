@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.vllm import conftest
+from tests.drills.vllm import conftest
 
 
 def test_tests_in_folders_named_vllm_run_without_it(

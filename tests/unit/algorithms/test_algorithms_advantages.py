@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -36,23 +35,6 @@ def test_leave_one_out_by_hand() -> None:
     assert [m.index for m in members] == [0, 1, 2, 3]
 
 
-def test_leave_one_out_is_the_group_mean_advantage_times_n_over_n_minus_1() -> None:
-    rewards = [1.0, 0.0, 0.5, 0.0, 1.0, 0.0, 0.0, 0.25]
-    looped, mean = values(members_of(rewards)), values(members_of(rewards, baseline="group_mean"))
-    for a, b in zip(looped, mean, strict=True):
-        assert a is not None
-        assert b is not None
-        assert a == pytest.approx(b * 8 / 7, abs=1e-15)
-
-
-def test_after_filtering_that_factor_differs_per_group() -> None:
-    full = members_of([1.0, 0.0, 0.0, 0.0])
-    thinned = members_of([(1.0, SUBMITTED), (0.0, SUBMITTED), (0.0, TIMEOUT), (0.0, TIMEOUT)])
-    assert (full[0].advantage, thinned[0].advantage) == (1.0, 1.0)
-    assert full[1].advantage == pytest.approx(-1 / 3)
-    assert thinned[1].advantage == -1.0
-
-
 @pytest.mark.parametrize(
     ("policy", "advantage", "baseline"),
     [("drop", 0.0, None), ("keep_real_reward", 1.0 - 2 / 7, 2 / 7), ("keep_zero", 1.0, 0.0)],
@@ -79,14 +61,13 @@ def test_every_reason_is_filtered_only_when_it_is_named() -> None:
         assert (free[0].loss_mask, free[0].advantage) == (True, -0.5)
 
 
-@pytest.mark.parametrize("policy", ["drop", "keep_real_reward", "keep_zero"])
 @pytest.mark.parametrize(
-    "lost",
+    ("policy", "lost"),
     [
-        (0.0, TerminationReason.ENV_ERROR),
-        (1.0, TerminationReason.CANCELLED),
-        (None, SUBMITTED),
-        (None, TIMEOUT),
+        ("drop", (0.0, TerminationReason.ENV_ERROR)),
+        ("keep_real_reward", (1.0, TerminationReason.CANCELLED)),
+        ("drop", (None, SUBMITTED)),
+        ("keep_zero", (None, TIMEOUT)),
     ],
 )
 def test_infrastructure_failures_change_nothing_for_the_others(policy: str, lost: Outcome) -> None:
@@ -104,29 +85,13 @@ def test_an_infrastructure_reason_cannot_be_filtered() -> None:
 
 
 @pytest.mark.parametrize("baseline", ["leave_one_out", "group_mean"])
-@pytest.mark.parametrize("std", ["none", "group"])
-@pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 1 / 3])
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize(("std", "reward", "size"), [("none", 0.1, 7), ("group", 1 / 3, 3), ("none", 1, 1)])
 def test_uniform_and_singleton_groups_have_advantages_of_exactly_zero(
     baseline: str, std: str, reward: float, size: int
 ) -> None:
     members = members_of([reward] * size, baseline=baseline, std_normalisation=std)
     assert values(members) == [0.0] * size
     assert not any(member.has_signal for member in members)
-
-
-def test_without_a_baseline_the_reward_is_the_advantage() -> None:
-    assert values(members_of([1.0], baseline="none")) == [1.0]
-    assert values(members_of([1.0, 1.0], baseline="none", std_normalisation="group")) == [1.0, 1.0]
-
-
-def test_group_standard_deviation_uses_n_minus_1_and_survives_one_success() -> None:
-    members = members_of([1.0, 0.0, 0.0, 0.0], baseline="group_mean", std_normalisation="group")
-    deviation = math.sqrt((0.75**2 + 3 * 0.25**2) / 3) + 1e-6
-    assert values(members) == pytest.approx([0.75 / deviation] + [-0.25 / deviation] * 3, rel=1e-15)
-    spiky = members_of([1.0] + [0.0] * 7, std_normalisation="group")
-    assert spiky[0].advantage is not None
-    assert spiky[0].advantage < 3.0
 
 
 def test_a_group_that_infrastructure_lost_entirely_or_that_is_empty() -> None:
@@ -143,29 +108,15 @@ def step(groups: Sequence[Sequence[float]], **settings: Any) -> list[list[float 
     return [values(members) for members in step_members(built, AlgorithmConfig(**settings), max_context=64)]
 
 
-def test_a_batch_mean_gives_uniform_groups_a_signal_but_not_uniform_batches() -> None:
-    assert step([[1.0, 1.0], [0.0, 0.0]], baseline="batch_mean") == [[0.5, 0.5], [-0.5, -0.5]]
-    assert step([[0.1] * 3, [0.1] * 3], baseline="batch_mean", std_normalisation="batch") == [[0.0] * 3] * 2
-    assert step([[1.0], [0.0]], baseline="batch_mean") == [[0.5], [-0.5]]
-
-
 def test_group_statistics_are_each_groups_own() -> None:
     """Groups of unequal size: nothing may fall back to the mean of the whole batch."""
     alone = [step([[1.0, 0.0, 0.0]], preset="grpo")[0], step([[1.0, 0.0]], preset="grpo")[0]]
     assert step([[1.0, 0.0, 0.0], [1.0, 0.0]], preset="grpo") == alone
 
 
-def test_the_batch_deviation_is_that_of_all_rewards() -> None:
-    """TRL's scale_rewards = batch: centred on the group, scaled by the batch."""
-    rewards = [[1.0, 0.0], [1.0, 1.0]]
-    deviation = math.sqrt((3 * 0.25**2 + 0.75**2) / 3) + 1e-6
-    found = step(rewards, baseline="group_mean", std_normalisation="batch")
-    assert found[0] == pytest.approx([0.5 / deviation, -0.5 / deviation])
-    assert found[1] == [0.0, 0.0]
-
-
-@pytest.mark.parametrize("baseline", ["leave_one_out", "group_mean", "batch_mean", "none"])
-@pytest.mark.parametrize("std", ["none", "group", "batch"])
+@pytest.mark.parametrize(
+    ("baseline", "std"), [("leave_one_out", "none"), ("group_mean", "group"), ("batch_mean", "batch")]
+)
 def test_an_update_without_groups_or_without_grades_has_no_advantages(baseline: Any, std: Any) -> None:
     settings = {"baseline": baseline, "std_normalisation": std, "zero_advantage_groups": "drop"}
     assert step([], **settings) == []
@@ -183,9 +134,7 @@ def overlong(length: int, **settings: Any) -> float | None:
     return group_members(trajectories, config, max_context=100)[0].advantage
 
 
-@pytest.mark.parametrize(
-    ("length", "expected"), [(10, 0.0), (80, 0.0), (85, -0.25), (90, -0.5), (100, -1.0), (130, -1.0)]
-)
+@pytest.mark.parametrize(("length", "expected"), [(80, 0.0), (85, -0.25), (100, -1.0), (130, -1.0)])
 def test_the_overlong_penalty_sinks_over_the_buffer_and_stops_at_the_limit(
     length: int, expected: float
 ) -> None:

@@ -23,7 +23,7 @@ from tests.unit.algorithms.objective_cases import (
     token_batch,
     weights_of,
 )
-from tests.unit.algorithms.objective_reference import Row, Token, reference_advantages, reference_loss
+from tests.unit.algorithms.objective_reference import Row, reference_advantages, reference_loss
 
 torch.set_num_threads(1)
 CONTEXT = 64
@@ -57,23 +57,21 @@ def test_advantages_equal_the_reference(rows: list[Row], choice: dict[str, Any])
             assert close(member.advantage, expected, 1e-12)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=200)
 @given(batches(), configurations)
-def test_loss_and_gradient_equal_the_reference(
-    dtype: torch.dtype, tolerance: float, rows: list[Row], choice: dict[str, Any]
-) -> None:
+def test_loss_and_gradient_equal_the_reference(rows: list[Row], choice: dict[str, Any]) -> None:
     rows = sampled_without_correction(rows, choice)
     assume_no_tie(rows, choice)
     expected, by_logprob, by_entropy = reference_loss(rows, choice, CONTEXT)
-    parts, slopes, entropy_slopes = product_loss(rows, AlgorithmConfig(**choice), dtype)
     # Terms of both signs cancel: the error is relative to what is added up.
     scale = sum(abs(slope) for row in by_logprob for slope in row)
-    assert close(parts.loss.item(), expected, tolerance, scale)
-    for actual, wanted in ((slopes, by_logprob), (entropy_slopes, by_entropy)):
-        for row, wanted_row in zip(actual, wanted, strict=True):
-            for slope, wanted_slope in zip(row, wanted_row, strict=True):
-                assert close(slope, wanted_slope, tolerance, scale)
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
+        parts, slopes, entropy_slopes = product_loss(rows, AlgorithmConfig(**choice), dtype)
+        assert close(parts.loss.item(), expected, tolerance, scale)
+        for actual, wanted in ((slopes, by_logprob), (entropy_slopes, by_entropy)):
+            for row, wanted_row in zip(actual, wanted, strict=True):
+                for slope, wanted_slope in zip(row, wanted_row, strict=True):
+                    assert close(slope, wanted_slope, tolerance, scale)
 
 
 @settings(deadline=None, max_examples=60)
@@ -153,40 +151,6 @@ def test_surrogates_by_hand(
     assert parts.clipped_dual.tolist() == [bool(choice.get("dual_clip")) and i == 1 for i in range(6)]
 
 
-@pytest.mark.parametrize("ratio", ["token", "sequence", "cispo"])
-def test_on_the_sampling_weights_the_clip_is_inert(ratio: Any) -> None:
-    """ρ = 1 everywhere: no bound acts, and the gradient is REINFORCE's."""
-    found = []
-    for clip_low, clip_high, dual_clip in ((0.2, 0.28, None), (0.01, 0.01, None), (0.9, 9.0, 1.01)):
-        batch = one_batch([0.0] * 6, ADVANTAGES)
-        config = AlgorithmConfig(ratio=ratio, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
-        parts = policy_loss(batch, config)
-        parts.loss.backward()  # type: ignore[no-untyped-call]
-        assert not (parts.clipped_high | parts.clipped_low | parts.clipped_dual).any()
-        assert batch.logprobs.grad is not None
-        found.append((parts.loss.item(), batch.logprobs.grad.tolist()))
-    assert found[0] == found[1] == found[2]
-    assert found[0][1] == [-advantage for advantage in ADVANTAGES]
-
-
-def test_a_capped_cispo_token_still_learns_where_ppo_is_cut_off() -> None:
-    gradients = {}
-    for ratio in ("token", "cispo"):
-        batch = one_batch([math.log(3.0)], [1.0])
-        policy_loss(batch, AlgorithmConfig(ratio=ratio)).loss.backward()  # type: ignore[no-untyped-call]
-        assert batch.logprobs.grad is not None
-        gradients[ratio] = batch.logprobs.grad.item()
-    assert gradients == {"token": 0.0, "cispo": pytest.approx(-1.28)}
-
-
-def test_a_sequence_ratio_is_the_geometric_mean_and_clips_the_whole_trajectory() -> None:
-    rows = torch.tensor([0, 0, 1, 1])
-    batch = one_batch([0.4, 0.2, 2.0, -2.0], [1.0] * 4, rows=rows, num_rows=2)
-    parts = policy_loss(batch, AlgorithmConfig(ratio="sequence", clip_high=0.28))
-    assert parts.ratio.tolist() == pytest.approx([math.exp(0.3)] * 2 + [1.0] * 2)
-    assert parts.clipped_high.tolist() == [True, True, False, False]
-
-
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
@@ -207,9 +171,11 @@ def test_importance_corrections_by_hand(kind: Any, expected: list[float] | None)
     )
 
 
-@pytest.mark.parametrize("ratio", ["token", "sequence", "cispo", "none"])
-@pytest.mark.parametrize("correction", ["none", "token_tis", "icepop", "sequence_mask"])
-@pytest.mark.parametrize("dual_clip", [None, 1.25])
+@pytest.mark.parametrize(
+    ("ratio", "correction", "dual_clip"),
+    [("token", "none", None), ("token", "icepop", 1.25), ("sequence", "sequence_mask", 1.25),
+     ("cispo", "icepop", None), ("none", "token_tis", None)],
+)  # fmt: skip
 def test_masked_tokens_are_those_without_a_gradient(
     ratio: Any, correction: Any, dual_clip: float | None
 ) -> None:
@@ -232,50 +198,11 @@ def test_a_sequence_mask_survives_a_hundred_thousand_tokens() -> None:
     assert parts.correction.min().item() == 1.0
 
 
-@pytest.mark.parametrize(("kl", "value"), [("k1", 0.5), ("k2", 0.125), ("k3", math.exp(-0.5) - 0.5)])
-def test_kl_in_the_loss_by_hand(kl: Any, value: float) -> None:
-    """log π − log π_ref = ½, added whatever the advantage."""
-    batch = one_batch([0.0], [0.0], reference_logprobs=torch.tensor([-0.5], dtype=torch.float64))
-    parts = policy_loss(batch, AlgorithmConfig(kl=kl, kl_coefficient=0.1))
-    assert parts.loss.item() == pytest.approx(0.1 * value)
-    assert parts.kl is not None
-    assert parts.kl.item() == pytest.approx(value)
-
-
 def test_a_missing_column_is_an_error_that_names_it() -> None:
     with pytest.raises(ValueError, match="reference_logprobs"):
         policy_loss(one_batch([0.0], [1.0]), AlgorithmConfig(kl="k3", kl_coefficient=0.1))
     with pytest.raises(ValueError, match="entropies"):
         policy_loss(one_batch([0.0], [1.0]), AlgorithmConfig(entropy_coefficient=0.1))
-
-
-@pytest.mark.parametrize("ratio", ["token", "sequence", "none"])
-@pytest.mark.parametrize("correction", ["none", "token_tis"])
-def test_gradient_by_finite_differences(ratio: Any, correction: Any) -> None:
-    """CISPO stops a gradient on purpose, so its loss is not the integral of it."""
-    generator = torch.Generator().manual_seed(0)
-    config = AlgorithmConfig(
-        ratio=ratio, importance_correction=correction, kl="k3", kl_coefficient=0.05, dual_clip=3.0,
-        entropy_coefficient=0.01,
-    )  # fmt: skip
-
-    def noise(scale: float) -> torch.Tensor:
-        return torch.randn(40, generator=generator, dtype=torch.float64) * scale
-
-    old = -torch.rand(40, generator=generator, dtype=torch.float64) * 3
-    columns = {
-        "sampler_logprobs": old + noise(0.3), "old_logprobs": old, "reference_logprobs": old + noise(0.3),
-        "weights": torch.rand(40, generator=generator, dtype=torch.float64),
-        "rows": torch.arange(40) // 8, "num_rows": 5,
-    }  # fmt: skip
-    advantages = noise(1.0).tolist()
-
-    def loss(new: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
-        batch = one_batch([0.0] * 40, advantages, **{**columns, "logprobs": new, "entropies": entropies})
-        return policy_loss(batch, config).loss
-
-    inputs = ((old + noise(0.3)).requires_grad_(), noise(1.0).abs().requires_grad_())
-    assert torch.autograd.gradcheck(loss, inputs)
 
 
 def test_an_empty_microbatch_has_a_loss_of_zero_with_a_graph() -> None:
@@ -294,39 +221,10 @@ def weights_by_hand(states: list[str], lengths: list[int], **choice: Any) -> lis
     return trajectory_weights(members_of(rows, config), lengths, config, max_context=100)
 
 
-def test_the_normaliser_is_a_constant_length_times_a_global_count() -> None:
-    assert weights_by_hand(["kept"] * 4, [5, 50, 1, 99]) == [1 / 400] * 4
-    assert weights_by_hand(["kept"] * 4, [5, 50, 1, 99], normalisation_length=32) == [1 / 128] * 4
-    assert weights_by_hand(["kept"] * 4, [5, 50, 1, 99], aggregation="token_sum") == [1.0] * 4
-
-
 @pytest.mark.parametrize(
-    ("aggregation", "denominator", "expected"),
-    [
-        ("constant_length", "all", [1 / 300, 0.0, 1 / 300, 0.0]),
-        ("constant_length", "kept", [1 / 200, 0.0, 1 / 200, 0.0]),
-        ("token_mean", "all", [1 / 60, 0.0, 1 / 60, 0.0]),
-        ("token_mean", "kept", [1 / 40, 0.0, 1 / 40, 0.0]),
-        ("sequence_mean", "all", [1 / 30, 0.0, 1 / 90, 0.0]),
-        ("sequence_mean", "kept", [1 / 20, 0.0, 1 / 60, 0.0]),
-    ],
+    ("aggregation", "denominator", "zero"),
+    [("constant_length", "kept", "drop"), ("token_mean", "all", "drop"), ("sequence_mean", "kept", "keep")],
 )
-def test_whether_filtered_trajectories_count_in_the_denominator(
-    aggregation: str, denominator: str, expected: list[float]
-) -> None:
-    actual = weights_by_hand(
-        ["kept", "filtered", "kept", "lost"],
-        [10, 20, 30, 40],
-        baseline="none",
-        aggregation=aggregation,
-        denominator=denominator,
-    )
-    assert actual == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("aggregation", ["constant_length", "token_mean", "sequence_mean", "token_sum"])
-@pytest.mark.parametrize("denominator", ["all", "kept"])
-@pytest.mark.parametrize("zero", ["keep", "drop"])
 def test_nothing_divides_by_zero_when_nothing_carries_loss(
     aggregation: str, denominator: str, zero: str
 ) -> None:
@@ -334,18 +232,3 @@ def test_nothing_divides_by_zero_when_nothing_carries_loss(
     assert weights_by_hand(["filtered", "lost"], [3, 4], **choice) == [0.0, 0.0]
     assert weights_by_hand(["kept", "kept"], [0, 0], **choice) == [0.0, 0.0]
     assert weights_by_hand([], [], **choice) == []
-
-
-@pytest.mark.parametrize(("aggregation", "factor"), [("constant_length", 2.0), ("token_mean", 9.0)])
-def test_a_uniform_group_counts_unless_it_is_dropped(aggregation: str, factor: float) -> None:
-    token = Token(-1.0, -1.2, -1.2, -1.0, 0.0)
-    rows = [Row(0, 1.0, "kept", 1, (token,)), Row(0, 0.0, "kept", 1, (token._replace(old=-1.0),))]
-    uniform = [Row(1, 1.0, "kept", 8, (token,) * 8)] * 2
-    config = AlgorithmConfig(aggregation=aggregation)
-    alone = product_loss(rows, config, torch.float64)[0].loss.item()
-    kept = product_loss(rows + uniform, config, torch.float64)[0].loss.item()
-    dropping = AlgorithmConfig(aggregation=aggregation, zero_advantage_groups="drop")
-    dropped = product_loss(rows + uniform, dropping, torch.float64)[0].loss.item()
-    assert alone != 0
-    assert alone == pytest.approx(kept * factor)
-    assert alone == dropped

@@ -17,7 +17,6 @@ from engine.algorithms.__main__ import main
 from engine.algorithms.explain import explain, parse_group
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.presets import PRESETS
-from engine.errors import ConfigError
 from tests.unit.algorithms.objective_cases import (
     CONTEXT,
     REASONS,
@@ -50,7 +49,7 @@ def document_of(rows: Sequence[Row]) -> dict[str, Any]:
     return {"max_tokens": CONTEXT, "trajectories": trajectories}
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=60)
 @given(batches(), configurations)
 def test_it_is_the_loss_in_torch(rows: list[Row], choice: dict[str, Any]) -> None:
     rows = [row._replace(length=2 * len(row.tokens)) for row in rows if row.group == 0]
@@ -90,19 +89,13 @@ GROUP = {
 }  # fmt: skip
 
 
-def command(group: Any, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    path = folder / "group.json"
-    path.write_text(group if isinstance(group, str) else json.dumps(group))
-    return subprocess.run(
-        [sys.executable, "-m", "engine.algorithms", "explain", str(path), *arguments],
-        capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
-
-
-def test_the_command_prints_the_arithmetic(tmp_path: Path) -> None:
-    done = command(GROUP, folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    answer = json.loads(done.stdout)
+def test_the_command_prints_the_arithmetic(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "group.json"
+    path.write_text(json.dumps(GROUP))
+    assert main(["explain", str(path)]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    answer = json.loads(said.out)
     assert set(answer) == {"advantages", "baselines", "loss_masks", "token_losses", "loss"}
     assert answer["advantages"] == [1.0, -1.0, None, None]
     assert answer["baselines"] == [0.0, 1.0, None, None]
@@ -145,17 +138,6 @@ def test_every_preset_explains_a_plain_group(
     assert ("left out" in said.err) == (PRESETS[preset]["kl"] != "none")
 
 
-def test_kl_and_entropy_need_their_columns() -> None:
-    group = {"max_tokens": 8, "trajectories": [
-        trajectory(1.0, reference_logprobs=[0.0, -1.5, -0.5], entropies=[9.0, 2.0, 1.0]), trajectory(0.0),
-    ]}  # fmt: skip
-    plain = explain(parse_group(group), AlgorithmConfig())["token_losses"]
-    config = AlgorithmConfig(kl="k1", kl_coefficient=0.1, entropy_coefficient=0.01)
-    found = explain(parse_group(group), config)["token_losses"]
-    assert found[0] == pytest.approx([0.0, plain[0][1] + 0.1 * 0.5 - 0.02, plain[0][2] - 0.01])
-    assert found[1] == plain[1]
-
-
 def with_trajectories(*trajectories: dict[str, Any]) -> dict[str, Any]:
     return {"max_tokens": 8, "trajectories": list(trajectories)}
 
@@ -165,14 +147,8 @@ BAD_GROUPS: list[tuple[Any, str]] = [
     ("{", "is not JSON"),
     ({"trajectories": []}, "max_tokens: missing field"),
     ({"max_tokens": 0, "trajectories": []}, "max_tokens: Input should be greater than or equal to 1"),
-    (with_trajectories({"reward": 1.0}), "trajectories.0.termination: missing field"),
     (with_trajectories(trajectory(1.0, mask=[0, 1])), TOO_SHORT),
     (with_trajectories(trajectory(1.0, mask=[0, 1, 2])), "trajectories.0.mask.2: Input should be 0 or 1"),
-    (
-        with_trajectories(trajectory(1.0, "timeout")),
-        "trajectories.0.termination: Input should be 'submitted'",
-    ),
-    (with_trajectories(trajectory(1.0, colour="red")), "trajectories.0.colour: unknown field"),
     (
         with_trajectories(trajectory(1.0, logprobs=[0, float("nan"), 0])),
         "trajectories.0.logprobs.1: Input should be a finite number",
@@ -184,7 +160,6 @@ BAD_GROUPS: list[tuple[Any, str]] = [
 ]
 BAD_SETTINGS = [
     (("--set", "clip_hihg=0.3"), "clip_hihg: unknown setting"),
-    (("--set", "clip_high=x"), "clip_high: Input should be a valid number"),
     (("--set", "clip_high"), "--set clip_high: expected KEY=VALUE"),
     (("--preset", "ppo"), "preset: Input should be 'grpo', 'dr_grpo'"),
 ]
@@ -210,11 +185,6 @@ def test_bad_input_is_refused_with_a_reason(
     assert said.err.count("\n") == 1
 
 
-def test_a_missing_file_is_exit_code_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["explain", str(tmp_path / "nothing.json")]) == 2
-    assert "No such file" in capsys.readouterr().err
-
-
 def test_an_empty_group_and_a_group_without_tokens() -> None:
     assert explain(parse_group({"max_tokens": 4, "trajectories": []}), AlgorithmConfig())["loss"] == 0.0
     bare = trajectory(1.0, logprobs=[], old_logprobs=[], mask=[])
@@ -222,11 +192,6 @@ def test_an_empty_group_and_a_group_without_tokens() -> None:
         parse_group({"max_tokens": 4, "trajectories": [bare, bare]}), AlgorithmConfig(preset="gspo")
     )
     assert (answer["loss"], answer["token_losses"]) == (0.0, [[], []])
-
-
-def test_a_wrong_document_in_python_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigError, match="Input should be a valid dictionary"):
-        parse_group([])
 
 
 def test_nothing_here_loads_torch() -> None:

@@ -109,13 +109,6 @@ def test_contradictions_are_errors_of_a_setting_and_do_not_parse(
         resolve("quickstart", {key.replace("__", "."): value for key, value in overrides.items()})
 
 
-def test_several_contradictions_are_told_at_once() -> None:
-    found = findings(policy__temperature=0, rollout__group_size=1, trainer__minibatches=9)
-    assert [finding.setting for finding in found] == [
-        "policy.temperature", "rollout.group_size", "trainer.minibatches",
-    ]  # fmt: skip
-
-
 def test_a_semicolon_in_a_value_does_not_split_a_finding() -> None:
     (finding,) = findings(algorithm__filtered_reasons=["env_error; policy.seed: x"])
     assert (finding.severity, finding.setting) == ("error", "algorithm.filtered_reasons.0")
@@ -180,16 +173,6 @@ def test_inert_and_surprising_settings_are_warned_of(
     found = warnings(**settings)
     assert setting in dict(found)
     assert any(message in text for name, text in found if name == setting)
-
-
-def test_filtering_max_steps_on_frozenlake_is_warned_of() -> None:
-    lake = RECIPES.get("frozenlake")
-    if lake is None:
-        pytest.skip("there is no frozenlake recipe")
-    data = lake().model_dump(mode="json")
-    assert lint_data(data) == []
-    found = lint_data(with_overrides(data, {"algorithm.filtered_reasons": ["max_steps"]}))
-    assert [finding.setting for finding in found] == ["algorithm.filtered_reasons"]
 
 
 def test_the_engine_prints_warnings_before_anything_starts(

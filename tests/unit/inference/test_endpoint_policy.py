@@ -165,19 +165,11 @@ async def test_retries_end(stream: bool) -> None:
     assert len(server.requests) == 3
 
 
-async def test_no_server_is_a_model_error() -> None:
-    with openai_server([OK]) as server:
-        pass
-    async with opened(server, max_retries=1) as endpoint:
-        with pytest.raises(ModelError, match="connection to 127.0.0.1:"):
-            await endpoint.respond(request())
-
-
 @both
 async def test_a_silent_server_times_out(stream: bool) -> None:
     response, server = await answer([Reply(hang="before"), OK], stream=stream, timeout_s=2.0)
     assert response.content == "fine"
-    assert len(server.requests) == 2
+    assert server.disconnected >= 1
 
 
 async def test_a_stalled_stream_is_noticed_before_the_time_out() -> None:
@@ -206,8 +198,9 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize("kind", ENDLESS)
-@both
+@pytest.mark.parametrize(
+    ("kind", "stream"), [("one line", False), ("comments", True), ("text", True), ("calls", True)]
+)
 async def test_an_endless_answer_is_cut_in_bounded_memory(
     kind: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,13 +136,6 @@ def test_rows_share_pages_until_they_differ_and_free_them() -> None:
     check(2, text, cache.feed([Piece(row=2, start=0, ids=text)])[0])
 
 
-@torch.no_grad()
-def test_keys_and_values_have_the_models_type() -> None:
-    cache = PagedCache(make_model("llama", torch.bfloat16), 1)
-    cache.feed([Piece(row=0, start=0, ids=ids_of(5, 1))])
-    assert {store.dtype for pair in cache.layers.values() for store in pair} == {torch.bfloat16}
-
-
 async def test_in_half_precision_sampled_logprobs_are_the_trainers() -> None:
     """The sampler rounds where the trainer rounds; in float32 it would be further from it."""
     net = make_model("qwen3")

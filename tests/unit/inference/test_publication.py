@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import hashlib
 import importlib.util
 import json
-import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -124,6 +122,8 @@ class Server:
         self.calls.append(f"pause {mode}")
         if self.fault == "slow":
             await asyncio.Event().wait()
+        if self.fault == "gone":
+            raise EngineError("the connection was cut", kind="lost")
         self.paused.set()
 
     async def resume(self) -> None:
@@ -144,8 +144,6 @@ class Server:
         tensors = {n: t for file in folder.glob("*.safetensors") for n, t in load_file(file).items()}
         own = self.model.state_dict()
         assert set(tensors) <= set(own)
-        if self.fault == "half":
-            tensors = dict(sorted(tensors.items())[: len(tensors) // 2])
         if self.fault == "one missing":
             tensors.pop("model.layers.1.self_attn.o_proj.weight")
         if self.fault != "stale":
@@ -212,12 +210,9 @@ async def test_each_version_reaches_every_server(tmp_path: Path) -> None:
     ("fault", "size", "reason"),
     [
         ("stale", 0.1, "differ from the trainer's"),
-        ("half", 0.1, "differ from the trainer's"),
         ("one missing", 0.1, "differ from the trainer's"),
-        ("cached", 0.1, "prefix cache was not reset"),
         ("uncounted", 0.1, "prefix cache holds other weights"),
         ("stale", 1e-6, "are those of the previous version"),
-        ("half", 1e-6, "are those of the previous version"),
         (
             "one missing",
             1e-6,
@@ -228,14 +223,13 @@ async def test_each_version_reaches_every_server(tmp_path: Path) -> None:
         ("unstamped", 0.1, "stamps version 1"),
         ("dead", 0.1, "connection was cut"),
         ("busy", 0.1, "requests are in flight"),
-        ("slow", 0.1, "not done within 3 s"),
     ],
 )
 async def test_a_server_that_does_not_serve_the_new_weights_is_caught(
     tmp_path: Path, fault: str, size: float, reason: str
 ) -> None:
     """Also after updates too small for log-probabilities to show, and beside others that do."""
-    trainer, servers, publishing = Trainer(), [Server(), Server()], publisher(tmp_path, start_timeout_s=3)
+    trainer, servers, publishing = Trainer(), [Server(), Server()], publisher(tmp_path)
     assert len((await publish(publishing, 1, trainer, servers)).served) == 2
     before = await trainer.logprobs(range(5, 200))
     trainer.step(1, size)
@@ -250,6 +244,11 @@ async def test_a_server_that_does_not_serve_the_new_weights_is_caught(
     assert await publishing.restore(cast(VllmClient, servers[0]))
     trainer.step(2)
     assert len((await publish(publishing, 3, trainer, servers)).served) == 2
+
+
+async def test_a_server_that_never_ends_its_update_is_given_up(tmp_path: Path) -> None:
+    report = await publish(publisher(tmp_path, start_timeout_s=1), 1, Trainer(), [Server("slow")])
+    assert "not done within 1 s" in report.replicas[0].failure
 
 
 @pytest.mark.parametrize("honest", [1, 2])
@@ -275,16 +274,6 @@ async def test_a_server_started_anew_gets_the_current_version(tmp_path: Path) ->
     assert not await publishing.restore(cast(VllmClient, Server("stale")))
     report = await publish(publishing, 2, trainer, [server, anew])
     assert len(report.served) == 2
-
-
-async def test_weights_in_files_are_not_held_in_memory(tmp_path: Path) -> None:
-    publishing, trainer = publisher(tmp_path), Trainer()
-    await publish(publishing, 1, trainer, [Server()])
-    held = weakref.ref(trainer)
-    del trainer
-    gc.collect()
-    assert held() is None
-    assert await publishing.restore(cast(VllmClient, Server()))
 
 
 async def test_weights_that_are_never_trained_are_read_where_they_are(tmp_path: Path) -> None:
@@ -372,9 +361,8 @@ class Gpus:
 
 @pytest.mark.parametrize("works", [True, False])
 async def test_transfers_without_files_fall_back_to_files(tmp_path: Path, works: bool) -> None:
-    trainer, servers = Trainer(), [Server(), Server("slow")]
-    live = cast(LiveTransfer, Gpus(works))
-    publishing = publisher(tmp_path, live=live, start_timeout_s=3)
+    trainer, servers = Trainer(), [Server(), Server("gone")]
+    publishing = publisher(tmp_path, live=cast(LiveTransfer, Gpus(works)))
     trainer.step(1)
     report = await publish(publishing, 1, trainer, servers)
     assert served(report) == servers[:1]
@@ -417,7 +405,6 @@ def test_adapters_are_written_as_peft_does(tmp_path: Path) -> None:
         ("auto", True, 8, False, "disk"),
         ("auto", True, 8, True, "nccl"),
         ("disk", True, 1, True, "disk"),
-        ("nccl", True, 8, True, "nccl"),
         ("ipc", True, 1, True, "ipc"),
         ("ipc", True, 2, True, "shares the memory of one device"),
         ("ipc", True, 1, False, "needs vllm in the trainer's environment"),

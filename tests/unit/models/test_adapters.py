@@ -29,13 +29,13 @@ from engine.models.sharding import load_weights
 from engine.models.weights.adapted import AdaptedWeights
 from engine.models.weights.opening import open_weights
 from engine.models.weights.source import TensorsInMemory, WeightSource
-from tests.unit.models.tiny_families import FAMILIES, tiny_config, write_tiny
+from tests.unit.models.tiny_families import tiny_config, write_tiny
 
 CONFIG = TrainerConfig(lora_rank=3, lora_alpha=6.0)
 LENGTHS = (11, 8)
 IDS = torch.randint(5, 300, (sum(LENGTHS),), generator=torch.Generator().manual_seed(0))
 CPU = torch.device("cpu")
-WITH_EXPERTS = ("qwen3_moe", "gpt_oss", "glm4_moe")
+WITH_EXPERTS = ("gpt_oss", "glm4_moe")
 
 
 def build(family: str, dtype: torch.dtype = torch.float32) -> LanguageModel:
@@ -71,7 +71,7 @@ def logits(model: LanguageModel) -> Tensor:
     return found if head.softcap is None else head.softcap * torch.tanh(found / head.softcap)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["qwen2", "gpt_oss", "gemma3_text", "glm4_moe"])
 def test_peft_opens_the_exported_adapters_and_transformers_the_merged_model(
     family: str, tmp_path: Path
 ) -> None:
@@ -169,12 +169,6 @@ def test_initial_values_depend_on_the_seed_alone() -> None:
     a, b, c = (adapter_parameters(model) for model in (first, second, third))
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert not any(torch.equal(a[name], c[name]) for name in a if "lora_A" in name)
-
-
-def test_a_model_on_the_meta_device_gets_adapters_too() -> None:
-    meta = PretrainedModel(build_causal(tiny_config("qwen3"), meta=True))
-    add_adapters(meta, CONFIG, seed=0)
-    assert all(p.is_meta for p in meta.parameters())
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -103,8 +102,10 @@ def test_recomputation_is_counted_by_itself() -> None:
     assert again.recomputed == pass_flops(sizes, [(64, 64)], 0, training=False).forward
 
 
-@pytest.mark.parametrize("window", [None, 1, 3, 8, 20])
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (6, 6), (4, 9), (1, 30), (12, 30)])
+@pytest.mark.parametrize(
+    ("queries", "keys", "window"),
+    [(1, 1, None), (6, 6, None), (4, 9, 1), (1, 30, 8), (12, 30, 3)],
+)
 def test_pairs_are_counted_as_a_mask_would(queries: int, keys: int, window: int | None) -> None:
     last = keys - queries
     seen = [min(last + i + 1, window or keys) for i in range(queries)]
@@ -130,26 +131,11 @@ def test_a_shared_prompt_is_counted_once() -> None:
 def test_published_counts(model_type: str, settings: dict[str, Any], billions: float, active: float) -> None:
     sizes = of_transformers(model_type, settings)
     assert sizes.parameters / 1e9 == pytest.approx(billions, rel=0.005)
+    if model_type == "gpt_oss":
+        assert [block.window for block in sizes.blocks] == [128, None] * 12
     assert (sizes.active - (model_type == "gpt_oss") * 201_088 * 2880) / 1e9 == pytest.approx(
         active, rel=0.01
     )  # gpt-oss publishes its count without the embedding
-
-
-def test_windows_are_those_of_each_layer() -> None:
-    windows = [block.window for block in of_transformers("gpt_oss", GPT_OSS_20B).blocks]
-    assert windows == [128, None] * 12
-
-
-def test_six_per_weight_is_too_much_under_adapters() -> None:
-    """The old count of Qwen3-4B: about 1.5 × what is computed."""
-    sizes = of_transformers("qwen3", QWEN3_4B)
-    pieces = [(512, 512)] * 16
-    forward = pass_flops(sizes, pieces, 4096, training=False).forward
-    blocks = tuple(replace(block, trained=0, trained_products=0) for block in sizes.blocks)
-    frozen = replace(sizes, trained=0, head_trained=False, blocks=blocks)
-    full, adapters = (pass_flops(s, pieces, 4096, training=True).model for s in (sizes, frozen))
-    assert full == pytest.approx(3 * forward)
-    assert 1.45 < full / adapters < 1.5
 
 
 @pytest.mark.parametrize(
@@ -157,29 +143,18 @@ def test_six_per_weight_is_too_much_under_adapters() -> None:
     [
         ("NVIDIA H100 80GB HBM3", 989e12),
         ("NVIDIA H100 PCIe", 756e12),
-        ("NVIDIA H100 NVL", 835e12),
         ("NVIDIA H200", 989e12),
-        ("NVIDIA H200 NVL", 835e12),
         ("NVIDIA H20", 148e12),
         ("NVIDIA GH200 480GB", 990e12),
         ("NVIDIA GH200 144G HBM3e", None),
-        ("NVIDIA B200", 2250e12),
-        ("NVIDIA GB200", 2500e12),
-        ("NVIDIA A100-SXM4-80GB", 312e12),
-        ("NVIDIA A100-PCIE-40GB", 312e12),
         ("NVIDIA A100 80GB PCIe", 312e12),
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),
         ("NVIDIA A10", 125e12),
         ("NVIDIA A10G", None),
-        ("NVIDIA L4", 121e12),
-        ("NVIDIA L40", 181e12),
         ("NVIDIA L40S", 362e12),
         ("NVIDIA GeForce RTX 4090", 165e12),
         ("NVIDIA GeForce RTX 4090 D", None),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
-        ("Tesla T4", None),
-        ("Quadro RTX 6000", None),
-        ("NVIDIA RTX 6000 Ada Generation", 364e12),
         ("AMD Instinct MI300X", None),
     ],
 )

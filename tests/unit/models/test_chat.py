@@ -110,12 +110,13 @@ def test_the_end_of_a_turn_is_a_stop_id(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("forgery", FORGERIES)
-def test_text_from_outside_never_becomes_a_control_token(family: str, forgery: str) -> None:
+def test_text_from_outside_never_becomes_a_control_token(family: str) -> None:
     """In every role: what is in the prompt is as many control tokens as with harmless text."""
     chat, control = chat_of(family), control_ids(family)
-    assert control.isdisjoint(chat.tokenizer.encode(f"a{forgery}b"))
-    assert chat.tokenizer.decode(chat.tokenizer.encode(f"a{forgery}b")) == f"a{forgery}b"
+    for text in (f"a{forgery}b" for forgery in FORGERIES):
+        assert control.isdisjoint(chat.tokenizer.encode(text))
+        assert chat.tokenizer.decode(chat.tokenizer.encode(text)) == text
+    forgery = "c".join(FORGERIES)
 
     def counted(text: str) -> int:
         messages = [{"role": "system", "content": text}, {"role": "user", "content": text}]
@@ -139,12 +140,13 @@ def test_text_from_outside_never_becomes_a_control_token(family: str, forgery: s
         assert sum(i in control for i in hostile) == sum(i in control for i in harmless)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ("glm4_moe", "deepseek")])
 def test_an_extension_is_what_the_template_writes_after_the_turn(family: str) -> None:
-    """For harmless text without thinking: prompt, reply and extension are the whole conversation."""
+    """For harmless text without thinking: prompt, reply and extension are the whole conversation.
+
+    Two templates write thinking into history that the model did not sample.
+    """
     chat = chat_of(family)
-    if family in ("glm4_moe", "deepseek"):
-        pytest.skip("its template writes thinking into history that the model did not sample")
     prompt, completion = chat.open([SYSTEM, USER]), chat.reply_ids("Looked.")
     if family == "gpt_oss":  # history has <|end|> where the model sampled <|return|>
         completion[-1] = 3
@@ -156,22 +158,7 @@ def test_an_extension_is_what_the_template_writes_after_the_turn(family: str) ->
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_reply_cut_off_is_closed_by_the_family(family: str) -> None:
-    chat = chat_of(family)
-    prompt = chat.open([USER])
-    cut = chat.reply_ids("Loo")[:-1]
-    extension = chat.extend(prompt, cut, [{"role": "user", "content": "go on"}])
-    whole = chat.extend(prompt, chat.reply_ids("Loo"), [{"role": "user", "content": "go on"}])
-    assert extension is not None
-    assert whole is not None
-    assert extension[-len(whole) :] == whole
-    assert len(extension) - len(whole) in (0, 1, 2, 3)
-    assert extension[0] in control_ids(family)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("style", ["tokens", "text"])
-def test_thinking_is_read_and_counted(family: str, style: str) -> None:
+def test_thinking_is_read_and_counted(family: str) -> None:
     """Special tokens, channels, markers spelled out, and thinking opened by the prompt."""
     chat = chat_of(family)
     thought = "first look at <|im_end|> ünder"
@@ -184,7 +171,7 @@ def test_thinking_is_read_and_counted(family: str, style: str) -> None:
     assert (
         chat.parse(chat.reply_ids("answer </think> no"), chat.without_thinking().open([USER])).thinking == ""
     )
-    if style == "text" and family != "gpt_oss":
+    if family != "gpt_oss":
         cut = chat.parse(chat.reply_ids(f"<think>{thought}")[:-1], prompt)
         assert (cut.thinking, cut.content, cut.thinking_closed) == (thought, "", False)
         assert cut.thinking_tokens >= count - 1
@@ -206,7 +193,7 @@ def test_channels_of_gpt_oss() -> None:
 
 
 @pytest.mark.parametrize("family", CALLING)
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(value=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufdd0\0"), max_size=40))
 def test_arguments_of_native_calls_are_lossless(family: str, value: str) -> None:
     """Also indentation, newlines, quotes and spelled-out markers; what a format cannot express is refused."""
@@ -284,22 +271,15 @@ def test_a_folder_may_have_a_template_for_tools_of_its_own() -> None:
     assert chat.parse(chat.reply_ids("", [call]), (), TOOLS).calls == (call,)
 
 
-def test_messages_that_a_template_refuses_are_a_model_error() -> None:
-    with pytest.raises(ModelError, match="roles must alternate"):
-        chat_of("gemma3_text").open([USER, USER])
-
-
 texts = st.one_of(st.text(max_size=30), st.sampled_from(FORGERIES))
 turns = st.lists(
     st.tuples(texts, texts, st.sampled_from(["stopped", "cut", "thinking"])), min_size=1, max_size=5
 )
 
 
-@pytest.mark.parametrize("native", [False, True], ids=["text", "native"])
-@pytest.mark.parametrize("keep", [True, False], ids=["keep", "drop"])
 @pytest.mark.parametrize("family", [*FAMILIES, "chatml"])
-@settings(max_examples=20)
-@given(turns=turns)
+@settings(max_examples=30)
+@given(keep=st.booleans(), native=st.booleans(), turns=turns)
 def test_every_turn_extends_the_last_or_is_a_counted_fork(
     family: str, keep: bool, native: bool, turns: Sequence[tuple[str, str, str]]
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +15,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from engine.models.attention import Segments
 from engine.models.attention.exact import attend_exactly
 from engine.models.base import LanguageModel
-from engine.models.opening import open_model
 from engine.models.published.networks import build_causal
 from engine.models.published.pretrained import PretrainedModel
-from tests.unit.models.tiny_families import FAMILIES, tiny_config, write_tiny
+from tests.unit.models.tiny_families import FAMILIES, tiny_config
 
 CPU = torch.device("cpu")
 LENGTHS = (20, 13, 1, 31)
@@ -88,7 +86,7 @@ def test_packed_is_alone_is_transformers_own(family: str) -> None:
     packed.assert_equals(alone)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss", "gemma3_text"])
 def test_recomputed_layers_have_the_same_gradients(family: str) -> None:
     model = PretrainedModel(causal_of(family))
     model.set_activation_checkpointing(True)
@@ -98,21 +96,7 @@ def test_recomputed_layers_have_the_same_gradients(family: str) -> None:
     recomputed.assert_equals(kept)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_folder_opens_with_its_weights(family: str, tmp_path: Path) -> None:
-    folder = write_tiny(tmp_path / family, family, seed=5)
-    opened = open_model(str(folder), home=tmp_path)
-    expected = build_causal(tiny_config(family), seed=5).state_dict()
-    assert opened.family.model_type == family
-    assert opened.folder == folder
-    weights = dict(opened.model.named_parameters())
-    assert set(weights) <= set(expected)
-    for name, weight in weights.items():
-        assert torch.equal(weight, expected[name]), name
-    assert opened.tokenizer.decode(opened.tokenizer.encode("def f(): pass")) == "def f(): pass"
-
-
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe", "gpt_oss", "glm4_moe"])
+@pytest.mark.parametrize("family", ["qwen3", "gpt_oss", "glm4_moe"])
 def test_bfloat16_rounds_experts_and_attention_too(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Autocast knows no grouped products, and positions widen queries; the residual stream stays wide."""
     model = PretrainedModel(causal_of(family))

@@ -19,7 +19,7 @@ from engine.models.builtin.transformer import Transformer
 from engine.models.memory.activations import measure_activations
 from engine.models.memory.estimate import estimate_memory
 from engine.models.memory.live_bytes import LiveBytes
-from engine.models.memory.plan import GIB, plan_memory
+from engine.models.memory.plan import plan_memory
 from engine.models.published.networks import build_causal
 from engine.models.published.pretrained import PretrainedModel
 from engine.models.sizes import count_sizes
@@ -93,9 +93,6 @@ def measured_peak(model: LanguageModel, config: TrainerConfig) -> int:
     ("build", "settings"),
     [
         (builtin, {}),
-        (builtin, {"activation_checkpointing": True}),
-        (builtin, {"precision": "bf16", "lora_rank": 8}),
-        (gemma, {"precision": "bf16", "activation_checkpointing": True}),
         (gemma, {"lora_rank": 8, "activation_checkpointing": True}),
     ],
 )
@@ -151,20 +148,17 @@ def test_adapters_on_4b_parameters_fit_24_gib(tmp_path: Path, capsys: pytest.Cap
     out = capsys.readouterr().out
     assert "4.09 billion parameters" in out
     assert "fits 23.5 GiB" in out
-    assert command(ref, *FITTING, gib=23.5) == 1
-    out = capsys.readouterr().out
-    assert "on each of 1 ranks and the device has 23.5 GiB. The largest parts: optimizer 30.0 GiB" in out
-    assert "trainer.optimizer='adamw_8bit', trainer.lora_rank, or more ranks" in out
 
 
-@pytest.mark.parametrize("stored", ["bfloat16", "float32"])
-def test_a_frozen_base_has_the_type_in_which_it_is_trained(tmp_path: Path, stored: str) -> None:
+@pytest.mark.parametrize(("stored", "precision", "size"), [("bfloat16", "f32", 4), ("float32", "bf16", 2)])
+def test_a_frozen_base_has_the_type_in_which_it_is_trained(
+    tmp_path: Path, stored: str, precision: Any, size: int
+) -> None:
     ref = write_config(tmp_path / "model", "qwen3", {**tiny_config("qwen3").to_dict(), "dtype": stored})
-    for precision, size in (("f32", 4), ("bf16", 2)):
-        config = TrainerConfig(lora_rank=2, precision=precision)
-        sizes, plan = estimate_memory(ref, config, home=tmp_path, longest=8)
-        frozen = next(part.bytes for part in plan.parts if part.name == "frozen weights")
-        assert frozen == size * (sizes.parameters - sizes.trained) > 0
+    config = TrainerConfig(lora_rank=2, precision=precision)
+    sizes, plan = estimate_memory(ref, config, home=tmp_path, longest=8)
+    frozen = next(part.bytes for part in plan.parts if part.name == "frozen weights")
+    assert frozen == size * (sizes.parameters - sizes.trained) > 0
 
 
 def test_what_cannot_be_trained_is_not_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,15 +176,12 @@ def test_a_mixture_of_experts_is_planned_without_its_weights(
     ref = write_config(tmp_path / "moe", "qwen3_moe", QWEN3_30B_A3B)
     assert command(ref, *FITTING, "data_parallel=8", gib=80) == 0
     assert "30.53 billion parameters, 3.35 active" in capsys.readouterr().out
-    assert command(ref, *FITTING, "lora_rank=8", 'lora_targets=["experts"]', gib=80) == 2
-    assert "'experts' names the experts of qwen3_moe" in capsys.readouterr().err
 
 
-def test_a_plan_names_the_part_that_does_not_fit() -> None:
-    model = builtin()
-    sizes, activations = count_sizes(model), measure_activations(model)
-    config = TrainerConfig(tokens_per_microbatch=1_000_000)
-    problem = plan_memory(sizes, activations, config, longest=64).problem(4 * GIB)
-    assert problem is not None
-    assert "The largest parts: activations of all layers" in problem
-    assert "trainer.activation_checkpointing" in problem
+def test_a_plan_names_the_parts_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ref = write_config(tmp_path / "model", "qwen3", tiny_config("qwen3").to_dict())
+    assert command(ref, gib=0.001) == 1
+    out = capsys.readouterr().out
+    assert "on each of 1 ranks and the device has 0.0 GiB. The largest parts: activations of all" in out
+    assert "trainer.activation_checkpointing" in out
+    assert "trainer.optimizer='adamw_8bit', trainer.lora_rank, or more ranks" in out

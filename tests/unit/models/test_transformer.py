@@ -13,28 +13,13 @@ from engine.models.attention import Segments
 from engine.models.builtin.architectures import ARCHITECTURES, TransformerConfig
 from engine.models.builtin.batch_invariance import choose_tiles
 from engine.models.builtin.kv_cache import KVCache
-from engine.models.builtin.transformer import Block, Transformer
+from engine.models.builtin.transformer import Transformer
 from engine.models.caches.base import Piece
 from engine.models.opening import open_model, save_policy_checkpoint
-from tests.unit.models.small import CONFIG, VOCAB, model, prompt, tokenizer
+from tests.unit.models.small import CONFIG, model, prompt, tokenizer
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_transformers_loads_the_folder_with_equal_logits(tmp_path: Path, tied: bool) -> None:
-    ours = Transformer(replace(CONFIG, tie_word_embeddings=tied), seed=3)
-    save_policy_checkpoint(tmp_path / "m", ours, tokenizer(), {})
-    from transformers import Qwen3ForCausalLM
-
-    theirs = Qwen3ForCausalLM.from_pretrained(tmp_path / "m", dtype=torch.float32)
-    ids = torch.tensor([prompt(60, 1), prompt(60, 2)])
-    with torch.no_grad():
-        difference = ours(ids, torch.tensor([60, 60])) - theirs(ids).logits
-    assert difference.abs().max() <= 1e-5
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize(("kv_heads", "tied", "packed"), [(1, True, True), (2, False, False)])
 def test_gradients_equal_those_of_transformers(
     tmp_path: Path, kv_heads: int, tied: bool, packed: bool
 ) -> None:
@@ -89,58 +74,33 @@ def test_cached_forward_in_pieces_equals_the_full_forward() -> None:
                 assert (logits[row] - full).abs().max() <= 2e-5
 
 
-@pytest.mark.parametrize("kv_heads", [5, 1])
-def test_a_token_has_the_same_bits_however_a_prompt_is_cut_and_whatever_is_beside_it(kv_heads: int) -> None:
-    net = Transformer(replace(ARCHITECTURES["quickstart"], num_key_value_heads=kv_heads), seed=2)
+def test_a_token_has_the_same_bits_however_a_prompt_is_cut_and_whatever_is_beside_it() -> None:
+    net = Transformer(ARCHITECTURES["quickstart"], seed=2)
     choice = choose_tiles(net)
     assert choice.is_invariant
-    text = prompt(600, 1)
+    text = prompt(300, 1)
     rng = random.Random(5)
 
     @torch.no_grad()
     def fed(cuts: list[int], neighbours: int, row: int) -> torch.Tensor:
         cache = KVCache(net.config, 20, device=torch.device("cpu"), dtype=torch.float32)
         for start, end in itertools.pairwise((0, *cuts, len(text))):
-            others = [(rng.randint(0, 700), prompt(rng.randint(1, 40), 50 + i)) for i in range(neighbours)]
+            others = [(rng.randint(0, 400), prompt(rng.randint(1, 40), 50 + i)) for i in range(neighbours)]
             others.insert(row, (start, text[start:end]))
             pieces = [Piece(row=i, start=start, ids=ids) for i, (start, ids) in enumerate(others)]
             logits = net.extend(pieces, cache, choice.tiles)
         return logits[row]
 
     whole = fed([], 0, 0)
-    for cuts in ([1], [599], [100, 101, 102], [*range(590, 600)], [64, 192, 256], [201, 267], [74, 107, 512]):
-        for neighbours in (0, 1, 6, 15):
-            assert torch.equal(fed(cuts, neighbours, rng.randint(0, neighbours)), whole)
-
-
-def test_packed_sequences_see_only_themselves() -> None:
-    net = model()
-    texts = [prompt(length, length) for length in (30, 1, 17, 44)]
-    segments = Segments.whole([len(text) for text in texts], torch.device("cpu"))
-    hidden = net.packed_hidden(torch.tensor(sum(texts, [])), segments)
-    parts = torch.split(net.logits(hidden), [len(text) for text in texts])
-    for text, part in zip(texts, parts, strict=True):
-        alone = net(torch.tensor([text]), torch.tensor([len(text)]))[0]
-        assert (part - alone).abs().max() <= 1e-5
-
-
-def test_recomputing_layers_changes_no_gradient() -> None:
-    segments = Segments.whole([20, 13], torch.device("cpu"))
-    gradients = []
-    for recompute in (False, True):
-        net = model()
-        for layer in net.model.layers:
-            assert isinstance(layer, Block)
-            layer.recompute = recompute
-        torch.autograd.backward(net.packed_hidden(torch.tensor(prompt(33)), segments).square().mean())
-        gradients.append([p.grad for p in net.parameters()])
-    torch.testing.assert_close(*gradients, rtol=0, atol=0)
-
-
-def test_same_seed_same_weights() -> None:
-    first, second, other = (Transformer(CONFIG, seed=s).state_dict() for s in (1, 1, 2))
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert not torch.equal(first["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
+    cases = [
+        ([], 15),
+        ([1], 6),
+        ([100, 101, 102], 1),
+        ([*range(290, 300)], 6),
+        ([64, 192, 256], 15),
+    ]
+    for cuts, neighbours in cases:
+        assert torch.equal(fed(cuts, neighbours, rng.randint(0, neighbours)), whole)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -174,19 +134,10 @@ def test_fresh_reference_has_random_weights_and_the_shipped_tokenizer(tmp_path: 
     assert sum(p.numel() for p in full.parameters()) == 1_599_136
 
 
-@pytest.mark.parametrize("ref", ["fresh:huge", "builtin:none", "run:nobody", "nowhere", "/etc/passwd"])
+@pytest.mark.parametrize("ref", ["fresh:huge", "builtin:none", "run:nobody", "/etc/passwd"])
 def test_a_wrong_reference_is_explained(tmp_path: Path, ref: str) -> None:
     with pytest.raises(CheckpointError):
         open_model(ref, home=tmp_path)
-
-
-def test_an_incomplete_folder_is_explained(tmp_path: Path) -> None:
-    folder = tmp_path / "m"
-    save_policy_checkpoint(folder, model(), tokenizer(), {})
-    weights = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors .* is damaged or incomplete"):
-        open_model(str(folder), home=tmp_path)
 
 
 def test_another_architecture_is_refused() -> None:
@@ -194,11 +145,3 @@ def test_another_architecture_is_refused() -> None:
         TransformerConfig.from_json({"model_type": "llama"})
     with pytest.raises(CheckpointError, match="sliding"):
         TransformerConfig.from_json({"model_type": "qwen3", "use_sliding_window": True})
-
-
-def test_config_survives_transformers(tmp_path: Path) -> None:
-    from transformers import Qwen3Config
-
-    theirs = Qwen3Config(**{k: v for k, v in CONFIG.to_json().items() if k != "model_type"})
-    assert TransformerConfig.from_json(theirs.to_dict()) == CONFIG
-    assert theirs.vocab_size == VOCAB

@@ -26,7 +26,7 @@ from engine.models.weights.safetensors_folder import SafetensorsFolder
 from engine.models.weights.source import read_tensor
 from engine.trainer.shards import stored_part
 from tests.unit.models import small
-from tests.unit.models.tiny_families import FAMILIES, SPECIALS, write_tiny
+from tests.unit.models.tiny_families import SPECIALS, write_tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 TEMPLATE = (
@@ -66,7 +66,7 @@ def same_weights(found: Path, expected: Path, dtype: torch.dtype) -> None:
         assert torch.equal(read_tensor(ours, name), wanted if buffer else wanted.to(dtype)), name
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["qwen2", "gpt_oss", "gemma3_text", "glm4_moe"])
 def test_an_export_opens_in_transformers_as_the_original_does(tmp_path: Path, family: str) -> None:
     source = write_published(tmp_path / "published", family)
     out = tmp_path / "out"
@@ -94,7 +94,7 @@ def test_an_export_opens_in_transformers_as_the_original_does(tmp_path: Path, fa
     assert (generation.temperature, generation.top_k) == (0.6, 20)
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "gpt_oss", "glm4_moe"])
+@pytest.mark.parametrize("family", ["gpt_oss", "glm4_moe"])
 def test_the_shards_of_a_run_are_opened_and_exported(tmp_path: Path, family: str) -> None:
     """A run's checkpoint: the policy's files, and its weights as ranks write them."""
     source = write_published(tmp_path / "published", family)
@@ -177,17 +177,6 @@ def test_a_model_is_opened_without_reading_its_weights(tmp_path: Path) -> None:
     next(source.glob("*-00002-*")).unlink()
     with pytest.raises(CheckpointError, match="lacks 1 of the"):
         open_model(str(source), home=tmp_path, read=False)
-
-
-def test_folders_that_cannot_be_opened_are_explained(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="there is no model folder .*nowhere"):
-        open_model(str(tmp_path / "nowhere"), home=tmp_path)
-    source = write_published(tmp_path / "published", "qwen3")
-    config = json.loads((source / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "awq", "bits": 4}
-    (source / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="quantised with 'awq', which cannot be trained"):
-        open_model(str(source), home=tmp_path)
 
 
 def test_a_damaged_checkpoint_leaves_the_old_export(tmp_path: Path) -> None:

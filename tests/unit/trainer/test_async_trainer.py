@@ -18,14 +18,12 @@ from engine.models.opening import save_policy_checkpoint
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import write_snapshot
 from engine.trainer.factory import TrainingSetup
-from engine.trainer.processes.group import TrainerGroup
 from engine.trainer.trainer import Trainer
 from tests.unit.models.chat_templates import TEMPLATES
 from tests.unit.models.small import request
 from tests.unit.models.tiny_families import write_tiny
 from tests.unit.trainer.rl_model import make_groups, make_model
 from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer
-from tests.unit.trainer.trainer_builders import processes_of
 
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]]
 GROUPS = make_groups(make_model(vocab=TOKENIZER_SIZE), REWARDS)
@@ -168,27 +166,9 @@ async def test_what_fails_in_the_thread_comes_out_typed_and_leaves_no_thread(
     assert not threads()
 
 
-async def test_ranks_that_compute_are_ended_by_a_cancelled_update(config: TrainRun, tmp_path: Path) -> None:
-    trainer = await opened(config, tmp_path, data_parallel=2)
-    assert isinstance(trainer._trainer, TrainerGroup)
-    processes = processes_of(trainer._trainer)
-    update = asyncio.create_task(trainer.update(GROUPS * 1000, temperature=1.0))
-    await asyncio.sleep(0.3)
-    update.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await update
-    assert all(process.poll() is not None for process in processes)
-    with pytest.raises(TrainerError):
-        await trainer.snapshot(tmp_path, 1, **CURSOR)
-    await trainer.close()
-    assert not threads()
-
-
-@pytest.mark.parametrize("family", ["qwen3", "gpt_oss", "gemma3_text"])
-async def test_a_published_model_is_sampled_trained_and_resumed(
-    config: TrainRun, tmp_path: Path, family: str
-) -> None:
+async def test_a_published_model_is_sampled_trained_and_resumed(config: TrainRun, tmp_path: Path) -> None:
     """Its checkpoint is a folder of the same family, which goes on as if it had never been closed."""
+    family = "gpt_oss"
     write_tiny(tmp_path / family, family, chat_template=TEMPLATES[family], max_position_embeddings=1024)
     config = config.model_copy(update={"policy": TransformerPolicyConfig(checkpoint=str(tmp_path / family))})
     trainer = await opened(config, tmp_path)

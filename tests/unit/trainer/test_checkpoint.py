@@ -6,9 +6,6 @@ import hashlib
 import json
 import random
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ from structlog.testing import capture_logs
 
 from engine.errors import CheckpointError
 from engine.models.opening import open_model
-from engine.processes import process_start
 from engine.trainer.checkpoints.checkpoint import (
     Checkpoint,
     load_latest,
@@ -88,61 +84,6 @@ def test_three_updates_and_three_resumed_ones_are_six(tmp_path: Path) -> None:
     assert_same_end(tmp_path / "whole", tmp_path / "parts")
     history = final_state(tmp_path / "whole")[2]
     assert len({metrics["loss/value"] for metrics in history}) == 6
-
-
-def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
-    """SIGKILL at an arbitrary moment, maybe while saving; the attempt after it is another process."""
-    killed = tmp_path / "killed"
-    process = _start(killed)
-    _wait(lambda: _newest(killed) >= 3, process)
-    time.sleep(random.SystemRandom().uniform(0.0, 0.05))
-    process.kill()
-    process.wait()
-    length = _newest(killed) + 2
-    run(killed, length)
-    run(tmp_path / "whole", length)
-    assert_same_end(tmp_path / "whole", killed)
-    assert names(killed) == [f"{length - 1:05d}", f"{length:05d}"]
-
-
-def test_a_killed_run_of_two_ranks_leaves_none_and_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
-    killed = tmp_path / "killed"
-    process = _start(killed, ranks=2)
-    _wait(lambda: _newest(killed) >= 2, process)
-    children = [int(pid) for pid in _children(process.pid)]
-    assert len(children) == 2
-    starts = {pid: process_start(pid) for pid in children}
-    process.kill()
-    process.wait()
-    length = _newest(killed) + 2
-    while any(process_start(pid) == start for pid, start in starts.items() if start is not None):
-        time.sleep(0.05)  # a rank without its controller ends
-    run(killed, length, 2)
-    run(tmp_path / "whole", length, 2)
-    assert_same_end(tmp_path / "whole", killed)
-
-
-def _children(pid: int) -> list[str]:
-    return [
-        child
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
-
-
-def _start(run_dir: Path, *, ranks: int = 1) -> subprocess.Popen[bytes]:
-    script = [sys.executable, "-m", "tests.unit.trainer.rl_training_script"]
-    return subprocess.Popen([*script, str(run_dir), "20", str(ranks)])
-
-
-def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    while not condition():
-        assert process.poll() is None, "the run ended before it could be killed"
-        time.sleep(0.002)
-
-
-def _newest(run_dir: Path) -> int:
-    return max((int(p.name) for p in (run_dir / "checkpoints").glob("[0-9]*")), default=0)
 
 
 def test_a_checkpoint_is_a_policy_folder_with_exact_weights(tmp_path: Path) -> None:

@@ -28,8 +28,9 @@ def run_dir(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-5), ("bfloat16", 0.05)])
-@pytest.mark.parametrize("source", ["", "checkpoints/00001"])
+@pytest.mark.parametrize(
+    ("dtype", "bound", "source"), [("float32", 1e-5, "checkpoints/00001"), ("bfloat16", 0.05, "")]
+)
 def test_transformers_opens_it(run_dir: Path, tmp_path: Path, dtype: str, bound: float, source: str) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,47 +12,56 @@ import pytest
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch.distributed.device_mesh import init_device_mesh
-from torch.multiprocessing.spawn import spawn
+from torch import Tensor
+from torch.nn import functional
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.models.attention import attend
+from engine.models.opening import open_model, write_policy_files
+from engine.models.published.networks import build_causal
+from engine.models.published.pretrained import PretrainedModel
 from engine.trainer.batch import Row
-from engine.trainer.packing import lay_out
-from engine.trainer.ranks import ALONE, Ranks, shared_row
+from engine.trainer.packing import Layout, lay_out
+from engine.trainer.processes.rank import open_policy
+from engine.trainer.ranks import ALONE, Ranks, RowExchange, SharedRow, shared_row
 from engine.trainer.trainer import Trainer
 from engine.types import Group, TerminationReason
+from tests.unit.models.tiny_families import tiny_config, write_tiny
+from tests.unit.trainer.rank_pair import RankPair, rank_pair, ranks_of
 from tests.unit.trainer.rl_model import make_groups, make_model
 
-torch.set_num_threads(1)
+CPU = torch.device("cpu")
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.25]]
-CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "grpo_pp": ({}, {}),
-    "one long row": ({}, {"tokens_per_microbatch": 100_000, "minibatches": 1}),
-    "recomputed": ({}, {"activation_checkpointing": True}),
-    "sequence ratio, KL, entropy, correction": (
-        {
-            "ratio": "sequence", "kl": "k3", "kl_coefficient": 0.1, "entropy_coefficient": 0.05,
-            "importance_correction": "token_tis", "aggregation": "token_mean",
-        },
-        {},
-    ),
-    "KL in the reward": ({"kl": "k2", "kl_placement": "reward", "kl_coefficient": 0.1}, {}),
-}  # fmt: skip
 INPUTS = {
     "all": REWARDS,
     "one trajectory with a gradient": [[1.0, 0.0]],
     "nothing to learn": [[1.0, 1.0], [0.0, 0.0]],
 }
-BFLOAT16 = {"precision": "bf16", "epsilon": 1.0}
-"""Steps in proportion to gradients: at AdamW's usual epsilon the sign of a tiny one decides a whole step."""
 FILTERED = {(0, 1): TerminationReason.MAX_STEPS}
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "grpo_pp": ({}, {}),
+    "sequence ratio, KL, entropy, correction": (
+        {
+            "ratio": "sequence", "kl": "k3", "kl_coefficient": 0.1, "entropy_coefficient": 0.05,
+            "importance_correction": "token_tis", "aggregation": "token_mean",
+        },
+        {"activation_checkpointing": True},
+    ),
+    "KL in the reward, one long row": (
+        {"kl": "k2", "kl_placement": "reward", "kl_coefficient": 0.1},
+        {"tokens_per_microbatch": 100_000, "minibatches": 1},
+    ),
+}  # fmt: skip
+DATA, CONTEXT = (2, 1), (1, 2)
+Updated = tuple[list[dict[str, float]], dict[str, Tensor]]
 
 
-def groups_of(name: str) -> list[Group]:
-    terminations = FILTERED if name != "all" else {}
-    return make_groups(make_model(seed=1), INPUTS[name], terminations=terminations)
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPair]:
+    torch.set_num_threads(1)
+    with rank_pair(tmp_path_factory.mktemp("pair")) as pair:
+        yield pair
 
 
 class Together(Trainer):
@@ -68,127 +75,207 @@ class Together(Trainer):
         return {place: value for own in found for place, value in own.items()}
 
 
-def updated(case: str, ranks: Ranks, dtype: torch.dtype, **more: Any) -> dict[str, Any]:
-    """Two updates of each input by one rank, which sees the same groups as every other."""
+def groups_of(name: str) -> list[Group]:
+    terminations = FILTERED if name != "all" else {}
+    return make_groups(make_model(seed=1), INPUTS[name], terminations=terminations)
+
+
+def updated(case: str, name: str, shape: tuple[int, int], dtype: torch.dtype, **more: Any) -> Updated:
+    """Two updates by one rank, which sees the same groups as every other; metrics and weights."""
     objective, settings = CASES[case]
-    found: dict[str, Any] = {}
-    for name in INPUTS:
-        trainer = Together(
-            make_model().to(dtype),
-            algorithm=AlgorithmConfig(**objective),
-            config=TrainerConfig(
-                **{"minibatches": 2, "learning_rate": 1e-3, "threads": 1, "tokens_per_microbatch": 64}
-                | settings
-                | more
-                | {"data_parallel": ranks.data_size, "context_parallel": ranks.context_size}
-            ),
-            max_context=64,
-            seed=5,
-            reference=make_model(seed=9).to(dtype),
-            ranks=ranks,
-        )
-        metrics = [trainer.update(groups_of(name), temperature=0.8).metrics for _ in range(2)]
-        weights = {key: weight.detach().clone() for key, weight in trainer.weights()}
-        found[name] = metrics, weights
-    return found
+    usual = {"minibatches": 2, "learning_rate": 1e-3, "threads": 1, "tokens_per_microbatch": 64}
+    sizes = {"data_parallel": shape[0], "context_parallel": shape[1]}
+    trainer = Together(
+        make_model().to(dtype),
+        algorithm=AlgorithmConfig(**objective),
+        config=TrainerConfig(**usual | settings | more | sizes),
+        max_context=64,
+        seed=5,
+        reference=make_model(seed=9).to(dtype),
+        ranks=ALONE if shape == (1, 1) else ranks_of(*shape),
+    )
+    metrics = [trainer.update(groups_of(name), temperature=0.8).metrics for _ in range(2)]
+    return metrics, {key: weight.detach().clone() for key, weight in trainer.weights()}
 
 
-def _rank(rank: int, shape: tuple[int, int], folder: str) -> None:
-    torch.set_num_threads(1)
-    size = math.prod(shape)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
-    try:
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("data", "context"))
-        place = Ranks.of(mesh)
-        found = {
-            "float32": {case: updated(case, place, torch.float32) for case in CASES},
-            "float64": {case: updated(case, place, torch.float64) for case in CASES},
-            "bfloat16": {case: updated(case, place, torch.float32, **BFLOAT16) for case in CASES},
-        }
-        torch.save(found, Path(folder) / f"{rank}.pt")
-    finally:
-        dist.destroy_process_group()
+@pytest.mark.parametrize(
+    ("shape", "case", "name"),
+    [
+        (DATA, "grpo_pp", "one trajectory with a gradient"),
+        (DATA, "sequence ratio, KL, entropy, correction", "all"),
+        (DATA, "KL in the reward, one long row", "all"),
+        (CONTEXT, "grpo_pp", "all"),
+        (CONTEXT, "sequence ratio, KL, entropy, correction", "one trajectory with a gradient"),
+        (CONTEXT, "KL in the reward, one long row", "nothing to learn"),
+    ],
+)
+def test_two_ranks_are_one(pair: RankPair, shape: tuple[int, int], case: str, name: str) -> None:
+    assert_two_ranks_are_one(pair, shape, case, name)
 
 
-@pytest.fixture(scope="module", params=[(2, 1), (1, 2)], ids=["data", "context"])
-def both(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    """What each of two ranks found, for every precision and case."""
-    with tempfile.TemporaryDirectory() as folder:
-        spawn(_rank, args=(request.param, folder), nprocs=2, join=True)  # type: ignore[no-untyped-call]
-        return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(2)]
-
-
-def assert_equal_metrics(ours: dict[str, float], theirs: dict[str, float], *, rel: float) -> None:
-    for key in ("loss/value", "grad/norm", "entropy/mean", "ratio/mean"):
-        assert theirs.get(key) == pytest.approx(ours.get(key), rel=rel, abs=1e-8), key
-    for key in ("tokens/trained", "update/steps", "update/skipped", "funnel/trained"):
-        assert theirs.get(key) == ours.get(key), key
-
-
-@pytest.mark.parametrize("name", INPUTS)
-@pytest.mark.parametrize("case", CASES)
-def test_two_ranks_are_one(both: list[dict[str, Any]], case: str, name: str) -> None:
-    """In float32: weights round to 1e-7 of themselves, and AdamW magnifies a gradient's rounding in its step.
-
-    The step is held to a tighter bound in float64, below.
-    """
-    metrics, weights = updated(case, ALONE, torch.float32)[name]
-    start = dict(make_model().named_parameters())
-    for found in both:
-        their_metrics, their_weights = found["float32"][case][name]
-        for key, weight in weights.items():
-            moved = (weight - start[key]).norm()
-            assert (their_weights[key] - weight).norm() <= 1e-6 * weight.norm() + 1e-3 * moved, key
-        for ours, theirs in zip(metrics, their_metrics, strict=True):
-            assert_equal_metrics(ours, theirs, rel=1e-5)
-            assert theirs.get("mismatch/mean") == pytest.approx(ours.get("mismatch/mean"), rel=1e-5, abs=1e-8)
-            assert theirs.get("clip/high") == ours.get("clip/high")
-            share = ours.get("ratio/effective_share")
-            assert theirs.get("ratio/effective_share") == pytest.approx(share, rel=1e-5)
-    for key, weight in both[0]["float32"][case][name][1].items():
-        assert torch.equal(weight, both[1]["float32"][case][name][1][key]), "ranks hold different weights"
-
-
-@pytest.mark.parametrize("name", INPUTS)
-@pytest.mark.parametrize("case", CASES)
-def test_two_ranks_move_the_weights_where_one_does(both: list[dict[str, Any]], case: str, name: str) -> None:
+def assert_two_ranks_are_one(pair: RankPair, shape: tuple[int, int], case: str, name: str) -> None:
     """In float64, where rounding cannot hide a wrong term.
 
     AdamW divides a gradient by its size plus ε, so the rounding error e of a gradient near zero moves a
     weight by rate × e / ε. With ε = 1e-8 and gradients of 1e-2 that is up to 1e-1 of a step in float32, more
     or less with the order in which a processor adds up; in float64 it is 1e-10 of one.
     """
-    metrics, weights = updated(case, ALONE, torch.float64)[name]
+    metrics, weights = updated(case, name, (1, 1), torch.float64)
     start = dict(make_model().double().named_parameters())
-    for found in both:
-        their_metrics, their_weights = found["float64"][case][name]
+    both = pair.run(updated, case, name, shape, torch.float64)
+    for their_metrics, their_weights in both:
         for key, weight in weights.items():
-            assert weight.dtype == torch.float64
-            moved = (weight - start[key]).norm()
-            assert (their_weights[key] - weight).norm() <= 1e-6 * moved, key
+            assert torch.equal(their_weights[key], both[0][1][key]), "ranks hold different weights"
+            assert (their_weights[key] - weight).norm() <= 1e-6 * (weight - start[key]).norm(), key
         for ours, theirs in zip(metrics, their_metrics, strict=True):
-            assert_equal_metrics(ours, theirs, rel=1e-6)
+            for key in ("loss/value", "grad/norm", "entropy/mean", "ratio/mean", "ratio/effective_share",
+                        "mismatch/mean", "clip/high", "tokens/trained", "update/steps", "update/skipped",
+                        "funnel/trained"):  # fmt: skip
+                assert theirs.get(key) == pytest.approx(ours.get(key), rel=1e-6, abs=1e-8), key
 
 
-@pytest.mark.parametrize("name", INPUTS)
-@pytest.mark.parametrize("case", CASES)
-def test_bfloat16_is_one_policy_for_any_number_of_ranks(
-    both: list[dict[str, Any]], case: str, name: str
+def trainer_of(folder: Path, shape: tuple[int, int], **settings: Any) -> Trainer:
+    sizes = {"data_parallel": shape[0], "context_parallel": shape[1]}
+    config = TrainerConfig(**{"minibatches": 2, "threads": 1} | settings | sizes)
+    ranks = ALONE if shape == (1, 1) else ranks_of(*shape)
+    policy = open_policy(str(folder), folder, CPU)
+    return Trainer(policy, algorithm=AlgorithmConfig(), config=config, max_context=64, seed=5, ranks=ranks)
+
+
+def one_update(trainer: Trainer) -> dict[str, Tensor]:
+    trainer.update(make_groups(make_model(seed=1), REWARDS[:2]), temperature=1.0)
+    return {name: weight.detach().clone() for name, weight in trainer.weights()}
+
+
+def saved_between_updates(
+    folder: Path, checkpoint: Path, settings: dict[str, Any]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Two updates by one rank of two, which save their shards after the first."""
+    trainer = trainer_of(folder, DATA, **settings)
+    first = one_update(trainer)
+    if dist.get_rank() == 0:
+        checkpoint.mkdir(parents=True)
+        write_policy_files(checkpoint, open_model(str(folder), home=folder, read=False), {})
+    dist.barrier()
+    trainer.save(checkpoint / "shards").result()
+    second = one_update(trainer)
+    trainer.close()
+    return first, second
+
+
+def assert_near(found: dict[str, Tensor], expected: dict[str, Tensor], start: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    assert sum(float((weight - start[name]).norm()) for name, weight in expected.items()) > 1e-3
+    for name, weight in expected.items():
+        step = (weight - start[name]).norm()
+        assert (found[name] - weight).norm() <= 1e-6 * weight.norm() + 1e-3 * step, name
+
+
+def assert_two_ranks_are_one_and_resume_in_one(
+    pair: RankPair, folder: Path, checkpoint: Path, settings: dict[str, Any]
 ) -> None:
-    """Ranks round the same values, but cut gradients into other parts: a few roundings of 2⁻⁹ each."""
-    metrics, weights = updated(case, ALONE, torch.float32, **BFLOAT16)[name]
-    start = {name: weight.detach() for name, weight in make_model().named_parameters()}
+    both = pair.run(saved_between_updates, folder, checkpoint, settings)
+    settings = {name: value for name, value in settings.items() if name != "cpu_offload"}
+    alone = trainer_of(folder, (1, 1), **settings)
+    start = {name: weight.detach().clone() for name, weight in alone.weights()}
+    first, second = one_update(alone), one_update(alone)
+    alone.close()
     for found in both:
-        their_metrics, their_weights = found["bfloat16"][case][name]
-        moved, apart = (
-            math.hypot(*(float((weight - other[key]).norm()) for key, weight in weights.items()))
-            for other in (start, their_weights)
-        )
-        assert apart <= 2**-6 * moved
-        for ours, theirs in zip(metrics, their_metrics, strict=True):
-            for key in ("grad/norm", "entropy/mean", "ratio/mean"):  # the loss is a difference of large terms
-                assert theirs.get(key) == pytest.approx(ours.get(key), rel=2**-6), key
-            assert theirs["update/steps"] == ours["update/steps"]
+        assert_near(found[0], first, start)
+        assert_near(found[1], second, start)
+    resumed = trainer_of(checkpoint, (1, 1), **settings)
+    assert all(torch.equal(weight, both[0][0][name]) for name, weight in resumed.weights())
+    resumed.restore(checkpoint / "shards")
+    resumed.updates = 1
+    assert_near(one_update(resumed), second, start)
+    resumed.close()
+
+
+IN_PROPORTION = {"epsilon": 1.0, "learning_rate": 1.0}
+"""Steps in proportion to gradients: at AdamW's usual epsilon the sign of a tiny one decides a whole step."""
+
+
+def test_sharded_experts_are_trained_as_whole_ones_and_resume_in_one_rank(
+    pair: RankPair, tmp_path: Path
+) -> None:
+    folder = write_tiny(tmp_path / "gpt_oss", "gpt_oss")
+    assert_two_ranks_are_one_and_resume_in_one(pair, folder, tmp_path / "saved", IN_PROPORTION)
+
+
+def layout() -> Layout:
+    """Four sequences, of which two begin alike."""
+    a, b, c, d = (np.random.default_rng(n).integers(5, 300, 14 + n, np.int32) for n in range(4))
+    return lay_out([a, np.concatenate([a[:9], b]), c, d], share=4)
+
+
+def computed(row: SharedRow, family: str, settings: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Hidden states of this rank's tokens, and gradients of a fixed function of them."""
+    causal = build_causal(tiny_config(family, **settings), seed=1)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in causal.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+    model = PretrainedModel(causal)
+    ids = torch.from_numpy(layout().ids).long()
+    weights = torch.randn(len(ids), 32, generator=torch.Generator().manual_seed(3))
+    ids, weights = functional.pad(ids, (0, row.padding)), functional.pad(weights, (0, 0, 0, row.padding))
+    if row.here is not None:
+        ids, weights = ids[row.here], weights[row.here]
+    hidden = model.packed_hidden(ids, row.segments)
+    (hidden * weights).sum().backward()  # type: ignore[no-untyped-call]
+    return hidden.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def computed_together(
+    family: str, settings: dict[str, Any]
+) -> tuple[Tensor | None, Tensor, dict[str, Tensor]]:
+    row = shared_row(layout(), ranks_of(*CONTEXT), CPU)
+    hidden, gradients = computed(row, family, settings)
+    for gradient in gradients.values():
+        dist.all_reduce(gradient)
+    return row.here, hidden, gradients
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"), [("qwen3", {}), ("gpt_oss", {"num_key_value_heads": 1})], ids=["heads", "keys"]
+)
+def test_two_ranks_that_share_a_row_compute_what_one_does(
+    pair: RankPair, family: str, settings: dict[str, Any]
+) -> None:
+    assert_two_ranks_that_share_a_row_compute_what_one_does(pair, family, settings)
+
+
+def assert_two_ranks_that_share_a_row_compute_what_one_does(
+    pair: RankPair, family: str, settings: dict[str, Any]
+) -> None:
+    """Heads are exchanged where both ranks get as many; else keys and values are gathered."""
+    hidden, gradients = computed(shared_row(layout(), ALONE, CPU), family, settings)
+    for here, their_hidden, their_gradients in pair.run(computed_together, family, settings):
+        real = here < len(layout().ids)
+        assert (their_hidden[real] - hidden[here[real]]).abs().max() <= 1e-5 * hidden.abs().max()
+        assert set(their_gradients) == set(gradients)
+        for name, gradient in gradients.items():
+            assert (their_gradients[name] - gradient).norm() <= 1e-5 * gradient.norm(), name
+
+
+def exchanged() -> tuple[Tensor, Tensor]:
+    """A row of numbered tokens and heads, as this rank gets it, and its own part after the way back."""
+    row = shared_row(layout(), ranks_of(*CONTEXT), CPU)
+    exchange = row.segments.exchange
+    assert isinstance(exchange, RowExchange)
+    assert row.here is not None
+    numbers = (row.here[:, None] * 10 + torch.arange(4)).unsqueeze(2).double()
+    scattered = exchange.scatter_heads(numbers)
+    assert torch.equal(exchange.gather_heads(scattered), numbers)
+    return scattered.squeeze(2), exchange.gather(numbers).squeeze(2)
+
+
+def test_ranks_exchange_tokens_for_heads(pair: RankPair) -> None:
+    """Each rank gets all tokens, in order, with its half of the heads; gathered, with all."""
+    for rank, (scattered, gathered) in enumerate(pair.run(exchanged)):
+        tokens = torch.arange(len(gathered))[:, None] * 10
+        assert torch.equal(gathered, (tokens + torch.arange(4)).double())
+        assert torch.equal(scattered, (tokens + torch.arange(2) + 2 * rank).double())
 
 
 class _Gathered:
@@ -212,8 +299,7 @@ def ids_of(lengths: tuple[int, ...]) -> list[NDArray[np.int32]]:
     return [np.concatenate([common, ids[6:]]) for ids in own] if lengths == SHARED else own
 
 
-@pytest.mark.parametrize("lengths", [(8,), (3, 9, 1, 14), (5, 5), (40,), SHARED])
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize(("lengths", "size"), [((8,), 3), ((3, 9, 1, 14), 2), ((5, 5), 4), (SHARED, 3)])
 def test_ranks_of_a_row_attend_to_what_the_whole_row_attends_to(
     monkeypatch: pytest.MonkeyPatch, lengths: tuple[int, ...], size: int
 ) -> None:

@@ -41,10 +41,11 @@ from engine.trainer.sft.data import (
 from engine.trainer.sft.evaluation import exact_fix_rate
 from engine.trainer.sft.loss import make_batch, token_losses
 from engine.trainer.sft.muon import Muon, MuonWithAdam, orthogonalise
+from engine.trainer.sft.stream import batches
 from engine.trainer.sft.training import learning_rate_factor, train_sft
 from tests.unit.models.chat_templates import TEMPLATES
 from tests.unit.models.small import VOCAB, model, prompt, tokenizer
-from tests.unit.models.tiny_families import FAMILIES, tiny_config, write_tiny
+from tests.unit.models.tiny_families import tiny_config, write_tiny
 
 TEXTWRAP = SourceFile("stdlib", "textwrap.py", Path(textwrap.__file__))
 
@@ -90,11 +91,6 @@ def test_statements_vary_and_one_fault_is_named_when_no_line_is() -> None:
     assert any(" more" in e.statement for e in found)
     assert {len(e.faults) for e in found} >= {1, 2}
     assert all(len(e.faults) == 1 for e in found if e.hint == "function")
-
-
-def test_the_same_seed_gives_the_same_episodes() -> None:
-    assert episodes(8, seed=3) == episodes(8, seed=3)
-    assert episodes(8, seed=3) != episodes(8, seed=4)
 
 
 def test_splits_share_no_file_and_leave_reserved_packages_and_tests_out() -> None:
@@ -152,8 +148,8 @@ def test_muon_steps_the_matrices_of_the_layers_and_adam_the_rest() -> None:
     assert "model.layers.0.input_layernorm.weight" in adam
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_learns_and_opens_as_it_is_saved(family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["qwen3_moe", "mistral", "gemma3_text"])
+def test_families_learn_and_open_as_they_are_saved(family: str, tmp_path: Path) -> None:
     """Ten steps of the warm start's optimizer on one episode in the family's own format."""
     source = write_tiny(
         tmp_path / family, family, chat_template=TEMPLATES[family], max_position_embeddings=4096
@@ -183,7 +179,7 @@ def test_a_context_too_short_for_every_episode_ends_with_the_lengths(tmp_path: P
     )
     config = SftRun.model_validate({"name": "t", "kind": "sft", "sft": {"threads": 1}})
     with pytest.raises(TrainyardError, match="every episode is too long: .* allows 128"):
-        train_sft(config, out=tmp_path / "out", start=open_model(str(source), home=tmp_path))
+        next(batches(config, source, max_tokens=128))
 
 
 def test_learning_rate_warms_up_stays_and_falls_to_four_percent() -> None:
@@ -241,9 +237,9 @@ def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: P
     assert set(RESERVED_PACKAGES) <= set(provenance["excluded_packages"])
 
 
-@pytest.mark.parametrize("family", ["gpt_oss", "llama"])
-def test_a_published_model_learns_in_its_own_conversations(family: str, tmp_path: Path) -> None:
+def test_a_published_model_learns_in_its_own_conversations(tmp_path: Path) -> None:
     """Episodes in its format, its weights as they are published, its files kept."""
+    family = "gpt_oss"
     source = write_tiny(
         tmp_path / family, family, chat_template=TEMPLATES[family], max_position_embeddings=8192
     )

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from engine.errors import EngineError
 from engine.inference.vllm.clients.client import VllmClient
+from engine.inference.vllm.clients.stalls import StallWatch
 from tests.unit.models.small import prompt, request
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -127,36 +128,29 @@ async def test_without_a_token_for_too_long_the_server_is_stalled() -> None:
     assert (error.kind, error.tokens.ids) == ("stalled", (7,))
 
 
-async def test_a_request_that_waits_while_others_are_sampled_is_no_stall() -> None:
-    """Two requests; the second is answered only after the first has sampled for longer than the time-out."""
-    is_first, has_ended = True, asyncio.Event()
+async def test_a_server_stalls_once_it_samples_for_no_request(clock: Callable[[], float]) -> None:
+    watch = StallWatch(2.0)
 
-    async def handle(asked: web.Request) -> web.StreamResponse:
-        nonlocal is_first
-        response = web.StreamResponse()
-        if is_first:
-            is_first = False
-            await response.prepare(asked)
-            loop = asyncio.get_running_loop()
-            until = loop.time() + 3
-            while loop.time() < until:
-                await response.write(event(7))
-                await asyncio.sleep(0.05)
-            has_ended.set()
-        else:
-            await has_ended.wait()
-            await response.prepare(asked)
-        await response.write(event(2, finish_reason="stop") + END)
-        return response
+    async def waited(seconds: float) -> float:
+        async with watch.watch():
+            await asyncio.sleep(seconds)
+        return clock()
 
-    async with serving(generate=handle) as address, client_of(address, stall_timeout_s=2) as client:
-        asked = request(prompt(4), max_tokens=10_000)
-        first = asyncio.create_task(client.generate(asked, request_id="first"))
-        while is_first:
-            await asyncio.sleep(0.01)
-        second = await client.generate(asked, request_id="second")
-        assert second.ids == (2,)
-        assert len((await first).ids) > 2
+    async def sampled() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0.5)
+            watch.progress()
+
+    assert (await asyncio.gather(waited(5.5), sampled()))[0] == pytest.approx(5.5), "a queue is no stall"
+    with pytest.raises(TimeoutError):
+        await waited(5.0)
+    assert clock() == pytest.approx(7.5)
+    watch.suspend()
+    assert await waited(9.0) == pytest.approx(16.5), "a paused server samples nothing"
+    watch.resume()
+    with pytest.raises(TimeoutError):
+        await waited(9.0)
+    assert clock() == pytest.approx(18.5)
 
 
 async def test_a_server_that_is_gone_is_lost() -> None:

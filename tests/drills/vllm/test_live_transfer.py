@@ -6,16 +6,13 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.vllm
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 
 
 def test_vllms_own_classes_transfer_the_weights(vllm_python: Path) -> None:
     """Without a GPU: the two calls that need one are replaced."""
     done = subprocess.run(
-        [vllm_python, "-m", "tests.vllm.live_transfer_script"],
+        [vllm_python, "-m", "tests.drills.vllm.live_transfer_script"],
         cwd=_ROOT,
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
         capture_output=True,

@@ -12,22 +12,14 @@ from engine.errors import PreflightError
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.servers.environment import find_interpreter
 from engine.inference.vllm.servers.server import VllmServer
-from tests.vllm.servers import QUICKSTART, command
+from tests.drills.vllm.servers import QUICKSTART, command
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run what needs vLLM on request only: a start takes longer than most tests.
-
-    On a busy machine a start takes minutes, and a test waits for several.
-    """
-    is_wanted = "vllm" in config.getoption("markexpr")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On a busy machine a start takes minutes, and a test waits for several."""
     for item in items:
-        if item.get_closest_marker("vllm") is None:  # folders named vllm are keywords too
-            continue
-        if is_wanted:
+        if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.timeout(3600))
-        else:
-            item.add_marker(pytest.mark.skip(reason="needs vLLM's environment: `make test-vllm`"))
 
 
 @pytest.fixture(scope="session")

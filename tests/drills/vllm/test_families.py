@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.drills.vllm.servers import PARITY, command, gap, open_folder, recomputed, request, started
 from tests.unit.models.small import prompt
 from tests.unit.models.tiny_families import write_tiny
-from tests.vllm.servers import PARITY, command, gap, open_folder, recomputed, request, started
-
-pytestmark = pytest.mark.vllm
 
 _SIZES: dict[str, Any] = {"head_dim": 32, "hidden_size": 64, "intermediate_size": 96}
 """vLLM's kernels for the CPU ask for multiples of 32."""

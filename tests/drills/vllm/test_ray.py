@@ -11,7 +11,7 @@ import pytest
 from tests.builders.cluster_engines import evaluation, events, servers
 from tests.builders.ray_clusters import ray_cluster
 
-pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("vllm_python")]
+pytestmark = pytest.mark.usefixtures("vllm_python")
 
 
 @pytest.mark.skipif(

@@ -33,10 +33,8 @@ from engine.verifiers.execution_free.answers import differing
 from engine.verifiers.execution_free.token_judge import ModelScorer
 from tests.builders.rollout_builders import make_key, make_row
 from tests.builders.verifier_builders import TASKS, Source, roll_out
+from tests.drills.vllm.servers import command
 from tests.integration.toy_yard import events, open_context
-from tests.vllm.servers import command
-
-pytestmark = pytest.mark.vllm
 
 TEMPLATE = """\
 {%- if tools %}<|im_start|>system

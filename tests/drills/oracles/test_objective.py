@@ -1,4 +1,4 @@
-"""Named modes against the loss functions of TRL and verl, where they are installed.
+"""Named modes against the loss functions of TRL.
 
 Every comparison is of the loss and of its gradient by each log-probability, on random batches in float64.
 Where they mean something else by the same name, the settings that make them agree are the ones compared; the
@@ -170,68 +170,3 @@ def test_the_oracle_can_disagree() -> None:
     case = Case(0)
     with pytest.raises(AssertionError):
         agree(case.ours(GRPO | {"clip_high": 0.25}), trl_loss(case, loss_type="grpo"))
-
-
-VERL_MODES: list[tuple[str, dict[str, Any], str]] = [
-    ("vanilla", GRPO | {"aggregation": "token_mean", "dual_clip": 3.0}, "token-mean"),
-    ("vanilla", GRPO | {"dual_clip": 3.0}, "seq-mean-token-mean"),
-    ("vanilla", {"preset": "dr_grpo", "dual_clip": 3.0}, "seq-mean-token-sum-norm"),
-    ("gspo", {"preset": "gspo", "clip_low": 0.2, "clip_high": 0.2}, "seq-mean-token-mean"),
-    ("cispo", {"preset": "cispo", "clip_low": 0.2, "clip_high": 0.2}, "token-mean"),
-]
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("mode", "settings", "aggregation"), VERL_MODES)
-def test_verl(mode: str, settings: dict[str, Any], aggregation: str, seed: int) -> None:
-    core = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed")
-    config = pytest.importorskip("verl.workers.config").ActorConfig(
-        strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=ROWS, clip_ratio=0.2, clip_ratio_low=0.2,
-        clip_ratio_high=0.2, clip_ratio_c=3.0, loss_agg_mode=aggregation, loss_scale_factor=LIMIT,
-    )  # fmt: skip
-    config.global_batch_info["loss_scale_factor"] = LIMIT
-    case = Case(seed)
-    new = case.new.clone().requires_grad_()
-    loss, _ = core.get_policy_loss_fn(mode)(
-        old_log_prob=case.old,
-        log_prob=new,
-        advantages=case.advantages[:, None].expand(ROWS, WIDTH),
-        response_mask=case.mask,
-        loss_agg_mode=aggregation,
-        config=config,
-    )
-    (gradient,) = torch.autograd.grad(loss, new)
-    # verl divides a trajectory's sum by |i| + 10⁻⁸.
-    tolerance = 1e-7 if aggregation == "seq-mean-token-mean" else 1e-12
-    agree(case.ours(settings), (loss.item(), gradient), tolerance)
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(
-    ("estimator", "arguments", "settings"),
-    [
-        ("compute_grpo_outcome_advantage", {}, GRPO),
-        ("compute_grpo_outcome_advantage", {"norm_adv_by_std_in_grpo": False}, {"preset": "dr_grpo"}),
-        ("compute_rloo_outcome_advantage", {}, {"preset": "rloo", "kl": "none", "kl_coefficient": 0.0}),
-    ],
-)
-def test_verl_advantages(
-    estimator: str, arguments: dict[str, Any], settings: dict[str, Any], seed: int
-) -> None:
-    """Three groups of four; verl's rewards and statistics are float32."""
-    core = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed")
-    rewards = torch.rand((3, 4), generator=torch.Generator().manual_seed(seed)).double()
-    groups = [
-        [
-            TrajectoryOutcome(index=i, reward=reward, termination=TerminationReason.SUBMITTED)
-            for i, reward in enumerate(own)
-        ]
-        for own in rewards.tolist()
-    ]
-    found = outcome_members(groups, AlgorithmConfig(**(NO_FILTER | settings)), max_context=LIMIT)
-    ours = [member.advantage for members in found for member in members]
-    mask = torch.ones((12, 2), dtype=torch.float64)
-    scores = torch.stack([torch.zeros(12, dtype=torch.float64), rewards.flatten()], dim=1)
-    index = torch.arange(3).repeat_interleave(4).numpy()
-    theirs, _ = getattr(core, estimator)(scores, mask, index, **arguments)
-    assert ours == pytest.approx(theirs[:, -1].tolist(), rel=1e-5)

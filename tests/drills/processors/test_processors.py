@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 TESTS = (
-    "../models/test_transformer.py::test_a_token_has_the_same_bits_however_a_prompt_is_cut_and_whatever_is_beside_it",
-    "test_sampler.py::test_results_do_not_depend_on_the_rest_of_the_batch",
+    "models/test_transformer.py::test_a_token_has_the_same_bits_however_a_prompt_is_cut_and_whatever_is_beside_it",
+    "inference/test_sampler.py::test_results_do_not_depend_on_the_rest_of_the_batch",
 )
 PROCESSORS = {
     "SSE 4.2": {
@@ -31,10 +31,19 @@ PROCESSORS = {
 
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_bits_are_the_same_on_other_processors(processor: str) -> None:
-    here = Path(__file__).parent
+    root = Path(__file__).parents[3]
+    tests = [str(root / "tests/unit" / test) for test in TESTS]
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *(str(here / t) for t in TESTS)],
-        cwd=here.parents[2],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-qx",
+            "-p",
+            "no:cacheprovider",
+            *tests,
+        ],
+        cwd=root,
         env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **PROCESSORS[processor]},
         capture_output=True,
         text=True,

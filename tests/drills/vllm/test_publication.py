@@ -21,11 +21,10 @@ from engine.inference.vllm.publishing.publication import PublicationReport, Publ
 from engine.inference.vllm.servers.server import VllmServer
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.factory import TrainingSetup
+from tests.drills.vllm.servers import PARITY, QUICKSTART, command, gap, request, started
 from tests.unit.models.small import prompt
 from tests.unit.trainer.rl_model import make_groups, make_model
-from tests.vllm.servers import PARITY, QUICKSTART, command, gap, request, started
 
-pytestmark = pytest.mark.vllm
 GROUPS = make_groups(make_model(vocab=2048), [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]])
 
 

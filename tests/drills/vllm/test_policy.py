@@ -23,10 +23,10 @@ from engine.orchestrator.setup import build_scheduler, load_rows, open_environme
 from engine.rollout.scheduler import GroupRequest
 from engine.types import Group, TerminationReason
 from tests.builders.vllm_policies import pid_of
+from tests.drills.vllm.servers import PARITY
 from tests.unit.environments.lake_builders import SMALL, of_type, perform, small_run
-from tests.vllm.servers import PARITY
 
-pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("vllm_python")]
+pytestmark = pytest.mark.usefixtures("vllm_python")
 ENGINES = {"policy.engine": "vllm"}
 
 

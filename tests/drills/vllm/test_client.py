@@ -17,8 +17,7 @@ from engine.inference.vllm.clients import client as client_module
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.servers.server import VllmServer
 from engine.models.base import LanguageModel
-from tests.unit.models.small import prompt
-from tests.vllm.servers import (
+from tests.drills.vllm.servers import (
     PARITY,
     QUICKSTART,
     gap,
@@ -29,8 +28,7 @@ from tests.vllm.servers import (
     request,
     until,
 )
-
-pytestmark = pytest.mark.vllm
+from tests.unit.models.small import prompt
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,8 @@ import pytest
 from engine.errors import EngineError
 from engine.inference.vllm.servers.server import VllmServer
 from tests.builders.vllm_policies import pid_of
+from tests.drills.vllm.servers import QUICKSTART, command, in_flight, session_processes, started, until
 from tests.unit.models.small import prompt
-from tests.vllm.servers import QUICKSTART, command, in_flight, session_processes, started, until
-
-pytestmark = pytest.mark.vllm
 
 
 def _engine_core(session: int) -> psutil.Process:
@@ -67,7 +65,7 @@ async def test_nothing_survives_a_killed_run(vllm_python: Path, tmp_path: Path) 
         import asyncio, time
         from pathlib import Path
         from engine.inference.vllm.servers.server import VllmServer
-        from tests.vllm.servers import QUICKSTART, command
+        from tests.drills.vllm.servers import QUICKSTART, command
 
         settings = command(QUICKSTART, Path({str(vllm_python)!r}))
         server = VllmServer(settings, log=Path({str(tmp_path / "log")!r}))

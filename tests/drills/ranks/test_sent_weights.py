@@ -1,0 +1,114 @@
+"""Weights out of two ranks: those of an export, in the memory of a shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from engine.config.algorithm import AlgorithmConfig
+from engine.config.trainer import TrainerConfig
+from engine.inference.vllm.publishing.transfer import WriteFolder
+from engine.models.opening import open_model
+from engine.trainer.async_trainer import AsyncTrainer
+from engine.trainer.checkpoints.checkpoint import write_snapshot
+from engine.trainer.factory import TrainingSetup
+from engine.trainer.processes.group import TrainerGroup
+from engine.trainer.processes.launchers import LocalRanks
+from engine.trainer.processes.rank import RankSettings
+from tests.unit.models.chat_templates import TEMPLATES
+from tests.unit.models.tiny_families import write_tiny
+from tests.unit.trainer.test_sent_weights import GROUPS, assert_sent_as_exported, configured
+from tests.unit.trainer.trainer_builders import processes_of
+from tests.unit.trainer.weight_consumers import IDS, Drop, Hoard, Store
+
+
+@pytest.mark.parametrize("family", ["builtin", "qwen2", "qwen3_moe"])
+async def test_they_are_those_of_an_export_of_the_same_moment(tmp_path: Path, family: str) -> None:
+    await assert_sent_as_exported(tmp_path, family, data_parallel=2)
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 2}])
+async def test_with_ranks_and_vllm_this_process_holds_no_weights(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    policy = write_tiny(tmp_path / "policy", "qwen3", chat_template=TEMPLATES["qwen3"])
+    found = {}
+    for engine in ("builtin", "vllm"):
+        config = configured(policy, data_parallel=2, **settings)
+        config = config.model_copy(update={"policy": config.policy.model_copy(update={"engine": engine})})
+        folder = tmp_path / engine
+        folder.mkdir()
+        trainer = await AsyncTrainer.open(
+            TrainingSetup.of(config), run_dir=folder, home=folder, checkpoint=None
+        )
+        assert all(p.is_meta for p in trainer.model.parameters()) is (engine == "vllm")
+        assert trainer.chat.open([{"role": "user", "content": "a"}])
+        await trainer.update(GROUPS, temperature=1.0)
+        cursor: dict[str, Any] = {"cursor": {}, "provenance": {}, "score": None}
+        checkpoint = write_snapshot(await trainer.snapshot(folder, 1, **cursor))
+        await trainer.close()
+        again = await AsyncTrainer.open(
+            TrainingSetup.of(config), run_dir=folder, home=folder, checkpoint=checkpoint
+        )
+        await again.update(GROUPS, temperature=1.0)
+        await again.send_weights(Store(folder / "sent"))
+        found[engine] = load_file(folder / "sent"), await again.logprobs(IDS)
+        await again.close()
+    assert found["builtin"][1] == found["vllm"][1]
+    for name, tensor in found["builtin"][0].items():
+        assert torch.equal(tensor, found["vllm"][0][name]), name
+
+
+def memory(pid: int, name: str) -> int:
+    """Return a number of a process's ``/proc/PID/status`` in bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Iterator[tuple[TrainerGroup, int]]:
+    """Two ranks with a model of half a gigabyte, and its size in bytes."""
+    folder = write_tiny(
+        tmp_path / "large", "qwen3_moe", vocab_size=8_000, hidden_size=512, intermediate_size=512,
+        num_hidden_layers=7, num_attention_heads=8, head_dim=64, num_experts=32, moe_intermediate_size=384,
+    )  # fmt: skip
+    settings = RankSettings(
+        policy=str(folder),
+        reference=None,
+        home=tmp_path,
+        algorithm=AlgorithmConfig(),
+        config=TrainerConfig(data_parallel=2, threads=1),
+        max_context=64,
+        seed=0,
+        device="cpu",
+    )
+    whole = sum(p.numel() * 4 for p in open_model(str(folder), home=tmp_path, read=False).model.parameters())
+    group = TrainerGroup(settings, LocalRanks())
+    try:
+        yield group, whole
+    finally:
+        group.close()
+
+
+def peaks(group: TrainerGroup, consumer: Any) -> list[int]:
+    """Return the memory that each rank needs on top to send its weights, in bytes."""
+    pids = [process.pid for process in processes_of(group)]
+    for pid in pids:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # forgets the peak so far
+    before = [memory(pid, "VmRSS:") for pid in pids]
+    assert group.send_weights(consumer)
+    return [memory(pid, "VmHWM:") - start for pid, start in zip(pids, before, strict=True)]
+
+
+def test_no_rank_holds_a_second_copy(large: tuple[TrainerGroup, int], tmp_path: Path) -> None:
+    group, whole = large
+    group.send_weights(Drop())  # first use of whatever is kept
+    written = WriteFolder(folder=tmp_path / "1", dtype=torch.float32, bucket_bytes=16 << 20)
+    found = {"drop": peaks(group, Drop()), "write": peaks(group, written)}
+    assert max(max(of_ranks) for of_ranks in found.values()) <= 0.5 * whole, (found, whole)
+    assert peaks(group, Hoard())[0] > 0.8 * whole, "what keeps everything would show"
