@@ -14,7 +14,6 @@ from engine.tools import formats
 from engine.tools.formats import ToolFormat
 from engine.tools.parser import NativeCall, parse, parse_content, parse_native, read_native
 from engine.tools.rendering import render_call
-from engine.tools.schemas import SWE_TOOLS
 from engine.types import ToolCall
 
 LS = ToolCall(name="execute_bash", arguments={"cmd": "ls"})
@@ -30,19 +29,6 @@ MENTIONS = (
     "<tool_call> {",
     "`<function=NAME>`",
 )
-
-
-@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-@pytest.mark.parametrize("thinking_open", [None, True])
-def test_thinking_opened_by_the_prompt_holds_no_call(
-    tool_format: ToolFormat, thinking_open: bool | None
-) -> None:
-    text = f"maybe {render_call(DONE, tool_format)} but no\n</think>\n\nNow: {render_call(LS, tool_format)}"
-    parsed = parse(text, tool_format, thinking_open=thinking_open)
-    assert (parsed.call, parsed.error) == (LS, "")
-    assert parsed.thought.startswith("maybe")
-    assert parsed.thought.endswith("Now:")
-    assert "</think>" not in parsed.thought
 
 
 @pytest.mark.parametrize("tool_format", TEXT_FORMATS)
@@ -66,14 +52,6 @@ def test_a_value_may_hold_the_thinking_marker(tool_format: ToolFormat) -> None:
     assert parse(text, tool_format).call == call
     assert parse(text, tool_format, thinking_open=False).call == call
     assert parse_content(text, tool_format, thinking="t").call == call
-
-
-@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-@pytest.mark.parametrize("mention", MENTIONS)
-def test_prose_that_mentions_a_call_voids_nothing(tool_format: ToolFormat, mention: str) -> None:
-    call = render_call(LS, tool_format)
-    for text in (f"{call}\nI used {mention} as told.", f"{call}{mention}", f"{call} {mention} {mention}"):
-        assert parse(text, tool_format).call == LS, text
 
 
 @pytest.mark.parametrize("tool_format", TEXT_FORMATS)
@@ -122,7 +100,7 @@ def _pieces(*more: str) -> st.SearchStrategy[list[str]]:
     return st.lists(st.sampled_from([*MENTIONS, *more, "a ", "\n", '"', "}"]), max_size=8)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     _pieces("</function>", "</tool_call>", "<function=submit></function>"),
     st.sampled_from(TEXT_FORMATS),
@@ -137,7 +115,7 @@ def test_any_thinking_leaves_the_answer_as_it_is(thinking: list[str], form: Tool
     assert parse_content(render_call(call, form), form, thinking=inside).call == call
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     _pieces("</parameter>", "</function>"),
     st.sampled_from(TEXT_FORMATS),
@@ -207,18 +185,6 @@ def test_calls_in_chatml_are_read_as_far_as_they_go(
     assert before == prose
     assert [call.name for call in found] == [name for name, _ in calls]
     assert all(error in call.error for call, (_, error) in zip(found, calls, strict=True))
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    )
-)
-def test_any_native_arguments_are_a_call_or_an_error(arguments: Any) -> None:
-    for name in (*SWE_TOOLS, "submit", "x"):
-        parsed = parse_native([native(name, arguments)])
-        assert (parsed.call is None) == bool(parsed.error)
 
 
 def test_a_stored_configuration_may_use_the_former_name_of_a_format() -> None:

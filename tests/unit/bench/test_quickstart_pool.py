@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,8 @@ from bench.quickstart_pool import (
     Curve,
     compared,
     deliberate,
-    draw,
-    interval,
     rates,
     read_curve,
-    summary,
-    table,
 )
 from engine.config.recipes import resolve
 from engine.config.run import CurateRun, TrainRun
@@ -92,44 +87,12 @@ def test_the_difference_is_that_of_tasks_graded_before_and_after(curve: Curve) -
     assert rates(curve.first)["samples"] == 5
 
 
-def test_the_picture_shows_each_evaluation_with_its_interval(curve: Curve, tmp_path: Path) -> None:
-    low, high = interval(curve.last)
-    assert 0 <= low < 0.75 < high <= 1
-    draw([curve], tmp_path / "curve.png")
-    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_tables_name_every_run_and_what_training_rollouts_did(curve: Curve) -> None:
-    lines = table([curve]).split("\n")
-    assert lines[2].startswith("| keep_zero | 3 | 2 | 2 | 0.000 | 0.750 | +0.750 [")
-    assert lines[2].endswith("| 2, 0 | 0.000 → 0.500 |")
-    # Both iterations are among the first ten and among the last ten.
-    assert lines[-1].startswith("| keep_zero | 40 → 40 | 135 → 135 | 3.5 → 3.5 |")
-    stored = summary([curve])["keep_zero"]
-    assert stored["seeds"]["3"]["heldout"]["2"]["solved and submitted"] == 0.5
-    assert json.dumps(stored)
 
 
-def test_one_common_task_has_no_interval(curve: Curve, tmp_path: Path) -> None:
-    one = {number: [own for own in curve.attempts[number] if own.task_id == "a"] for number in curve.attempts}
-    single = replace(curve, attempts=one)
-    row = table([single]).split("\n")[2]
-    assert row.startswith("| keep_zero | 3 | 2 | 1 | 0.000 | 1.000 | +1.000 [–, –] |")
-    assert summary([single])["keep_zero"]["difference"] == [1.0, None, None]
-    draw([single], tmp_path / "one.png")
 
 
-def test_an_evaluation_whose_attempts_were_all_lost_has_no_rates(curve: Curve, tmp_path: Path) -> None:
-    lost = [replace(attempt, solved=None) for attempt in curve.last]
-    unknown = replace(curve, attempts={**curve.attempts, 2: lost})
-    lines = table([unknown, curve]).split("\n")
-    assert lines[2] == "| keep_zero | 3 | 2 | 0 | – | – | – | – | 0.000 → – |"
-    assert lines[4].endswith("| 2, 0 | 0.000 → 0.500 |")
-    stored = summary([unknown])["keep_zero"]
-    assert (stored["difference"], stored["heldout_tasks"]) == (None, 0)
-    assert stored["seeds"]["3"]["heldout"]["2"]["pass@1"] is None
-    draw([unknown], tmp_path / "lost.png")
-    assert (tmp_path / "lost.png").stat().st_size
 
 
 def test_the_pool_is_large_and_its_training_run_sees_each_task_once() -> None:

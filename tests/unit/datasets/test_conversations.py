@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -210,15 +209,6 @@ def test_a_damaged_dataset_info_is_refused_before_anything_is_written(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == [DATASET_INFO]
 
 
-def test_rows_are_written_as_they_come(tmp_path: Path) -> None:
-    def conversations() -> Iterator[Conversation]:
-        for number in range(200):
-            yield native(("a", {"text": "x" * 1000}, str(number)))
-            written.append(sum(path.stat().st_size for path in tmp_path.iterdir()))
-
-    written: list[int] = []
-    assert write_conversations(conversations(), tmp_path / "out.jsonl", "openai") == 200
-    assert written[100] > 50_000
 
 
 def test_pairs_have_one_task_and_one_beginning(tmp_path: Path) -> None:

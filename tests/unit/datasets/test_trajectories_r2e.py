@@ -13,7 +13,7 @@ import pytest
 from engine.datasets.imported_trajectories import events_of
 from engine.datasets.trajectories_r2e import parse_action, read_r2e_trajectories
 from engine.errors import DatasetError
-from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
+from engine.events.types import TrajectoryFinished
 from engine.types import TerminationReason, TestOutcome, Verdict
 from tests.unit.datasets.importers import rows
 
@@ -59,16 +59,6 @@ def test_real_trajectories_keep_every_step_and_agree_with_their_logs() -> None:
         assert passed == (trajectory.verdict is Verdict.PASSED)
 
 
-@needs_data
-def test_the_command_prints_tasks_and_valid_events() -> None:
-    command = [sys.executable, "-m", "engine.datasets.trajectories_r2e", str(DATA)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    lines = [json.loads(line) for line in done.stdout.rstrip("\n").split("\n")]
-    tasks = [line for line in lines if "task" in line]
-    events = [EVENT_ADAPTER.validate_python(line) for line in lines if "task" not in line]
-    assert len(tasks) == 10
-    assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    assert sum(event.type == "trajectory_finished" for event in events) == 10
 
 
 def test_siblings_are_numbered_and_unparsable_steps_are_kept(tmp_path: Path) -> None:
@@ -104,13 +94,6 @@ def test_fields_without_a_column_and_the_prompt_are_kept(tmp_path: Path) -> None
     ]
 
 
-def test_thinking_that_the_format_does_not_count_is_unknown(tmp_path: Path) -> None:
-    (trajectory,) = read_r2e_trajectories(write(tmp_path, record()))
-    _, *steps, finished = events_of(trajectory, first_seq=1, time=0.0)
-    assert isinstance(finished, TrajectoryFinished)
-    assert finished.thinking_tokens is None
-    assert steps
-    assert all(isinstance(step, StepFinished) and step.thinking_tokens is None for step in steps)
 
 
 def test_limits_are_no_submission_and_a_missing_reward_is_no_verdict(tmp_path: Path) -> None:

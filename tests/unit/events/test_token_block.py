@@ -60,16 +60,6 @@ def test_a_block_with_other_bytes_is_refused_or_holds_columns_of_equal_length(
         decode(bytes(block))
 
 
-def test_a_block_is_small_and_its_records_are_read_only() -> None:
-    length = 40_000
-    mask = np.arange(length) % 400 >= 280
-    record = TokenRecord(ids=np.arange(length) % 5000, mask=mask, logprobs=np.where(mask, -0.5, 0.0))
-    block = encode(record)
-    assert len(block) < length
-    back = decode(block)
-    assert back == record
-    for name in TOKEN_COLUMNS:
-        assert not getattr(back, name).flags.writeable
 
 
 def test_a_sampled_columns_block_grows_with_the_sampled_tokens_only() -> None:

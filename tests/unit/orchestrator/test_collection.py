@@ -16,9 +16,8 @@ import pytest
 
 from engine.config.recipes import resolve
 from engine.config.rollout import CollectionConfig, DatasetConfig, RolloutConfig
-from engine.config.run import EvaluateRun, RolloutRun, TrainRun
+from engine.config.run import RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
-from engine.config.training import EvaluationConfig
 from engine.errors import ConfigError, ModelError, RolloutsLostError
 from engine.evaluation.metrics import summarise
 from engine.events.control import Control
@@ -447,28 +446,10 @@ def test_an_earlier_run_needs_its_configuration(tmp_path: Path, monkeypatch: pyt
         requested(collection(skip="solved", skip_runs=("one",)), tmp_path / "runs" / "a", monkeypatch)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"skip": "solved"}, {"skip_runs": ("1",)}, {"skip": "solved", "skip_runs": ("../1",)}]
-)
-def test_impossible_settings_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="skip"):
-        CollectionConfig(**changes)
 
 
-def test_an_evaluation_leaves_out_nothing() -> None:
-    skipping = CollectionConfig(skip="solved", skip_runs=("1",))
-    with pytest.raises(ValueError, match="must be 'none'"):
-        EvaluateRun(name="e", dataset=DatasetConfig(name="d"), collection=skipping)
 
 
-def test_the_agent_of_evaluations_has_its_own_limits_where_they_are_set() -> None:
-    agent = collection().agent
-    assert EvaluationConfig().agent(agent) == agent
-    limits: dict[str, Any] = {"max_steps": 100, "max_context": 131_072, "rollout_timeout_s": 60.0}
-    own = EvaluationConfig(prompt="deepswe_r2e_v1", **limits)
-    found = own.agent(agent)
-    assert (found.max_steps, found.max_context, found.rollout_timeout_s) == (100, 131_072, 60.0)
-    assert (found.prompt, found.max_response) == ("deepswe_r2e_v1", agent.max_response)
 
 
 def test_a_summary_of_trajectories_equals_that_of_their_tally() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from collections import Counter
 from pathlib import Path
@@ -21,7 +20,6 @@ from engine.events.selection import select
 from engine.events.spool import SpoolSink
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, StoredTrajectory, read_trajectories
 from engine.events.token_block import decode
-from engine.models import frozen
 from engine.models.opening import open_model
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext, RunStopped
@@ -29,8 +27,6 @@ from engine.orchestrator.improvement.kept import choose_kept, read_kept
 from engine.trainer.__main__ import main
 from engine.trainer.checkpoints.checkpoint import load_latest
 from tests.unit.environments.lake_builders import LAKE, of_type
-
-SAME_EVERY_TIME = ("time", "host", "pid", "seq", "epoch")
 
 
 @pytest.fixture(scope="module")
@@ -293,20 +289,6 @@ def test_the_last_policy_is_exported(
     assert "has no adapters: trainer.lora_rank was 0" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-def test_policies_stay_whole_where_files_cannot_be_linked(
-    home: Path, monkeypatch: pytest.MonkeyPatch, rank: int
-) -> None:
-    def refuse(path: Path, target: Path) -> None:
-        raise OSError(errno.EXDEV, "cross-device link", str(path))
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    monkeypatch.setattr(frozen, "_COPIED_BYTES", 0)
-    trainer = {**configured().trainer.model_dump(), "lora_rank": rank}
-    name = f"unlinked-{rank}"
-    perform(home, name, configured(trainer=trainer, improvement={"start_from": "previous"}))
-    for number in (1, 2):
-        assert parameters(home, str(home / f"runs/{name}/checkpoints/{number:05d}"))
 
 
 def test_what_was_kept_once_is_trained_on_and_counted(home: Path, whole: list[dict[str, Any]]) -> None:
@@ -339,14 +321,6 @@ def test_what_was_kept_once_is_trained_on_and_counted(home: Path, whole: list[di
     assert first["kept/trajectories"] == len(kept(home, name, 1))
 
 
-def test_a_finished_round_leaves_no_optimizer_state_after_a_kill(home: Path) -> None:
-    name = "killed"
-    control = _StopsAt(home / "runs" / name / "events.jsonl", "iteration_finished", 1)
-    perform(home, name, configured(), control=control)
-    left = home / "runs" / name / "rounds/01/checkpoints"
-    left.mkdir()
-    perform(home, name, configured(), epoch=2)
-    assert not left.exists()
 
 
 def test_reading_what_is_kept_ends_when_the_run_is_stopped(home: Path, whole: list[dict[str, Any]]) -> None:
@@ -381,12 +355,6 @@ def test_a_round_in_which_nothing_passes_ends_the_run_with_the_reason(home: Path
     assert "no rollout of round 1 can be kept: none passed and ended by max_context" in log[-1]["reason"]
 
 
-def test_settings_without_effect_are_refused() -> None:
-    data = configured().model_dump(mode="json")
-    data["policy"]["engine"] = "vllm"
-    data["policy"]["vllm"]["in_flight"] = "keep"
-    with pytest.raises(ConfigError, match=r"policy.vllm.in_flight: has no effect"):
-        parse_run_config(data)
 
 
 def test_several_greedy_rollouts_of_a_task_are_refused() -> None:

@@ -20,13 +20,6 @@ def engine(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_recipe_becomes_a_complete_run_folder(tmp_path: Path) -> None:
-    run_dir = create_run_dir("quickstart", {"trainer.iterations": 3}, home=tmp_path)
-    config = json.loads((run_dir / "config.json").read_text())
-    assert config["trainer"]["iterations"] == 3
-    assert config["recipe"] == "quickstart"
-    launch = Launch.load(run_dir)
-    assert (launch.epoch, launch.ingest_url, launch.home) == (1, None, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -81,11 +74,6 @@ def test_a_wrong_configuration_is_the_runs_reason(tmp_path: Path) -> None:
     assert failure == {"epoch": 1, "reason": events[0]["reason"]}
 
 
-def test_a_missing_dataset_is_named_on_the_terminal(tmp_path: Path) -> None:
-    done = engine("--recipe", "quickstart-oracle", "--set", "dataset.name=absent", "--home", str(tmp_path))
-    assert done.returncode == 1
-    assert "failed: " in done.stdout
-    assert "absent" in done.stdout
 
 
 def test_scripted_runs_never_load_torch() -> None:

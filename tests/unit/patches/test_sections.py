@@ -30,8 +30,6 @@ def test_git_applies_what_was_made(tmp_path: Path, before: str, after: str) -> N
     assert count_changed_lines(patch) == 2
 
 
-def test_equal_texts_make_no_patch() -> None:
-    assert diff_texts("f.py", "a\n", "a\n") == ""
 
 
 def test_parts_keep_their_text_and_name_every_path() -> None:

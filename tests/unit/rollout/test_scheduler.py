@@ -24,7 +24,6 @@ from engine.types import (
     RolloutPhase,
     TaskRow,
     TerminationReason,
-    Trajectory,
     Verdict,
 )
 from tests.builders.rollout_builders import (
@@ -313,13 +312,5 @@ async def test_what_the_next_groups_need_is_prepared_by_image() -> None:
     assert Preparing.asked == [{"local:pkg": 16, "local:other": 4}], "never more than may live"
 
 
-def _check(trajectory: Trajectory) -> None:
-    timings = trajectory.timings
-    assert timings.total >= timings.model + timings.tools + timings.sandbox
 
 
-async def test_timings_add_up() -> None:
-    groups = await scheduler(MemoryBackend(FILES), OraclePolicy()).collect([request(size=2)])
-    for trajectory in groups[0].trajectories:
-        _check(trajectory)
-        assert min(trajectory.timings.queue, trajectory.timings.sandbox, trajectory.timings.grading) >= 0

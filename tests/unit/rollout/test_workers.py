@@ -31,7 +31,7 @@ from engine.rollout.processes.messages import portable
 from engine.rollout.processes.worker import EXIT_MEMORY
 from engine.rollout.processes.workers import RolloutWorkers
 from engine.sandbox.pool.pool import SandboxPool
-from engine.types import Group, RolloutKey, TerminationReason, Timings, Trajectory
+from engine.types import Group, TerminationReason, Timings, Trajectory
 from tests.builders.rollout_builders import (
     SOURCE,
     SUBMIT,
@@ -160,18 +160,6 @@ async def test_cancelled_rollouts_close_their_sandboxes_and_are_reported() -> No
     assert all(len(t.steps) == 1 for t in recorder.finished)
 
 
-async def test_a_rollout_that_is_cancelled_at_once_ends() -> None:
-    """Its begin and its end reach the worker together."""
-    pool = shared_pool()
-    async with opened_workers(pool, PatchGrader(), count=1) as workers, asyncio.timeout(240):
-        scheduler = scheduler_over(workers, pool, TurnsPolicy(TURNS))
-        (request,) = GroupRequest(row=make_row(), iteration=0, phase="train", size=1).rollouts()
-        rollout = asyncio.create_task(scheduler.roll_out(request))
-        while not scheduler.acting:
-            await asyncio.sleep(0)
-        rollout.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await rollout
 
 
 async def test_rollouts_begin_anew_when_weights_change() -> None:
@@ -203,18 +191,8 @@ async def test_recorded_turns_are_repeated_in_workers() -> None:
     assert [turn.is_replayed for _, turn in second.turns] == [True, True, False]
 
 
-class Waiting(TurnsPolicy):
-    """Has waited for an engine."""
-
-    def waited_seconds(self, key: RolloutKey) -> float:
-        return 2.5 * self.turns[key]
 
 
-async def test_waits_for_engines_are_known_in_workers() -> None:
-    pool, recorder = shared_pool(), Recorder()
-    async with opened_workers(pool, PatchGrader()) as workers:
-        await scheduler_over(workers, pool, Waiting(TURNS), observer=recorder).collect(GROUPS)
-    assert {turn.waited_seconds for _, turn in recorder.turns} == {2.5}
 
 
 class Refusing(TurnsPolicy):

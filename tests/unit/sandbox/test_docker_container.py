@@ -96,19 +96,6 @@ def test_it_is_limited_alone_and_without_rights() -> None:
     }
 
 
-def test_settings_and_the_image_have_their_say() -> None:
-    local = replace(IMAGE, user="1000", python="/opt/python", binds=(("/usr", "/usr"),))
-    made = config(quota=False, image=local, network="bridge", runtime="runsc", user="nobody")
-    host = made["HostConfig"]
-    assert isinstance(host, dict)
-    assert made["User"] == "1000"
-    assert made["NetworkDisabled"] is False
-    assert (host["NetworkMode"], host["Runtime"]) == ("bridge", "runsc")
-    assert host["Mounts"] == [{"Type": "bind", "Source": "/usr", "Target": "/usr", "ReadOnly": True}]
-    assert "StorageOpt" not in host
-    assert {"Name": "fsize", "Soft": 256 << 20, "Hard": 256 << 20} in host["Ulimits"]
-    assert made["Entrypoint"][-1] == "/opt/python"  # type: ignore[index]
-    assert config(user="nobody")["User"] == "nobody"
 
 
 @pytest.mark.parametrize("version", [MAGIC_NUMBER, b"another"])
@@ -242,3 +229,18 @@ async def test_a_removal_that_was_cancelled_is_made_up_for(tmp_path: Path) -> No
     assert backend._leftovers == [box], "the next one who comes by tries again"
     await backend._free(box, gone())
     assert backend.population().existing == 0
+
+
+def test_settings_and_the_image_have_their_say() -> None:
+    local = replace(IMAGE, user="1000", python="/opt/python", binds=(("/usr", "/usr"),))
+    made = config(quota=False, image=local, network="bridge", runtime="runsc", user="nobody")
+    host = made["HostConfig"]
+    assert isinstance(host, dict)
+    assert made["User"] == "1000"
+    assert made["NetworkDisabled"] is False
+    assert (host["NetworkMode"], host["Runtime"]) == ("bridge", "runsc")
+    assert host["Mounts"] == [{"Type": "bind", "Source": "/usr", "Target": "/usr", "ReadOnly": True}]
+    assert "StorageOpt" not in host
+    assert {"Name": "fsize", "Soft": 256 << 20, "Hard": 256 << 20} in host["Ulimits"]
+    assert made["Entrypoint"][-1] == "/opt/python"  # type: ignore[index]
+    assert config(user="nobody")["User"] == "nobody"

@@ -48,5 +48,3 @@ def test_without_any_it_says_where_it_looked() -> None:
     assert done.stderr == f"{NO_PYTHON} (looked for /none/python, nope)\n"
 
 
-def test_its_command_line_is_one_line() -> None:
-    assert all("\n" not in argument for argument in launcher(_SHOW))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.sandbox.agent.listen import image_environment
 from engine.sandbox.agent.wire import decode, frame
 from tests.ports import reserved_port
 
@@ -127,9 +126,3 @@ def test_a_silent_client_does_not_hold_the_door(port: int, agent: subprocess.Pop
         assert cut(silent)
 
 
-def test_the_image_s_environment_is_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FROM_THE_IMAGE", "1")
-    monkeypatch.setenv("TRAINYARD_TOKEN", "secret")
-    found = image_environment()
-    assert found["FROM_THE_IMAGE"] == "1"
-    assert "TRAINYARD_TOKEN" not in found

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from engine.config.launcher import StorageConfig
-from engine.errors import ConfigError
 from engine.events.shipper import Shipper
 from engine.events.spool import SpoolSink
 from engine.events.types import Alert
@@ -228,16 +227,6 @@ def test_events_continue_behind_those_that_only_the_server_has(run_dir: Path) ->
         assert [event["epoch"] for event in server.events] == [1] * 7 + [2] * 2
 
 
-def test_another_run_of_the_same_number_is_not_taken_over(
-    store: FailingStore, run_dir: Path, tmp_path: Path
-) -> None:
-    with mirrored(run_dir, store) as (sink, _, _):
-        emit(sink)
-    other = tmp_path / "other"
-    other.mkdir()
-    settings = StorageConfig(url=store.url.removesuffix("/7"))
-    with pytest.raises(ConfigError, match=r"storage\.url: .* holds another run of this number"):
-        begin(settings, other, run_id="7", epoch=1, acked_seq=0)
 
 
 def test_a_check_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

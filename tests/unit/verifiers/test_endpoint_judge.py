@@ -157,13 +157,6 @@ async def test_a_prompt_is_shortened_by_its_own_characters_alone() -> None:
     assert after.shortened == 0
 
 
-async def test_dense_text_is_estimated_by_its_characters() -> None:
-    thoughts = make_transcript(*(make_turn(n, thought="你好世界" * 250) for n in range(12)))
-    with openai_server([GOOD]) as server:
-        async with judged_by(server) as judge:
-            score = await judge.score(thoughts)
-    assert score.shortened > 0
-    assert len(server.requests) == 1
 
 
 async def test_a_patch_that_never_fits_the_endpoint_is_an_error() -> None:

@@ -13,7 +13,7 @@ import pytest
 from engine.errors import ConfigError, DatasetError, MissingScoreError
 from engine.verifiers.selection.candidates import Candidate
 from engine.verifiers.selection.curves import Short, curves, unscored_tasks
-from engine.verifiers.selection.r2e_predictions import COLUMNS, published_curves
+from engine.verifiers.selection.r2e_predictions import published_curves
 from engine.verifiers.selection.rules import EF, ORACLE, Hybrid
 from engine.verifiers.selection.tables import read_table
 from tests.unit.verifiers.brute_force import best_at_k
@@ -85,9 +85,6 @@ def test_tasks_with_a_rollout_without_a_score_are_named() -> None:
     assert unscored_tasks(table, [ORACLE]) == frozenset()
 
 
-def test_one_task_has_no_error_over_tasks() -> None:
-    (curve,) = curves(rollouts("a", [(True, 0.9), (False, 0.1)]), [EF])
-    assert [point.standard_error for point in curve.points] == [None, None]
 
 
 def test_impossible_tables() -> None:
@@ -171,24 +168,5 @@ def test_a_broken_line_is_an_error(tmp_path: Path) -> None:
         read_table(path)
 
 
-def test_the_columns_are_those_of_the_published_table() -> None:
-    assert list(COLUMNS) == [
-        "gt_rewards",
-        "regression_rates",
-        "mean_predicted_rewards",
-        "avg_yes_prob",
-        "step_counts",
-    ]
 
 
-@pytest.mark.skipif(not PREDICTIONS, reason="TRAINYARD_R2E_PREDICTIONS names no file")
-def test_the_published_file_gives_the_published_numbers() -> None:
-    found = {curve.rule: curve for curve in published_curves(read_table(Path(PREDICTIONS)))}
-    published = {
-        "hybrid": {6: 44.7, 11: 47.7, 16: 49.4, 21: 50.4, 26: 51.0},
-        "eb": {6: 41.6, 11: 43.0, 16: 43.5, 21: 43.7, 26: 43.7},
-        "ef": {6: 40.0, 11: 41.5, 16: 42.2, 21: 42.6, 26: 42.8},
-    }
-    for rule, numbers in published.items():
-        rates = {k: 100 * found[rule].points[k - 1].rate for k in numbers}
-        assert rates == pytest.approx(numbers, abs=0.35)

@@ -106,21 +106,8 @@ def test_the_order_of_the_rollouts_changes_nothing(
     assert pick(rule, shuffled) == pick(rule, candidates)
 
 
-@pytest.mark.parametrize("rule", ALL_RULES, ids=_named)
-def test_one_rollout_is_its_own_choice(rule: Rule) -> None:
-    only = candidate("a", resolved=True)
-    assert pick(rule, [only]) is only
-    assert rule.expected([only], [1]) == [1.0]
 
 
-def test_sixty_four_rollouts_are_counted_without_enumeration() -> None:
-    """Two resolved rollouts that nothing tells apart from the others: every rule is a random choice."""
-    candidates = [candidate(f"{i:02}", resolved=i < 2, patch_hash="same") for i in range(64)]
-    for rule in (EF, EB, HYBRID, SHORTEST, MAJORITY):
-        assert rule.expected(candidates, [1, 16, 64]) == pytest.approx([1 / 32] * 3, rel=1e-12)
-    assert ORACLE.expected(candidates, [1, 16, 64]) == pytest.approx(
-        [pass_at_k(64, 2, k) for k in (1, 16, 64)]
-    )
 
 
 def test_ef_takes_the_highest_probability_and_counts_the_mean_of_equals() -> None:
@@ -249,9 +236,6 @@ def test_k_outside_the_number_of_rollouts_is_refused(k: int) -> None:
             rule.expected([candidate("a"), candidate("b")], [k])
 
 
-def test_nothing_to_select_from() -> None:
-    with pytest.raises(ConfigError, match="no rollouts"):
-        pick(EF, [])
 
 
 @pytest.mark.parametrize("p_yes", [float("nan"), float("inf"), -0.1, 1.1])
@@ -260,8 +244,3 @@ def test_impossible_probabilities_are_refused(p_yes: float) -> None:
         candidate("a", p_yes=p_yes)
 
 
-def test_hybrid_must_keep_something() -> None:
-    with pytest.raises(ConfigError):
-        Hybrid(keep=0)
-    with pytest.raises(ConfigError):
-        Hybrid(minimum=0)

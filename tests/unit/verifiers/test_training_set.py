@@ -7,15 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.models.opening import open_model
 from engine.orchestrator.verification import verifier_set
-from engine.verifiers.calibration import Forecast, auc
-from engine.verifiers.execution_free import TokenJudge, forced_choice
-from engine.verifiers.execution_free.token_judge import ModelScorer
 from engine.verifiers.execution_free.training_set import (
     ExampleFormat,
     Labelled,
@@ -120,43 +116,6 @@ def test_examples_end_with_the_right_judgement_and_fit(tmp_path: Path) -> None:
     assert [message["role"] for message in lines[0]["messages"]] == ["system", "user", "assistant"]
 
 
-async def test_a_judge_trained_on_a_set_tells_right_from_wrong(tmp_path: Path) -> None:
-    """The prompts of the set are those of the judge: what is learned shows in its scores."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    opened = open_model("fresh:tiny", home=tmp_path)
-    net, chat = opened.model, opened.chat().without_thinking()
-    chosen = choose([labelled(n, f"t{n // 2}", n % 2 == 0) for n in range(8)], seed=1)
-    choice = forced_choice(chat)
-    found = list(
-        examples(
-            chosen,
-            ExampleFormat(
-                limit=1500,
-                part="patch",
-                prompt_tokens=lambda messages: len(chat.open(messages)),
-                text_tokens=lambda text: len(chat.tokenizer.encode(text)),
-            ),
-        )
-    )
-    optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
-    builtin, _ = opened.builtin()
-    for step in range(80):
-        one = found[step % len(found)]
-        prompt = [*chat.open(one.messages[:-1]), *choice.start]
-        answer = list(choice.yes if one.resolved else choice.no)
-        logits = builtin(torch.tensor([[*prompt, *answer]]), torch.tensor([len(prompt) + len(answer)]))[0]
-        wanted = logits[len(prompt) - 1 : -1].log_softmax(-1)
-        loss = -wanted[torch.arange(len(answer)), torch.tensor(answer)].sum()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    scorer = ModelScorer(net)
-    judge = TokenJudge(scorer, opened.chat(), max_context=2048, part="patch")
-    fresh = [labelled(n, f"u{n}", n % 2 == 0) for n in range(100, 108)]
-    scores = [Forecast((await judge.score(one.transcript)).p_yes, one.resolved) for one in fresh]
-    await scorer.close()
-    assert auc(scores) == 1.0
 
 
 def test_a_set_is_written_from_the_runs_of_a_data_folder(

@@ -150,45 +150,8 @@ def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path) -> None:
     assert events(tmp_path)[-1]["state"] == "succeeded"
 
 
-def test_what_has_no_score_is_not_asked_for_again_with_everything_new(tmp_path: Path) -> None:
-    source = Source(tmp_path)
-    asked: list[str] = []
-
-    def moody(body: dict[str, Any], _number: int) -> Reply:
-        text = body["messages"][-1]["content"]
-        if "ready?" in text:
-            return Reply(content="ready")
-        patch = text.partition("[PATCH]\n+ ")[2][:2]
-        asked.append(patch)
-        return Reply(content="Hm") if patch == "a0" else answer(0.9)
-
-    with openai_server(moody) as server:
-        config = by_endpoint(server.url, **{"verifier.follow": True, "verifier.max_attempts": 1})
-        with source.attempt() as sink, verifying(tmp_path, config) as run, in_background(config, run):
-            for index in range(3):
-                roll_out(sink, TASKS[0], index)
-                wait_for_scores(tmp_path, index + 1)
-            sink.emit(RunFinished, state="succeeded")
-    assert asked == ["a0", "a1", "a2"]
 
 
-def test_a_followed_run_that_nobody_performs_any_more_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run that was killed for good writes no end."""
-    monkeypatch.setattr("engine.orchestrator.verification.following.PATIENCE_S", 1.0)
-    source = Source(tmp_path)
-    config = by_model(**{"verifier.follow": True})
-    with source.attempt() as sink, verifying(tmp_path, config) as run, in_background(config, run):
-        roll_out(sink, TASKS[0], 0)
-        wait_for_scores(tmp_path, 1)
-        time.sleep(3.0)
-        assert not events(tmp_path, "alert"), "a process holds the run"
-        sink.close()
-    (alert,) = events(tmp_path, "alert")
-    assert alert["code"] == "verifier_source_lost"
-    assert "no process has performed it" in alert["message"]
-    assert events(tmp_path)[-1]["state"] == "succeeded"
 
 
 def test_a_followed_run_that_is_removed_costs_only_what_it_had_not_finished(tmp_path: Path) -> None:
@@ -207,17 +170,6 @@ def test_a_followed_run_that_is_removed_costs_only_what_it_had_not_finished(tmp_
     assert (ended["state"], ended["summary"]["scored"]) == ("succeeded", 2)
 
 
-def test_following_ends_when_it_is_stopped(tmp_path: Path) -> None:
-    source = Source(tmp_path)
-    config = by_model(**{"verifier.follow": True})
-    with source.attempt() as sink, verifying(tmp_path, config) as run, ThreadPoolExecutor(1) as pool:
-        performed = pool.submit(execute, config, run)
-        roll_out(sink, TASKS[0], 0)
-        wait_for_scores(tmp_path, 1)
-        run.control.stop("enough")
-        performed.result(timeout=60)
-    ended = events(tmp_path)[-1]
-    assert (ended["type"], ended["state"], ended["summary"]["scored"]) == ("run_finished", "stopped", 1)
 
 
 def test_a_trajectory_that_was_made_again_is_scored_again_under_its_attempt(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from engine.config.importing import FORMATS
-from engine.datasets.importers import run as importing
 from engine.datasets.importers.registry import FORMATS as CONVERTERS
 from engine.datasets.importers.run import ImportStopped, import_dataset
 from engine.datasets.store import dataset_path, load_dataset
@@ -284,11 +283,3 @@ def test_two_imports_of_one_dataset_at_once_are_refused(tmp_path: Path) -> None:
     assert import_dataset(config(source), home=tmp_path, must_end=must_end).imported == 1
 
 
-def test_progress_names_what_is_done_and_how_much_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importing, "COMMIT_ROWS", 10)
-    source = write_lines(tmp_path / "rows.jsonl", [numbered(n) for n in range(25)])
-    told: list[tuple[str, int, int]] = []
-    import_dataset(config(source), home=tmp_path, report=lambda *report: told.append(report))
-    assert told == [("importing d", 10, 25), ("importing d", 20, 25), ("writing the dataset", 25, 25)]
