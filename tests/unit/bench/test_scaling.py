@@ -83,8 +83,6 @@ def test_rollouts_count_within_the_budget_in_which_they_ended(outcomes: list[See
     assert found[0, 0].tolist() == [0.0, 0.25]
 
 
-
-
 def row(statement: str) -> TaskRow:
     made = make_row()
     return replace(made, task=replace(made.task, problem_statement=statement))

@@ -12,10 +12,6 @@ from engine.errors import ConfigError
 DATASET = {"name": "d", "recipe": "r", "dataset": {"name": "data"}}
 
 
-
-
-
-
 @pytest.mark.parametrize(
     ("settings", "named"),
     [

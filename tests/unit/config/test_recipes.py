@@ -12,7 +12,7 @@ from engine.algorithms.terms import needs_entropy
 from engine.config.dry_run import dry_run_settings
 from engine.config.placement import run_bundles
 from engine.config.recipes import resolve
-from engine.config.run import TrainRun
+from engine.config.run import CurateRun, TrainRun
 from engine.errors import ConfigError
 from engine.models.published.shapes import SHAPES
 from engine.orchestrator.training.memory import warn_of_memory
@@ -45,8 +45,6 @@ def test_a_rollout_that_a_limit_ended_counts_as_nothing_against_one_that_submitt
     submitted, limited = outcome_members([outcomes], training(recipe).algorithm, max_context=100)[0]
     assert (submitted.advantage, submitted.loss_mask) == (1.0, True)
     assert not limited.loss_mask
-
-
 
 
 @pytest.mark.parametrize(("limit", "alerts"), [(2**20, 1), (2**40, 0), (None, 0)])
@@ -96,3 +94,13 @@ def test_a_dry_run_is_one_small_iteration_that_computes_a_gradient(recipe: str, 
 def test_what_cannot_be_tried_is_refused(recipe: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=why):
         dry_run_settings(resolve(recipe), checkpoint=tmp_path, datasets=tmp_path)
+
+
+def test_the_pool_is_large_and_its_training_run_sees_each_task_once() -> None:
+    dataset, run = resolve("quickstart-pool-dataset"), training("quickstart-pool")
+    assert isinstance(dataset, CurateRun)
+    assert run.dataset.name == dataset.curation.output
+    assert dataset.curation.train_tasks >= 1400
+    assert dataset.curation.heldout_tasks >= 128
+    assert run.evaluation.samples % dataset.curation.heldout_tasks == 0
+    assert run.trainer.iterations * run.trainer.tasks_per_iteration == dataset.curation.train_tasks

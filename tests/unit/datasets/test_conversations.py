@@ -209,8 +209,6 @@ def test_a_damaged_dataset_info_is_refused_before_anything_is_written(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == [DATASET_INFO]
 
 
-
-
 def test_pairs_have_one_task_and_one_beginning(tmp_path: Path) -> None:
     def one(name: str, resolved: bool | None, last: str) -> Conversation:
         return checked([*GOOD[:1], {"role": "assistant", "content": last}], name=name, resolved=resolved)

@@ -23,8 +23,6 @@ def test_every_kind_a_configuration_may_name_is_found_in_real_code_and_no_other(
     assert found == set(get_args(FaultKind))
 
 
-
-
 def test_an_unknown_kind_is_refused_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="fault_kinds"):
         resolve("quickstart-dataset", {"curation.fault_kinds": ["typo"]})

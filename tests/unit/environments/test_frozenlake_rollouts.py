@@ -60,10 +60,6 @@ async def test_a_hole_is_the_agents_own_ending() -> None:
     assert "You fell into a hole" in trajectory.steps[-1].observation
 
 
-
-
-
-
 async def test_tokens_hold_what_was_written_and_seen() -> None:
     policy = walker("down", "down", "right")
     group, _ = await roll(policy, row_of())

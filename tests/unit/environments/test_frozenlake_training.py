@@ -29,8 +29,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-
-
 def weights(folder: Path) -> str:
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
@@ -121,17 +119,7 @@ def test_evaluations_leave_the_training_stream_alone(home: Path, plain: list[dic
     assert evaluated.isdisjoint(trained)
 
 
-
-
-
-
 # The bench
-
-
-
-
-
-
 
 
 def curve_of(*rates: float, **changes: Any) -> Curve:
@@ -170,7 +158,3 @@ def test_the_sign_flip_test_is_exact() -> None:
     assert sign_flip_p([0.1] * 8) == 2 / 2**8
     assert sign_flip_p([0.3, -0.1, 0.2]) == 2 / 8 * 2
     assert sign_flip_p([0.0, 0.0]) == 1.0
-
-
-
-

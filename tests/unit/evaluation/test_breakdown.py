@@ -72,8 +72,6 @@ def test_spending_counts_lost_attempts_and_unknown_prices() -> None:
     assert (nothing.cost, nothing.cost_per_solved, nothing.seconds_per_solved) == (1.0, None, None)
 
 
-
-
 def test_a_trajectory_becomes_an_attempt() -> None:
     steps = tuple(
         Step(index=i, thought="", response="", call=None, observation="", prompt_tokens=p, generated_tokens=g)

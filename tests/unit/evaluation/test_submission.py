@@ -181,5 +181,3 @@ def test_line_separators_inside_a_patch_do_not_end_a_line() -> None:
 def test_names_of_instances_stay_inside_the_folder() -> None:
     hostile = replace(INSTANCES[0], instance_id="../../etc/x")
     assert not [path for path, _ in submission_files(INFO, [hostile]) if ".." in path.split("/")]
-
-

@@ -166,8 +166,6 @@ def test_names_and_patches_lose_only_what_is_known() -> None:
     assert clean["reason"] == "http://a:*@c"
 
 
-
-
 def test_a_suspicious_line_that_is_no_event_is_a_value_error() -> None:
     for line in (
         b'{"a": "https://u:pw@h"',
@@ -260,5 +258,3 @@ def test_secrets_of_the_machine_are_found(tmp_path: Path) -> None:
     } <= found  # fmt: skip
     assert not found & {"/run/secrets/file", "/usr/bin:/usr/local/bin"}
     assert list(secrets_in(tmp_path / "missing")) == []
-
-

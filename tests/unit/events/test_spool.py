@@ -37,8 +37,6 @@ def test_events_are_whole_lines_with_increasing_seq(tmp_path: Path) -> None:
     assert (tmp_path / "events.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-
-
 @pytest.mark.parametrize("torn", [b"{", b'{"seq":3,"epoch":1}', b"\0" * 5000, b"x" * 200_000])
 def test_a_torn_tail_is_cut_and_seq_continues(tmp_path: Path, torn: bytes) -> None:
     sink = SpoolSink(tmp_path, epoch=1)

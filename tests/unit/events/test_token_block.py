@@ -60,8 +60,6 @@ def test_a_block_with_other_bytes_is_refused_or_holds_columns_of_equal_length(
         decode(bytes(block))
 
 
-
-
 def test_a_sampled_columns_block_grows_with_the_sampled_tokens_only() -> None:
     rng = np.random.default_rng(0)
     mask = np.zeros(10_000, np.bool_)

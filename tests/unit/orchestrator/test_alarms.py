@@ -193,7 +193,3 @@ def test_a_restart_neither_repeats_nor_forgets() -> None:
         second.load_state_dict(json.loads(json.dumps(first.state_dict())))
         watch(second, changes[cut:], first=cut)
         assert before.alerts + after.alerts == sink.alerts
-
-
-
-

@@ -176,14 +176,6 @@ async def test_cut_off_anywhere_it_ends_with_the_numbers_of_one_go(tmp_path: Pat
     assert events(cut, "run_started")[-1]["rollouts_kept"] > 0
 
 
-async def test_a_run_that_started_over_keeps_nothing_of_what_was_before(tmp_path: Path) -> None:
-    async with AsyncExitStack() as stack:
-        attempt = Attempt(tmp_path, 1, stack)
-        await attempt.collector(MemoryBackend(FILES)).collect()
-        attempt.sink.emit(RunStarted, host="h", pid=1)  # as earlier versions did
-        assert Ledger.read(tmp_path / SPOOL_NAME).count == 0
-
-
 async def test_a_stopped_collection_goes_on_and_repeats_what_was_in_flight(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         attempt = Attempt(tmp_path, 1, stack)
@@ -437,19 +429,6 @@ def test_a_sample_counts_once_and_each_iteration_of_a_training_run_has_its_own(
     found = sampled(requested(config, tmp_path / "runs" / "a", monkeypatch))
     assert found[0] == [0], "iterations 0 and 1, and the evaluation after two"
     assert found[1] == [3], "three that differ"
-
-
-def test_an_earlier_run_needs_its_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record(tmp_path / "runs" / "one", make(key(0, "01" * 8), 0.0))
-    (tmp_path / "runs" / "one" / "config.json").unlink()
-    with pytest.raises(ConfigError, match=r"no run 'one' with readable config\.json"):
-        requested(collection(skip="solved", skip_runs=("one",)), tmp_path / "runs" / "a", monkeypatch)
-
-
-
-
-
-
 
 
 def test_a_summary_of_trajectories_equals_that_of_their_tally() -> None:

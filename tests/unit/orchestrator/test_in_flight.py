@@ -157,12 +157,6 @@ async def test_an_update_that_was_made_without_a_lost_rollout_is_made_without_it
         assert kept() == {0: 1, 1: 1}
 
 
-def test_without_responses_nothing_can_be_repeated(tmp_path: Path) -> None:
-    with attempt(tmp_path, 1, with_responses=False) as first:
-        first.steps(turn(0))
-    assert recorded(tmp_path) == []
-
-
 async def test_the_setting(tmp_path: Path) -> None:
     assert await in_flight(RolloutConfig(), tmp_path / SPOOL_NAME) is None
     assert await in_flight(RolloutConfig(resume_in_flight="replay"), tmp_path / SPOOL_NAME) is not None

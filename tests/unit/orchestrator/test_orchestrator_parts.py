@@ -110,8 +110,6 @@ def test_every_pass_uses_every_task_once_and_no_iteration_repeats_one() -> None:
     assert drawn[0] + drawn[1] != names(rows)[:6]
 
 
-
-
 async def test_the_next_images_are_fetched_beside_the_update_and_no_failure_of_it_counts() -> None:
     class Slow:
         def __init__(self) -> None:
@@ -199,8 +197,6 @@ def test_the_share_of_grading_time_that_extra_runs_took_is_of_all_gradings() -> 
     assert iteration_metrics([])["grading/extra_share"] == 0.0
 
 
-
-
 def test_metrics_of_lengths_are_means_over_steps_and_trajectories() -> None:
     steps = [
         step(prompt_tokens=10, generated_tokens=4, thinking_tokens=2),
@@ -223,8 +219,6 @@ def test_trajectories_of_unknown_thinking_are_left_out_of_its_mean() -> None:
     assert iteration_metrics([group])["tokens/thinking_per_step"] == 4
     group = replace(group, trajectories=(trajectory(steps=unknown),))
     assert "tokens/thinking_per_step" not in iteration_metrics([group]), "unknown, not 0"
-
-
 
 
 def test_a_hostile_step_becomes_a_valid_event() -> None:
@@ -337,8 +331,6 @@ async def test_a_pause_is_acknowledged_and_ends() -> None:
     control.set_desired("run")
     await waiting
     assert [name for name, _ in sink.events] == ["RunPaused", "RunResumed"]
-
-
 
 
 @pytest.mark.parametrize("how", ["stop", "fence"])

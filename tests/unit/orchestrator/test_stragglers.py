@@ -22,8 +22,6 @@ async def ended(index: int, seconds: float, *, lost: bool = False) -> Trajectory
     return trajectory(index, lost=lost)
 
 
-
-
 async def test_enough_graded_siblings_set_a_deadline_and_lost_ones_do_not_count() -> None:
     reasons = []
 

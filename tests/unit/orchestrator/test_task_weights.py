@@ -151,5 +151,3 @@ def test_tasks_do_not_depend_on_how_far_the_trainer_is() -> None:
     for batch in range(iterations):
         repeated.observe(batch, outcomes(drawn[batch], batch))
     assert [taken(repeated) for _ in range(iterations + lag)] == drawn
-
-

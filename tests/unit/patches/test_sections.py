@@ -30,8 +30,6 @@ def test_git_applies_what_was_made(tmp_path: Path, before: str, after: str) -> N
     assert count_changed_lines(patch) == 2
 
 
-
-
 def test_parts_keep_their_text_and_name_every_path() -> None:
     header = "diff --git a/old.py b/tests/new.py\nsimilarity index 100%\n"
     rename = header + "rename from old.py\nrename to tests/new.py\n"

@@ -156,8 +156,6 @@ def test_gpus_have_the_peaks_of_the_trainers_table() -> None:
         assert gpu.bandwidth < gpu.flops / 30
 
 
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -219,8 +217,6 @@ def test_planning_loads_no_machine_learning() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
 
 
 def test_uniform_groups_are_replaced_in_rounds_and_planned_for() -> None:

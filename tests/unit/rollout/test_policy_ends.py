@@ -79,8 +79,6 @@ async def test_a_rollout_costs_what_its_lost_attempts_cost_too() -> None:
     assert RolloutSummary.of(trajectory).cost == 0.75
 
 
-
-
 async def test_an_error_that_every_rollout_would_meet_ends_the_collection() -> None:
     def spent(context: GenerationContext) -> str:
         if context.steps:

@@ -310,7 +310,3 @@ async def test_what_the_next_groups_need_is_prepared_by_image() -> None:
     rows = [make_row("a" * 16), make_row("b" * 16), make_row("c" * 16, image="local:other")]
     await environments.prepare(rows, group_size=8)
     assert Preparing.asked == [{"local:pkg": 16, "local:other": 4}], "never more than may live"
-
-
-
-

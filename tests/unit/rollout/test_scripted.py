@@ -65,8 +65,6 @@ def _shell(store: MemoryFileStore, command: str) -> None:
         store.files[words[-1]] = store.files.pop(words[-2])
 
 
-
-
 def diff(body: str, *, old: str = "a/m.py", new: str = "b/m.py") -> str:
     return f"diff --git a/m.py b/m.py\n--- {old}\n+++ {new}\n{body}"
 
@@ -122,8 +120,6 @@ def test_oracle_says_what_cannot_be_done(patch: str, message: str) -> None:
         carry_out(patch, {"m.py": "a\n"})
 
 
-
-
 async def respond(scripted: ScriptedPolicy, *steps: Step, max_tokens: int = 10_000) -> str:
     policy = in_bytes(scripted)
     request = GenerationRequest(
@@ -137,8 +133,6 @@ async def respond(scripted: ScriptedPolicy, *steps: Step, max_tokens: int = 10_0
     assert len(generation.ids) == len(generation.logprobs) == len(generation.versions)
     assert generation.stopped == (generation.ids[-1] == 257)
     return policy.chat.tokenizer.decode(generation.ids).removesuffix("<|im_end|>")
-
-
 
 
 @pytest.mark.parametrize("tool_format", ["xml", "native"])

@@ -89,8 +89,6 @@ def _comparable(value: Any) -> Any:
     return (type(value), value) if isinstance(value, Enum) else value
 
 
-
-
 @pytest.mark.parametrize("line", ["[]", "{}", "{", '{"format": "trainyard.trajectory/1"}'])
 def test_other_lines_are_refused_by_number(tmp_path: Path, line: str) -> None:
     path = tmp_path / "t.jsonl"
@@ -111,8 +109,6 @@ def test_files_of_earlier_versions_hold_lists_of_tokens() -> None:
     lists = {"ids": [1, 2], "mask": [0, 1], "logprobs": [0.0, -0.5], "versions": [-1, 3], "steps": [-1, 0]}
     earlier = {**trajectory_to_dict(trajectory), "format": "trainyard.trajectory/1", "tokens": lists}
     assert trajectory_from_dict(json.loads(json.dumps(earlier))) == trajectory
-
-
 
 
 @pytest.mark.parametrize("tokens", ["%%%", "VFlUQg==", 5, {"ids": [1], "mask": []}, {"surprise": []}])

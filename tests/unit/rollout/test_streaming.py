@@ -60,12 +60,6 @@ async def test_requests_are_taken_as_there_is_room_and_every_one_is_finished_onc
     assert ahead <= 2 * 3, "as many in grading as in rollout, and the next request"
 
 
-
-
-
-
-
-
 async def test_what_is_finished_needs_no_garbage_collection() -> None:
     """A full collection is rare, and a conversation can have a megabyte."""
     scheduler = swe_scheduler(MemoryBackend(FILES), OraclePolicy(), rollout=RolloutConfig(max_concurrent=2))
@@ -99,10 +93,6 @@ async def test_an_error_of_the_consumer_ends_the_stream_and_closes_everything() 
     assert len(taken) < 50
     ended = {key for what, key in recorder.told if what == "finished"}
     assert {key for what, key in recorder.told if what == "started"} == ended
-
-
-
-
 
 
 class Temperatures(ChatScript):

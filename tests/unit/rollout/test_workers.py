@@ -160,8 +160,6 @@ async def test_cancelled_rollouts_close_their_sandboxes_and_are_reported() -> No
     assert all(len(t.steps) == 1 for t in recorder.finished)
 
 
-
-
 async def test_rollouts_begin_anew_when_weights_change() -> None:
     pool, recorder, policy = shared_pool(), Recorder(), Held(TURNS)
     async with opened_workers(pool, PatchGrader()) as workers:
@@ -189,10 +187,6 @@ async def test_recorded_turns_are_repeated_in_workers() -> None:
     assert trajectory.replay is not None
     assert trajectory.reward == 1.0
     assert [turn.is_replayed for _, turn in second.turns] == [True, True, False]
-
-
-
-
 
 
 class Refusing(TurnsPolicy):

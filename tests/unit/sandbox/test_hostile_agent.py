@@ -127,8 +127,6 @@ async def test_a_result_that_no_command_has(said: dict[str, Any]) -> None:
                 await box.exec("true", timeout_s=5, output_cap=1000)
 
 
-
-
 async def test_content_is_no_larger_than_was_asked_for() -> None:
     async with sandbox({"read": lambda _: {"data": b"x" * 101}}) as box:
         with pytest.raises(SandboxTransportError, match="more content"):
@@ -314,5 +312,3 @@ async def test_a_folder_that_cannot_be_listed_is_no_failure_of_the_sandbox() -> 
         with pytest.raises(PatchError, match="cannot be read: Permission denied") as caught:
             await box.diff()
     assert not isinstance(caught.value, SandboxError)
-
-

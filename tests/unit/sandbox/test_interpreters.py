@@ -46,5 +46,3 @@ def test_without_any_it_says_where_it_looked() -> None:
     done = run(launcher("print(1)", ["/none/python", "nope"]))
     assert (done.returncode, done.stdout) == (NO_PYTHON_STATUS, "")
     assert done.stderr == f"{NO_PYTHON} (looked for /none/python, nope)\n"
-
-

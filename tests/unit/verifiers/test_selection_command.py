@@ -95,8 +95,6 @@ def test_a_rule_that_lacks_a_score_is_left_out_and_named(
         assert f"{rule} needs it of all" in line
 
 
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -123,5 +121,3 @@ def test_a_number_beyond_floats_is_refused(
     assert main([str(path)]) == EXIT_BAD_INPUT
     assert f"{field} = 100000" in (told := capsys.readouterr().err)
     assert "finite number" in told
-
-

@@ -106,10 +106,6 @@ def test_the_order_of_the_rollouts_changes_nothing(
     assert pick(rule, shuffled) == pick(rule, candidates)
 
 
-
-
-
-
 def test_ef_takes_the_highest_probability_and_counts_the_mean_of_equals() -> None:
     table = [candidate("a", p_yes=0.9), candidate("b", p_yes=0.9, resolved=True), candidate("c", p_yes=0.1)]
     assert [one.trajectory_id for one in EF.best(table)] == ["a", "b"]
@@ -154,16 +150,6 @@ def test_shortest_leaves_empty_patches_out_while_there_are_others() -> None:
     assert pick(SHORTEST, table[:1]).trajectory_id == "a"
 
 
-def test_majority_of_many_patches_is_counted_exactly() -> None:
-    """240 patches, each submitted once, and 16 rollouts without one."""
-    patches = [candidate(str(number), resolved=number % 3 == 0) for number in range(240)]
-    blanks = [candidate(f"blank {number}", patch_hash="", resolved=True) for number in range(16)]
-    found = MAJORITY.expected([*patches, *blanks], range(1, 257))
-    for k, rate in enumerate(found, start=1):
-        all_blank = comb(16, k) / comb(256, k)
-        assert rate == pytest.approx(all_blank + (1 - all_blank) * 80 / 240, rel=1e-10)
-
-
 def test_majority_counts_more_rollouts_than_floats_hold_subsets_of() -> None:
     """C(1200, 600) is about 1e360; of two equally frequent patches one is right."""
     patches = [
@@ -173,15 +159,6 @@ def test_majority_counts_more_rollouts_than_floats_hold_subsets_of() -> None:
     ks = [1, 2, 600, 1199, 1200]
     found = MAJORITY.expected([*patches, *blanks], ks)
     assert found == pytest.approx([1 / 2 + comb(1160, k) / comb(1200, k) / 2 for k in ks], rel=1e-10)
-
-
-def test_majority_never_lets_empty_patches_win_against_a_patch() -> None:
-    table = [candidate(name, patch_hash="") for name in "abc"] + [
-        candidate("d", patch_hash="x", resolved=True)
-    ]
-    assert pick(MAJORITY, table).trajectory_id == "d"
-    assert MAJORITY.expected(table, [4]) == [1.0]
-    assert MAJORITY.expected(table, [1]) == [0.25]
 
 
 @pytest.mark.parametrize(
@@ -236,11 +213,7 @@ def test_k_outside_the_number_of_rollouts_is_refused(k: int) -> None:
             rule.expected([candidate("a"), candidate("b")], [k])
 
 
-
-
 @pytest.mark.parametrize("p_yes", [float("nan"), float("inf"), -0.1, 1.1])
 def test_impossible_probabilities_are_refused(p_yes: float) -> None:
     with pytest.raises(DatasetError, match="p_yes"):
         candidate("a", p_yes=p_yes)
-
-

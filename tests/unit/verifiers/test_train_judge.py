@@ -15,7 +15,6 @@ import torch
 from engine.config.recipes import resolve
 from engine.config.run import AnyRun
 from engine.datasets.store import save_dataset
-from engine.errors import ConfigError
 from engine.events.control import Control
 from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
 from engine.events.types import RunStarted
@@ -129,8 +128,6 @@ def test_a_later_attempt_trains_on_what_the_first_one_chose(home: Path) -> None:
     assert "of the 16 trajectories that the first attempt chose are gone" in ended["reason"]
 
 
-
-
 def test_versions_of_a_task_are_held_out_together(home: Path) -> None:
     versions = tuple(task[:4] + "z" * 12 for task in TASKS)  # as rows of the same instances
     save_dataset(home, "versions", [make_row(task) for task in versions], {})
@@ -161,10 +158,3 @@ def test_what_a_judge_cannot_be_trained_on_is_said(
     ended = trained(home, settings)
     assert ended["state"] == "failed"
     assert message in ended["reason"]
-
-
-
-
-def test_a_setting_without_effect_is_refused() -> None:
-    with pytest.raises(ConfigError, match="shortened until they fit"):
-        resolve("train-judge", {"trainer.overlong": "drop"})

@@ -116,8 +116,6 @@ def test_examples_end_with_the_right_judgement_and_fit(tmp_path: Path) -> None:
     assert [message["role"] for message in lines[0]["messages"]] == ["system", "user", "assistant"]
 
 
-
-
 def test_a_set_is_written_from_the_runs_of_a_data_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -173,8 +173,6 @@ def test_swe_rebench_takes_command_parser_and_scores_from_the_row() -> None:
     assert (v2.answer.log_parser, v2.task.metadata["language"]) == ("parse_log_gotest", "go")
 
 
-
-
 def test_r2e_rebuilds_the_gold_patch_and_compares_the_whole_map() -> None:
     imported = convert("r2e-gym", rows.r2e_gym())
     task, answer = imported.task, imported.answer
@@ -387,8 +385,6 @@ def test_binary_files_survive_an_export_and_must_be_base64(tmp_path: Path) -> No
     assert records(tmp_path, "rejects.jsonl")[0]["field"] == "binary_files.t/x.bin"
     (stored,) = load_dataset(tmp_path, "d").rows
     assert contents_of(stored.answer)["t/x.bin"] == b"\x00\xff"
-
-
 
 
 def without(row: dict[str, Any], *names: str) -> dict[str, Any]:

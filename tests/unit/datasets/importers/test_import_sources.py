@@ -46,15 +46,6 @@ def test_every_kind_of_file_holds_the_same_rows(tmp_path: Path) -> None:
     assert len(tasks) == 1
 
 
-
-
-def test_a_line_nested_beyond_all_bounds_costs_one_row(tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "rows.jsonl", [numbered(0)])
-    with source.open("a") as file:
-        file.write('{"a": ' + "[" * 100_000 + "\n")
-    assert import_dataset(config(source), home=tmp_path).rejected == 1
-
-
 def test_parquet_goes_on_in_the_middle_of_a_row_group(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -114,8 +105,6 @@ def test_what_importers_make_is_what_grading_takes(name: str) -> None:
     if name == "multi-swe-rl" and importlib.util.find_spec("multi_swe_bench") is None:
         pytest.skip("its parsers are code of multi_swe_bench, which is not installed")
     assert bool(obstacle(row)) == bool(imported.ungradable), obstacle(row)
-
-
 
 
 def test_links_that_lead_out_of_a_source_are_not_followed(tmp_path: Path) -> None:

@@ -19,7 +19,3 @@ def test_one_reaches_the_other_as_soon_as_that_listens() -> None:
         subprocess.run(program(network._LISTEN, port), check=True, timeout=60)
         said, _ = reaching.communicate(timeout=60)
     assert said.decode().split() == [f"127.0.0.1:{port}"]
-
-
-
-

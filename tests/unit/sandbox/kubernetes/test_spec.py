@@ -105,10 +105,6 @@ def test_what_runs_without_root_meets_the_restricted_standard() -> None:
         KubernetesConfig(run_as_non_root=True, run_as_user=0)
 
 
-
-
-
-
 @pytest.mark.parametrize(
     ("image", "resolved"),
     [
@@ -141,8 +137,6 @@ def test_label_values_are_valid(text: str) -> None:
     assert len(value) <= 63
     assert value == "" or (value[0].isalnum() and value[-1].isalnum())
     assert all(c.isascii() and (c.isalnum() or c in "-._") for c in value)
-
-
 
 
 def test_the_preload_template_is_what_the_command_prints() -> None:
