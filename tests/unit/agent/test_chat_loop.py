@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.config.rollout import AgentConfig
-from engine.errors import ContextLengthError, ModelError
+from engine.errors import ContextLengthError
 from engine.inference.base import ChatResponse, GenerationContext, Usage
 from engine.sandbox.base import ExecResult
 from engine.tools.formats import ToolFormat
@@ -284,29 +283,6 @@ async def test_a_cut_response_is_not_run_and_ends_the_rollout(
     )
 
 
-async def test_the_model_is_told_when_tokens_and_steps_run_out() -> None:
-    config = quick_agent(max_context=1000, token_warning=300, step_reminder=True, max_steps=4)
-    script: list[str | ChatResponse] = [
-        says(content=LOOK, **used(400, 20)),
-        says(content=LOOK, **used(690, 20)),
-        SUBMIT,
-    ]
-    _, steps = await roll(ChatScript(script), config)
-    assert ["running out of tokens" in step.observation for step in steps] == [False, True, False]
-    assert "Steps Remaining: 3" in steps[0].observation
-
-
-async def test_observations_are_cut_by_estimated_tokens() -> None:
-    async def noisy(_command: str) -> ExecResult:
-        return printed("y" * 3000)
-
-    policy = ChatScript([RUN, SUBMIT])
-    _, steps = await roll(policy, quick_agent(observation_tokens=100), command=noisy)
-    assert len(steps[0].observation) < 400
-    assert steps[0].truncated_chars > 2500
-    assert policy.requests[1].messages[-1]["content"] == steps[0].observation
-
-
 @pytest.mark.parametrize(
     ("answer", "history", "sends", "counts"),
     [
@@ -335,22 +311,6 @@ async def test_thinking_counts_where_later_requests_have_it(
     text = answer.thinking or answer.content.removeprefix("<think>").removesuffix("</think>")
     expected = 200 if reported else -(-len(text) // 3)
     assert limits[0] - limits[1] == (0 if counts else expected)
-
-
-async def test_a_slow_endpoint_ends_with_rollout_timeout_and_a_lost_one_with_model_error() -> None:
-    class Slow(ChatScript):
-        async def respond(self, request: Any) -> Any:
-            await asyncio.sleep(3600)
-
-    outcome, _ = await roll(Slow([]), quick_agent(rollout_timeout_s=0.05))
-    assert outcome.termination is TerminationReason.ROLLOUT_TIMEOUT
-
-    def lost(_context: GenerationContext) -> str:
-        raise ModelError("no endpoint")
-
-    outcome, steps = await roll(ChatScript(lost), quick_agent())
-    assert (outcome.termination, outcome.error) == (TerminationReason.MODEL_ERROR, "ModelError: no endpoint")
-    assert steps == []
 
 
 async def test_requests_are_not_changed_by_later_turns() -> None:

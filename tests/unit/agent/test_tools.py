@@ -201,12 +201,6 @@ async def test_r2e_gyms_long_outputs_keep_forty_lines_of_either_end(tmp_path: Pa
     assert result.truncated_chars > 0
 
 
-def test_r2e_gyms_views_are_numbered_as_cat_does() -> None:
-    tool, _ = editor({"/testbed/a.py": SOURCE}, "r2e_gym", 1)
-    shown = edit(tool, "view").observation.split("\n")
-    assert shown[1].startswith("     1 def f(a):")
-
-
 async def test_bash_shows_exit_code_and_condenses(tmp_path: Path) -> None:
     tool = ExecuteBash(RealShell(tmp_path), style="compact")
     result = await tool.run({"cmd": "printf '\\033[31mred\\033[0m'; exit 3"})

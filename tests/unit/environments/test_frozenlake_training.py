@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.frozenlake_report import LEVEL, Curve, bootstrap, sign_flip_p
+from bench.frozenlake_report import sign_flip_p
 from engine.config.environment import FrozenLakeConfig
 from engine.environments.frozenlake_maps import frozenlake_rows
 from engine.events.token_block import decode
@@ -120,38 +120,6 @@ def test_evaluations_leave_the_training_stream_alone(home: Path, plain: list[dic
 
 
 # The bench
-
-
-def curve_of(*rates: float, **changes: Any) -> Curve:
-    entries = [
-        {"iteration": 10 * i, "solve_rate": rate, "interval_low": 0.0, "interval_high": 1.0}
-        for i, rate in enumerate(rates)
-    ]
-    norms = [
-        {"grad/norm": n, "tokens/response_mean": n, "steps/mean": 1.0, "time/iteration": 1.0}
-        for n in (1.0, 3.0)
-    ]
-    return Curve(
-        **{"arm": "a", "seed": 0, "evaluations": entries, "iterations": norms, "seconds": 1.0, **changes}
-    )
-
-
-def test_a_curves_numbers() -> None:
-    curve = curve_of(0.2, 0.4, 0.6, 0.6)
-    assert LEVEL == 0.5
-    assert curve.iterations_to_level == pytest.approx(15)
-    assert curve.area == pytest.approx((0.3 + 0.5 + 0.6) / 3)
-    assert curve.final_success == pytest.approx(1.6 / 3)
-    assert curve.gradient_spread == pytest.approx(0.5)
-    assert curve.length_growth == pytest.approx(1.0)
-    assert curve_of(0.1, 0.2).iterations_to_level == float("inf")
-    assert curve_of(0.7, 0.2).iterations_to_level == 0
-
-
-def test_the_bootstrap_covers_its_mean_and_names_what_is_missing() -> None:
-    assert list(bootstrap([0.1, 0.2, 0.6])) == pytest.approx([0.3, 0.1, 0.6])
-    assert bootstrap([0.4]) == (0.4, 0.4, 0.4)
-    assert all(value != value for value in bootstrap([0.4, float("inf")]))
 
 
 def test_the_sign_flip_test_is_exact() -> None:

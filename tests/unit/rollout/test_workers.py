@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 
-from engine.config.recipes import resolve
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import (
-    ConfigError,
     EngineError,
     ImageError,
     ModelError,
-    SpendLimitError,
     WorkersLostError,
 )
 from engine.inference.base import ChatRequest, ChatResponse, Policy
@@ -189,18 +186,6 @@ async def test_recorded_turns_are_repeated_in_workers() -> None:
     assert [turn.is_replayed for _, turn in second.turns] == [True, True, False]
 
 
-class Refusing(TurnsPolicy):
-    async def check(self, tools: Sequence[Mapping[str, Any]]) -> None:
-        raise SpendLimitError("nothing is left")
-
-
-async def test_an_error_that_ends_the_run_keeps_its_class() -> None:
-    pool = shared_pool()
-    async with opened_workers(pool, PatchGrader()) as workers:
-        with pytest.raises(SpendLimitError, match="nothing is left"):
-            await scheduler_over(workers, pool, Refusing(TURNS)).collect(GROUPS)
-
-
 class Stillborn:
     """Launcher of workers that end at once."""
 
@@ -281,11 +266,3 @@ def test_errors_cross_as_the_nearest_class_that_a_message_is_enough_for(
     found = portable(error)
     assert type(found) is kind
     assert str(found) == text
-
-
-@pytest.mark.parametrize("setting", [{"launcher": "ray"}, {"worker_memory_mb": 512}])
-def test_settings_of_workers_need_workers(setting: dict[str, Any]) -> None:
-    settings = {f"rollout.{name}": value for name, value in setting.items()}
-    with pytest.raises(ConfigError, match="has no effect without workers"):
-        resolve("quickstart", settings)
-    resolve("quickstart", {**settings, "rollout.workers": 2})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -32,7 +31,6 @@ from engine.sandbox.docker.container_spec import (
     labels,
 )
 from engine.sandbox.docker.image import DockerImage
-from engine.sandbox.docker.pull import PullProgress
 from engine.sandbox.docker.reaper import orphaned
 from engine.sandbox.ledger import LedgerEntry
 from engine.sandbox.seccomp.oci import docker_option
@@ -159,21 +157,6 @@ def test_a_strangers_containers_go_when_they_stopped_or_their_time_is_over() -> 
     assert not orphaned(container(stranger, state="created"), time.time())
     assert orphaned(container(stranger, state="exited"), time.time())
     assert orphaned(container(stranger, left_s=-60), time.time())
-
-
-def test_progress_adds_up_over_layers() -> None:
-    progress = PullProgress("image")
-    for event in (
-        {"status": "Pulling from x", "id": "latest"},
-        {"status": "Pulling fs layer", "id": "a"},
-        {"status": "Already exists", "id": "b"},
-        {"status": "Downloading", "id": "a", "progressDetail": {"current": 5_000_000, "total": 9_000_000}},
-    ):
-        progress.feed(event)
-    assert str(progress) == "image: 1 of 2 layers, 5 of 9 MB"
-    progress.feed({"status": "Pull complete", "id": "a"})
-    assert str(progress) == "image: 2 of 2 layers, 9 of 9 MB"
-    assert json.dumps(progress.layers["a"]) == "[9000000, 9000000, true]"
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])

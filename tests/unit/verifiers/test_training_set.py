@@ -6,12 +6,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.models.opening import open_model
-from engine.orchestrator.verification import verifier_set
 from engine.verifiers.execution_free.training_set import (
     ExampleFormat,
     Labelled,
@@ -19,7 +17,6 @@ from engine.verifiers.execution_free.training_set import (
     examples,
     write_examples,
 )
-from tests.builders.verifier_builders import TASKS, Source, roll_out
 from tests.unit.verifiers.builders import make_transcript, make_turn
 
 
@@ -114,30 +111,3 @@ def test_examples_end_with_the_right_judgement_and_fit(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "set.jsonl").read_text().splitlines()]
     assert [line["trajectory"] for line in lines] == ["r/a/0", "r/a/1"]
     assert [message["role"] for message in lines[0]["messages"]] == ["system", "user", "assistant"]
-
-
-def test_a_set_is_written_from_the_runs_of_a_data_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, wrong in (("7", 2), ("8", 0)):
-        source = Source(tmp_path, name)
-        with source.attempt() as sink:
-            for index in range(3):
-                roll_out(sink, TASKS[0], index, passed=index >= wrong)
-            roll_out(sink, TASKS[1], 0, passed=name == "7")
-            roll_out(sink, TASKS[1], 1, passed=False, termination="max_steps")
-    out = tmp_path / "set.jsonl"
-    command = [str(out), "--home", str(tmp_path), "--model", "fresh:tiny", "--max-context", "2048"]
-    assert verifier_set.main([*command, "--on-policy", "7", "--off-policy", "8", "--extra", "5"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
-        "trajectories": 10, "examples": 6, "on_policy_right": 2, "on_policy_wrong": 2, "off_policy_right": 1,
-        "off_policy_wrong": 1, "shortened": 0, "too_long": 0, "without_task": 0,
-    }  # fmt: skip
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert Counter(line["origin"] for line in lines) == {"on_policy": 4, "off_policy": 2}
-    for line in lines:
-        run, _, _, task, index = line["trajectory"].split("/")
-        assert f"+ {task[0]}{index}" in line["messages"][1]["content"]
-        assert ("YES" in line["messages"][-1]["content"]) == line["resolved"]
-    assert verifier_set.main([*command, "--on-policy", "9"]) == 1
-    assert "no run '9'" in capsys.readouterr().err

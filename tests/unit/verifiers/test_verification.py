@@ -262,19 +262,6 @@ def test_a_trajectory_whose_task_is_gone_is_an_error_of_its_own(tmp_path: Path) 
     assert events(tmp_path)[-1]["summary"]["without_score"] == 1
 
 
-def test_a_run_without_a_single_score_has_failed(tmp_path: Path) -> None:
-    source = Source(tmp_path)
-    with source.attempt() as sink:
-        roll_out(sink, TASKS[0], 0)
-        roll_out(sink, TASKS[0], 1)
-    with openai_server([Reply(content="perhaps")]) as server:
-        config = by_endpoint(server.url)
-        with verifying(tmp_path, config) as run:
-            assert execute(config, run) == 1
-    assert "gives no log-probabilities" in events(tmp_path)[-1]["reason"]
-    assert [score["p_yes"] for score in scores(tmp_path).values()] == [None, None]
-
-
 @pytest.mark.parametrize(
     ("settings", "setting"),
     [
