@@ -182,14 +182,14 @@ def test_an_event_that_is_being_made_keeps_no_other_waiting(
     def slow(line: bytes, _redactor: object) -> bytes:
         if b"large" in line:
             entered.set()
-            assert gate.wait(60)
+            assert gate.wait(240)
         return line
 
     monkeypatch.setattr("engine.events.spool.redact_line", slow)
     sink = SpoolSink(tmp_path, epoch=1)
     large = threading.Thread(target=lambda: sink.emit(RunProgress, message="large", done=0, total=1))
     large.start()
-    assert entered.wait(60)
+    assert entered.wait(240)
     assert sink.emit(RunProgress, message="small", done=0, total=1) == 1
     gate.set()
     large.join()

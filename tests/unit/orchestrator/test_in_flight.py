@@ -265,6 +265,12 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.01)
 
 
+def ends(folder: Path) -> set[tuple[int, int]]:
+    """Return iteration and index of every rollout whose end is on record."""
+    refs = [event["ref"] for event in events(folder, "trajectory_finished")]
+    return {(ref["iteration"], ref["index"]) for ref in refs}
+
+
 @pytest.mark.parametrize("with_checkpoint", [True, False])
 async def test_a_killed_feed_goes_on_with_its_buffers(tmp_path: Path, with_checkpoint: bool) -> None:
     """Killed with one group trained on, one that waits for training, one whose siblings are in flight."""
@@ -276,8 +282,7 @@ async def test_a_killed_feed_goes_on_with_its_buffers(tmp_path: Path, with_check
         feed.updated()
         state, tasks = feed.buffer.state_dict(), feed.buffer._cursor.state_dict()
         await until(lambda: {(2, 0), (2, 1), (2, 2)} <= roller.begun)
-        await until(lambda: sum(one.group is not None for one in feed.buffer.open.values()) >= 1)
-        await asyncio.sleep(0.05)
+        await until(lambda: {(1, 0), (1, 1), (1, 2), (2, 0)} <= ends(tmp_path))
         await feed.close()
     admitted = list(TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0).admitted)
     with attempt(tmp_path, 2) as second:

@@ -98,7 +98,7 @@ async def test_acting_rollouts_are_told_from_those_that_wait_or_are_graded() -> 
     collecting = asyncio.create_task(tested.collect([request(size=8)]))
 
     async def reach(acting: int, grading: int) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while (tested.acting, tested.grading) != (acting, grading):
                 await asyncio.sleep(0.01)
 
