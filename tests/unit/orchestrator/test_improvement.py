@@ -18,17 +18,15 @@ from engine.config.run import ImproveRun, parse_run_config
 from engine.errors import ConfigError
 from engine.events.control import Control
 from engine.events.selection import select
-from engine.events.spool import SpoolSink
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, StoredTrajectory, read_trajectories
 from engine.events.token_block import decode
 from engine.models import frozen
 from engine.models.opening import open_model
-from engine.orchestrator import execute
-from engine.orchestrator.context import RunContext, RunStopped
+from engine.orchestrator.context import RunStopped
 from engine.orchestrator.improvement.kept import choose_kept, read_kept
 from engine.trainer.__main__ import main
 from engine.trainer.checkpoints.checkpoint import load_latest
-from tests.unit.environments.lake_builders import LAKE, of_type
+from tests.unit.environments.lake_builders import LAKE, attempt, of_type, perform
 
 
 @pytest.fixture(scope="module")
@@ -55,27 +53,6 @@ def configured(**changes: Any) -> ImproveRun:
     config = parse_run_config(data)
     assert isinstance(config, ImproveRun)
     return config
-
-
-def attempt(
-    home: Path, name: str, config: ImproveRun, *, epoch: int = 1, control: Control | None = None
-) -> tuple[int, list[dict[str, Any]]]:
-    """Perform an attempt in this process; return its exit code and the events of all attempts."""
-    run_dir = home / "runs" / name
-    run_dir.mkdir(parents=True, exist_ok=True)
-    sink = SpoolSink(run_dir, epoch=epoch)
-    run = RunContext(
-        run_id=name, epoch=epoch, run_dir=run_dir, home=home, sink=sink, control=control or Control()
-    )
-    code = execute(config, run)
-    sink.close()
-    return code, [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
-
-
-def perform(home: Path, name: str, config: ImproveRun, **attempted: Any) -> list[dict[str, Any]]:
-    code, log = attempt(home, name, config, **attempted)
-    assert code == 0, log[-1]
-    return log
 
 
 def kept(home: Path, name: str, number: int) -> list[StoredTrajectory]:

@@ -262,27 +262,17 @@ def test_a_trajectory_whose_task_is_gone_is_an_error_of_its_own(tmp_path: Path) 
     assert events(tmp_path)[-1]["summary"]["without_score"] == 1
 
 
+ENDPOINT = {"policy.type": "endpoint", "policy.endpoint": "e", "policy.model": "m"}
+
+
 @pytest.mark.parametrize(
     ("settings", "setting"),
     [
         ({"policy.temperature": 0.7}, "policy.temperature"),
         ({"policy.engine": "vllm"}, "policy.engine"),
-        ({"verifier.max_response": 64}, "verifier.max_response"),
         ({"verifier.answers": "forced"}, "verifier.answers"),
-        (
-            {
-                "policy.type": "endpoint",
-                "policy.endpoint": "e",
-                "policy.model": "m",
-                "verifier.answers": "forced",
-                "verifier.max_response": 64,
-            },
-            "verifier.max_response",
-        ),
-        (
-            {"policy.type": "endpoint", "policy.endpoint": "e", "policy.model": "m", "policy.stream": True},
-            "policy.stream",
-        ),
+        ({**ENDPOINT, "verifier.answers": "forced", "verifier.max_response": 64}, "verifier.max_response"),
+        ({**ENDPOINT, "policy.stream": True}, "policy.stream"),
         ({"policy.type": "oracle"}, "policy.type"),
         ({"verifier.runs": ["../7"]}, "verifier.runs.0"),
     ],
