@@ -37,9 +37,7 @@ USAGES = st.builds(
     thinking_tokens=st.none() | COUNTS, cost=st.none() | st.floats(),
 )  # fmt: skip
 RESPONSES = st.lists(
-    st.builds(ChatResponse, content=TEXTS, thinking=TEXTS, calls=CALLS, usage=USAGES),
-    min_size=1,
-    max_size=4,
+    st.builds(ChatResponse, content=TEXTS, thinking=TEXTS, calls=CALLS, usage=USAGES), min_size=1, max_size=4
 )
 
 

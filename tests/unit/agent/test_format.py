@@ -71,22 +71,8 @@ def test_xml_round_trip_or_refusal(call: ToolCall) -> None:
     assert parse(text, "xml").call == call
 
 
-@given(st.text(max_size=200))
-def test_parser_survives_any_text(text: str) -> None:
-    for tool_format in FORMATS:
-        for candidate in (
-            text,
-            f"<function={text}",
-            f"<function=finish>{text}</function>",
-            f"<tool_call>{text}",
-        ):
-            parsed = parse(candidate, tool_format)
-            assert (parsed.call is None) == bool(parsed.error)
-
-
 @pytest.mark.parametrize(
-    "value",
-    ["\n", "\na\n", "  indented\n", "x</parameter>", "a</parameter>\n<parameter=b"],
+    "value", ["\n", "\na\n", "  indented\n", "x</parameter>", "a</parameter>\n<parameter=b"]
 )
 def test_layout_newlines_are_not_part_of_the_value(value: str) -> None:
     call = ToolCall(name="execute_bash", arguments={"cmd": value})

@@ -20,7 +20,6 @@ LS = ToolCall(name="execute_bash", arguments={"cmd": "ls"})
 DONE = ToolCall(name="finish", arguments={"command": "submit"})
 CALL = render_call(LS, "native")
 TEXT_FORMATS: tuple[ToolFormat, ...] = ("xml", "native")
-OPENERS = {"xml": "<function=", "native": "<tool_call>"}
 MENTIONS = (
     "<function=",
     "<function=execute_bash>",
@@ -31,18 +30,22 @@ MENTIONS = (
 )
 
 
-@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-def test_a_half_written_call_in_the_thinking_takes_nothing_of_the_answer(tool_format: ToolFormat) -> None:
-    begun = {"xml": "<function=execute_bash>\n<parameter=cmd>rm", "native": '<tool_call>{"name": "finish", '}
-    text = f"I could write {begun[tool_format]} ...</think>{render_call(LS, tool_format)}"
-    assert parse(text, tool_format).call == LS
+BEGUN = {"xml": "<function=execute_bash>\n<parameter=cmd>rm", "native": '<tool_call>{"name": "finish", '}
 
 
 @pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-def test_thinking_that_the_prompt_opened_and_nobody_closed_is_an_error(tool_format: ToolFormat) -> None:
-    parsed = parse(f"so {render_call(DONE, tool_format)}", tool_format, thinking_open=True)
-    assert parsed.call is None
-    assert "not closed" in parsed.error
+def test_the_one_whole_call_of_the_answer_counts(tool_format: ToolFormat) -> None:
+    call, done = render_call(LS, tool_format), render_call(DONE, tool_format)
+    mention = {"xml": "<function=execute_bash>", "native": "<tool_call>"}[tool_format]
+    for text in (f"I could write {BEGUN[tool_format]} ...</think>{call}", f"I write {mention} now: {call}"):
+        assert parse(text, tool_format).call == LS, text
+    unclosed = parse(f"so {done}", tool_format, thinking_open=True)
+    assert (unclosed.call, "not closed" in unclosed.error) == (None, True)
+    alone = parse(f"I would write {mention}", tool_format)
+    assert (alone.call, alone.thought) == (None, "I would write")
+    for between in ("", "\n\nand then\n", " <function=x> ", " <tool_call> "):
+        several = parse(f"{call}{between}{done}", tool_format)
+        assert (several.call, "more than one tool call" in several.error) == (None, True), between
 
 
 @pytest.mark.parametrize("tool_format", TEXT_FORMATS)
@@ -52,28 +55,6 @@ def test_a_value_may_hold_the_thinking_marker(tool_format: ToolFormat) -> None:
     assert parse(text, tool_format).call == call
     assert parse(text, tool_format, thinking_open=False).call == call
     assert parse_content(text, tool_format, thinking="t").call == call
-
-
-@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-def test_prose_before_a_call_may_mention_one(tool_format: ToolFormat) -> None:
-    mention = {"xml": "<function=execute_bash>", "native": "<tool_call>"}[tool_format]
-    assert parse(f"I write {mention} now: {render_call(LS, tool_format)}", tool_format).call == LS
-
-
-@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-def test_a_mention_alone_is_an_error(tool_format: ToolFormat) -> None:
-    parsed = parse(f"I would write {OPENERS[tool_format]}execute_bash>", tool_format)
-    assert parsed.call is None
-    assert parsed.thought == "I would write"
-
-
-@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-@pytest.mark.parametrize("between", ["", "\n\nand then\n", " <function=x> ", " <tool_call> "])
-def test_a_second_whole_call_voids_the_first(tool_format: ToolFormat, between: str) -> None:
-    text = render_call(LS, tool_format) + between + render_call(DONE, tool_format)
-    parsed = parse(text, tool_format)
-    assert parsed.call is None
-    assert "more than one tool call" in parsed.error
 
 
 def test_a_broken_call_is_not_skipped_for_a_later_one() -> None:
@@ -116,10 +97,7 @@ def test_any_thinking_leaves_the_answer_as_it_is(thinking: list[str], form: Tool
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    _pieces("</parameter>", "</function>"),
-    st.sampled_from(TEXT_FORMATS),
-)
+@given(_pieces("</parameter>", "</function>"), st.sampled_from(TEXT_FORMATS))
 def test_any_prose_after_a_call_leaves_it_as_it_is(prose: list[str], form: ToolFormat) -> None:
     after = "".join(prose)
     expected = "</function>" in after and "<function=" in after  # an empty call may have come of it

@@ -23,10 +23,7 @@ from engine.errors import ConfigError
             {"policy.engine": "vllm", "policy.vllm.addresses": ["http://h:1"], "policy.vllm.replicas": 2},
             {"policy.vllm.replicas"},
         ),
-        (
-            {"policy.engine": "vllm", "policy.vllm.addresses": ["http://h:1", "http://h:1"]},
-            {"policy.vllm"},
-        ),
+        ({"policy.engine": "vllm", "policy.vllm.addresses": ["http://h:1", "http://h:1"]}, {"policy.vllm"}),
     ],
 )
 def test_settings_without_effect_are_named(settings: dict[str, Any], wrong: set[str]) -> None:

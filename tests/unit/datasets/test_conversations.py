@@ -25,10 +25,7 @@ TOOL = {
     "function": {
         "name": "edit",
         "description": "Edit.",
-        "parameters": {
-            "type": "object",
-            "properties": {key: {"type": kind} for key, kind in TYPES.items()},
-        },
+        "parameters": {"type": "object", "properties": {key: {"type": kind} for key, kind in TYPES.items()}},
     },
 }
 
@@ -124,11 +121,7 @@ def test_several_calls_of_one_message_become_as_many_messages_with_their_own_ans
     found = checked(
         [
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-            {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [call("x", text="1"), call("y", text="2")],
-            },
+            {"role": "assistant", "content": None, "tool_calls": [call("x", text="1"), call("y", text="2")]},
             {"role": "tool", "tool_call_id": "y", "content": "two"},
             {"role": "tool", "tool_call_id": "x", "content": "one"},
             {"role": "assistant", "content": "end", "tool_calls": [call("x", name="finish")]},

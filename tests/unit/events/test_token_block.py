@@ -124,16 +124,10 @@ CONTRADICTIONS = {
     "copy outside": (block(2, copying(1, 0, 2), *REST), "copies of the token block overlap"),
     "copy of itself": (block(2, copying(1, 1, 1), *REST), "copies of the token block overlap"),
     "copy beyond the end": (block(2, copying(5, 0, 1), *REST), "copies of the token block overlap"),
-    "copies that overlap": (
-        block(4, copying(2, 0, 2, 3, 0, 1), *REST),
-        "copies of the token block overlap",
-    ),
+    "copies that overlap": (block(4, copying(2, 0, 2, 3, 0, 1), *REST), "copies of the token block overlap"),
     "too many values": (block(1, IDS, *REST), "cut or longer than 2 bytes"),
     "no zlib": (block(2, b"\1" + NONE + struct.pack("<I", 4) + b"junk", *REST), "damaged"),
-    "beyond the end": (
-        block(2, b"\1" + NONE + struct.pack("<I", 1 << 31), *REST),
-        "ends at byte",
-    ),
+    "beyond the end": (block(2, b"\1" + NONE + struct.pack("<I", 1 << 31), *REST), "ends at byte"),
     "too many tokens": (block(MAX_TOKENS + 1, IDS, *REST), "16777217 tokens"),
 }
 

@@ -33,14 +33,7 @@ from engine.rollout import RolloutRequest
 from engine.types import Grade, RolloutKey, Step, TerminationReason, Trajectory, Verdict
 from tests.builders.rollout_builders import TextPolicy, make_key, make_row, swe_scheduler
 from tests.fakes.memory_sandbox import MemoryBackend
-from tests.unit.orchestrator.test_collection import (
-    FILES,
-    events,
-    finished_keys,
-    groups,
-    solver,
-    untimed,
-)
+from tests.unit.orchestrator.test_collection import FILES, events, finished_keys, groups, solver, untimed
 from tests.unit.orchestrator.test_collection import Attempt as CollectionAttempt
 
 KEY = make_key()

@@ -32,8 +32,7 @@ def test_a_wrong_recipe_leaves_no_folder(
 
 
 @pytest.mark.parametrize(
-    "content",
-    ["", "{}", '{"run_id": "../x", "epoch": 1, "ingest_url": null, "token": "", "home": "/"}'],
+    "content", ["", "{}", '{"run_id": "../x", "epoch": 1, "ingest_url": null, "token": "", "home": "/"}']
 )
 def test_a_broken_launch_file_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "launch.json").write_text(content)

@@ -18,14 +18,7 @@ from engine.inference.scripted.policies import NoopPolicy, OraclePolicy
 from engine.rollout import GroupRequest, RolloutScheduler, SweEnvironments
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
-from engine.types import (
-    Grade,
-    RolloutKey,
-    RolloutPhase,
-    TaskRow,
-    TerminationReason,
-    Verdict,
-)
+from engine.types import Grade, RolloutKey, RolloutPhase, TaskRow, TerminationReason, Verdict
 from tests.builders.rollout_builders import (
     GOLD,
     SOURCE,

@@ -14,11 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import DatasetError
-from engine.rollout.serialise import (
-    read_trajectories,
-    trajectory_from_dict,
-    trajectory_to_dict,
-)
+from engine.rollout.serialise import read_trajectories, trajectory_from_dict, trajectory_to_dict
 from engine.tokens import TokenRecord
 from engine.types import (
     CounterfactualOutcome,

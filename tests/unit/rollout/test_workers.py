@@ -11,12 +11,7 @@ import pytest
 
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
-from engine.errors import (
-    EngineError,
-    ImageError,
-    ModelError,
-    WorkersLostError,
-)
+from engine.errors import EngineError, ImageError, ModelError, WorkersLostError
 from engine.inference.base import ChatRequest, ChatResponse, Policy
 from engine.processes.guarded import Ending
 from engine.processes.link import LOOPBACK

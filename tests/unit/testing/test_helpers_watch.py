@@ -125,18 +125,18 @@ def test_constants_that_fixtures_change_are_no_alteration_of_the_runner(tmp_path
 HONEST = {
     "helpers whose assertions are rewritten": {
         "conftest.py": f"import pytest\n{FILES['conftest.py']}"
-        "pytest.register_assert_rewrite('tests.checks', 'tests.deeper')\n",
+        "pytest.register_assert_rewrite('tests.checks', 'tests.deeper')\n"
     },
     "helpers that a conftest replaces": {
         "conftest.py": FILES["conftest.py"] + "import tests.checks, tests.deeper\n"
         "def check(found, wanted):\n    assert found == wanted\n"
-        "tests.checks.check = check\ntests.deeper.same = lambda *_: True\n",
+        "tests.checks.check = check\ntests.deeper.same = lambda *_: True\n"
     },
     "helpers that fixtures replace": {
         "tests/conftest.py": "import pytest, unittest.mock\nimport tests.deeper, filecmp\n"
         "@pytest.fixture(autouse=True, scope='session')\ndef mocked():\n"
         "    with unittest.mock.patch('tests.deeper.same'), unittest.mock.patch('filecmp.cmp'):\n"
-        "        yield\n",
+        "        yield\n"
     },
     "decorated helpers": {
         "tests/deeper.py": "import contextlib, functools\nLIMIT = 3\n"
@@ -145,21 +145,21 @@ HONEST = {
         "class Dispatcher:\n    def __init__(self, function):\n        self.function = function\n"
         "    def __call__(self, *args):\n        return self.function(*args)\n"
         "@Dispatcher\n@functools.lru_cache()\n@logged\n"
-        "def same(found, wanted):\n    return found == wanted\n",
+        "def same(found, wanted):\n    return found == wanted\n"
     },
     "helpers in C": {
         "tests/deeper.py": "LIMIT = 3\ndef same(found, wanted):\n    return found == wanted\n"
-        "try:\n    from operator import eq as same\nexcept ImportError:\n    pass\n",
+        "try:\n    from operator import eq as same\nexcept ImportError:\n    pass\n"
     },
     "functions of the interpreter's own library": {
         "tests/deeper.py": "import abc, codecs, io, operator, os, stat\nfrom os.path import join\nLIMIT = 3\n"
         "def same(found, wanted):\n    os.path.join(os.path.basename('a'), os.path.expanduser('b'))\n"
         "    join('a', abc.abstractmethod(same).__name__, stat.filemode(0))\n    codecs.open\n    io.open\n"
-        "    operator.add(1, 2)\n    return operator.eq(found, wanted)\n",
+        "    operator.add(1, 2)\n    return operator.eq(found, wanted)\n"
     },
     "modules that are imported anew": {
         "tests/test_lib.py": TESTS + "\ndef test_again():\n    import importlib, sys\n"
-        "    importlib.reload(checks)\n    del sys.modules['tests.deeper']\n    import tests.deeper\n",
+        "    importlib.reload(checks)\n    del sys.modules['tests.deeper']\n    import tests.deeper\n"
     },
     "doctests": {
         "pytest.ini": "[pytest]\naddopts = --doctest-modules\n",

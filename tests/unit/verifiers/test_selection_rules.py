@@ -137,11 +137,7 @@ def test_hybrid_breaks_ties_of_tests_by_the_probability() -> None:
 
 
 def test_shortest_leaves_empty_patches_out_while_there_are_others() -> None:
-    table = [
-        candidate("a", steps=1, patch_hash=""),
-        candidate("b", steps=4),
-        candidate("c", steps=3),
-    ]
+    table = [candidate("a", steps=1, patch_hash=""), candidate("b", steps=4), candidate("c", steps=3)]
     assert pick(SHORTEST, table).trajectory_id == "c"
     assert pick(SHORTEST, table[:1]).trajectory_id == "a"
 

@@ -309,10 +309,7 @@ def test_harbor_tasks_bring_their_verifier(tmp_path: Path) -> None:
     shared = folders.HARBOR_TOML.replace("[verifier]\n", '[verifier]\nenvironment_mode = "shared"\n')
     assert convert("harbor", read(folders.harbor_task(tmp_path, **{"task.toml": shared}))).answer.own_box
     obstacles: dict[str, dict[str, Any]] = {
-        "no docker_image": {
-            "task.toml": '[environment]\nworkdir = "/w"\n',
-            "environment/Dockerfile": None,
-        },
+        "no docker_image": {"task.toml": '[environment]\nworkdir = "/w"\n', "environment/Dockerfile": None},
         "several containers": {"environment/docker-compose.yaml": "services: {}\n"},
         "takes API_KEY from the machine": {
             "task.toml": folders.HARBOR_TOML.replace("MODE =", 'API_KEY = "${API_KEY}", MODE =')
