@@ -150,3 +150,16 @@ def test_malformed_predictions_name_row_and_column(
     path.write_text(f"{first}\n{json.dumps(row)}\n")
     with pytest.raises(DatasetError, match=message):
         read_table(path)
+
+
+@pytest.mark.skipif(not PREDICTIONS, reason="TRAINYARD_R2E_PREDICTIONS names no file")
+def test_the_published_file_gives_the_published_numbers() -> None:
+    found = {curve.rule: curve for curve in published_curves(read_table(Path(PREDICTIONS)))}
+    published = {
+        "hybrid": {6: 44.7, 11: 47.7, 16: 49.4, 21: 50.4, 26: 51.0},
+        "eb": {6: 41.6, 11: 43.0, 16: 43.5, 21: 43.7, 26: 43.7},
+        "ef": {6: 40.0, 11: 41.5, 16: 42.2, 21: 42.6, 26: 42.8},
+    }
+    for rule, numbers in published.items():
+        rates = {k: 100 * found[rule].points[k - 1].rate for k in numbers}
+        assert rates == pytest.approx(numbers, abs=0.35)
