@@ -37,9 +37,7 @@ USAGES = st.builds(
     thinking_tokens=st.none() | COUNTS, cost=st.none() | st.floats(),
 )  # fmt: skip
 RESPONSES = st.lists(
-    st.builds(ChatResponse, content=TEXTS, thinking=TEXTS, calls=CALLS, usage=USAGES),
-    min_size=1,
-    max_size=4,
+    st.builds(ChatResponse, content=TEXTS, thinking=TEXTS, calls=CALLS, usage=USAGES), min_size=1, max_size=4
 )
 
 
@@ -75,7 +73,7 @@ async def play(responses: Sequence[ChatResponse], **changes: Any) -> Sequence[Me
 
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("declared", [True, False])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(responses=RESPONSES)
 def test_whatever_is_answered_the_next_request_is_valid(
     responses: list[ChatResponse], keep: bool, declared: bool

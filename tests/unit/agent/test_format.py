@@ -71,26 +71,9 @@ def test_xml_round_trip_or_refusal(call: ToolCall) -> None:
     assert parse(text, "xml").call == call
 
 
-@given(st.text(alphabet="ab \n\t\r'\"<>&{}", max_size=40))
-def test_xml_keeps_every_plain_value(value: str) -> None:
-    call = ToolCall(name="file_editor", arguments={"command": "create", "path": "/a", "file_text": value})
-    assert parse(render_call(call, "xml"), "xml").call == call
-
-
-@given(st.text(max_size=200))
-def test_parser_survives_any_text(text: str) -> None:
-    for tool_format in FORMATS:
-        for candidate in (
-            text,
-            f"<function={text}",
-            f"<function=finish>{text}</function>",
-            f"<tool_call>{text}",
-        ):
-            parsed = parse(candidate, tool_format)
-            assert (parsed.call is None) == bool(parsed.error)
-
-
-@pytest.mark.parametrize("value", ["\n", "\n\n", "\na\n", "  indented\n", "a</parameter>b", "x</parameter>"])
+@pytest.mark.parametrize(
+    "value", ["\n", "\na\n", "  indented\n", "x</parameter>", "a</parameter>\n<parameter=b"]
+)
 def test_layout_newlines_are_not_part_of_the_value(value: str) -> None:
     call = ToolCall(name="execute_bash", arguments={"cmd": value})
     assert parse(render_call(call, "xml"), "xml").call == call
@@ -111,31 +94,6 @@ def test_ambiguous_xml_value_is_refused() -> None:
     call = ToolCall(name="execute_bash", arguments={"cmd": "a</parameter>\n</function>b"})
     with pytest.raises(ValueError, match="cannot express"):
         render_call(call, "xml")
-
-
-def test_a_value_that_ends_like_the_next_parameter_is_kept() -> None:
-    call = ToolCall(name="execute_bash", arguments={"cmd": "a</parameter>\n<parameter=b"})
-    assert parse(render_call(call, "xml"), "xml").call == call
-
-
-def test_call_inside_thinking_does_not_count() -> None:
-    text = "<think>\nmaybe <function=finish><parameter=command>submit</parameter></function>\n</think>\n\n"
-    assert "no tool call" in parse(text, "xml").error
-    text += "<function=execute_bash>\n<parameter=cmd>ls</parameter>\n</function>"
-    parsed = parse(text, "xml")
-    assert parsed.call == ToolCall(name="execute_bash", arguments={"cmd": "ls"})
-    assert parsed.thought.startswith("maybe")
-
-
-def test_open_thinking_block_is_an_error() -> None:
-    assert "not closed" in parse("<think>\n<function=submit>\n</function>", "xml").error
-
-
-def test_think_marker_inside_a_value_is_text() -> None:
-    call = ToolCall(name="execute_bash", arguments={"cmd": "echo '<think></think>'"})
-    for tool_format in FORMATS:
-        assert parse(render_response("why", call, tool_format), tool_format).call == call
-        assert parse(render_call(call, tool_format), tool_format).call == call
 
 
 @pytest.mark.parametrize(
@@ -171,26 +129,6 @@ def test_xml_errors_tell_the_model_what_to_do(text: str, message: str) -> None:
     assert parsed.call is None
     assert message in parsed.error
     assert parsed.thought.startswith("I will act.") or parsed.thought.startswith("just words")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('<tool_call>{"name": "finish"', "not valid JSON"),
-        ('<tool_call>{"name": "submit"} {}</tool_call>', "not closed"),
-        ('<tool_call>["submit"]</tool_call>', "must be an object"),
-        ('<tool_call>{"name": "submit", "arguments": 3}</tool_call>', "'arguments' must be an object"),
-        ('<tool_call>{"name": "execute_bash", "arguments": {"cmd": "\\ud800"}}</tool_call>', "must be text"),
-        (
-            '<tool_call>{"name": "file_editor", "arguments": {"command": "view"}}</tool_call>',
-            "missing argument 'path'",
-        ),
-    ],
-)
-def test_native_errors(text: str, message: str) -> None:
-    parsed = parse(text, "native")
-    assert parsed.call is None
-    assert message in parsed.error
 
 
 def test_submit_is_finish() -> None:

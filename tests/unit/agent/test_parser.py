@@ -14,14 +14,12 @@ from engine.tools import formats
 from engine.tools.formats import ToolFormat
 from engine.tools.parser import NativeCall, parse, parse_content, parse_native, read_native
 from engine.tools.rendering import render_call
-from engine.tools.schemas import SWE_TOOLS
 from engine.types import ToolCall
 
 LS = ToolCall(name="execute_bash", arguments={"cmd": "ls"})
 DONE = ToolCall(name="finish", arguments={"command": "submit"})
 CALL = render_call(LS, "native")
 TEXT_FORMATS: tuple[ToolFormat, ...] = ("xml", "native")
-OPENERS = {"xml": "<function=", "native": "<tool_call>"}
 MENTIONS = (
     "<function=",
     "<function=execute_bash>",
@@ -32,31 +30,22 @@ MENTIONS = (
 )
 
 
-@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-@pytest.mark.parametrize("thinking_open", [None, True])
-def test_thinking_opened_by_the_prompt_holds_no_call(
-    tool_format: ToolFormat, thinking_open: bool | None
-) -> None:
-    text = f"maybe {render_call(DONE, tool_format)} but no\n</think>\n\nNow: {render_call(LS, tool_format)}"
-    parsed = parse(text, tool_format, thinking_open=thinking_open)
-    assert (parsed.call, parsed.error) == (LS, "")
-    assert parsed.thought.startswith("maybe")
-    assert parsed.thought.endswith("Now:")
-    assert "</think>" not in parsed.thought
+BEGUN = {"xml": "<function=execute_bash>\n<parameter=cmd>rm", "native": '<tool_call>{"name": "finish", '}
 
 
 @pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-def test_a_half_written_call_in_the_thinking_takes_nothing_of_the_answer(tool_format: ToolFormat) -> None:
-    begun = {"xml": "<function=execute_bash>\n<parameter=cmd>rm", "native": '<tool_call>{"name": "finish", '}
-    text = f"I could write {begun[tool_format]} ...</think>{render_call(LS, tool_format)}"
-    assert parse(text, tool_format).call == LS
-
-
-@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-def test_thinking_that_the_prompt_opened_and_nobody_closed_is_an_error(tool_format: ToolFormat) -> None:
-    parsed = parse(f"so {render_call(DONE, tool_format)}", tool_format, thinking_open=True)
-    assert parsed.call is None
-    assert "not closed" in parsed.error
+def test_the_one_whole_call_of_the_answer_counts(tool_format: ToolFormat) -> None:
+    call, done = render_call(LS, tool_format), render_call(DONE, tool_format)
+    mention = {"xml": "<function=execute_bash>", "native": "<tool_call>"}[tool_format]
+    for text in (f"I could write {BEGUN[tool_format]} ...</think>{call}", f"I write {mention} now: {call}"):
+        assert parse(text, tool_format).call == LS, text
+    unclosed = parse(f"so {done}", tool_format, thinking_open=True)
+    assert (unclosed.call, "not closed" in unclosed.error) == (None, True)
+    alone = parse(f"I would write {mention}", tool_format)
+    assert (alone.call, alone.thought) == (None, "I would write")
+    for between in ("", "\n\nand then\n", " <function=x> ", " <tool_call> "):
+        several = parse(f"{call}{between}{done}", tool_format)
+        assert (several.call, "more than one tool call" in several.error) == (None, True), between
 
 
 @pytest.mark.parametrize("tool_format", TEXT_FORMATS)
@@ -66,36 +55,6 @@ def test_a_value_may_hold_the_thinking_marker(tool_format: ToolFormat) -> None:
     assert parse(text, tool_format).call == call
     assert parse(text, tool_format, thinking_open=False).call == call
     assert parse_content(text, tool_format, thinking="t").call == call
-
-
-@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-@pytest.mark.parametrize("mention", MENTIONS)
-def test_prose_that_mentions_a_call_voids_nothing(tool_format: ToolFormat, mention: str) -> None:
-    call = render_call(LS, tool_format)
-    for text in (f"{call}\nI used {mention} as told.", f"{call}{mention}", f"{call} {mention} {mention}"):
-        assert parse(text, tool_format).call == LS, text
-
-
-@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-def test_prose_before_a_call_may_mention_one(tool_format: ToolFormat) -> None:
-    mention = {"xml": "<function=execute_bash>", "native": "<tool_call>"}[tool_format]
-    assert parse(f"I write {mention} now: {render_call(LS, tool_format)}", tool_format).call == LS
-
-
-@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-def test_a_mention_alone_is_an_error(tool_format: ToolFormat) -> None:
-    parsed = parse(f"I would write {OPENERS[tool_format]}execute_bash>", tool_format)
-    assert parsed.call is None
-    assert parsed.thought == "I would write"
-
-
-@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-@pytest.mark.parametrize("between", ["", "\n\nand then\n", " <function=x> ", " <tool_call> "])
-def test_a_second_whole_call_voids_the_first(tool_format: ToolFormat, between: str) -> None:
-    text = render_call(LS, tool_format) + between + render_call(DONE, tool_format)
-    parsed = parse(text, tool_format)
-    assert parsed.call is None
-    assert "more than one tool call" in parsed.error
 
 
 def test_a_broken_call_is_not_skipped_for_a_later_one() -> None:
@@ -122,7 +81,7 @@ def _pieces(*more: str) -> st.SearchStrategy[list[str]]:
     return st.lists(st.sampled_from([*MENTIONS, *more, "a ", "\n", '"', "}"]), max_size=8)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     _pieces("</function>", "</tool_call>", "<function=submit></function>"),
     st.sampled_from(TEXT_FORMATS),
@@ -137,11 +96,8 @@ def test_any_thinking_leaves_the_answer_as_it_is(thinking: list[str], form: Tool
     assert parse_content(render_call(call, form), form, thinking=inside).call == call
 
 
-@settings(max_examples=300, deadline=None)
-@given(
-    _pieces("</parameter>", "</function>"),
-    st.sampled_from(TEXT_FORMATS),
-)
+@settings(max_examples=150, deadline=None)
+@given(_pieces("</parameter>", "</function>"), st.sampled_from(TEXT_FORMATS))
 def test_any_prose_after_a_call_leaves_it_as_it_is(prose: list[str], form: ToolFormat) -> None:
     after = "".join(prose)
     expected = "</function>" in after and "<function=" in after  # an empty call may have come of it
@@ -207,18 +163,6 @@ def test_calls_in_chatml_are_read_as_far_as_they_go(
     assert before == prose
     assert [call.name for call in found] == [name for name, _ in calls]
     assert all(error in call.error for call, (_, error) in zip(found, calls, strict=True))
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    )
-)
-def test_any_native_arguments_are_a_call_or_an_error(arguments: Any) -> None:
-    for name in (*SWE_TOOLS, "submit", "x"):
-        parsed = parse_native([native(name, arguments)])
-        assert (parsed.call is None) == bool(parsed.error)
 
 
 def test_a_stored_configuration_may_use_the_former_name_of_a_format() -> None:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.config.run import parse_run_config
 from engine.errors import ConfigError
-from engine.tools.formats import ToolFormat
-from engine.tools.parser import NativeCall, parse, parse_native
-from engine.tools.rendering import render_call
+from engine.tools.parser import parse
 from engine.tools.schemas import SWE_TOOLS
-from engine.tools.tool_sets import OPENHANDS, R2E_GYM, TOOL_SETS, ToolSet
+from engine.tools.tool_sets import OPENHANDS, R2E_GYM
 from engine.types import ToolCall
 
-DATA = Path(__file__).parents[3].parent / "shared" / "data"
-TRAJECTORIES = DATA / "r2e_gym" / "trajectories.jsonl"
-OTHERS = DATA / "trajectories"
-SUBMIT = ToolCall(name="submit", arguments={})
 VIEW = {"command": "view", "path": "/testbed/a.py"}
 
 
@@ -67,121 +58,3 @@ def test_frozenlake_has_tools_of_its_own() -> None:
     parse_run_config(data)
     with pytest.raises(ConfigError, match="FrozenLake has tools of its own"):
         parse_run_config({**data, "agent": {"tools": "openhands"}})
-
-
-def real_steps() -> Iterator[tuple[str, str]]:
-    """Thought and action of every real step."""
-    with TRAJECTORIES.open(encoding="utf-8") as file:
-        for line in file:
-            for step in json.loads(line)["trajectory_steps"]:
-                yield step["thought"], step["action"]
-
-
-def loose(action: str) -> tuple[str, dict[str, str]]:
-    """A call as R2E-Gym reads it, by other means than the parser: split at the tags, values stripped."""
-    head, *parameters = action.split("<parameter=")
-    name = head.split("<function=")[1].split(">")[0]
-    pairs = (part.split(">", 1) for part in parameters)
-    return name, {key: value.rsplit("</parameter>", 1)[0].strip() for key, value in pairs}
-
-
-def stripped(call: ToolCall) -> tuple[str, dict[str, str]]:
-    """A call with its values as text without outer whitespace."""
-    pairs = call.arguments.items()
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in pairs}
-    return call.name, {key: text.strip() for key, text in texts.items()}
-
-
-@pytest.mark.skipif(not TRAJECTORIES.exists(), reason="the sample trajectories are not on this machine")
-def test_what_a_real_policy_wrote_is_read_as_it_was_meant() -> None:
-    count = 0
-    for thought, action in real_steps():
-        name, arguments = loose(action)
-        if "view_range" in arguments:
-            arguments["view_range"] = json.dumps(json.loads(arguments["view_range"]))
-        plain = thought.replace("<think>", "").replace("</think>", "")
-        for text in (
-            action,
-            f"{thought}\n\n{action}",
-            f"{thought}<tool_call>\n{action}\n</tool_call>",
-            f"{plain} maybe {action} or so</think>\n\n{action}",
-            f"{thought}{action}\nI used <function= here, in <tool_call>.",
-        ):
-            parsed = parse(text, "xml", OPENHANDS.tools)
-            assert parsed.call is not None, (parsed.error, text)
-            assert stripped(parsed.call) == (name, arguments)
-            assert not parsed.thought.endswith("<tool_call>")
-        twice = parse(f"{thought}{action}\n{action}", "xml", OPENHANDS.tools)
-        assert "more than one tool call" in twice.error
-        count += 1
-    assert count > 400
-
-
-@pytest.mark.skipif(not TRAJECTORIES.exists(), reason="the sample trajectories are not on this machine")
-@pytest.mark.parametrize("tool_format", ["xml", "native"])
-def test_real_calls_are_written_and_read_in_every_format(tool_format: ToolFormat) -> None:
-    for _, action in real_steps():
-        call = parse(action, "xml", OPENHANDS.tools).call
-        assert call is not None
-        text = render_call(call, tool_format)
-        assert parse(text, tool_format, OPENHANDS.tools).call == call
-
-
-@pytest.mark.parametrize("tool_set", TOOL_SETS.values(), ids=list(TOOL_SETS))
-def test_declarations_are_complete(tool_set: ToolSet) -> None:
-    for name, tool in tool_set.tools.items():
-        function = tool.json_schema()["function"]
-        assert function["name"] == name
-        assert set(function["parameters"]["required"]) <= set(function["parameters"]["properties"])
-        assert f"BEGIN FUNCTION #3: {name} ----" in tool.specification(3)
-
-
-def texts_in(value: Any) -> Iterator[str]:
-    """Every text of a JSON document."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from texts_in(part)
-
-
-def native_calls_in(value: Any) -> Iterator[NativeCall]:
-    """Every function call in OpenAI's form of a JSON document."""
-    if isinstance(value, list):
-        for part in value:
-            yield from native_calls_in(part)
-    elif isinstance(value, dict):
-        if isinstance(value.get("name"), str) and isinstance(value.get("arguments"), str):
-            yield NativeCall(name=value["name"], arguments=value["arguments"])
-        for part in value.values():
-            yield from native_calls_in(part)
-
-
-def documents() -> list[Any]:
-    """The trajectories of other systems, parsed."""
-    found = []
-    for path in sorted(p for p in OTHERS.rglob("*") if p.suffix in (".json", ".jsonl", ".traj")):
-        text = path.read_text(encoding="utf-8")
-        lines = text.splitlines() if path.suffix == ".jsonl" else [text]
-        found += [json.loads(line) for line in lines]
-    return found
-
-
-@pytest.mark.skipif(not OTHERS.exists(), reason="the sample trajectories are not on this machine")
-@pytest.mark.parametrize("tool_set", TOOL_SETS.values(), ids=list(TOOL_SETS))
-def test_what_other_systems_wrote_is_a_call_or_an_error(tool_set: ToolSet) -> None:
-    texts = {text for document in documents() for text in texts_in(document)}
-    calls = [call for document in documents() for call in native_calls_in(document)]
-    assert len(texts) > 200
-    assert len(calls) >= 5
-    for text in texts:
-        for tool_format in ("xml", "native"):
-            parsed = parse(text, tool_format, tool_set.tools)
-            assert (parsed.call is None) == bool(parsed.error)
-        thought = f"{text}</think>\n{render_call(SUBMIT, 'xml')}"
-        assert parse(thought, "xml", tool_set.tools, thinking_open=True).call is not None
-    for call in calls:
-        parsed = parse_native([call], tool_set.tools)
-        assert (parsed.call is None) == bool(parsed.error)
-        if call.name not in (*tool_set.tools, "submit"):
-            assert f"unknown tool '{call.name}'" in parsed.error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -20,7 +18,6 @@ from bench.scaling.outcomes import (
     intervals,
     within_budget,
 )
-from bench.scaling.report import write_report
 from bench.scaling.teacher import lesson, write_lessons
 from engine.evaluation.attempts import Attempt
 from engine.inference.scripted.policies import ReplayPolicy
@@ -84,22 +81,6 @@ def test_intervals_reach_over_seeds_and_tasks() -> None:
 def test_rollouts_count_within_the_budget_in_which_they_ended(outcomes: list[SeedOutcome]) -> None:
     found = within_budget(outcomes, [300, 400])
     assert found[0, 0].tolist() == [0.0, 0.25]
-
-
-def test_the_report_has_every_selector_and_seed(outcomes: list[SeedOutcome], tmp_path: Path) -> None:
-    text = write_report(outcomes, tmp_path, name="x", facts={"sizes": {}})
-    assert "| execution-based | 0.250" in text
-    assert "| 0 | 12 | 3 | 1.000 | 1.000 |" in text
-    assert "| 1 | 12 | 3 | 0.000 | 0.000 |" in text
-    rows = list(csv.DictReader((tmp_path / "x.csv").open()))
-    largest = {row["curve"]: row for row in rows if row["x"] == str(ROLLOUTS)}
-    assert set(largest) >= set(SELECTORS)
-    assert (largest["ef"]["seed 0"], largest["ef"]["seed 1"]) == ("1.0000", "0.0000")
-    stored = json.loads((tmp_path / "x.json").read_text())
-    assert stored["best_at_k"]["oracle"][-1] == [1.0, 1.0, 1.0]
-    assert stored["judges"]["0"]["auc"] == 1.0
-    assert (tmp_path / "x.png").stat().st_size > 10_000
-    assert (tmp_path / "x.md").read_text().startswith("# Test-time scaling")
 
 
 def row(statement: str) -> TaskRow:

@@ -6,23 +6,10 @@ from typing import Any
 
 import pytest
 
-from engine.config.rollout import GradingConfig
 from engine.config.run import parse_run_config
 from engine.errors import ConfigError
 
 DATASET = {"name": "d", "recipe": "r", "dataset": {"name": "data"}}
-
-
-def test_it_is_on_by_default_and_stricter_in_evaluations() -> None:
-    settings = GradingConfig().counterfactual
-    assert (settings.mode, settings.prove) == ("always", "first_use")
-    assert (settings.training.true_runs, settings.training.false_runs) == (1, 1)
-    assert (settings.evaluation.true_runs, settings.evaluation.false_runs) == (1, 2)
-
-
-def test_the_other_number_of_runs_keeps_its_default() -> None:
-    settings = GradingConfig.model_validate({"counterfactual": {"evaluation": {"true_runs": 3}}})
-    assert settings.counterfactual.evaluation.false_runs == 2
 
 
 @pytest.mark.parametrize(

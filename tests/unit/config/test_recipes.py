@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from engine.algorithms import needs_reference
 from engine.algorithms.advantages import TrajectoryOutcome, outcome_members
 from engine.algorithms.lint import lint
 from engine.algorithms.terms import needs_entropy
 from engine.config.dry_run import dry_run_settings
 from engine.config.placement import run_bundles
 from engine.config.recipes import resolve
-from engine.config.run import TrainRun
+from engine.config.run import CurateRun, TrainRun
 from engine.errors import ConfigError
-from engine.models.memory.estimate import estimate_memory
-from engine.models.precision import weight_type
 from engine.models.published.shapes import SHAPES
 from engine.orchestrator.training.memory import warn_of_memory
 from engine.types import TerminationReason
@@ -25,8 +21,6 @@ from tests.integration.toy_yard import events, open_context
 
 HARDWARE = {"qwen3-0.6b-one-gpu": 24, "qwen3-4b-lora-24gb": 24, "qwen3-coder-30b-8gpu": 141}
 """Memory of one GPU by recipe, GB."""
-PARAMETERS = {"qwen3-0.6b-one-gpu": 0.596, "qwen3-4b-lora-24gb": 4.02, "qwen3-coder-30b-8gpu": 30.5}
-"""Billions of parameters, as the models' cards say."""
 
 
 def training(recipe: str) -> TrainRun:
@@ -51,32 +45,6 @@ def test_a_rollout_that_a_limit_ended_counts_as_nothing_against_one_that_submitt
     submitted, limited = outcome_members([outcomes], training(recipe).algorithm, max_context=100)[0]
     assert (submitted.advantage, submitted.loss_mask) == (1.0, True)
     assert not limited.loss_mask
-
-
-@pytest.mark.parametrize("recipe", HARDWARE)
-def test_update_and_sampler_fit_the_named_hardware(recipe: str, tmp_path: Path) -> None:
-    """The first GPU has its share of the update, the sampler's keys and values and, of several, its copy."""
-    run = training(recipe)
-    shape = SHAPES[run.policy.checkpoint]
-    (tmp_path / "config.json").write_text(json.dumps(shape))
-    sizes, plan = estimate_memory(
-        str(tmp_path),
-        run.trainer,
-        home=tmp_path,
-        longest=run.agent.max_context,
-        reference=needs_reference(run.algorithm),
-    )
-    assert sizes.parameters - sizes.trained * (run.trainer.lora_rank > 0) == pytest.approx(
-        PARAMETERS[recipe] * 1e9, rel=0.01
-    )
-    itemsize = weight_type(run.trainer).itemsize
-    per_token = 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"] * itemsize
-    sampler = per_token * run.agent.max_context * run.policy.max_batch
-    if plan.ranks > 1:
-        sampler += itemsize * sizes.parameters
-    device = HARDWARE[recipe] * 10**9
-    assert plan.problem(device - sampler) is None
-    assert plan.problem(device // 2 - sampler) is not None
 
 
 @pytest.mark.parametrize(("limit", "alerts"), [(2**20, 1), (2**40, 0), (None, 0)])
@@ -126,3 +94,13 @@ def test_a_dry_run_is_one_small_iteration_that_computes_a_gradient(recipe: str, 
 def test_what_cannot_be_tried_is_refused(recipe: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=why):
         dry_run_settings(resolve(recipe), checkpoint=tmp_path, datasets=tmp_path)
+
+
+def test_the_pool_is_large_and_its_training_run_sees_each_task_once() -> None:
+    dataset, run = resolve("quickstart-pool-dataset"), training("quickstart-pool")
+    assert isinstance(dataset, CurateRun)
+    assert run.dataset.name == dataset.curation.output
+    assert dataset.curation.train_tasks >= 1400
+    assert dataset.curation.heldout_tasks >= 128
+    assert run.evaluation.samples % dataset.curation.heldout_tasks == 0
+    assert run.trainer.iterations * run.trainer.tasks_per_iteration == dataset.curation.train_tasks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,7 @@ TOOL = {
     "function": {
         "name": "edit",
         "description": "Edit.",
-        "parameters": {
-            "type": "object",
-            "properties": {key: {"type": kind} for key, kind in TYPES.items()},
-        },
+        "parameters": {"type": "object", "properties": {key: {"type": kind} for key, kind in TYPES.items()}},
     },
 }
 
@@ -125,11 +121,7 @@ def test_several_calls_of_one_message_become_as_many_messages_with_their_own_ans
     found = checked(
         [
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-            {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [call("x", text="1"), call("y", text="2")],
-            },
+            {"role": "assistant", "content": None, "tool_calls": [call("x", text="1"), call("y", text="2")]},
             {"role": "tool", "tool_call_id": "y", "content": "two"},
             {"role": "tool", "tool_call_id": "x", "content": "one"},
             {"role": "assistant", "content": "end", "tool_calls": [call("x", name="finish")]},
@@ -208,17 +200,6 @@ def test_a_damaged_dataset_info_is_refused_before_anything_is_written(tmp_path: 
     with pytest.raises(ConversationError, match="repair or remove it"):
         write_conversations([to_text(native(("a", {}, "b")))], tmp_path / "mine.jsonl", "sharegpt")
     assert [path.name for path in tmp_path.iterdir()] == [DATASET_INFO]
-
-
-def test_rows_are_written_as_they_come(tmp_path: Path) -> None:
-    def conversations() -> Iterator[Conversation]:
-        for number in range(200):
-            yield native(("a", {"text": "x" * 1000}, str(number)))
-            written.append(sum(path.stat().st_size for path in tmp_path.iterdir()))
-
-    written: list[int] = []
-    assert write_conversations(conversations(), tmp_path / "out.jsonl", "openai") == 200
-    assert written[100] > 50_000
 
 
 def test_pairs_have_one_task_and_one_beginning(tmp_path: Path) -> None:

@@ -123,13 +123,6 @@ def test_a_grading_without_outcomes_does_not_make_its_tests_flaky() -> None:
     assert (found.status, found.flaky_tests) == (RowStatus.VALID, ())
 
 
-def test_reasons_say_what_the_grading_said() -> None:
-    lost = judge([grade(INFRA, detail="no such image")], ())
-    assert (lost.status, lost.reason) == (RowStatus.INFRA, "no such image")
-    gold = [grade(INFRA, detail="gone"), grade(FAILED, failing="a", detail="a failed")]
-    assert judge([grade(FAILED, failing="ab")], gold).reason == "the gold patch does not pass: a failed"
-
-
 # --- records --------------------------------------------------------------------------------------
 
 

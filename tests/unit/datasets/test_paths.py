@@ -57,26 +57,17 @@ CODE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", TESTS)
-def test_tests_and_their_helpers(path: str) -> None:
-    assert is_test_code(path)
-    assert is_test_path(path)
-
-
-@pytest.mark.parametrize("path", CONFIGURATION)
-def test_configuration_of_runners(path: str) -> None:
-    assert is_configuration(path)
-
-
-@pytest.mark.parametrize("path", INSTALLED)
-def test_installed_and_built_files(path: str) -> None:
-    assert is_installed(path)
-
-
-@pytest.mark.parametrize("path", CODE)
-def test_code(path: str) -> None:
-    found = {check.__name__ for check in (is_test_code, is_configuration, is_installed) if check(path)}
-    assert found == set()
+def test_paths_are_tests_configuration_installed_or_code() -> None:
+    for path in TESTS:
+        assert is_test_code(path), path
+        assert is_test_path(path), path
+    for path in CONFIGURATION:
+        assert is_configuration(path), path
+    for path in INSTALLED:
+        assert is_installed(path), path
+    for path in CODE:
+        found = {check.__name__ for check in (is_test_code, is_configuration, is_installed) if check(path)}
+        assert found == set(), path
 
 
 def test_only_pytests_configuration_counts_as_tests_where_code_is_measured() -> None:

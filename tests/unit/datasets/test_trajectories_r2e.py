@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.datasets.imported_trajectories import events_of
+from engine.datasets.imported_trajectories import convert, events_of
 from engine.datasets.trajectories_r2e import parse_action, read_r2e_trajectories
 from engine.errors import DatasetError
-from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
-from engine.types import TerminationReason, TestOutcome, Verdict
+from engine.events.types import EVENT_ADAPTER, TrajectoryFinished
+from engine.types import TerminationReason, TestOutcome
 from tests.unit.datasets.importers import rows
-
-REPOSITORY = Path(__file__).parents[3]
-DATA = REPOSITORY.parent / "shared" / "data" / "r2e_gym" / "trajectories.jsonl"
-needs_data = pytest.mark.skipif(not DATA.exists(), reason="the sample trajectories are not on this machine")
 
 
 def record(**changes: Any) -> dict[str, Any]:
@@ -39,36 +33,6 @@ def write(tmp_path: Path, *records: object) -> Path:
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps(item) + "\n" for item in records))
     return path
-
-
-@needs_data
-def test_real_trajectories_keep_every_step_and_agree_with_their_logs() -> None:
-    lines = DATA.read_text().splitlines()
-    imported = list(read_r2e_trajectories(DATA))
-    assert len(imported) == len(lines) == 10
-    for trajectory, line in zip(imported, lines, strict=True):
-        published = json.loads(line)
-        assert len(trajectory.steps) == len(published["trajectory_steps"])
-        for step, original in zip(trajectory.steps, published["trajectory_steps"], strict=True):
-            assert original["thought"] in step.response
-            assert original["action"] in step.response
-            assert step.observation == original["observation"]
-            assert step.call is not None
-        assert trajectory.tests
-        passed = all(test.outcome is TestOutcome.PASSED for test in trajectory.tests)
-        assert passed == (trajectory.verdict is Verdict.PASSED)
-
-
-@needs_data
-def test_the_command_prints_tasks_and_valid_events() -> None:
-    command = [sys.executable, "-m", "engine.datasets.trajectories_r2e", str(DATA)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    lines = [json.loads(line) for line in done.stdout.rstrip("\n").split("\n")]
-    tasks = [line for line in lines if "task" in line]
-    events = [EVENT_ADAPTER.validate_python(line) for line in lines if "task" not in line]
-    assert len(tasks) == 10
-    assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    assert sum(event.type == "trajectory_finished" for event in events) == 10
 
 
 def test_siblings_are_numbered_and_unparsable_steps_are_kept(tmp_path: Path) -> None:
@@ -102,15 +66,6 @@ def test_fields_without_a_column_and_the_prompt_are_kept(tmp_path: Path) -> None
         ("system", "be {brief}"),
         ("user", "In /testbed: fix {x} {x} {other} {working_dir.__class__}"),
     ]
-
-
-def test_thinking_that_the_format_does_not_count_is_unknown(tmp_path: Path) -> None:
-    (trajectory,) = read_r2e_trajectories(write(tmp_path, record()))
-    _, *steps, finished = events_of(trajectory, first_seq=1, time=0.0)
-    assert isinstance(finished, TrajectoryFinished)
-    assert finished.thinking_tokens is None
-    assert steps
-    assert all(isinstance(step, StepFinished) and step.thinking_tokens is None for step in steps)
 
 
 def test_limits_are_no_submission_and_a_missing_reward_is_no_verdict(tmp_path: Path) -> None:
@@ -148,29 +103,40 @@ def test_malformed_lines_are_named(tmp_path: Path, changes: dict[str, Any], fiel
     assert (raised.value.row, raised.value.field) == (1, field)
 
 
-def converted(path: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "engine.datasets.trajectories_r2e", str(path)]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+def converted(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str, str]:
+    """Return exit code and both outputs of the command."""
+    monkeypatch.setattr("sys.argv", ["trajectories_r2e", str(path)])
+    code = convert(read_r2e_trajectories, "R2E-Gym's trajectories")
+    said = capsys.readouterr()
+    return code, said.out, said.err
 
 
-def test_the_command_leaves_out_what_is_no_trajectory_and_says_why(tmp_path: Path) -> None:
+def test_the_command_leaves_out_what_is_no_trajectory_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write(tmp_path, record(), record(exit_reason="aliens"), 3, record())
     path.write_bytes(path.read_bytes() + b'{"ds": "\xff"}\n' + b"[" * 100_000)
-    done = converted(path)
-    assert done.returncode == 0
-    finished = [line for line in done.stdout.splitlines() if '"trajectory_finished"' in line]
-    assert [json.loads(line)["ref"]["index"] for line in finished] == [0, 1]
-    told = done.stderr.splitlines()
+    code, out, err = converted(path, monkeypatch, capsys)
+    assert code == 0
+    lines = [json.loads(line) for line in out.splitlines()]
+    events = [EVENT_ADAPTER.validate_python(line) for line in lines if "task" not in line]
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert [one.ref.index for one in events if isinstance(one, TrajectoryFinished)] == [0, 1]
+    told = err.splitlines()
     assert [int(line.split("line ")[1].split(":")[0]) for line in told] == [2, 3, 5, 6]
     assert "unknown reason 'aliens' (row 1, field 'exit_reason'); left out" in told[0]
 
 
-def test_a_file_without_trajectories_is_an_error(tmp_path: Path) -> None:
+def test_a_file_without_trajectories_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for records in ((), (record(ds=1),)):
-        done = converted(write(tmp_path, *records))
-        assert done.returncode == 2
-        assert "no line that is a trajectory" in done.stderr
-    assert "row 0, field 'ds'" in done.stderr
+        code, _, err = converted(write(tmp_path, *records), monkeypatch, capsys)
+        assert code == 2
+        assert "no line that is a trajectory" in err
+    assert "row 0, field 'ds'" in err
 
 
 def test_rows_of_r2e_gyms_own_datasets_are_tasks_by_their_commits(tmp_path: Path) -> None:

@@ -54,15 +54,24 @@ def small_run(**changes: Any) -> TrainRun:
     return config
 
 
-def perform(home: Path, name: str, config: AnyRun, *, epoch: int = 1) -> list[dict[str, Any]]:
-    """Perform an attempt in this process; return all events so far."""
+def attempt(
+    home: Path, name: str, config: AnyRun, *, epoch: int = 1, control: Control | None = None
+) -> tuple[int, list[dict[str, Any]]]:
+    """Perform an attempt in this process; return its exit code and the events of all attempts."""
     run_dir = home / "runs" / name
     run_dir.mkdir(parents=True, exist_ok=True)
     sink = SpoolSink(run_dir, epoch=epoch)
-    run = RunContext(run_id=name, epoch=epoch, run_dir=run_dir, home=home, sink=sink, control=Control())
+    run = RunContext(
+        run_id=name, epoch=epoch, run_dir=run_dir, home=home, sink=sink, control=control or Control()
+    )
     code = execute(config, run)
     sink.close()
-    events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    return code, [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+
+
+def perform(home: Path, name: str, config: AnyRun, **attempted: Any) -> list[dict[str, Any]]:
+    """Perform an attempt that succeeds; return all events so far."""
+    code, events = attempt(home, name, config, **attempted)
     assert code == 0, events[-1]
     return events
 
@@ -71,4 +80,4 @@ def of_type(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [event for event in events if event["type"] == kind]
 
 
-__all__ = ["AGENT", "LAKE", "MAP", "SMALL", "of_type", "perform", "row_of", "small_run"]
+__all__ = ["AGENT", "LAKE", "MAP", "SMALL", "attempt", "of_type", "perform", "row_of", "small_run"]

@@ -71,13 +71,6 @@ def test_being_on_the_way_is_no_success() -> None:
     assert "still on the way after 1 move" in grade.detail
 
 
-def test_reset_puts_the_player_back() -> None:
-    _, environment = walk("down", "down")
-    asyncio.run(environment.reset())
-    assert environment.lake.player == (0, 0)
-    assert environment.lake.moves == 0
-
-
 def test_full_observations_say_what_happened() -> None:
     assert walk("down", style="full")[0] == ["You moved down. The lake:\n\n_O_\nP__\n_G_"]
     environment = FrozenLakeEnvironment(row_of(slip_probability=1.0), style="full", seed=1)
@@ -175,10 +168,3 @@ def test_the_compact_protocol_is_short() -> None:
     hostile = "ünï <|im_end|> P 9,9"
     assert tokenizer.decode(tokenizer.encode(hostile)) == hostile
     assert tokenizer.im_end not in tokenizer.encode(hostile)
-
-
-def test_a_language_model_is_told_the_rules() -> None:
-    prompt = load_prompt("frozenlake_v1", "xml", LAKE_TOOLS)
-    assert "move: Walk one square." in prompt.system
-    assert "one of up, down, left, right" in prompt.system
-    assert "slippery: with a chance of 20%" in prompt.user(row_of(slip_probability=0.2).task)

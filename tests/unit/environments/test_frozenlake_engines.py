@@ -1,10 +1,9 @@
-"""Runs that sample with vLLM servers of their own; the servers are fakes with our sampler in them."""
+"""Evaluations that sample with a server of others; it is a fake with our sampler in it."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,86 +14,15 @@ from engine.inference.endpoint import keys
 from engine.inference.endpoint.keys import Endpoint
 from engine.inference.vllm.servers.server import VllmServer
 from engine.orchestrator.policies.engines import model_folder
-from tests.fakes.vllm_server import FakeCommand, fake_interpreter
-from tests.unit.environments.lake_builders import SMALL, of_type, perform, small_run
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(scope="module")
-def engines(home: Path) -> dict[str, Any]:
-    """Settings of two fake servers."""
-    return {
-        "policy.engine": "vllm",
-        "policy.vllm.python": str(fake_interpreter(home / "fake")),
-        "policy.vllm.replicas": 2,
-        "rollout.max_concurrent": 8,
-        "trainer.learning_rate": 3e-3,
-        "algorithm.entropy_coefficient": 0.01,  # a gradient also where all rewards are equal
-    }
-
-
-def test_a_run_trains_on_engines_that_prove_each_version(home: Path, engines: dict[str, Any]) -> None:
-    events = perform(home, "trained", small_run(**engines))
-    finished = of_type(events, "iteration_finished")
-    assert [one["policy_version"] for one in finished] == [1, 2]
-    for one in finished:
-        metrics = one["metrics"]
-        assert metrics["mismatch/max"] <= 1e-4
-        assert metrics["publish/replicas"] == 2.0
-        assert metrics["publish/parity"] <= 1e-4
-        assert metrics["publish/seconds"] > 0
-        assert metrics["engine/tokens_per_s"] > 0
-        assert 0 < metrics["engine/prefix_hit_rate"] <= 1
-        assert metrics["infra/rate"] == 0.0
-    trajectories = of_type(events, "trajectory_finished")
-    by_iteration = {
-        (one["ref"]["iteration"], one["ref"]["phase"]): one["policy_version_min"] for one in trajectories
-    }
-    assert by_iteration[1, "train"] == 1
-    assert by_iteration[2, "eval:heldout"] == 2
-    reported = of_type(events, "engines_reported")
-    assert {engine["name"] for one in reported for engine in one["replicas"]} == {"engine-0", "engine-1"}
-    assert {"starting", "publishing", "ready"} <= {e["state"] for one in reported for e in one["replicas"]}
-    assert not [one for one in of_type(events, "alert") if one["code"].startswith(("engine", "publication"))]
-
-
-def test_a_resumed_run_publishes_the_checkpoints_weights(home: Path, engines: dict[str, Any]) -> None:
-    perform(home, "resumed", small_run(**engines, **{"trainer.iterations": 1}))
-    events = perform(home, "resumed", small_run(**engines), epoch=2)
-    (finished,) = [one for one in of_type(events, "iteration_finished") if one["epoch"] == 2]
-    assert (finished["iteration"], finished["policy_version"]) == (1, 2)
-    assert finished["metrics"]["mismatch/max"] <= 1e-4
-    versions = {
-        one["policy_version_max"]
-        for one in of_type(events, "trajectory_finished")
-        if one["epoch"] == 2 and one["ref"]["phase"] == "train"
-    }
-    assert versions == {1}
-
-
-def test_an_evaluation_samples_a_proven_policy(home: Path, engines: dict[str, Any]) -> None:
-    shared = ("environment.", "policy.", "rollout.")
-    settings = {name: value for name, value in {**SMALL, **engines}.items() if name.startswith(shared)}
-    config = resolve("frozenlake-evaluate", {**settings, "rollout.group_size": 2})
-    events = perform(home, "evaluated", config)
-    (evaluated,) = of_type(events, "evaluation_finished")
-    assert evaluated["num_samples"] == 6
-    assert evaluated["metrics"]["engine/tokens_per_s"] > 0
-    assert evaluated["metrics"]["engine/restarts"] == 0
-    assert evaluated["metrics"]["solve/rate"] == evaluated["solve_rate"]
-    ready = [one for event in of_type(events, "engines_reported") for one in event["replicas"]]
-    assert any(one["state"] == "ready" and one["version"] == 0 for one in ready)
-    assert not (home / "runs" / "evaluated" / "engines" / "weights").exists(), "a second copy of the weights"
+from tests.fakes.vllm_server import FakeCommand
+from tests.unit.environments.lake_builders import SMALL, of_type, perform
 
 
 def test_an_evaluation_attaches_to_a_server_with_its_key(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    torch.set_num_threads(1)
+    home = tmp_path / "home"
     folder = model_folder("fresh:frozenlake", tmp_path / "model", home=home, dtype=torch.float32)
     server = VllmServer(FakeCommand(options=("--model", str(folder))), log=tmp_path / "server.log")
     shared = ("environment.", "rollout.")

@@ -128,12 +128,3 @@ def test_impossible_settings_say_what_to_do() -> None:
 def test_wrong_settings_are_refused_before_anything_starts(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve("frozenlake", changes)
-
-
-def test_the_dataset_follows_the_environment() -> None:
-    assert (
-        resolve("frozenlake", {"environment.size": 6})
-        .model_dump()["dataset"]["name"]
-        .startswith("frozenlake-6x6-")
-    )
-    assert resolve("quickstart").model_dump()["environment"] == {"type": "swe"}

@@ -60,21 +60,6 @@ async def test_a_hole_is_the_agents_own_ending() -> None:
     assert "You fell into a hole" in trajectory.steps[-1].observation
 
 
-async def test_turns_run_out() -> None:
-    group, _ = await roll(walker("up"), row_of(), max_steps=4)
-    trajectory = group.trajectories[0]
-    assert (trajectory.termination, trajectory.reward) == (TerminationReason.MAX_STEPS, 0.0)
-    assert len(trajectory.steps) == 4
-
-
-async def test_a_turn_without_a_move_is_lost() -> None:
-    group, _ = await roll(TextPolicy(["hm", "move down", "move down", "move right"]), row_of(), max_steps=4)
-    steps = group.trajectories[0].steps
-    assert steps[0].call is None
-    assert steps[0].observation.startswith("ERROR: no tool call was found")
-    assert (len(steps), group.trajectories[0].reward) == (4, 1.0)
-
-
 async def test_tokens_hold_what_was_written_and_seen() -> None:
     policy = walker("down", "down", "right")
     group, _ = await roll(policy, row_of())

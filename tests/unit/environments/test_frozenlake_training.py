@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from bench import frozenlake as bench
-from bench.frozenlake_report import LEVEL, Curve, bootstrap, sign_flip_p, write_report
-from bench.runs import is_finished
+from bench.frozenlake_report import sign_flip_p
 from engine.config.environment import FrozenLakeConfig
-from engine.config.recipes import resolve
-from engine.config.run import TrainRun
 from engine.environments.frozenlake_maps import frozenlake_rows
-from engine.events.control import Control
-from engine.events.spool import SpoolSink
 from engine.events.token_block import decode
 from engine.models.chat.chatml import ChatML
 from engine.models.opening import fresh_tokenizer, open_model
-from engine.orchestrator import execute
-from engine.orchestrator.context import RunContext
 from engine.tools.schemas import LAKE_TOOLS
 from engine.trainer.sft.frozenlake import Episodes, warm_start
-from tests.unit.environments.lake_builders import AGENT, LAKE, SMALL, small_run
+from tests.unit.environments.lake_builders import AGENT, LAKE, perform, small_run
 
 LAKE_CONFIG = FrozenLakeConfig(**LAKE)
 
@@ -36,17 +27,6 @@ LAKE_CONFIG = FrozenLakeConfig(**LAKE)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     return tmp_path_factory.mktemp("home")
-
-
-def perform(home: Path, name: str, config: Any) -> list[dict[str, Any]]:
-    """Run it in this process; its events."""
-    run_dir = home / "runs" / name
-    run_dir.mkdir(parents=True)
-    sink = SpoolSink(run_dir, epoch=1)
-    run = RunContext(run_id=name, epoch=1, run_dir=run_dir, home=home, sink=sink, control=Control())
-    assert execute(config, run) == 0
-    sink.close()
-    return [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
 
 
 def weights(folder: Path) -> str:
@@ -139,160 +119,10 @@ def test_evaluations_leave_the_training_stream_alone(home: Path, plain: list[dic
     assert evaluated.isdisjoint(trained)
 
 
-def test_the_warm_start_is_a_run_of_its_own(home: Path, plain: list[dict[str, Any]]) -> None:
-    small = {key: value for key, value in SMALL.items() if key.startswith("environment.")}
-    config = resolve("frozenlake-sft", small)
-    perform(home, "sft", config)
-    trained = resolve("frozenlake", {**SMALL, "policy.checkpoint": "run:sft", "trainer.iterations": 1})
-    assert isinstance(trained, TrainRun)
-    events = perform(home, "from-sft", trained)
-    first = [event["solve_rate"] for event in events if event["type"] == "evaluation_finished"][0]
-    assert first == [event["solve_rate"] for event in plain if event["type"] == "evaluation_finished"][0]
-
-
-def test_uniform_groups_are_replaced_while_a_feed_collects(home: Path) -> None:
-    changes = {
-        "algorithm.preset": "dapo",
-        "algorithm.importance_correction": "token_tis",
-        "schedule.mode": "async",
-        "schedule.max_staleness": 2,
-        "trainer.iterations": 3,
-        "rollout.group_size": 3,
-        "evaluation.samples": 1,
-    }
-    events = perform(home, "dynamic", small_run(**changes))
-    rewards: dict[tuple[int, str], set[float]] = {}
-    for event in events:
-        if event["type"] == "trajectory_finished" and event["ref"]["phase"] == "train":
-            group = (event["ref"]["iteration"], event["ref"]["task_id"])
-            rewards.setdefault(group, set()).add(event["reward"])
-    batches = [event for event in events if event["type"] == "batch_selected"]
-    finished = [event["metrics"] for event in events if event["type"] == "iteration_finished"]
-    trained, discarded = (
-        [[(one["iteration"], one["task_id"]) for one in batch[side]] for batch in batches]
-        for side in ("groups", "discarded")
-    )
-    assert sorted(sum(trained + discarded, [])) == sorted(rewards), "every group is in one batch"
-    assert all(len(rewards[group]) == 2 for group in sum(trained, []))
-    assert all(len(rewards[group]) == 1 for group in sum(discarded, []))
-    assert discarded[0], "the first policy fails whole groups"
-    in_loss = {
-        (event["iteration"], event["task_id"]): {member["loss_mask"] for member in event["members"]}
-        for event in events
-        if event["type"] == "group_finished"
-    }
-    assert in_loss == {group: {len(found) == 2} for group, found in rewards.items()}
-    for metrics, kept, lost in zip(finished, trained, discarded, strict=True):
-        assert metrics["resampling/discarded"] == len(lost)
-        assert metrics["resampling/rounds"] == -(-(len(kept) + len(lost) - 2) // 2)
-        assert metrics["solve/partial"] == pytest.approx(len(kept) / len(kept + lost))
-        assert metrics["staleness/max"] <= 2
-
-
 # The bench
-
-
-def small_plan(**trainer: float) -> bench.Plan:
-    tiny = {"trainer.iterations": 1, "environment.warm_start_steps": 2}
-    changes = {f"trainer.{name}": value for name, value in trainer.items()}
-    return bench.Plan("grpo_pp", 0, {**SMALL, **tiny, **changes})
-
-
-def test_a_curve_is_made_once_and_resumed_when_interrupted(tmp_path: Path) -> None:
-    plan = small_plan()
-    curve = bench.make_curve(plan, tmp_path)
-    assert [entry["iteration"] for entry in curve.evaluations] == [0, 1]
-    run_dir = tmp_path / "runs" / plan.run_id
-    made = (run_dir / "events.jsonl").stat().st_mtime_ns
-    assert bench.make_curve(plan, tmp_path) == curve
-    assert (run_dir / "events.jsonl").stat().st_mtime_ns == made
-    # As a kill leaves it: no last event.
-    lines = (run_dir / "events.jsonl").read_text().splitlines(keepends=True)
-    (run_dir / "events.jsonl").write_text("".join(lines[:-1]))
-    assert not is_finished(run_dir)
-    resumed = bench.make_curve(plan, tmp_path)
-    assert json.loads((run_dir / "launch.json").read_text())["epoch"] == 2
-    assert resumed.evaluations == curve.evaluations
-    started = [json.loads(line) for line in (run_dir / "events.jsonl").open() if '"run_started"' in line]
-    assert [event["resumed_from"] for event in started] == [None, 1]
-
-
-def test_every_arm_is_a_valid_objective_of_its_own() -> None:
-    plans = {arm: bench.Plan(arm, 1, {}) for arm in bench.ARMS}
-    configs = {arm: plan.config() for arm, plan in plans.items()}
-    objectives = {json.dumps(config["algorithm"], sort_keys=True) for config in configs.values()}
-    assert len(objectives) == len(bench.ARMS)
-    reference = configs["grpo_pp"]
-    for arm, config in configs.items():
-        assert config["seed"] == config["environment"]["warm_start_seed"] == 1
-        assert {**config, "algorithm": 0, "name": 0} == {**reference, "algorithm": 0, "name": 0}, arm
-    assert len({plan.run_id for plan in plans.values()}) == len(plans)
-    assert small_plan().run_id != small_plan(learning_rate=1e-3).run_id
-
-
-def curve_of(*rates: float, **changes: Any) -> Curve:
-    entries = [
-        {"iteration": 10 * i, "solve_rate": rate, "interval_low": 0.0, "interval_high": 1.0}
-        for i, rate in enumerate(rates)
-    ]
-    norms = [
-        {"grad/norm": n, "tokens/response_mean": n, "steps/mean": 1.0, "time/iteration": 1.0}
-        for n in (1.0, 3.0)
-    ]
-    return Curve(
-        **{"arm": "a", "seed": 0, "evaluations": entries, "iterations": norms, "seconds": 1.0, **changes}
-    )
-
-
-def test_a_curves_numbers() -> None:
-    curve = curve_of(0.2, 0.4, 0.6, 0.6)
-    assert LEVEL == 0.5
-    assert curve.iterations_to_level == pytest.approx(15)
-    assert curve.area == pytest.approx((0.3 + 0.5 + 0.6) / 3)
-    assert curve.final_success == pytest.approx(1.6 / 3)
-    assert curve.gradient_spread == pytest.approx(0.5)
-    assert curve.length_growth == pytest.approx(1.0)
-    assert curve_of(0.1, 0.2).iterations_to_level == float("inf")
-    assert curve_of(0.7, 0.2).iterations_to_level == 0
-
-
-def test_the_bootstrap_covers_its_mean_and_names_what_is_missing() -> None:
-    assert list(bootstrap([0.1, 0.2, 0.6])) == pytest.approx([0.3, 0.1, 0.6])
-    assert bootstrap([0.4]) == (0.4, 0.4, 0.4)
-    assert all(value != value for value in bootstrap([0.4, float("inf")]))
 
 
 def test_the_sign_flip_test_is_exact() -> None:
     assert sign_flip_p([0.1] * 8) == 2 / 2**8
     assert sign_flip_p([0.3, -0.1, 0.2]) == 2 / 8 * 2
     assert sign_flip_p([0.0, 0.0]) == 1.0
-
-
-def test_the_report_compares_with_the_chosen_reference_at_the_seeds_of_both(tmp_path: Path) -> None:
-    curves = [
-        curve_of(0.2, 0.2, arm="grpo", seed=0),
-        curve_of(0.2, 0.3, arm="grpo", seed=1),
-        curve_of(0.2, 0.4, arm="filter_off", seed=1),
-        curve_of(0.9, 0.9, arm="filter_off", seed=7),
-    ]
-    table = write_report(curves, tmp_path, name="pairs", reference="grpo")
-    assert "| filter_off | 1 | 0.05 [0.05, 0.05], p = 1.000 | 0.05 [0.05, 0.05], p = 1.000 |" in table
-    assert "| grpo | 0 |" not in table
-    stored = json.loads((tmp_path / "pairs.json").read_text())
-    assert stored["reference"] == "grpo"
-    assert stored["arms"]["filter_off"]["differences"]["final success"] == pytest.approx([0.05])
-
-
-def test_the_report_writes_table_curves_and_picture(tmp_path: Path) -> None:
-    curves = [curve_of(0.2, 0.5, 0.7, arm="grpo_pp", seed=seed) for seed in (0, 1)] + [
-        curve_of(0.2, 0.3, 0.4, arm="grpo", seed=seed) for seed in (0, 1)
-    ]
-    table = write_report(curves, tmp_path, name="lake")
-    assert {path.name for path in tmp_path.iterdir()} == {
-        f"lake.{end}" for end in ("json", "csv", "md", "png")
-    }
-    assert "| grpo | 2 | – |" in table
-    assert "-0.175 [-0.175, -0.175]" in table
-    assert len((tmp_path / "lake.csv").read_text().splitlines()) == 1 + 4 * 3
-    stored = json.loads((tmp_path / "lake.json").read_text())
-    assert stored["arms"]["grpo"]["area_difference"] == [-0.175, -0.175, -0.175]

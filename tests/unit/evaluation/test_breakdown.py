@@ -72,15 +72,6 @@ def test_spending_counts_lost_attempts_and_unknown_prices() -> None:
     assert (nothing.cost, nothing.cost_per_solved, nothing.seconds_per_solved) == (1.0, None, None)
 
 
-def test_no_attempts() -> None:
-    assert parts([], {}) == []
-    assert (submissions([]).rate, submissions([]).deliberate_rate) == (None, None)
-    lost = [Attempt(task_id="a", solved=None, steps=3)]
-    (point,) = budget_curve(lost, attrgetter("steps"), [1])
-    assert (point.rate, point.ended) == (None, None)
-    assert spending([]).cost is None
-
-
 def test_a_trajectory_becomes_an_attempt() -> None:
     steps = tuple(
         Step(index=i, thought="", response="", call=None, observation="", prompt_tokens=p, generated_tokens=g)

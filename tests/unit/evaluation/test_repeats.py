@@ -69,12 +69,6 @@ def test_runs_keep_their_numbers_when_the_first_attempts_are_lost() -> None:
     assert [(run.index, run.rate) for run in found.runs] == [(1, 0.5)]
 
 
-def test_runs_that_agree_have_no_sampling_error() -> None:
-    found = repeated_rate(attempts({"a": [True] * 4, "b": [False] * 4, "c": [True] * 4}))
-    assert found.sampling_error == 0
-    assert found.task_error == found.standard_error
-
-
 def test_sampling_alone_leaves_no_task_error_below_zero() -> None:
     found = repeated_rate(attempts({"a": [True, False], "b": [False, True]}))
     assert found.standard_error == 0

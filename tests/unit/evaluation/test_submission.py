@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
 
 from engine.evaluation.submission import SubmissionInfo, SubmittedInstance, submission_files
-from engine.evaluation.submission_checks import EXIT_FINDINGS, EXIT_NO_FOLDER, check_submission, main
+from engine.evaluation.submission_checks import check_submission
 from engine.events.harness import instance_report
 from engine.types import TestKind, TestOutcome, TestResult
 
@@ -182,16 +181,3 @@ def test_line_separators_inside_a_patch_do_not_end_a_line() -> None:
 def test_names_of_instances_stay_inside_the_folder() -> None:
     hostile = replace(INSTANCES[0], instance_id="../../etc/x")
     assert not [path for path, _ in submission_files(INFO, [hostile]) if ".." in path.split("/")]
-
-
-def test_the_command_checks_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / FOLDER
-    for path, content in made().items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(content)
-    assert main([str(folder)]) == 0
-    assert capsys.readouterr().out == "nothing is missing\n"
-    (folder / "README.md").unlink()
-    assert main([str(folder)]) == EXIT_FINDINGS
-    assert "README.md is missing" in capsys.readouterr().out
-    assert main([str(tmp_path / "none")]) == EXIT_NO_FOLDER

@@ -13,11 +13,7 @@ import pytest
 from engine.tokens import TOKEN_COLUMNS, TokenRecord
 
 RECORD = TokenRecord(
-    ids=(7, 8, 3),
-    mask=(0, 1, 1),
-    logprobs=(0.0, -0.1, -2.5),
-    versions=(-1, 4, 5),
-    steps=(-1, 0, 1),
+    ids=(7, 8, 3), mask=(0, 1, 1), logprobs=(0.0, -0.1, -2.5), versions=(-1, 4, 5), steps=(-1, 0, 1)
 )
 
 

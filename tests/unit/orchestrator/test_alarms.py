@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.events.control import Control
-from engine.events.types import EVENT_ADAPTER, Alert
+from engine.events.types import Alert
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.watch.alarms import Alarms
 from engine.tokens import TokenRecord
@@ -193,27 +193,3 @@ def test_a_restart_neither_repeats_nor_forgets() -> None:
         second.load_state_dict(json.loads(json.dumps(first.state_dict())))
         watch(second, changes[cut:], first=cut)
         assert before.alerts + after.alerts == sink.alerts
-
-
-def test_an_update_without_measurements_raises_nothing() -> None:
-    """A skipped update has no entropy, no clip shares and no mismatch."""
-    alarms, sink = make_alarms()
-    bare = {"infra/rate": 0.0, "update/nonfinite": 0.0, "reward/mean": 0.0, "termination/submitted": 1.0}
-    for number in range(3):
-        alarms.after_iteration(number, [], bare)
-    assert sink.alerts == []
-
-
-def test_alerts_written_before_they_named_groups_still_parse() -> None:
-    old = {
-        "type": "alert",
-        "seq": 1,
-        "epoch": 1,
-        "time": 0.0,
-        "severity": "warning",
-        "code": "x",
-        "message": "m",
-    }
-    event = EVENT_ADAPTER.validate_python(old)
-    assert isinstance(event, Alert)
-    assert event.task_ids == []

@@ -16,9 +16,8 @@ import pytest
 
 from engine.config.recipes import resolve
 from engine.config.rollout import CollectionConfig, DatasetConfig, RolloutConfig
-from engine.config.run import EvaluateRun, RolloutRun, TrainRun
+from engine.config.run import RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
-from engine.config.training import EvaluationConfig
 from engine.errors import ConfigError, ModelError, RolloutsLostError
 from engine.evaluation.metrics import summarise
 from engine.events.control import Control
@@ -175,14 +174,6 @@ async def test_cut_off_anywhere_it_ends_with_the_numbers_of_one_go(tmp_path: Pat
     assert untimed(found) == untimed(expected)
     assert found.tally.summary() == expected.tally.summary()
     assert events(cut, "run_started")[-1]["rollouts_kept"] > 0
-
-
-async def test_a_run_that_started_over_keeps_nothing_of_what_was_before(tmp_path: Path) -> None:
-    async with AsyncExitStack() as stack:
-        attempt = Attempt(tmp_path, 1, stack)
-        await attempt.collector(MemoryBackend(FILES)).collect()
-        attempt.sink.emit(RunStarted, host="h", pid=1)  # as earlier versions did
-        assert Ledger.read(tmp_path / SPOOL_NAME).count == 0
 
 
 async def test_a_stopped_collection_goes_on_and_repeats_what_was_in_flight(tmp_path: Path) -> None:
@@ -438,37 +429,6 @@ def test_a_sample_counts_once_and_each_iteration_of_a_training_run_has_its_own(
     found = sampled(requested(config, tmp_path / "runs" / "a", monkeypatch))
     assert found[0] == [0], "iterations 0 and 1, and the evaluation after two"
     assert found[1] == [3], "three that differ"
-
-
-def test_an_earlier_run_needs_its_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record(tmp_path / "runs" / "one", make(key(0, "01" * 8), 0.0))
-    (tmp_path / "runs" / "one" / "config.json").unlink()
-    with pytest.raises(ConfigError, match=r"no run 'one' with readable config\.json"):
-        requested(collection(skip="solved", skip_runs=("one",)), tmp_path / "runs" / "a", monkeypatch)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"skip": "solved"}, {"skip_runs": ("1",)}, {"skip": "solved", "skip_runs": ("../1",)}]
-)
-def test_impossible_settings_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="skip"):
-        CollectionConfig(**changes)
-
-
-def test_an_evaluation_leaves_out_nothing() -> None:
-    skipping = CollectionConfig(skip="solved", skip_runs=("1",))
-    with pytest.raises(ValueError, match="must be 'none'"):
-        EvaluateRun(name="e", dataset=DatasetConfig(name="d"), collection=skipping)
-
-
-def test_the_agent_of_evaluations_has_its_own_limits_where_they_are_set() -> None:
-    agent = collection().agent
-    assert EvaluationConfig().agent(agent) == agent
-    limits: dict[str, Any] = {"max_steps": 100, "max_context": 131_072, "rollout_timeout_s": 60.0}
-    own = EvaluationConfig(prompt="deepswe_r2e_v1", **limits)
-    found = own.agent(agent)
-    assert (found.max_steps, found.max_context, found.rollout_timeout_s) == (100, 131_072, 60.0)
-    assert (found.prompt, found.max_response) == ("deepswe_r2e_v1", agent.max_response)
 
 
 def test_a_summary_of_trajectories_equals_that_of_their_tally() -> None:

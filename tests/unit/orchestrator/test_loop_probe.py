@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -50,49 +49,6 @@ def test_a_hold_counts_for_every_turn_it_made_the_loop_miss() -> None:
 def hold(seconds: float) -> None:
     """Keep the event loop, but not the interpreter."""
     time.sleep(seconds)  # what is measured: the loop must stand still for a known time
-
-
-def test_the_longest_hold_names_the_phase_and_the_function_of_the_engine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    noticed = threading.Event()
-
-    def look(original: Any) -> Any:
-        def looked(frame: Any) -> str:
-            noticed.set()
-            found: str = original(frame)
-            return found
-
-        return looked
-
-    monkeypatch.setattr(
-        "engine.orchestrator.loop_probe._running",
-        look(__import__("engine.orchestrator.loop_probe", fromlist=["_running"])._running),
-    )
-
-    async def measured() -> LoopReport:
-        run = RunContext(
-            run_id="r", epoch=1, run_dir=Path("x"), home=Path("x"), sink=Sink(), control=Control()
-        )
-        async with run.probe:
-            await asyncio.sleep(INTERVAL_S)
-            with run.probe.phase("update"):
-                run.alert("info", "c", "m")  # the sink holds the loop until the watching thread has looked
-            await asyncio.sleep(2 * INTERVAL_S)
-            return run.probe.report()
-
-    class Sink:
-        def emit(self, _type: type[Any], /, **_fields: Any) -> int:
-            assert noticed.wait(240)
-            time.sleep(0.05)  # the thread is writing down what it saw
-            return 1
-
-    report = asyncio.run(measured())
-    assert (report.longest.phase, report.longest.running) == (
-        "update",
-        "engine.orchestrator.context.RunContext.alert",
-    )
-    assert not [thread for thread in threading.enumerate() if thread.name == "loop-probe"]
 
 
 def test_the_alert_is_raised_when_a_loop_begins_to_be_held_and_is_no_part_of_the_saved_state() -> None:

@@ -28,10 +28,8 @@ from engine.orchestrator.watch.event_observer import EventObserver, step_fields,
 from engine.orchestrator.watch.metrics import iteration_metrics
 from engine.tokens import TokenRecord
 from engine.types import (
-    CounterfactualOutcome,
     Grade,
     Group,
-    OpeningMessage,
     RolloutKey,
     Step,
     Task,
@@ -110,14 +108,6 @@ def test_every_pass_uses_every_task_once_and_no_iteration_repeats_one() -> None:
     counts = {name: sum(name in iteration for iteration in drawn) for name in names(rows)}
     assert set(counts.values()) == {30}
     assert drawn[0] + drawn[1] != names(rows)[:6]
-
-
-def test_peeking_shows_the_next_tasks_and_takes_none() -> None:
-    cursor = TaskCursor([row(name) for name in "abcdefg"], per_iteration=3, seed=5)
-    for _ in range(20):
-        shown = names(cursor.peek())
-        assert names(cursor.peek()) == shown
-        assert names(cursor.take()) == shown
 
 
 async def test_the_next_images_are_fetched_beside_the_update_and_no_failure_of_it_counts() -> None:
@@ -207,21 +197,6 @@ def test_the_share_of_grading_time_that_extra_runs_took_is_of_all_gradings() -> 
     assert iteration_metrics([])["grading/extra_share"] == 0.0
 
 
-def test_the_event_of_a_trajectory_says_how_its_verdict_was_checked() -> None:
-    grade = Grade(
-        verdict=Verdict.PASSED, reward=1.0, counterfactual=CounterfactualOutcome.CONFIRMED, extra_runs=3,
-        seconds=4.0, extra_seconds=2.5,
-    )  # fmt: skip
-    texts = (("system", "be \udcff brief"), ("user", "x"))
-    said = tuple(OpeningMessage(role=role, content=text) for role, text in texts)
-    fields = trajectory_fields(replace(trajectory(), grade=grade, opening=said))
-    event = TrajectoryFinished(epoch=1, seq=1, time=0.0, **fields)
-    assert [(m.role, m.content) for m in event.opening] == [("system", "be ? brief"), ("user", "x")]
-    assert event.imported is None
-    assert (event.counterfactual, event.extra_runs) == (CounterfactualOutcome.CONFIRMED, 3)
-    assert (event.graded_seconds, event.extra_grading_seconds) == (4.0, 2.5)
-
-
 def test_metrics_of_lengths_are_means_over_steps_and_trajectories() -> None:
     steps = [
         step(prompt_tokens=10, generated_tokens=4, thinking_tokens=2),
@@ -244,16 +219,6 @@ def test_trajectories_of_unknown_thinking_are_left_out_of_its_mean() -> None:
     assert iteration_metrics([group])["tokens/thinking_per_step"] == 4
     group = replace(group, trajectories=(trajectory(steps=unknown),))
     assert "tokens/thinking_per_step" not in iteration_metrics([group]), "unknown, not 0"
-
-
-def test_forks_are_counted_per_trajectory() -> None:
-    forked = TokenRecord(ids=range(6), mask=[0, 1, 0, 0, 1, 0], steps=[-1, 0, -1, -1, 1, -1])
-    members = [
-        replace(trajectory(index=i, steps=[step()]), tokens=tokens)
-        for i, tokens in enumerate((forked, TokenRecord(ids=(1, 2), mask=(0, 1))))
-    ]
-    group = Group(iteration=0, phase="train", task=row("t").task, trajectories=tuple(members))
-    assert iteration_metrics([group])["conversation/forks"] == 1.0
 
 
 def test_a_hostile_step_becomes_a_valid_event() -> None:
@@ -368,18 +333,6 @@ async def test_a_pause_is_acknowledged_and_ends() -> None:
     assert [name for name, _ in sink.events] == ["RunPaused", "RunResumed"]
 
 
-async def test_a_paused_run_can_be_stopped() -> None:
-    sink, control = MemorySink(), Control()
-    control.set_desired("pause")
-    waiting = asyncio.create_task(context(sink, control).safe_point())
-    while not sink.events:
-        await asyncio.sleep(0.01)
-    control.set_desired("stop")
-    with pytest.raises(RunStopped):
-        await waiting
-    assert [name for name, _ in sink.events] == ["RunPaused"]
-
-
 @pytest.mark.parametrize("how", ["stop", "fence"])
 async def test_work_in_flight_is_cancelled_and_cleans_up(how: str) -> None:
     control = Control()
@@ -430,3 +383,15 @@ def test_a_small_model_is_sampled_by_one_thread(
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
+
+
+async def test_a_paused_run_can_be_stopped() -> None:
+    sink, control = MemorySink(), Control()
+    control.set_desired("pause")
+    waiting = asyncio.create_task(context(sink, control).safe_point())
+    while not sink.events:
+        await asyncio.sleep(0.01)
+    control.set_desired("stop")
+    with pytest.raises(RunStopped):
+        await waiting
+    assert [name for name, _ in sink.events] == ["RunPaused"]

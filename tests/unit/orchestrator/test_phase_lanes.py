@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.events.schedule import Timeline, TimelineLane
-from engine.orchestrator.watch.phase_lanes import PhaseLanes, merged
+from engine.orchestrator.watch.phase_lanes import PhaseLanes
 from engine.types import RolloutKey, RolloutPhase
 
 
@@ -82,11 +82,3 @@ def test_what_goes_on_over_the_end_of_an_iteration_is_divided_between_two() -> N
     assert lane(second, "grading").rollout_seconds == 2
     assert lane(first, "trainer").costliest is None, "the trainer waited for no rollout"
     assert lane(second, "trainer").costliest is not None
-
-
-def test_the_shortest_gaps_are_closed_where_there_are_too_many_spans() -> None:
-    spans = [(0.0, 1.0), (1.1, 2.0), (5.0, 6.0), (6.5, 7.0), (20.0, 21.0)]
-    assert merged(spans, at_most=5) == spans
-    assert merged(spans, at_most=3) == [(0.0, 2.0), (5.0, 7.0), (20.0, 21.0)]
-    assert merged(spans, at_most=1) == [(0.0, 21.0)]
-    assert merged([], at_most=3) == []

@@ -11,22 +11,8 @@ import pytest
 
 from engine.errors import ConfigError
 from engine.events.spool import read_lines
-from engine.run import Launch, create_run_dir
-
-
-def engine(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "engine.run", *arguments], capture_output=True, text=True, timeout=240
-    )
-
-
-def test_a_recipe_becomes_a_complete_run_folder(tmp_path: Path) -> None:
-    run_dir = create_run_dir("quickstart", {"trainer.iterations": 3}, home=tmp_path)
-    config = json.loads((run_dir / "config.json").read_text())
-    assert config["trainer"]["iterations"] == 3
-    assert config["recipe"] == "quickstart"
-    launch = Launch.load(run_dir)
-    assert (launch.epoch, launch.ingest_url, launch.home) == (1, None, tmp_path)
+from engine.run import Launch, create_run_dir, run_attempt
+from engine.threads import waiting_threads
 
 
 @pytest.mark.parametrize(
@@ -46,8 +32,7 @@ def test_a_wrong_recipe_leaves_no_folder(
 
 
 @pytest.mark.parametrize(
-    "content",
-    ["", "{}", '{"run_id": "../x", "epoch": 1, "ingest_url": null, "token": "", "home": "/"}'],
+    "content", ["", "{}", '{"run_id": "../x", "epoch": 1, "ingest_url": null, "token": "", "home": "/"}']
 )
 def test_a_broken_launch_file_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "launch.json").write_text(content)
@@ -61,8 +46,10 @@ def test_a_run_number_is_an_identity_too(tmp_path: Path) -> None:
     assert Launch.load(tmp_path).endpoint("events") == "http://127.0.0.1:1/api/v1/runs/7/events"
 
 
-def test_no_run_folder_is_one_clear_line() -> None:
-    done = engine("missing-folder")
+def test_no_run_folder_is_one_clear_line(tmp_path: Path) -> None:
+    """In a process of its own, as it is started."""
+    command = [sys.executable, "-m", "engine.run", "missing-folder"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 1
     assert done.stderr.startswith("error: missing-folder is not a run folder")
     assert done.stderr.count("\n") == 1
@@ -71,8 +58,7 @@ def test_no_run_folder_is_one_clear_line() -> None:
 def test_a_wrong_configuration_is_the_runs_reason(tmp_path: Path) -> None:
     run_dir = create_run_dir("quickstart-oracle", {}, home=tmp_path)
     (run_dir / "config.json").write_text('{"kind": "rollout", "name": "x", "colour": "red"}')
-    done = engine(str(run_dir))
-    assert done.returncode == 1
+    assert run_attempt(run_dir, Launch.load(run_dir)) == 1
     events = [json.loads(line.data) for line in read_lines(run_dir / "events.jsonl")]
     assert [event["type"] for event in events] == ["run_finished"]
     assert events[0]["state"] == "failed"
@@ -81,27 +67,13 @@ def test_a_wrong_configuration_is_the_runs_reason(tmp_path: Path) -> None:
     assert failure == {"epoch": 1, "reason": events[0]["reason"]}
 
 
-def test_a_missing_dataset_is_named_on_the_terminal(tmp_path: Path) -> None:
-    done = engine("--recipe", "quickstart-oracle", "--set", "dataset.name=absent", "--home", str(tmp_path))
-    assert done.returncode == 1
-    assert "failed: " in done.stdout
-    assert "absent" in done.stdout
-
-
 def test_scripted_runs_never_load_torch() -> None:
     script = "import sys, engine.run, engine.orchestrator.collect; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_threads_of_a_run_sleep_while_they_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_of_a_run_sleep_while_they_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")  # libgomp prints it when torch is imported
-    small = (
-        ("policy.checkpoint", "fresh:frozenlake"),
-        ("environment.heldout_maps", 1),
-        ("rollout.group_size", 1),
-    )
-    settings = [word for name, value in small for word in ("--set", f"{name}={value}")]
-    done = engine("--recipe", "frozenlake-evaluate", *settings, "--home", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert "GOMP_SPINCOUNT = '0'" in done.stderr, done.stderr
+    assert waiting_threads() == {"OMP_WAIT_POLICY": "PASSIVE"}
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert waiting_threads() == {"OMP_WAIT_POLICY": "ACTIVE"}

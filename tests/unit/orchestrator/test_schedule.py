@@ -56,7 +56,7 @@ class Simulation:
         return True
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     batch=st.integers(1, 5),
     staleness=st.integers(0, 5),
@@ -227,7 +227,7 @@ class DynamicRun:
         return other
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     batch=st.integers(1, 3),
     staleness=st.sampled_from([None, 1, 2, 3]),

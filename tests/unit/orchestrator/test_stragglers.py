@@ -22,12 +22,6 @@ async def ended(index: int, seconds: float, *, lost: bool = False) -> Trajectory
     return trajectory(index, lost=lost)
 
 
-async def test_all_siblings_come_in_their_order() -> None:
-    tasks = [asyncio.create_task(ended(index, 0.02 * (2 - index))) for index in (1, 2)]
-    found = await gather_siblings(tasks, [trajectory(0)], enough=None, seconds=0.0)
-    assert [one.key.index for one in found] == [0, 1, 2]
-
-
 async def test_enough_graded_siblings_set_a_deadline_and_lost_ones_do_not_count() -> None:
     reasons = []
 

@@ -30,10 +30,6 @@ def test_git_applies_what_was_made(tmp_path: Path, before: str, after: str) -> N
     assert count_changed_lines(patch) == 2
 
 
-def test_equal_texts_make_no_patch() -> None:
-    assert diff_texts("f.py", "a\n", "a\n") == ""
-
-
 def test_parts_keep_their_text_and_name_every_path() -> None:
     header = "diff --git a/old.py b/tests/new.py\nsimilarity index 100%\n"
     rename = header + "rename from old.py\nrename to tests/new.py\n"
@@ -41,6 +37,8 @@ def test_parts_keep_their_text_and_name_every_path() -> None:
     parts = split_patch(patch)
     assert [part.paths for part in parts] == [("a.py",), ("old.py", "tests/new.py")]
     assert "".join(part.text for part in parts) == patch
+    kept, dropped = keep_files(patch, lambda path: not is_test_path(path))
+    assert (kept, dropped) == (patch.removesuffix(rename), ["old.py", "tests/new.py"]), "one name is enough"
 
 
 def test_dropped_lines_that_look_like_headers_stay_content() -> None:

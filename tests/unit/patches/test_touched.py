@@ -26,79 +26,25 @@ from tests.builders.dataset_builders import new_file
 Tree = dict[str, FileState]
 PATCHES_PER_SEED = 130
 NAMES = [
-    "a.py",
-    "pkg/b.py",
-    "pkg/sub/c.py",
-    "sp ace.py",
-    "sp ace/b/d.py",
-    'q"uote',
-    "tab\there",
-    "é.txt",
-    "-dash",
-    "b/x",
-    "a/y",
-    "x.orig",
-    "x.rej",
-    "conftest.py",
-    "tests/test_a.py",
-    "dev/null",
-    "new file mode 100644",
-    "2020-01-01",
-    "1a",
-]
+    "a.py", "pkg/b.py", "pkg/sub/c.py", "sp ace.py", "sp ace/b/d.py", 'q"uote', "tab\there", "é.txt", "-dash",
+    "b/x", "a/y", "x.orig", "x.rej", "conftest.py", "tests/test_a.py", "dev/null", "new file mode 100644",
+    "2020-01-01", "1a",
+]  # fmt: skip
 CONTENTS = [
-    b"",
-    b"one\n",
-    b"no end",
-    b"x\n" * 30,
-    b"\r\n\r\nx\r\n",
-    b"\0binary\xff",
-    "café\n".encode("latin-1"),
-    b"--- a/conftest.py\n+++ b/conftest.py\n@@ -0,0 +1 @@\n+x\n",
-    b"diff --git a/conftest.py b/conftest.py\n",
-    b"".join(b"line %d\n" % number for number in range(20)),
-    b"1a\nx\n.\nw\nq\n",
-    b"Index: conftest.py\n",
-    b"-- \n++ \n@@ -1 +1 @@\n",
-    b"rename from a.py\nrename to b.py\n",
-    b"\\ No newline at end of file\n",
-]
+    b"", b"one\n", b"no end", b"x\n" * 30, b"\r\n\r\nx\r\n", b"\0binary\xff", "café\n".encode("latin-1"),
+    b"--- a/conftest.py\n+++ b/conftest.py\n@@ -0,0 +1 @@\n+x\n", b"diff --git a/conftest.py b/conftest.py\n",
+    b"".join(b"line %d\n" % number for number in range(20)), b"1a\nx\n.\nw\nq\n", b"Index: conftest.py\n",
+    b"-- \n++ \n@@ -1 +1 @@\n", b"rename from a.py\nrename to b.py\n", b"\\ No newline at end of file\n",
+]  # fmt: skip
 LINES = [
-    "diff --git a/conftest.py b/conftest.py",
-    "Index: conftest.py",
-    "--- a/conftest.py",
-    "+++ b/conftest.py",
-    "--- /dev/null",
-    "+++ /dev/null\t1970-01-01",
-    "+++ b/conftest.py 2020-01-01 00:00:00.000000000 +0000",
-    "@@ -0,0 +1 @@",
-    "@@ -1,9 +1,9 @@",
-    "+x",
-    "-x",
-    " x",
-    "",
-    "\\ No newline at end of file",
-    "rename from a.py",
-    "rename to conftest.py",
-    "copy from a.py",
-    "copy to conftest.py",
-    "new file mode 100644",
-    "new file mode 120000",
-    "new file mode 160000",
-    "deleted file mode 100644",
-    "old mode 100644",
-    "new mode 100755",
-    "index 0000000..1111111",
-    "similarity index 100%",
-    "GIT binary patch",
-    "literal 3",
-    "1a",
-    ".",
-    "w",
-    "Only in b: x",
-    "*** a.py",
-    "--- a.py",
-]
+    "diff --git a/conftest.py b/conftest.py", "Index: conftest.py", "--- a/conftest.py", "+++ b/conftest.py",
+    "--- /dev/null", "+++ /dev/null\t1970-01-01", "+++ b/conftest.py 2020-01-01 00:00:00.000000000 +0000",
+    "@@ -0,0 +1 @@", "@@ -1,9 +1,9 @@", "+x", "-x", " x", "", "\\ No newline at end of file",
+    "rename from a.py", "rename to conftest.py", "copy from a.py", "copy to conftest.py",
+    "new file mode 100644", "new file mode 120000", "new file mode 160000", "deleted file mode 100644",
+    "old mode 100644", "new mode 100755", "index 0000000..1111111", "similarity index 100%",
+    "GIT binary patch", "literal 3", "1a", ".", "w", "Only in b: x", "*** a.py", "--- a.py",
+]  # fmt: skip
 
 
 def some_tree(generator: random.Random) -> Tree:
@@ -161,9 +107,9 @@ def some_patch(generator: random.Random) -> tuple[Tree, str]:
     return before, patch + with_renames(generator, before) if generator.random() < 0.3 else patch
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(4))
 def test_touched_paths_are_those_that_change(seed: int) -> None:
-    """Over two thousand patches, honest and mangled: what applies changes nothing but what was named."""
+    """Over five hundred patches, honest and mangled: what applies changes nothing but what was named."""
     generator = random.Random(seed)
     counts = {"applied": 0, "refused": 0}
     honest = [some_patch(generator) for _ in range(12)]
@@ -185,7 +131,7 @@ def test_touched_paths_are_those_that_change(seed: int) -> None:
     assert min(counts.values()) > 0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_named_files_are_all_that_a_patch_needs(seed: int) -> None:
     generator = random.Random(1000 + seed)
     for number in range(10):
@@ -200,7 +146,7 @@ def test_the_named_files_are_all_that_a_patch_needs(seed: int) -> None:
         assert (few.files, few.deleted) == (whole.files, whole.deleted), patch
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_fallbacks_change_only_what_is_named(seed: int) -> None:
     generator = random.Random(2000 + seed)
     for _ in range(8):
@@ -215,7 +161,7 @@ def test_fallbacks_change_only_what_is_named(seed: int) -> None:
         assert set(changes.paths) <= set(names), patch
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_readers_of_text_agree_with_git_on_what_git_wrote(seed: int) -> None:
     generator = random.Random(3000 + seed)
     for _ in range(6):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import SpendLimitError
-from engine.inference.base import ChatRequest, ChatResponse, GenerationContext
+from engine.inference.base import GenerationContext
 from engine.rollout import GroupRequest
 from engine.rollout.summary import RolloutSummary
 from engine.types import RolloutKey, TerminationReason
@@ -78,24 +77,6 @@ async def test_a_rollout_costs_what_its_lost_attempts_cost_too() -> None:
     assert (trajectory.attempts, len(trajectory.steps)) == (2, 2)
     assert trajectory.cost == 0.75
     assert RolloutSummary.of(trajectory).cost == 0.75
-
-
-async def test_a_cancelled_rollout_is_released() -> None:
-    asked = asyncio.Event()
-
-    class Waiting(ChatScript):
-        async def respond(self, request: ChatRequest) -> ChatResponse:
-            asked.set()
-            await asyncio.sleep(3600)
-            raise AssertionError
-
-    policy = Waiting([])
-    task = asyncio.create_task(swe_scheduler(MemoryBackend(FILES), policy).collect([request(1)]))
-    await asked.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert policy.released == [make_key()]
 
 
 async def test_an_error_that_every_rollout_would_meet_ends_the_collection() -> None:

@@ -18,15 +18,7 @@ from engine.inference.scripted.policies import NoopPolicy, OraclePolicy
 from engine.rollout import GroupRequest, RolloutScheduler, SweEnvironments
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
-from engine.types import (
-    Grade,
-    RolloutKey,
-    RolloutPhase,
-    TaskRow,
-    TerminationReason,
-    Trajectory,
-    Verdict,
-)
+from engine.types import Grade, RolloutKey, RolloutPhase, TaskRow, TerminationReason, Verdict
 from tests.builders.rollout_builders import (
     GOLD,
     SOURCE,
@@ -99,7 +91,7 @@ async def test_acting_rollouts_are_told_from_those_that_wait_or_are_graded() -> 
     collecting = asyncio.create_task(tested.collect([request(size=8)]))
 
     async def reach(acting: int, grading: int) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while (tested.acting, tested.grading) != (acting, grading):
                 await asyncio.sleep(0.01)
 
@@ -311,15 +303,3 @@ async def test_what_the_next_groups_need_is_prepared_by_image() -> None:
     rows = [make_row("a" * 16), make_row("b" * 16), make_row("c" * 16, image="local:other")]
     await environments.prepare(rows, group_size=8)
     assert Preparing.asked == [{"local:pkg": 16, "local:other": 4}], "never more than may live"
-
-
-def _check(trajectory: Trajectory) -> None:
-    timings = trajectory.timings
-    assert timings.total >= timings.model + timings.tools + timings.sandbox
-
-
-async def test_timings_add_up() -> None:
-    groups = await scheduler(MemoryBackend(FILES), OraclePolicy()).collect([request(size=2)])
-    for trajectory in groups[0].trajectories:
-        _check(trajectory)
-        assert min(trajectory.timings.queue, trajectory.timings.sandbox, trajectory.timings.grading) >= 0

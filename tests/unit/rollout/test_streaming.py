@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,9 +11,9 @@ import pytest
 from engine.agent.loop import AgentLoop
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
-from engine.errors import FencedError, SandboxError, SpendLimitError
-from engine.inference.base import ChatRequest, ChatResponse, GenerationContext
-from engine.inference.scripted.policies import NoopPolicy, OraclePolicy
+from engine.errors import FencedError, SandboxError
+from engine.inference.base import ChatRequest, ChatResponse
+from engine.inference.scripted.policies import OraclePolicy
 from engine.rollout import GroupRequest, RolloutRequest
 from engine.sandbox.base import ExecResult
 from engine.tools.file_editor import FileEditor
@@ -62,37 +60,6 @@ async def test_requests_are_taken_as_there_is_room_and_every_one_is_finished_onc
     assert ahead <= 2 * 3, "as many in grading as in rollout, and the next request"
 
 
-class Forgetful(Recorder):
-    """Keeps nothing."""
-
-    async def trajectory_finished(self, trajectory: Trajectory) -> None:
-        pass
-
-
-class Remembered(Trajectory):
-    """A trajectory that can be watched without being kept."""
-
-    __slots__ = ("__weakref__",)
-
-
-async def test_what_is_finished_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.rollout.rollout.Trajectory", Remembered)
-    seen: list[weakref.ref[Trajectory]] = []
-    most = 0
-
-    def note(trajectory: Trajectory) -> None:
-        nonlocal most
-        seen.append(weakref.ref(trajectory))
-        gc.collect()
-        most = max(most, sum(reference() is not None for reference in seen))
-
-    scheduler = swe_scheduler(
-        MemoryBackend(FILES), NoopPolicy(), rollout=RolloutConfig(max_concurrent=2), observer=Forgetful()
-    )
-    await scheduler.run(rollouts(60), note)
-    assert most <= 2 * 2 + 1
-
-
 async def test_what_is_finished_needs_no_garbage_collection() -> None:
     """A full collection is rare, and a conversation can have a megabyte."""
     scheduler = swe_scheduler(MemoryBackend(FILES), OraclePolicy(), rollout=RolloutConfig(max_concurrent=2))
@@ -126,45 +93,6 @@ async def test_an_error_of_the_consumer_ends_the_stream_and_closes_everything() 
     assert len(taken) < 50
     ended = {key for what, key in recorder.told if what == "finished"}
     assert {key for what, key in recorder.told if what == "started"} == ended
-
-
-async def test_an_error_that_every_rollout_would_meet_ends_the_stream() -> None:
-    def spent(context: GenerationContext) -> str:
-        if context.key.index == 5:
-            raise SpendLimitError("5 dollars are spent")
-        return LOOK if len(context.steps) < 2 else SUBMIT
-
-    backend, recorder = MemoryBackend(FILES), Recorder()
-    scheduler = swe_scheduler(
-        backend, TextPolicy(spent), rollout=RolloutConfig(max_concurrent=2), observer=recorder
-    )
-    with pytest.raises(SpendLimitError, match="5 dollars"):
-        await scheduler.run(rollouts(50), lambda _: None)
-    assert backend.live == 0
-    endings = {t.key.index: t.termination for t in recorder.finished}
-    assert endings[5] is TerminationReason.CANCELLED
-    assert endings[0] is TerminationReason.SUBMITTED
-    assert len(endings) < 50
-
-
-async def test_cancelling_the_stream_stops_taking_and_closes_everything() -> None:
-    started = asyncio.Event()
-
-    async def hanging(_command: str) -> ExecResult:
-        started.set()
-        await asyncio.sleep(3600)
-        raise AssertionError
-
-    backend, taken = MemoryBackend(FILES, command=hanging), list[int]()
-    policy = TextPolicy([respond("execute_bash", cmd="true")])
-    scheduler = swe_scheduler(backend, policy, rollout=RolloutConfig(max_concurrent=2))
-    task = asyncio.create_task(scheduler.run(rollouts(50, taken), lambda _: None))
-    await started.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert backend.live == 0
-    assert len(taken) <= 2 * 2 + 1
 
 
 class Temperatures(ChatScript):

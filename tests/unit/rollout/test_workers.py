@@ -9,17 +9,9 @@ from typing import Any
 
 import pytest
 
-from engine.config.recipes import resolve
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
-from engine.errors import (
-    ConfigError,
-    EngineError,
-    ImageError,
-    ModelError,
-    SpendLimitError,
-    WorkersLostError,
-)
+from engine.errors import EngineError, ImageError, ModelError, WorkersLostError
 from engine.inference.base import ChatRequest, ChatResponse, Policy
 from engine.processes.guarded import Ending
 from engine.processes.link import LOOPBACK
@@ -31,7 +23,7 @@ from engine.rollout.processes.messages import portable
 from engine.rollout.processes.worker import EXIT_MEMORY
 from engine.rollout.processes.workers import RolloutWorkers
 from engine.sandbox.pool.pool import SandboxPool
-from engine.types import Group, RolloutKey, TerminationReason, Timings, Trajectory
+from engine.types import Group, TerminationReason, Timings, Trajectory
 from tests.builders.rollout_builders import (
     SOURCE,
     SUBMIT,
@@ -160,20 +152,6 @@ async def test_cancelled_rollouts_close_their_sandboxes_and_are_reported() -> No
     assert all(len(t.steps) == 1 for t in recorder.finished)
 
 
-async def test_a_rollout_that_is_cancelled_at_once_ends() -> None:
-    """Its begin and its end reach the worker together."""
-    pool = shared_pool()
-    async with opened_workers(pool, PatchGrader(), count=1) as workers, asyncio.timeout(240):
-        scheduler = scheduler_over(workers, pool, TurnsPolicy(TURNS))
-        (request,) = GroupRequest(row=make_row(), iteration=0, phase="train", size=1).rollouts()
-        rollout = asyncio.create_task(scheduler.roll_out(request))
-        while not scheduler.acting:
-            await asyncio.sleep(0)
-        rollout.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await rollout
-
-
 async def test_rollouts_begin_anew_when_weights_change() -> None:
     pool, recorder, policy = shared_pool(), Recorder(), Held(TURNS)
     async with opened_workers(pool, PatchGrader()) as workers:
@@ -201,32 +179,6 @@ async def test_recorded_turns_are_repeated_in_workers() -> None:
     assert trajectory.replay is not None
     assert trajectory.reward == 1.0
     assert [turn.is_replayed for _, turn in second.turns] == [True, True, False]
-
-
-class Waiting(TurnsPolicy):
-    """Has waited for an engine."""
-
-    def waited_seconds(self, key: RolloutKey) -> float:
-        return 2.5 * self.turns[key]
-
-
-async def test_waits_for_engines_are_known_in_workers() -> None:
-    pool, recorder = shared_pool(), Recorder()
-    async with opened_workers(pool, PatchGrader()) as workers:
-        await scheduler_over(workers, pool, Waiting(TURNS), observer=recorder).collect(GROUPS)
-    assert {turn.waited_seconds for _, turn in recorder.turns} == {2.5}
-
-
-class Refusing(TurnsPolicy):
-    async def check(self, tools: Sequence[Mapping[str, Any]]) -> None:
-        raise SpendLimitError("nothing is left")
-
-
-async def test_an_error_that_ends_the_run_keeps_its_class() -> None:
-    pool = shared_pool()
-    async with opened_workers(pool, PatchGrader()) as workers:
-        with pytest.raises(SpendLimitError, match="nothing is left"):
-            await scheduler_over(workers, pool, Refusing(TURNS)).collect(GROUPS)
 
 
 class Stillborn:
@@ -309,11 +261,3 @@ def test_errors_cross_as_the_nearest_class_that_a_message_is_enough_for(
     found = portable(error)
     assert type(found) is kind
     assert str(found) == text
-
-
-@pytest.mark.parametrize("setting", [{"launcher": "ray"}, {"worker_memory_mb": 512}])
-def test_settings_of_workers_need_workers(setting: dict[str, Any]) -> None:
-    settings = {f"rollout.{name}": value for name, value in setting.items()}
-    with pytest.raises(ConfigError, match="has no effect without workers"):
-        resolve("quickstart", settings)
-    resolve("quickstart", {**settings, "rollout.workers": 2})

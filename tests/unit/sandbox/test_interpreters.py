@@ -12,7 +12,7 @@ _SHOW = "import json; print(json.dumps([sys.argv, os.getpid(), sys.flags.isolate
 
 
 def run(argv: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, capture_output=True, text=True, env={"PATH": "/nowhere"}, timeout=60)
+    return subprocess.run(argv, capture_output=True, text=True, env={"PATH": "/nowhere"}, timeout=240)
 
 
 def aged(folder: Path, version: str) -> str:
@@ -31,7 +31,7 @@ def test_it_becomes_the_first_python_there_is() -> None:
     with subprocess.Popen(
         launcher(_SHOW, ["/no/such/python", sys.executable]), stdout=subprocess.PIPE, text=True
     ) as process:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=240)
     assert out == f'[["-c"], {process.pid}, 1]\n'  # the same process: an init stays the init
 
 
@@ -46,7 +46,3 @@ def test_without_any_it_says_where_it_looked() -> None:
     done = run(launcher("print(1)", ["/none/python", "nope"]))
     assert (done.returncode, done.stdout) == (NO_PYTHON_STATUS, "")
     assert done.stderr == f"{NO_PYTHON} (looked for /none/python, nope)\n"
-
-
-def test_its_command_line_is_one_line() -> None:
-    assert all("\n" not in argument for argument in launcher(_SHOW))

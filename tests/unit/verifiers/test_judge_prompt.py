@@ -61,15 +61,6 @@ def test_what_an_agent_printed_cannot_end_its_part_of_the_prompt() -> None:
     assert "+(/PATCH)\n" in text
 
 
-def test_code_that_resembles_a_tag_is_left_alone() -> None:
-    code = "+    name = row[USER]\n+    if a === b: [patch]\n+    [STEP, USER]\n"
-    assert code.strip() in text_of(make_transcript(patch=code))
-
-
-def test_an_empty_patch_is_stated() -> None:
-    assert "[PATCH]\n(the agent changed nothing)\n[/PATCH]" in text_of(make_transcript(patch="\n"))
-
-
 def test_a_turn_has_the_call_in_one_form_and_the_whole_response_without_one() -> None:
     call = ToolCall(name="file_editor", arguments={"path": "a.py", "old_str": "  x\n"})
     step = Step(index=0, thought="Look.", response="<think>Look.</think>{...}", call=call, observation="ok")

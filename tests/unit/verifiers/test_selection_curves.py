@@ -13,7 +13,7 @@ import pytest
 from engine.errors import ConfigError, DatasetError, MissingScoreError
 from engine.verifiers.selection.candidates import Candidate
 from engine.verifiers.selection.curves import Short, curves, unscored_tasks
-from engine.verifiers.selection.r2e_predictions import COLUMNS, published_curves
+from engine.verifiers.selection.r2e_predictions import published_curves
 from engine.verifiers.selection.rules import EF, ORACLE, Hybrid
 from engine.verifiers.selection.tables import read_table
 from tests.unit.verifiers.brute_force import best_at_k
@@ -85,11 +85,6 @@ def test_tasks_with_a_rollout_without_a_score_are_named() -> None:
     assert unscored_tasks(table, [ORACLE]) == frozenset()
 
 
-def test_one_task_has_no_error_over_tasks() -> None:
-    (curve,) = curves(rollouts("a", [(True, 0.9), (False, 0.1)]), [EF])
-    assert [point.standard_error for point in curve.points] == [None, None]
-
-
 def test_impossible_tables() -> None:
     with pytest.raises(DatasetError, match="no rollouts"):
         curves([])
@@ -134,13 +129,6 @@ def test_predictions_of_r2e_gym_become_the_curves_of_their_notebook(tmp_path: Pa
     assert found["eb"].points[25].rate == found["eb"].points[8].rate
 
 
-def test_python_literals_may_say_true_and_false(tmp_path: Path) -> None:
-    path = predictions(tmp_path / "p.jsonl", [2])
-    row = {**json.loads(path.read_text()), "gt_rewards": "[True, False]"}
-    path.write_text(json.dumps(row))
-    assert [one.resolved for one in read_table(path)] == [True, False]
-
-
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
@@ -162,23 +150,6 @@ def test_malformed_predictions_name_row_and_column(
     path.write_text(f"{first}\n{json.dumps(row)}\n")
     with pytest.raises(DatasetError, match=message):
         read_table(path)
-
-
-def test_a_broken_line_is_an_error(tmp_path: Path) -> None:
-    path = predictions(tmp_path / "p.jsonl", [2])
-    path.write_text(path.read_text() + '{"gt_rewards": \n')
-    with pytest.raises(DatasetError, match="row 1"):
-        read_table(path)
-
-
-def test_the_columns_are_those_of_the_published_table() -> None:
-    assert list(COLUMNS) == [
-        "gt_rewards",
-        "regression_rates",
-        "mean_predicted_rewards",
-        "avg_yes_prob",
-        "step_counts",
-    ]
 
 
 @pytest.mark.skipif(not PREDICTIONS, reason="TRAINYARD_R2E_PREDICTIONS names no file")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from math import comb
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import ConfigError, DatasetError, MissingScoreError
@@ -79,11 +80,18 @@ def _named(rule: Rule) -> str:
 
 
 @pytest.mark.parametrize("rule", ALL_RULES, ids=_named)
-@given(candidates=tables())
-def test_best_at_k_is_the_mean_over_every_subset(rule: Rule, candidates: list[Candidate]) -> None:
+@settings(max_examples=50)
+@given(candidates=tables(), seed=st.randoms(use_true_random=False))
+def test_best_at_k_is_the_mean_over_every_subset_in_any_order(
+    rule: Rule, candidates: list[Candidate], seed: random.Random
+) -> None:
     ks = range(1, len(candidates) + 1)
-    by_definition = [best_at_k(rule, candidates, k) for k in ks]
-    assert rule.expected(candidates, ks) == pytest.approx(by_definition, abs=1e-12)
+    by_definition = pytest.approx([best_at_k(rule, candidates, k) for k in ks], abs=1e-12)
+    shuffled = list(candidates)
+    seed.shuffle(shuffled)
+    assert rule.expected(candidates, ks) == by_definition
+    assert rule.expected(shuffled, ks) == by_definition
+    assert pick(rule, shuffled) == pick(rule, candidates)
 
 
 @given(candidates=tables())
@@ -92,35 +100,6 @@ def test_the_oracle_is_the_unbiased_pass_at_k(candidates: list[Candidate]) -> No
     ks = range(1, len(candidates) + 1)
     unbiased = [pass_at_k(len(candidates), solved, k) for k in ks]
     assert ORACLE.expected(candidates, ks) == pytest.approx(unbiased, abs=1e-12)
-
-
-@pytest.mark.parametrize("rule", ALL_RULES, ids=_named)
-@given(candidates=tables(), seed=st.randoms(use_true_random=False))
-def test_the_order_of_the_rollouts_changes_nothing(
-    rule: Rule, candidates: list[Candidate], seed: object
-) -> None:
-    shuffled = list(candidates)
-    seed.shuffle(shuffled)  # type: ignore[attr-defined]
-    ks = range(1, len(candidates) + 1)
-    assert rule.expected(shuffled, ks) == pytest.approx(rule.expected(candidates, ks), abs=1e-12)
-    assert pick(rule, shuffled) == pick(rule, candidates)
-
-
-@pytest.mark.parametrize("rule", ALL_RULES, ids=_named)
-def test_one_rollout_is_its_own_choice(rule: Rule) -> None:
-    only = candidate("a", resolved=True)
-    assert pick(rule, [only]) is only
-    assert rule.expected([only], [1]) == [1.0]
-
-
-def test_sixty_four_rollouts_are_counted_without_enumeration() -> None:
-    """Two resolved rollouts that nothing tells apart from the others: every rule is a random choice."""
-    candidates = [candidate(f"{i:02}", resolved=i < 2, patch_hash="same") for i in range(64)]
-    for rule in (EF, EB, HYBRID, SHORTEST, MAJORITY):
-        assert rule.expected(candidates, [1, 16, 64]) == pytest.approx([1 / 32] * 3, rel=1e-12)
-    assert ORACLE.expected(candidates, [1, 16, 64]) == pytest.approx(
-        [pass_at_k(64, 2, k) for k in (1, 16, 64)]
-    )
 
 
 def test_ef_takes_the_highest_probability_and_counts_the_mean_of_equals() -> None:
@@ -158,23 +137,9 @@ def test_hybrid_breaks_ties_of_tests_by_the_probability() -> None:
 
 
 def test_shortest_leaves_empty_patches_out_while_there_are_others() -> None:
-    table = [
-        candidate("a", steps=1, patch_hash=""),
-        candidate("b", steps=4),
-        candidate("c", steps=3),
-    ]
+    table = [candidate("a", steps=1, patch_hash=""), candidate("b", steps=4), candidate("c", steps=3)]
     assert pick(SHORTEST, table).trajectory_id == "c"
     assert pick(SHORTEST, table[:1]).trajectory_id == "a"
-
-
-def test_majority_of_many_patches_is_counted_exactly() -> None:
-    """240 patches, each submitted once, and 16 rollouts without one."""
-    patches = [candidate(str(number), resolved=number % 3 == 0) for number in range(240)]
-    blanks = [candidate(f"blank {number}", patch_hash="", resolved=True) for number in range(16)]
-    found = MAJORITY.expected([*patches, *blanks], range(1, 257))
-    for k, rate in enumerate(found, start=1):
-        all_blank = comb(16, k) / comb(256, k)
-        assert rate == pytest.approx(all_blank + (1 - all_blank) * 80 / 240, rel=1e-10)
 
 
 def test_majority_counts_more_rollouts_than_floats_hold_subsets_of() -> None:
@@ -186,15 +151,6 @@ def test_majority_counts_more_rollouts_than_floats_hold_subsets_of() -> None:
     ks = [1, 2, 600, 1199, 1200]
     found = MAJORITY.expected([*patches, *blanks], ks)
     assert found == pytest.approx([1 / 2 + comb(1160, k) / comb(1200, k) / 2 for k in ks], rel=1e-10)
-
-
-def test_majority_never_lets_empty_patches_win_against_a_patch() -> None:
-    table = [candidate(name, patch_hash="") for name in "abc"] + [
-        candidate("d", patch_hash="x", resolved=True)
-    ]
-    assert pick(MAJORITY, table).trajectory_id == "d"
-    assert MAJORITY.expected(table, [4]) == [1.0]
-    assert MAJORITY.expected(table, [1]) == [0.25]
 
 
 @pytest.mark.parametrize(
@@ -249,19 +205,7 @@ def test_k_outside_the_number_of_rollouts_is_refused(k: int) -> None:
             rule.expected([candidate("a"), candidate("b")], [k])
 
 
-def test_nothing_to_select_from() -> None:
-    with pytest.raises(ConfigError, match="no rollouts"):
-        pick(EF, [])
-
-
 @pytest.mark.parametrize("p_yes", [float("nan"), float("inf"), -0.1, 1.1])
 def test_impossible_probabilities_are_refused(p_yes: float) -> None:
     with pytest.raises(DatasetError, match="p_yes"):
         candidate("a", p_yes=p_yes)
-
-
-def test_hybrid_must_keep_something() -> None:
-    with pytest.raises(ConfigError):
-        Hybrid(keep=0)
-    with pytest.raises(ConfigError):
-        Hybrid(minimum=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +15,11 @@ import torch
 from engine.config.recipes import resolve
 from engine.config.run import AnyRun
 from engine.datasets.store import save_dataset
-from engine.errors import ConfigError
 from engine.events.control import Control
 from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
 from engine.events.types import RunStarted
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.verification.stored_trajectories import (
-    StoredTrajectories,
-    StoredTrajectory,
-    TrajectoryId,
-)
-from engine.trainer.__main__ import main
 from tests.builders.rollout_builders import make_row
 from tests.builders.verifier_builders import Source, by_model, roll_out
 
@@ -135,25 +128,6 @@ def test_a_later_attempt_trains_on_what_the_first_one_chose(home: Path) -> None:
     assert "of the 16 trajectories that the first attempt chose are gone" in ended["reason"]
 
 
-def test_an_attempt_reads_every_source_once_to_choose_and_once_to_learn(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[tuple[str, int]] = []
-    read = StoredTrajectories.read
-
-    def counted(source: StoredTrajectories, wanted: Collection[TrajectoryId]) -> Iterator[StoredTrajectory]:
-        sizes.append((source.name, len(wanted)))
-        return read(source, wanted)
-
-    monkeypatch.setattr(StoredTrajectories, "read", counted)
-    settings = {"trainer.epochs": 1, "judgements.on_policy": ["7"], "judgements.off_policy": ["8"]}
-    trained(home, settings)
-    assert sizes == [("7", 16), ("8", 16)] * 2
-    sizes.clear()
-    trained(home, settings, epoch=2)
-    assert sorted(sizes) == [("7", 16), ("8", 16)]
-
-
 def test_versions_of_a_task_are_held_out_together(home: Path) -> None:
     versions = tuple(task[:4] + "z" * 12 for task in TASKS)  # as rows of the same instances
     save_dataset(home, "versions", [make_row(task) for task in versions], {})
@@ -184,17 +158,3 @@ def test_what_a_judge_cannot_be_trained_on_is_said(
     ended = trained(home, settings)
     assert ended["state"] == "failed"
     assert message in ended["reason"]
-
-
-def test_a_judges_adapters_are_exported(home: Path) -> None:
-    adapters = {"trainer.epochs": 1, "trainer.lora_rank": 2, "trainer.lora_targets": ["q_proj"]}
-    assert trained(home, adapters)["state"] == "succeeded"
-    out = home / "adapters"
-    assert main(["export", str(home / "runs" / "9"), str(out), "--adapters"]) == 0
-    settings = json.loads((out / "adapter_config.json").read_text())
-    assert (settings["r"], settings["target_modules"]) == (2, ["q_proj"])
-
-
-def test_a_setting_without_effect_is_refused() -> None:
-    with pytest.raises(ConfigError, match="shortened until they fit"):
-        resolve("train-judge", {"trainer.overlong": "drop"})

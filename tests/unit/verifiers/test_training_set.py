@@ -6,16 +6,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.models.opening import open_model
-from engine.orchestrator.verification import verifier_set
-from engine.verifiers.calibration import Forecast, auc
-from engine.verifiers.execution_free import TokenJudge, forced_choice
-from engine.verifiers.execution_free.token_judge import ModelScorer
 from engine.verifiers.execution_free.training_set import (
     ExampleFormat,
     Labelled,
@@ -23,7 +17,6 @@ from engine.verifiers.execution_free.training_set import (
     examples,
     write_examples,
 )
-from tests.builders.verifier_builders import TASKS, Source, roll_out
 from tests.unit.verifiers.builders import make_transcript, make_turn
 
 
@@ -118,69 +111,3 @@ def test_examples_end_with_the_right_judgement_and_fit(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "set.jsonl").read_text().splitlines()]
     assert [line["trajectory"] for line in lines] == ["r/a/0", "r/a/1"]
     assert [message["role"] for message in lines[0]["messages"]] == ["system", "user", "assistant"]
-
-
-async def test_a_judge_trained_on_a_set_tells_right_from_wrong(tmp_path: Path) -> None:
-    """The prompts of the set are those of the judge: what is learned shows in its scores."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    opened = open_model("fresh:tiny", home=tmp_path)
-    net, chat = opened.model, opened.chat().without_thinking()
-    chosen = choose([labelled(n, f"t{n // 2}", n % 2 == 0) for n in range(8)], seed=1)
-    choice = forced_choice(chat)
-    found = list(
-        examples(
-            chosen,
-            ExampleFormat(
-                limit=1500,
-                part="patch",
-                prompt_tokens=lambda messages: len(chat.open(messages)),
-                text_tokens=lambda text: len(chat.tokenizer.encode(text)),
-            ),
-        )
-    )
-    optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
-    builtin, _ = opened.builtin()
-    for step in range(80):
-        one = found[step % len(found)]
-        prompt = [*chat.open(one.messages[:-1]), *choice.start]
-        answer = list(choice.yes if one.resolved else choice.no)
-        logits = builtin(torch.tensor([[*prompt, *answer]]), torch.tensor([len(prompt) + len(answer)]))[0]
-        wanted = logits[len(prompt) - 1 : -1].log_softmax(-1)
-        loss = -wanted[torch.arange(len(answer)), torch.tensor(answer)].sum()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    scorer = ModelScorer(net)
-    judge = TokenJudge(scorer, opened.chat(), max_context=2048, part="patch")
-    fresh = [labelled(n, f"u{n}", n % 2 == 0) for n in range(100, 108)]
-    scores = [Forecast((await judge.score(one.transcript)).p_yes, one.resolved) for one in fresh]
-    await scorer.close()
-    assert auc(scores) == 1.0
-
-
-def test_a_set_is_written_from_the_runs_of_a_data_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, wrong in (("7", 2), ("8", 0)):
-        source = Source(tmp_path, name)
-        with source.attempt() as sink:
-            for index in range(3):
-                roll_out(sink, TASKS[0], index, passed=index >= wrong)
-            roll_out(sink, TASKS[1], 0, passed=name == "7")
-            roll_out(sink, TASKS[1], 1, passed=False, termination="max_steps")
-    out = tmp_path / "set.jsonl"
-    command = [str(out), "--home", str(tmp_path), "--model", "fresh:tiny", "--max-context", "2048"]
-    assert verifier_set.main([*command, "--on-policy", "7", "--off-policy", "8", "--extra", "5"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
-        "trajectories": 10, "examples": 6, "on_policy_right": 2, "on_policy_wrong": 2, "off_policy_right": 1,
-        "off_policy_wrong": 1, "shortened": 0, "too_long": 0, "without_task": 0,
-    }  # fmt: skip
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert Counter(line["origin"] for line in lines) == {"on_policy": 4, "off_policy": 2}
-    for line in lines:
-        run, _, _, task, index = line["trajectory"].split("/")
-        assert f"+ {task[0]}{index}" in line["messages"][1]["content"]
-        assert ("YES" in line["messages"][-1]["content"]) == line["resolved"]
-    assert verifier_set.main([*command, "--on-policy", "9"]) == 1
-    assert "no run '9'" in capsys.readouterr().err

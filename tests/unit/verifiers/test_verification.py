@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,17 @@ import pytest
 from engine.config.recipes import resolve
 from engine.config.run import VerifierRun
 from engine.errors import ConfigError
-from engine.events.control import Control
-from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
+from engine.events.spool import SPOOL_NAME, read_lines
 from engine.events.types import RunFinished
-from engine.inference.endpoint.policy import EndpointPolicy
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from tests.builders.verifier_builders import NOTHING, TASKS, Source, by_model, roll_out, verifying
 from tests.fakes.openai_server import Reply, openai_server
+
+
+@pytest.fixture(autouse=True)
+def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.orchestrator.verification.following.POLL_S", 0.02)
 
 
 def by_endpoint(url: str, **settings: Any) -> VerifierRun:
@@ -125,11 +128,11 @@ def in_background(config: VerifierRun, run: RunContext) -> Iterator[None]:
     with ThreadPoolExecutor(1) as pool:
         performed = pool.submit(execute, config, run)
         yield
-        assert performed.result(timeout=60) == 0
+        assert performed.result(timeout=240) == 0
 
 
 def wait_for_scores(home: Path, count: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while len(scores(home)) < count:
         assert time.monotonic() < deadline, events(home)[-1]
         time.sleep(0.05)
@@ -150,47 +153,6 @@ def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path) -> None:
     assert events(tmp_path)[-1]["state"] == "succeeded"
 
 
-def test_what_has_no_score_is_not_asked_for_again_with_everything_new(tmp_path: Path) -> None:
-    source = Source(tmp_path)
-    asked: list[str] = []
-
-    def moody(body: dict[str, Any], _number: int) -> Reply:
-        text = body["messages"][-1]["content"]
-        if "ready?" in text:
-            return Reply(content="ready")
-        patch = text.partition("[PATCH]\n+ ")[2][:2]
-        asked.append(patch)
-        return Reply(content="Hm") if patch == "a0" else answer(0.9)
-
-    with openai_server(moody) as server:
-        config = by_endpoint(server.url, **{"verifier.follow": True, "verifier.max_attempts": 1})
-        with source.attempt() as sink, verifying(tmp_path, config) as run, in_background(config, run):
-            for index in range(3):
-                roll_out(sink, TASKS[0], index)
-                wait_for_scores(tmp_path, index + 1)
-            sink.emit(RunFinished, state="succeeded")
-    assert asked == ["a0", "a1", "a2"]
-
-
-def test_a_followed_run_that_nobody_performs_any_more_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run that was killed for good writes no end."""
-    monkeypatch.setattr("engine.orchestrator.verification.following.PATIENCE_S", 1.0)
-    source = Source(tmp_path)
-    config = by_model(**{"verifier.follow": True})
-    with source.attempt() as sink, verifying(tmp_path, config) as run, in_background(config, run):
-        roll_out(sink, TASKS[0], 0)
-        wait_for_scores(tmp_path, 1)
-        time.sleep(3.0)
-        assert not events(tmp_path, "alert"), "a process holds the run"
-        sink.close()
-    (alert,) = events(tmp_path, "alert")
-    assert alert["code"] == "verifier_source_lost"
-    assert "no process has performed it" in alert["message"]
-    assert events(tmp_path)[-1]["state"] == "succeeded"
-
-
 def test_a_followed_run_that_is_removed_costs_only_what_it_had_not_finished(tmp_path: Path) -> None:
     gone, stays = Source(tmp_path), Source(tmp_path, "8")
     config = by_model(**{"verifier.follow": True, "verifier.runs": ["7", "8"]})
@@ -205,19 +167,6 @@ def test_a_followed_run_that_is_removed_costs_only_what_it_had_not_finished(tmp_
     assert [event["code"] for event in events(tmp_path, "alert")] == ["verifier_source_lost"]
     ended = events(tmp_path)[-1]
     assert (ended["state"], ended["summary"]["scored"]) == ("succeeded", 2)
-
-
-def test_following_ends_when_it_is_stopped(tmp_path: Path) -> None:
-    source = Source(tmp_path)
-    config = by_model(**{"verifier.follow": True})
-    with source.attempt() as sink, verifying(tmp_path, config) as run, ThreadPoolExecutor(1) as pool:
-        performed = pool.submit(execute, config, run)
-        roll_out(sink, TASKS[0], 0)
-        wait_for_scores(tmp_path, 1)
-        run.control.stop("enough")
-        performed.result(timeout=60)
-    ended = events(tmp_path)[-1]
-    assert (ended["type"], ended["state"], ended["summary"]["scored"]) == ("run_finished", "stopped", 1)
 
 
 def test_a_trajectory_that_was_made_again_is_scored_again_under_its_attempt(tmp_path: Path) -> None:
@@ -273,41 +222,6 @@ def test_a_later_attempt_scores_what_is_left_and_repeats_what_failed(tmp_path: P
     assert events(tmp_path)[-1]["summary"]["scored"] == 4
 
 
-def test_a_pause_is_acknowledged_between_trajectories(tmp_path: Path) -> None:
-    source = Source(tmp_path)
-    with source.attempt() as sink:
-        for index in range(6):
-            roll_out(sink, TASKS[0], index)
-    contexts: list[RunContext] = []
-
-    def pausing(body: dict[str, Any], number: int) -> Reply:
-        if number == 2:
-            contexts[0].control.set_desired("pause")
-        return judging(body, number)
-
-    class Resuming(SpoolSink):
-        def emit(self, event_type: type[Any], /, **fields: Any) -> int:
-            seq = super().emit(event_type, **fields)
-            if event_type.__name__ == "RunPaused":
-                contexts[0].control.set_desired("run")
-            return seq
-
-    with openai_server(pausing) as server:
-        config = by_endpoint(server.url)
-        run_dir = tmp_path / "runs" / "v"
-        run_dir.mkdir()
-        with closing(Resuming(run_dir, epoch=1)) as sink:
-            run = RunContext(
-                run_id="v", epoch=1, run_dir=run_dir, home=tmp_path, sink=sink, control=Control()
-            )
-            contexts.append(run)
-            assert execute(config, run) == 0
-    order = [event["type"] for event in events(tmp_path)]
-    assert 0 < order[: order.index("run_paused")].count("trajectory_scored") < 6
-    assert order.index("run_paused") < order.index("run_resumed")
-    assert len(scores(tmp_path)) == order.count("trajectory_scored") == 6
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -348,36 +262,7 @@ def test_a_trajectory_whose_task_is_gone_is_an_error_of_its_own(tmp_path: Path) 
     assert events(tmp_path)[-1]["summary"]["without_score"] == 1
 
 
-def test_an_endpoint_that_fails_its_check_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = []
-    close = EndpointPolicy.close
-
-    async def counted(policy: EndpointPolicy) -> None:
-        closed.append(policy)
-        await close(policy)
-
-    monkeypatch.setattr(EndpointPolicy, "close", counted)
-    source = Source(tmp_path)
-    with source.attempt() as sink:
-        roll_out(sink, TASKS[0], 0)
-    with openai_server([Reply(status=401, error={"message": "no"})]) as server:
-        config = by_endpoint(server.url)
-        with verifying(tmp_path, config) as run:
-            assert execute(config, run) == 1
-    assert len(closed) == 1
-
-
-def test_a_run_without_a_single_score_has_failed(tmp_path: Path) -> None:
-    source = Source(tmp_path)
-    with source.attempt() as sink:
-        roll_out(sink, TASKS[0], 0)
-        roll_out(sink, TASKS[0], 1)
-    with openai_server([Reply(content="perhaps")]) as server:
-        config = by_endpoint(server.url)
-        with verifying(tmp_path, config) as run:
-            assert execute(config, run) == 1
-    assert "gives no log-probabilities" in events(tmp_path)[-1]["reason"]
-    assert [score["p_yes"] for score in scores(tmp_path).values()] == [None, None]
+ENDPOINT = {"policy.type": "endpoint", "policy.endpoint": "e", "policy.model": "m"}
 
 
 @pytest.mark.parametrize(
@@ -385,22 +270,9 @@ def test_a_run_without_a_single_score_has_failed(tmp_path: Path) -> None:
     [
         ({"policy.temperature": 0.7}, "policy.temperature"),
         ({"policy.engine": "vllm"}, "policy.engine"),
-        ({"verifier.max_response": 64}, "verifier.max_response"),
         ({"verifier.answers": "forced"}, "verifier.answers"),
-        (
-            {
-                "policy.type": "endpoint",
-                "policy.endpoint": "e",
-                "policy.model": "m",
-                "verifier.answers": "forced",
-                "verifier.max_response": 64,
-            },
-            "verifier.max_response",
-        ),
-        (
-            {"policy.type": "endpoint", "policy.endpoint": "e", "policy.model": "m", "policy.stream": True},
-            "policy.stream",
-        ),
+        ({**ENDPOINT, "verifier.answers": "forced", "verifier.max_response": 64}, "verifier.max_response"),
+        ({**ENDPOINT, "policy.stream": True}, "policy.stream"),
         ({"policy.type": "oracle"}, "policy.type"),
         ({"verifier.runs": ["../7"]}, "verifier.runs.0"),
     ],

@@ -102,16 +102,6 @@ def test_a_damaged_document_costs_what_is_damaged(
     assert [line for _, line, _ in rejected(tmp_path)] == lines
 
 
-def test_columns_of_different_lengths_cost_the_rows_that_lack_a_value(tmp_path: Path) -> None:
-    published = [numbered(number) for number in range(3)]
-    columns = {name: [row[name] for row in published] for name in published[0]}
-    columns["patch"].pop()
-    (tmp_path / "rows.json").write_text(json.dumps(columns))
-    import_dataset(config(tmp_path / "rows.json"), home=tmp_path)
-    assert names(tmp_path) == ["acme__pkg-0", "acme__pkg-1"]
-    assert [(row, why) for row, _, why in rejected(tmp_path)] == [(2, "missing")]
-
-
 def test_a_parquet_value_that_is_no_utf8_costs_its_row(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

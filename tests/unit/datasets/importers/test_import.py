@@ -4,12 +4,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import stat
-import subprocess
-import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +12,6 @@ from typing import Any
 import pytest
 
 from engine.config.importing import FORMATS
-from engine.datasets.importers import run as importing
 from engine.datasets.importers.registry import FORMATS as CONVERTERS
 from engine.datasets.importers.run import ImportStopped, import_dataset
 from engine.datasets.store import dataset_path, load_dataset
@@ -215,40 +209,6 @@ def test_half_written_lines_behind_the_last_commit_are_cut_off(tmp_path: Path) -
     assert len(load_dataset(tmp_path, "d").rows) == 9
 
 
-def test_kill_minus_nine_loses_nothing_and_doubles_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = write_lines(tmp_path / "rows.jsonl", [numbered(n) for n in range(1_200)])
-    command = [
-        sys.executable,
-        "-m",
-        "engine.orchestrator.importing",
-        "--format",
-        "swe-rebench",
-        "--name",
-        "d",
-        "--home",
-    ]
-    state = tmp_path / "datasets" / ".import-d" / "state.json"
-    process = subprocess.Popen(
-        [*command, str(tmp_path), str(source)], cwd=REPOSITORY, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 60
-    while not state.exists() and time.monotonic() < deadline:
-        time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not dataset_path(tmp_path, "d").exists()
-    done = subprocess.run(
-        [*command, str(tmp_path), str(source)], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
-    counts = json.loads(done.stdout.splitlines()[-1])
-    assert (counts["read"], counts["imported"], counts["resumed"]) == (1_200, 1_200, True)
-    assert [row.task.instance_id for row in load_dataset(tmp_path, "d").rows] == [
-        f"acme__pkg-{n}" for n in range(1_200)
-    ]
-
-
 def test_an_import_is_a_run_with_progress_an_alert_and_counts(tmp_path: Path) -> None:
     source = write_lines(
         tmp_path / "rows.jsonl", [numbered(0), numbered(1, patch=None), numbered(2, repo="sympy")]
@@ -282,13 +242,3 @@ def test_two_imports_of_one_dataset_at_once_are_refused(tmp_path: Path) -> None:
         return False
 
     assert import_dataset(config(source), home=tmp_path, must_end=must_end).imported == 1
-
-
-def test_progress_names_what_is_done_and_how_much_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importing, "COMMIT_ROWS", 10)
-    source = write_lines(tmp_path / "rows.jsonl", [numbered(n) for n in range(25)])
-    told: list[tuple[str, int, int]] = []
-    import_dataset(config(source), home=tmp_path, report=lambda *report: told.append(report))
-    assert told == [("importing d", 10, 25), ("importing d", 20, 25), ("writing the dataset", 25, 25)]

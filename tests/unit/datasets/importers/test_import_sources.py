@@ -46,26 +46,6 @@ def test_every_kind_of_file_holds_the_same_rows(tmp_path: Path) -> None:
     assert len(tasks) == 1
 
 
-def test_a_file_that_is_cut_off_or_damaged_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    lines = "".join(json.dumps(numbered(number)) + "\n" for number in range(50)).encode()
-    packed = gzip.compress(lines)
-    (tmp_path / "cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
-    (tmp_path / "bad.jsonl.gz").write_bytes(packed[:200] + b"\xff" * 40 + packed[240:])
-    (tmp_path / "no.jsonl.gz").write_bytes(b"no gzip")
-    (tmp_path / "no.parquet").write_bytes(b"PAR1 no parquet PAR1")
-    for name in ("cut.jsonl.gz", "bad.jsonl.gz", "no.jsonl.gz", "no.parquet"):
-        with pytest.raises(DatasetError, match=rf"{name} (cannot be read|is no parquet)"):
-            import_dataset(config(tmp_path / name), home=tmp_path)
-
-
-def test_a_line_nested_beyond_all_bounds_costs_one_row(tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "rows.jsonl", [numbered(0)])
-    with source.open("a") as file:
-        file.write('{"a": ' + "[" * 100_000 + "\n")
-    assert import_dataset(config(source), home=tmp_path).rejected == 1
-
-
 def test_parquet_goes_on_in_the_middle_of_a_row_group(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -125,27 +105,6 @@ def test_what_importers_make_is_what_grading_takes(name: str) -> None:
     if name == "multi-swe-rl" and importlib.util.find_spec("multi_swe_bench") is None:
         pytest.skip("its parsers are code of multi_swe_bench, which is not installed")
     assert bool(obstacle(row)) == bool(imported.ungradable), obstacle(row)
-
-
-def test_folders_of_tasks(tmp_path: Path) -> None:
-    source = tmp_path / "harbor"
-    folders.harbor_task(source, "one")
-    folders.harbor_task(source, "two", **{"task.toml": folders.HARBOR_TOML.replace("acme/clamp", "acme/two")})
-    folders.harbor_task(source, "bad", **{"task.toml": "="})
-    result = import_dataset(config(source, format="harbor"), home=tmp_path)
-    assert (result.read, result.imported, result.rejected) == (3, 2, 1)
-    assert records(tmp_path, "rejects.jsonl") == [
-        {
-            "row": 0,
-            "file": "bad",
-            "field": "",
-            "reason": records(tmp_path, "rejects.jsonl")[0]["reason"],
-            "instance_id": "bad",
-        }
-    ]
-    repo = tmp_path / "repo"
-    folders.task_repo(repo)
-    assert import_dataset(config(repo, format="swe-bench-v5", output="v5"), home=tmp_path).imported == 1
 
 
 def test_links_that_lead_out_of_a_source_are_not_followed(tmp_path: Path) -> None:

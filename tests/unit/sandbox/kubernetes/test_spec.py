@@ -105,21 +105,6 @@ def test_what_runs_without_root_meets_the_restricted_standard() -> None:
         KubernetesConfig(run_as_non_root=True, run_as_user=0)
 
 
-def test_exec_pods_only_wait() -> None:
-    containers = pod(KubernetesConfig(connect="exec"))["spec"]["containers"]
-    assert all(container["command"][:2] == ["/bin/sh", "-c"] for container in containers)
-    assert all("agent" not in " ".join(container["command"]) for container in containers)
-
-
-def test_the_agents_config_map_holds_what_the_agent_imports() -> None:
-    found = spec.agent_config_map()
-    assert found["immutable"] is True
-    modules = {"main", "listen", "processes", "limits", "files", "wire", "__init__"}
-    assert {f"{name}.py" for name in modules} <= set(found["data"])
-    assert sum(map(len, found["data"].values())) < 500_000  # a ConfigMap holds 1 MiB
-    assert found["metadata"]["name"].startswith("trainyard-agent-")
-
-
 @pytest.mark.parametrize(
     ("image", "resolved"),
     [
@@ -152,10 +137,6 @@ def test_label_values_are_valid(text: str) -> None:
     assert len(value) <= 63
     assert value == "" or (value[0].isalnum() and value[-1].isalnum())
     assert all(c.isascii() and (c.isalnum() or c in "-._") for c in value)
-
-
-def test_long_label_values_stay_apart() -> None:
-    assert labels.label_value("x" * 70 + "1") != labels.label_value("x" * 70 + "2")
 
 
 def test_the_preload_template_is_what_the_command_prints() -> None:

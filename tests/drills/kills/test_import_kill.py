@@ -1,0 +1,48 @@
+"""An import that is killed goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from engine.datasets.store import dataset_path, load_dataset
+from tests.unit.datasets.importers.builders import numbered, write_lines
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def test_kill_minus_nine_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "rows.jsonl", [numbered(n) for n in range(1_200)])
+    command = [
+        sys.executable,
+        "-m",
+        "engine.orchestrator.importing",
+        "--format",
+        "swe-rebench",
+        "--name",
+        "d",
+        "--home",
+    ]
+    state = tmp_path / "datasets" / ".import-d" / "state.json"
+    process = subprocess.Popen(
+        [*command, str(tmp_path), str(source)], cwd=REPOSITORY, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 240
+    while not state.exists() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not dataset_path(tmp_path, "d").exists()
+    done = subprocess.run(
+        [*command, str(tmp_path), str(source)], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    counts = json.loads(done.stdout.splitlines()[-1])
+    assert (counts["read"], counts["imported"], counts["resumed"]) == (1_200, 1_200, True)
+    assert [row.task.instance_id for row in load_dataset(tmp_path, "d").rows] == [
+        f"acme__pkg-{n}" for n in range(1_200)
+    ]
