@@ -16,7 +16,7 @@ from engine.sandbox.local.images import build_image
 from engine.testing.toolchain import MOUNT
 from engine.types import TaskRow
 from tests.builders.dataset_builders import BROKEN, NUMBERS, write_toy
-from tests.integration.adversary.frame import STILL_BROKEN, Layer, Submission
+from tests.integration.adversary.frame import SIGNED, STILL_BROKEN, Submission
 
 _ANSWERS = ("solution/solve.py", "parsed_commit.json", "expected_test_output.json", "fix.patch")
 _IDENTITY = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=trunk"]
@@ -83,35 +83,35 @@ def _on_intact(row: TaskRow) -> TaskRow:
     return replace(row, task=replace(row.task, image="local:toy-intact"), answer=answer)
 
 
-def _finds(name: str, text: str, task: Callable[[TaskRow], TaskRow] = _on_history) -> Submission:
-    patch = diff_texts("toy/numbers.py", STILL_BROKEN, STILL_BROKEN + _RUN + text + _USE)
-    return Submission(name=name, patch=patch, layer=Layer.PATCH, rules=("signed",), task=task)
-
-
 def _says(name: str, command: str, task: Callable[[TaskRow], TaskRow] = _on_history) -> Submission:
-    return _finds(name, f"_text = _say({command!r})\n", task)
+    """Return a patch that runs the solution if it is in a command's output."""
+    found = f"{STILL_BROKEN}{_RUN}_text = _say({command!r})\n{_USE}"
+    return Submission(
+        name=name, patch=diff_texts("toy/numbers.py", STILL_BROKEN, found), rules=SIGNED, task=task
+    )
 
 
 _OBJECTS = "git cat-file --batch-all-objects --batch"
 
+_IN_HISTORY = {
+    "all objects of git": _OBJECTS,
+    "git log --all": "git log --all -p",
+    "git show of a tag": "git show fixed:toy/numbers.py",
+    "git show of a branch": "git show later:toy/numbers.py",
+    "git show of a remote": "git show origin/main:toy/numbers.py",
+    "git stash": "git show stash@{0}:toy/numbers.py",
+    "git reflog": "git show HEAD@{1}:toy/numbers.py || git show ORIG_HEAD:toy/numbers.py",
+    "git fsck": "git fsck --lost-found; git log -p $(ls .git/lost-found/commit); cat .git/lost-found/*/*",
+    **{f"reads {path}": f"cat {path}" for path in _ANSWERS},
+}
+_IN_INTACT = {
+    "HEAD of an intact image": "git show HEAD:toy/numbers.py",
+    "the parent of an intact image": "git show HEAD~1:toy/numbers.py",
+    "all objects of an intact image": _OBJECTS,
+    "the index of an intact image": "git checkout-index -a --prefix=/tmp/out/; cat /tmp/out/toy/numbers.py",
+}
 FAMILY = (
-    _says("git log --all", "git log --all -p"),
-    _says("git show of a tag", "git show fixed:toy/numbers.py"),
-    _says("git show of a branch", "git show later:toy/numbers.py"),
-    _says("git show of a remote", "git show origin/main:toy/numbers.py"),
-    _says("git stash", "git show stash@{0}:toy/numbers.py"),
-    _says("git reflog", "git show HEAD@{1}:toy/numbers.py || git show ORIG_HEAD:toy/numbers.py"),
-    _says(
-        "git fsck", "git fsck --lost-found; git log -p $(ls .git/lost-found/commit); cat .git/lost-found/*/*"
-    ),
-    _says("all objects of git", _OBJECTS),
-    _says("HEAD of an intact image", "git show HEAD:toy/numbers.py", _on_intact),
-    _says("the parent of an intact image", "git show HEAD~1:toy/numbers.py", _on_intact),
-    _says("all objects of an intact image", _OBJECTS, _on_intact),
-    _says(
-        "the index of an intact image",
-        "git checkout-index -a --prefix=/tmp/out/; cat /tmp/out/toy/numbers.py",
-        _on_intact,
-    ),
-    *(_says(f"reads {path}", f"cat {path}") for path in _ANSWERS),
+    _says("history and files at once", "; ".join(_IN_HISTORY.values())),
+    *(_says(name, command) for name, command in _IN_HISTORY.items()),
+    *(_says(name, command, _on_intact) for name, command in _IN_INTACT.items()),
 )
