@@ -25,7 +25,7 @@ from engine.sandbox.base import SandboxBackend
 from engine.testing.markers import END, START
 from engine.testing.toolchain import MOUNT
 from engine.types import Grade, GradeRule, TaskRow, Verdict
-from tests.builders.dataset_builders import BROKEN, NO_PLUGINS, NUMBERS, patched
+from tests.builders.dataset_builders import BROKEN, NO_PLUGINS, NUMBERS, MemoryStore, patched
 from tests.integration.adversary import families
 
 STILL_BROKEN = NUMBERS.replace(*BROKEN)
@@ -137,7 +137,7 @@ def under(row: TaskRow, rule: str) -> TaskRow:
     return replace(row, answer=replace(row.answer, **RULES[rule]))
 
 
-class _ProcessReferences:
+class _ProcessReferences(MemoryStore):
     """References of the rows graded by this process; many submissions share a row."""
 
     _made: ClassVar[dict[str, Reference]] = {}
