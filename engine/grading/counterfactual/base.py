@@ -7,9 +7,11 @@ of its gold patch.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -65,6 +67,12 @@ class Variant:
     must_fail: tuple[str, ...] = ()
     """Tests that failed (neither an error nor missing) in the proof and passed in the original run of the
     gold patch; empty where the rule knows no tests by name."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Test → its name in the mutated run, where pytest makes names of expected values."""
+
+    def original_name(self, test: str) -> str:
+        """Return the original name of a test of the mutated run."""
+        return next((name for name, mutated in self.renamed if mutated == test), test)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +135,29 @@ def variant_files(reference: Reference, variant: Variant) -> dict[str, bytes]:
         path: apply_mutants(content, [mutant for mutant in variant.mutants if mutant.path == path])
         for path, content in reference.files.items()
     }
+
+
+def variant_row(row: TaskRow, variant: Variant) -> TaskRow:
+    """Return the row of a mutated run, in which some tests have other names."""
+    names = dict(variant.renamed)
+    if not names:
+        return row
+
+    def named(tests: Iterable[str]) -> tuple[str, ...]:
+        return tuple(names.get(test, test) for test in tests)
+
+    answer = row.answer
+    spelled = {write(test): write(name) for test, name in names.items() for write in (str, shlex.quote)}
+    # At once: the new name of one test may be the old one of another.
+    known = re.compile("|".join(map(re.escape, sorted(spelled, key=len, reverse=True))))
+    answer = replace(
+        answer,
+        fail_to_pass=named(answer.fail_to_pass),
+        pass_to_pass=named(answer.pass_to_pass),
+        expected={names.get(test, test): status for test, status in answer.expected.items()},
+        test_command=known.sub(lambda match: spelled[match[0]], answer.test_command),
+    )
+    return replace(row, answer=answer)
 
 
 def apply_mutants(content: bytes, mutants: Sequence[Mutant]) -> bytes:

@@ -16,7 +16,15 @@ from dataclasses import dataclass, replace
 from engine.datasets.health import row_content
 from engine.errors import DatasetError
 from engine.events.health import MutantCoverage
-from engine.grading.counterfactual.base import Function, Mutant, MutantKind, Reference, Variant
+from engine.grading.counterfactual.base import (
+    Function,
+    Mutant,
+    MutantKind,
+    Reference,
+    Variant,
+    apply_mutants,
+)
+from engine.grading.counterfactual.python.mutator import renamed_rows
 from engine.grading.counterfactual.selection import (
     choose,
     kinds_by_test,
@@ -135,11 +143,15 @@ async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute)
     for _ in range(_MAX_ATTEMPTS):
         if not chosen:
             return None
-        variant = Variant(mutants=tuple(chosen))
+        variant = Variant(mutants=tuple(chosen), renamed=_renamed(subject, chosen))
         run = await execute(Reference(content="", files=_changed(subject.files, chosen)), variant)
         if not subject.wanted:
             return variant if run.verdict is Verdict.FAILED and run.score == 0 else None
-        failed = {test.test_id for test in run.judgement.tests if test.outcome is TestOutcome.FAILED}
+        failed = {
+            variant.original_name(test.test_id)
+            for test in run.judgement.tests
+            if test.outcome is TestOutcome.FAILED
+        }
         kept = [mutant for mutant in chosen if failed.intersection(_tests_of(subject, mutant))]
         if len(kept) == len(chosen):
             own = {test for mutant in chosen for test in _tests_of(subject, mutant)}
@@ -150,6 +162,21 @@ async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute)
 
 def _tests_of(subject: _Subject, mutant: Mutant) -> Sequence[str]:
     return subject.tests.get((mutant.path, mutant.function), ())
+
+
+def _renamed(subject: _Subject, mutants: Sequence[Mutant]) -> tuple[tuple[str, str], ...]:
+    """Return test → name in a mutated run, for tests with names of changed expected values."""
+    found: dict[str, str] = {}
+    for mutant in mutants:
+        before = subject.files[mutant.path]
+        after = apply_mutants(before, [mutant])
+        for old, new in renamed_rows(before, after, mutant.path, mutant.function).items():
+            found |= {
+                test: f"{test.removesuffix(old)}{new}"
+                for test in _tests_of(subject, mutant)
+                if test.endswith(old)
+            }
+    return tuple(found.items())
 
 
 def _changed(files: Mapping[str, bytes], mutants: Sequence[Mutant]) -> dict[str, bytes]:

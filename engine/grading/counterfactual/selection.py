@@ -73,7 +73,8 @@ def part_of(variant: Variant, tests: Collection[str]) -> Variant:
     must_fail = tuple(test for test in variant.must_fail if test in tests)
     functions = tests_by_function(_functions(variant), must_fail)
     mutants = tuple(mutant for mutant in variant.mutants if (mutant.path, mutant.function) in functions)
-    return replace(variant, mutants=mutants, must_fail=must_fail)
+    renamed = tuple((test, name) for test, name in variant.renamed if test in tests)
+    return replace(variant, mutants=mutants, must_fail=must_fail, renamed=renamed)
 
 
 def _functions(variant: Variant) -> list[Function]:

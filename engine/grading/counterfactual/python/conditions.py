@@ -1,7 +1,8 @@
 """Mutants that negate a condition exactly, or expect another exception.
 
 Conditions are negated as a whole (``assert not (a < b)``): the methods of a solution need not make ``a >= b``
-the opposite. No exception of a solution is an instance of a class that the test makes.
+the opposite. They do beside a number, where the negation would let objects pass unseen that are less and
+greater than everything. No exception of a solution is an instance of a class that the test makes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from engine.grading.counterfactual.python.source import Edit, PythonSource
 _NEW_EXCEPTION = 'type("OtherError", (Exception,), {})'
 
 
+_REVERSED = {ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<", ast.NotEq: "=="}
+
+
 def condition_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
     """Yield changed conditions and exceptions of the assertions that every passing run executes."""
     statements = certain_statements(source, function.node.body, literal=lambda node: node)
@@ -34,6 +38,11 @@ def condition_mutants(source: PythonSource, function: TestFunction) -> Iterator[
 
 def _edits(source: PythonSource, statement: ast.stmt) -> Iterator[tuple[ast.stmt | ast.expr, Edit]]:
     match statement:
+        case ast.Assert(test=ast.Compare(left=left, ops=[operator], comparators=[right]) as test) if type(
+            operator
+        ) in _REVERSED and (_is_number(left) or _is_number(right)):
+            text = f"({source.text(left)}) {_REVERSED[type(operator)]} ({source.text(right)})"
+            yield statement, (source.start(test), source.end(test), text)
         case ast.Assert(test=test):
             yield statement, (source.start(test), source.end(test), f"not ({source.text(test)})")
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self")) as method) as call):
@@ -68,9 +77,20 @@ def _opposite(source: PythonSource, call: ast.Call, method: ast.Attribute) -> Ed
     end = source.end(method)
     if name in names.OPPOSITES:
         return end - len(name.encode()), end, names.OPPOSITES[name]
+    if name in names.REVERSED and any(map(_is_number, call.args[:2])):
+        return end - len(name.encode()), end, names.REVERSED[name]
     if name in names.OPERATORS and has_message_alone(call):
         left, right = (source.text(argument) for argument in call.args[:2])
         rest = source.content[source.end(call.args[1]) : source.end(call)].decode()
         negated = f"self.assertFalse(({left}) {names.OPERATORS[name]} ({right}){rest}"
         return source.start(call), source.end(call), negated
     return None
+
+
+def _is_number(node: ast.expr) -> bool:
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _is_number(operand)
+        case ast.Constant(value=value):
+            return isinstance(value, int | float)
+    return False
