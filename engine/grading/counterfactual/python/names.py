@@ -1,4 +1,4 @@
-"""Names of assertion methods and context managers, with their meaning for mutation."""
+"""Names of assertion methods and context managers, with their meaning for mutation, and texts of mutants."""
 
 from __future__ import annotations
 
@@ -76,3 +76,11 @@ TRANSPARENT = frozenset({
 """Context managers that let every exception of their body pass."""
 NOT_RUN = ("xfail", "expectedfailure", "fixture", "property", "overload")
 """Parts of decorators' names: the function is no test, or may fail."""
+OTHER = (
+    "(lambda v: {True.__class__: lambda: not v, None.__class__: lambda: 0, (0).__class__: lambda: v + 1, "
+    '(0.5).__class__: lambda: v * v + 2.5, "".__class__: lambda: v + "x", b"".__class__: lambda: v + b"x", '
+    '[].__class__: lambda: [*v, None], ().__class__: lambda: (*v, None), {0}.__class__: lambda: v | {"x"}, '
+    '{}.__class__: lambda: {**v, "other": v}}.get(v.__class__, lambda: (v, "other"))())'
+)
+"""Function that returns a value unequal to its argument, of the same class where that is well known. It uses
+literals alone, as a test file may give the names of classes another meaning."""

@@ -157,7 +157,7 @@ class PythonSource:
             line=self.line(start),
             kind=kind,
             before=self.text(within)[:_MAX_TEXT],
-            after=after[:_MAX_TEXT],
+            after=after.replace(names.OTHER, "other")[:_MAX_TEXT],
             start=start,
             end=end,
             replacement=self.edited(start, end, edits),

@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import islice
 
 from engine.grading.counterfactual.base import Mutant, MutantKind, some_of_each_line
+from engine.grading.counterfactual.python import names
 from engine.grading.counterfactual.python.expectations import Expectation, Expectations
 from engine.grading.counterfactual.python.functions import TestFunction, dotted
 from engine.grading.counterfactual.python.operands import EXACT, Operand, Tolerance
@@ -27,14 +28,6 @@ _EXPECTED = re.compile(r"(?i)expect|want|correct|should|golden|truth")
 _ACTUAL = re.compile(r"(?i)actual|result|got|found|output|response")
 _OTHER_ITEM = '("other",)'
 _OTHER_WORDS = " other 7391"
-_OTHER = (
-    "(lambda v: {True.__class__: lambda: not v, None.__class__: lambda: 0, (0).__class__: lambda: v + 1, "
-    '(0.5).__class__: lambda: v * v + 2.5, "".__class__: lambda: v + "x", b"".__class__: lambda: v + b"x", '
-    '[].__class__: lambda: [*v, None], ().__class__: lambda: (*v, None), {0}.__class__: lambda: v | {"x"}, '
-    '{}.__class__: lambda: {**v, "other": v}}.get(v.__class__, lambda: (v, "other"))())'
-)
-"""Function that returns a value unequal to its argument, of the same class where that is well known. It uses
-literals alone, as a test file may give the names of classes another meaning."""
 
 
 def value_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
@@ -77,10 +70,11 @@ class _ValueMutants:
         """Yield the mutants in which a function returns another value than the expected one."""
         if operand.boolean_only or found.tolerance != EXACT:
             return
-        if found.is_argument:
-            yield self._rebound(operand)
-        elif edits := self._in_rows(found, dict(enumerate(map(self._wrapped, found.cells)))):
+        edits = self._in_rows(found, dict(enumerate(map(self._wrapped, found.cells))))
+        if edits and not found.is_argument:
             yield self._mutant(found.within, edits)
+        elif isinstance(operand.node, ast.Name):
+            yield self._rebound(operand)
 
     def _in_rows(self, found: Expectation, edits: dict[int, Edit]) -> list[Edit]:
         """Return edits of rows as they have to be where pytest names tests after the values."""
@@ -89,7 +83,7 @@ class _ValueMutants:
         return found.table.edits(self._source, found.name, edits)
 
     def _wrapped(self, cell: ast.expr) -> Edit:
-        return self._source.start(cell), self._source.end(cell), f"{_OTHER}({self._source.text(cell)})"
+        return self._source.start(cell), self._source.end(cell), f"{names.OTHER}({self._source.text(cell)})"
 
     def _rebound(self, operand: Operand) -> Mutant | None:
         """Return the mutant that gives another value to an argument of the test."""
@@ -98,7 +92,7 @@ class _ValueMutants:
         if len(body) > 1 and ast.get_docstring(self._function.node, clean=False) is not None:
             body = body[1:]
         place, before, after = self._source.before(body[0])
-        text = f"{before}{name} = {_OTHER}({name}){after}"
+        text = f"{before}{name} = {names.OTHER}({name}){after}"
         found = self._mutant(operand.within, [(place, place, text)])
         return replace(found, after=f"{name} = other({name}); {found.after}") if found is not None else None
 
@@ -133,8 +127,7 @@ class _ValueMutants:
         ]
 
     def _mutant(self, within: ast.stmt | ast.expr, edits: Sequence[Edit]) -> Mutant | None:
-        found = self._source.mutant(self._function.name, within, edits, MutantKind.VALUE)
-        return replace(found, after=found.after.replace(_OTHER, "other")) if found is not None else None
+        return self._source.mutant(self._function.name, within, edits, MutantKind.VALUE)
 
 
 def _is_expected(operand: Operand) -> bool:
