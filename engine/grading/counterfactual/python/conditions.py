@@ -18,13 +18,17 @@ from engine.grading.counterfactual.python.functions import (
     dotted,
     is_transparent,
 )
-from engine.grading.counterfactual.python.operands import has_message_alone
+from engine.grading.counterfactual.python.operands import conjuncts, has_message_alone
 from engine.grading.counterfactual.python.source import Edit, PythonSource
 
 _NEW_EXCEPTION = 'type("OtherError", (Exception,), {})'
 
 
 _REVERSED = {ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<", ast.NotEq: "=="}
+_WRITTEN = {
+    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.NotEq: "!=", ast.Eq: "==",
+    ast.In: "in", ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not",
+}  # fmt: skip
 
 
 def condition_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
@@ -38,13 +42,14 @@ def condition_mutants(source: PythonSource, function: TestFunction) -> Iterator[
 
 def _edits(source: PythonSource, statement: ast.stmt) -> Iterator[tuple[ast.stmt | ast.expr, Edit]]:
     match statement:
-        case ast.Assert(test=ast.Compare(left=left, ops=[operator], comparators=[right]) as test) if type(
-            operator
-        ) in _REVERSED and (_is_number(left) or _is_number(right)):
-            text = f"({source.text(left)}) {_REVERSED[type(operator)]} ({source.text(right)})"
-            yield statement, (source.start(test), source.end(test), text)
+        case ast.Assert(test=test) if edits := list(_reversed(source, test)):
+            yield from ((statement, edit) for edit in edits)
         case ast.Assert(test=test):
             yield statement, (source.start(test), source.end(test), f"not ({source.text(test)})")
+        case ast.Expr(
+            value=ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr="assertTrue"), args=[test, *_])
+        ) if not source.defines("assertTrue") and (edits := list(_reversed(source, test))):
+            yield from ((statement, edit) for edit in edits)
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self")) as method) as call):
             if (edit := _opposite(source, call, method)) is not None:
                 yield statement, edit
@@ -85,6 +90,22 @@ def _opposite(source: PythonSource, call: ast.Call, method: ast.Attribute) -> Ed
         negated = f"self.assertFalse(({left}) {names.OPERATORS[name]} ({right}){rest}"
         return source.start(call), source.end(call), negated
     return None
+
+
+def _reversed(source: PythonSource, test: ast.expr) -> Iterator[Edit]:
+    """Yield edits that reverse one comparison with a number, in a condition of which all parts must hold."""
+    for part in conjuncts(test):
+        if not isinstance(part, ast.Compare):
+            continue
+        sides = [part.left, *part.comparators]
+        for place, operator in enumerate(part.ops):
+            if type(operator) not in _REVERSED or not any(map(_is_number, sides[place : place + 2])):
+                continue
+            words = [_WRITTEN[type(one)] for one in part.ops]
+            words[place] = _REVERSED[type(operator)]
+            texts = [f"({source.text(side)})" for side in sides]
+            text = texts[0] + "".join(f" {word} {text}" for word, text in zip(words, texts[1:], strict=True))
+            yield source.start(part), source.end(part), text
 
 
 def _is_number(node: ast.expr) -> bool:

@@ -134,6 +134,8 @@ def test_the_expected_side_of_an_equality_is_changed(before: str, after: str) ->
         ("self.assertGreaterEqual(f(), 3, 'm')", "self.assertLess(f(), 3, 'm')"),
         ("assert f() > 3", "assert (f()) <= (3)"),
         ("assert -3 != f()", "assert (-3) == (f())"),
+        ("assert f() and g() == f() > 3", "assert f() and (g()) == (f()) <= (3)"),
+        ("self.assertTrue(f() < 3, 'm')", "self.assertTrue((f()) >= (3), 'm')"),
         ("pytest.raises(ValueError, f)", 'pytest.raises(type("OtherError", (Exception,), {}), f)'),
     ],
 )
