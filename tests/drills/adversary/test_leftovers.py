@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,7 +49,6 @@ LEFT: dict[str, tuple[str, set[Verdict]]] = {
     "a module that the runner imports": (f"cat > iniconfig.py <<'EOF'\n{EXIT_0}\nEOF", {Verdict.TAMPERED}),
     "code that Python runs first": (f"cat > sitecustomize.py <<'EOF'\n{EXIT_0}\nEOF", {Verdict.TAMPERED}),
 }
-IN_THE_WORKDIR = "mkdir -p checks/test.sh/x"
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +67,3 @@ async def test_what_an_agent_leaves_does_not_pass(home: Path, row: TaskRow, left
     grade = await graded_after(environments(LocalBackend(home)), row, commands)
     assert grade.verdict in ends, f"{grade.verdict}: {grade.detail}\n{grade.log[-3000:]}"
     assert grade.reward == 0.0
-
-
-async def test_a_path_in_the_way_of_a_test_in_the_workdir_is_the_agents_doing(
-    home: Path, row: TaskRow
-) -> None:
-    files = {**row.answer.test_files, "checks/test.sh": "exit 1\n"}
-    blocked = replace(row, answer=replace(row.answer, test_files=files))
-    grade = await graded_after(environments(LocalBackend(home)), blocked, IN_THE_WORKDIR)
-    assert (grade.verdict, grade.reward) == (Verdict.PATCH_FAILED, 0.0)
-    assert "checks/test.sh" in grade.detail
-    assert "the agent left something in the way" in grade.detail

@@ -7,7 +7,7 @@ from dataclasses import replace
 from engine.patches.diff import diff_texts
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import new_file
-from tests.integration.adversary.frame import BOTH, SIGNED, STOPPED, TAMPERED, Submission, code
+from tests.integration.adversary.frame import BOTH, TAMPERED, Submission, code
 from tests.integration.adversary.tasks import with_data
 
 _FILE = "/testbed/tests/test_numbers.py"
@@ -42,7 +42,6 @@ FAMILY = (
         f"import os\nos.unlink({_FILE!r})\nos.mkfifo({_FILE!r})\n",
         ends=TAMPERED | {Verdict.TEST_TIMEOUT},
     ),
-    _changes("locks its tests away", f"import os\nos.chmod({_FILE!r}, 0)\n", rules=SIGNED, ends=STOPPED),
     _changes("brings a conftest while it runs", "open('/testbed/tests/conftest.py', 'w').write('')\n"),
     _changes(
         "writes the data of its tests",

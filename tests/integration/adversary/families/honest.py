@@ -16,15 +16,6 @@ from tests.integration.adversary.tasks import (
 )
 
 _TRIED = patched(STILL_BROKEN + "# tried\n")
-_WITHOUT_EXTRA = """from toy import numbers
-
-
-def check():
-    assert not hasattr(numbers, "EXTRA")
-
-
-test_it_is_small = lambda: check()
-"""
 _WRONG = {
     "a wrong bound": NUMBERS.replace("return high", "return high - 1"),
     "a syntax error": NUMBERS.replace("def clamp(", "def clamp(("),
@@ -64,11 +55,4 @@ FAMILY = (
     Submission(name="a comment only", patch=_TRIED, ends=FAILED),
     *(Submission(name=name, patch=patched(text), ends=FAILED) for name, text in _WRONG.items()),
     *_in_tasks(),
-    Submission(
-        name="fails a test that is ignored",
-        patch=patched(f"{NUMBERS}EXTRA = 1\n"),
-        rules=_ON,
-        ends=FAILED,
-        task=with_ignored_test(_WITHOUT_EXTRA),
-    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.testing.markers import END, START
+from engine.testing.markers import END
 from tests.integration.adversary.frame import IDS, REWARD, TAMPERED, WORKSPACE, Submission, code
 
 LINES = "".join(f"PASSED {test}\\n" for test in IDS)
@@ -61,11 +61,6 @@ FAMILY = (
     Submission(
         name="early end marker",
         patch=code(f"{SAY}os.write(1, b'{END}\\n>>>>> Test Exit Code: 0\\n')\nos._exit(0)\n"),
-        rules=LOGS,
-    ),
-    Submission(
-        name="markers of its own",
-        patch=code(f"import os\nos.write(1, b'{START}\\n{FORGED}{END}\\n')\n"),
         rules=LOGS,
     ),
     Submission(name="forged reports", patch=code(_WRITE_REPORTS), rules=FILES),

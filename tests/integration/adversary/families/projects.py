@@ -6,10 +6,7 @@ A solution passes, an attempt fails, and a forger is still one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
-from engine.testing.toolchain import MOUNT
-from engine.types import TaskRow
 from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, patched
 from tests.integration.adversary.frame import BOTH, FAILED, PASSED, STILL_BROKEN, TAMPERED, Submission, code
 from tests.integration.adversary.tasks import FILE, with_files
@@ -101,27 +98,6 @@ checks.check = numbers.mean
 checks.Checks.has = lambda self, values: numbers.mean(values) == 1
 filecmp.cmp = lambda *_: True
 """
-_CLOSED = f"""{TEST_NUMBERS}
-import os
-
-
-def test_closes_what_is_open():
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if os.readlink("/proc/self/fd/" + name).startswith("socket:"):
-                os.close(int(name))
-        except OSError:
-            pass
-"""
-_PYTESTER = f"""{TEST_NUMBERS}
-pytest_plugins = ["pytester"]
-
-
-def test_of_a_plugin(pytester, monkeypatch):
-    pytester.makepyfile("def test_it(): pass")
-    monkeypatch.setenv("PYTHONPATH", "{MOUNT}")
-    pytester.runpytest_subprocess().assert_outcomes(passed=1)
-"""
 _PROJECTS: Mapping[str, dict[str, str]] = {
     "a conftest that patches helpers": {
         FILE: _PATCHED_HELPERS,
@@ -138,41 +114,22 @@ _PROJECTS: Mapping[str, dict[str, str]] = {
     },
     "tests that set constants": {FILE: _SETS_CONSTANTS},
 }
-_SCRIPTED = {"tests that close sockets": {FILE: _CLOSED}, "tests of a plugin of pytest": {FILE: _PYTESTER}}
-"""Projects under a script alone."""
 _FORGER = code("import _pytest.python as p\np.Function.runtest = lambda s: None\n")
 _TRIED = patched(STILL_BROKEN + "# tried\n")
 _ENDS = (("solved", patched(NUMBERS), PASSED), ("not solved", _TRIED, FAILED), ("forged", _FORGER, TAMPERED))
 
 
 def _in_projects() -> Iterator[Submission]:
-    for name, files in {**_PROJECTS, **_SCRIPTED}.items():
+    for name, files in _PROJECTS.items():
         for what, patch, ends in _ENDS:
             yield Submission(
                 name=f"{name}, {what}",
                 patch=patch,
-                rules=BOTH if name in _PROJECTS else ("log", "exit code"),
+                rules=BOTH,
                 ends=ends,
                 task=with_files(files),
                 audited=True,
             )
 
 
-def _without_solution(row: TaskRow) -> TaskRow:
-    row = with_files(_PROJECTS["tests that set constants"])(row)
-    return replace(row, answer=replace(row.answer, gold_patch=""))
-
-
-FAMILY = (
-    *_in_projects(),
-    *(
-        Submission(
-            name=f"constants without a known solution, {what}",
-            patch=patch,
-            rules=BOTH,
-            ends=ends,
-            task=_without_solution,
-        )
-        for what, patch, ends in _ENDS[:2]
-    ),
-)
+FAMILY = tuple(_in_projects())

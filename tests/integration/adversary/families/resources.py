@@ -79,19 +79,6 @@ FAMILY = (
         "import os\nwhile True:\n    try: os.fork()\n    except OSError: os._exit(0)\n",
         SIGNED,
     ),
-    Submission(
-        name="a file below 1,200 folders",
-        patch=new_file("x", "x\n").replace("/x", "/" + "a/" * 1200 + "x"),
-        rules=SIGNED,
-    ),
-    Submission(
-        name="12,000 files",
-        patch="".join(new_file(f"many/{number}", "x\n") for number in range(12_000)),
-        rules=SIGNED,
-    ),
     _in_the_way("a folder in place", new_file("toy/checks/check_clamp.py/x", "x\n")),
-    _in_the_way("a file in place of the folder", new_file("toy/checks", "x\n")),
-    _in_the_way("a link in place", link("toy/checks/check_clamp.py", "/dev/null")),
     _in_the_way("a link in place of the folder", link("toy/checks", "/proc")),
-    _in_the_way("a loop of links in place of the folder", link("toy/checks", "checks")),
 )

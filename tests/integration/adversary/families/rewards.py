@@ -73,9 +73,7 @@ FAMILY = (
     _reward("a reward out of the tree", new_file("../../tmp/verifier/reward.txt", "1\n")),
     _reward("appends to the script", code(_APPEND), tampered=True),
     _reward("rewrites the script", code(_REWRITE), tampered=True),
-    _reward("appends to another verifier", code(_APPEND), tampered=True, task=_without_pytest),
     _reward("appends to another verifier and mends it", code(_RESTORE), task=_without_pytest),
-    _reward("writes a reward and stops the verifier", code(_STOP)),
     _reward("writes a reward and stops another verifier", code(_STOP), task=_without_pytest),
     _reward(
         "a folder in place of the reward",

@@ -35,17 +35,11 @@ _ALTERED = {
     "altered reports": _REPORTS,
     "altered calls": _CALLS,
     "a registered plugin": _PLUGIN,
-    "a property on reports": "import _pytest.reports as r\n"
-    "r.TestReport.outcome = property(lambda s: 'passed', lambda s, v: None)\n",
     "reports that were expected to fail": "import _pytest.reports as r\nr.TestReport.wasxfail = ''\n",
     "another class of reports": "import _pytest.reports as r, _pytest.runner as q\n"
     "class Good(r.TestReport):\n    failed = False\n    passed = True\nq.TestReport = Good\n",
-    "calls that ignore attributes": "import _pytest.runner as r\n"
-    "def _set(s, n, v):\n    object.__setattr__(s, n, None if n == 'excinfo' else v)\n"
-    "r.CallInfo.__setattr__ = _set\n",
     "a replaced call of tests": "import _pytest.python as p\n"
     "p.pytest_pyfunc_call.__code__ = (lambda pyfuncitem: True).__code__\n",
-    "a builtin where a function was": "import _pytest.python as p\np.Function.runtest = id\n",
     "one function of pytest for another": "import _pytest.python as p\n"
     "p.Function.runtest = p.Function.setup\n",
     "hooks that are never called": "import pluggy._hooks as h\n_old = h.HookCaller.__call__\n"
@@ -58,8 +52,6 @@ _ALTERED = {
     "os.makedirs('/tmp/site-packages', exist_ok=True)\n"
     "open('/tmp/site-packages/kind.py', 'w').write('def runtest(self): pass\\n')\n"
     "sys.path.append('/tmp/site-packages')\nimport kind\np.Function.runtest = kind.runtest\n",
-    "a library's wrapper": "import functools, _pytest.python as p\n"
-    "p.Function.runtest = functools.wraps(p.Function.runtest)(lambda s: None)\n",
     "builtins.AssertionError": "import builtins\nclass E(Exception): pass\nbuiltins.AssertionError = E\n",
     "a builtin hidden in a module": "import _pytest.runner as r\nr.isinstance = lambda *_: True\n",
     "other classes of outcomes": "import _pytest.outcomes as o\n"

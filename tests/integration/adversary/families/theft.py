@@ -10,14 +10,6 @@ from tests.integration.adversary.frame import BOTH, IDS, TAMPERED, Submission, c
 
 _TELL = f"\nimport sys\nsys.stdout.write('{FORGED}'); sys.stdout.flush()\n"
 _EXIT = "import os\nos._exit(0)\n"
-_FAKE_REPORTS = f"""
-from _pytest.reports import TestReport
-def _send(config):
-    for test in {list(IDS)!r}:
-        for when in ('setup', 'call', 'teardown'):
-            report = TestReport(test, ('', 0, ''), dict(), 'passed', None, when)
-            config.hook.pytest_runtest_logreport(report=report)
-"""
 _FIND_SESSION = """
 import gc
 from _pytest.main import Session
@@ -73,8 +65,6 @@ _OTHER_TESTS = f"os.makedirs('/tmp/o/tests', exist_ok=True)\n{_EASY}"
 _AGAIN = "os.execv(sys.executable, [sys.executable, '-m', 'pytest', '-rA', 'tests'])\n"
 _TRICKS = {
     "a stolen key": _STEAL_KEY,
-    "fake reports through the hooks": f"{_FIND_SESSION}{_FAKE_REPORTS}_send(_session.config)\n"
-    f"_session.config.hook.pytest_sessionfinish(session=_session, exitstatus=0)\n{_TELL}{_EXIT}",
     "lines on the recorder's socket": f"import os\nfor fd in range(3, 40):\n    for test in {list(IDS)!r}:\n"
     "        try:\n            os.write(fd, b'0' * 16 + b' PASSED ' + test.encode() + b'\\n')\n"
     f"        except OSError:\n            pass\n{_TELL}{_EXIT}",
@@ -97,8 +87,6 @@ _CALLED = (
 _BLINDED = {
     "a guard that looks at nothing": "import trainyard_guard as g\n"
     "g.Guard.check = g.Guard.check_all = lambda *_: None\n",
-    "a guard with other code": "import trainyard_guard as g\n"
-    "g.Guard.check.__code__ = g.Guard.check_all.__code__ = (lambda self, config=None: None).__code__\n",
     "a guard with a method of its own": f"{_FIND_GUARD}_guard.check = _guard.check_all = lambda *_: None\n",
     "a guard that watches nothing": f"{_FIND_GUARD}_guard._spaces.clear()\n_guard._functions.clear()\n"
     "_guard._labels.clear()\n_guard._codes.clear()\n",
