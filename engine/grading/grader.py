@@ -18,7 +18,7 @@ from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import SandboxError
 from engine.grading.counterfactual.audit import Audits, OnCaught, caught_by
-from engine.grading.counterfactual.base import Reference, ReferenceStore, variant_files
+from engine.grading.counterfactual.base import Reference, ReferenceStore, variant_files, variant_row
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.references import References
 from engine.grading.excuses import excused, without_excuses
@@ -210,7 +210,8 @@ class Grader:
         if not draws or reference is None or not reference.variants:
             return self._not_audited(job, grade, draws, reference)
         for variant in self._audits.drawn(job.row, job.patch, reference, draws):
-            mutated = await self._run(job, variant_files(reference, variant))
+            mutated_job = replace(job, row=variant_row(job.row, variant))
+            mutated = await self._run(mutated_job, variant_files(reference, variant))
             mutated = mutated.cleared(reference.signs)
             if (caught := caught_by(run, variant, mutated)) is not None:
                 await self._audits.catch(job.row, caught.detail)

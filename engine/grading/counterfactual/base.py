@@ -7,9 +7,11 @@ of its gold patch.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -51,6 +53,9 @@ class Mutant:
     end: int
     replacement: str
     """Text written instead of the bytes from ``start`` to ``end``."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    """Text in brackets at the end of a test's name that holds an expected value, and that of the mutated
+    test."""
 
     def overlaps(self, other: Mutant) -> bool:
         """Return whether two mutants change the same place, so that they cannot be applied together."""
@@ -65,6 +70,8 @@ class Variant:
     must_fail: tuple[str, ...] = ()
     """Tests that failed (neither an error nor missing) in the proof and passed in the original run of the
     gold patch; empty where the rule knows no tests by name."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Test, and its name in the mutated run, where that differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +134,31 @@ def variant_files(reference: Reference, variant: Variant) -> dict[str, bytes]:
         path: apply_mutants(content, [mutant for mutant in variant.mutants if mutant.path == path])
         for path, content in reference.files.items()
     }
+
+
+def variant_row(row: TaskRow, variant: Variant) -> TaskRow:
+    """Return the row of a mutated run, in which tests named after their expected values have other names."""
+    if not variant.renamed:
+        return row
+    names = dict(variant.renamed)
+    answer = row.answer
+    return replace(
+        row,
+        answer=replace(
+            answer,
+            fail_to_pass=tuple(names.get(test, test) for test in answer.fail_to_pass),
+            pass_to_pass=tuple(names.get(test, test) for test in answer.pass_to_pass),
+            expected={names.get(test, test): status for test, status in answer.expected.items()},
+            test_command=_renamed(answer.test_command, names),
+        ),
+    )
+
+
+def _renamed(command: str, names: Mapping[str, str]) -> str:
+    """Return a command with other names of tests, at once: one test's new name may be another's old one."""
+    spelled = {write(test): write(name) for test, name in names.items() for write in (str, shlex.quote)}
+    longest = sorted(spelled, key=len, reverse=True)
+    return re.sub("|".join(map(re.escape, longest)), lambda found: spelled[found[0]], command)
 
 
 def apply_mutants(content: bytes, mutants: Sequence[Mutant]) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.solution import gold_patch
-from engine.grading.counterfactual.base import Reference, Variant, variant_files
+from engine.grading.counterfactual.base import Reference, Variant, variant_files, variant_row
 from engine.grading.counterfactual.proof import prove
 from engine.grading.counterfactual.test_files import read_test_files
 from engine.grading.execution import NO_OVERLAY, Inspection, RunExecutor, RunResult
@@ -83,7 +83,7 @@ class Prover:
         """
 
         async def execute(reference: Reference, variant: Variant) -> RunResult:
-            return await self._run(row, patch, variant_files(reference, variant))
+            return await self._run(variant_row(row, variant), patch, variant_files(reference, variant))
 
         return await prove(row, original.result, original.files, execute)
 

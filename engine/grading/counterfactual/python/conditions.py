@@ -1,13 +1,14 @@
 """Mutants that negate a condition exactly, or expect another exception.
 
 Conditions are negated as a whole (``assert not (a < b)``): the methods of a solution need not make ``a >= b``
-the opposite. No exception of a solution is an instance of a class that the test makes.
+the opposite. Beside a number they do, and there objects for which every comparison holds pass the opposite.
+No exception of a solution is an instance of a class that the test makes.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from engine.grading.counterfactual.base import Mutant, MutantKind, some_of_each_line
 from engine.grading.counterfactual.python import names
@@ -21,6 +22,13 @@ from engine.grading.counterfactual.python.operands import has_message_alone
 from engine.grading.counterfactual.python.source import Edit, PythonSource
 
 _NEW_EXCEPTION = 'type("OtherError", (Exception,), {})'
+_OPPOSITE_ORDERS: Mapping[type[ast.cmpop], str] = {
+    ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<", ast.NotEq: "==",
+}  # fmt: skip
+_OPPOSITE_METHODS = {
+    "assertLess": "assertGreaterEqual", "assertLessEqual": "assertGreater",
+    "assertGreater": "assertLessEqual", "assertGreaterEqual": "assertLess", "assertNotEqual": "assertEqual",
+}  # fmt: skip
 
 
 def condition_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
@@ -35,7 +43,7 @@ def condition_mutants(source: PythonSource, function: TestFunction) -> Iterator[
 def _edits(source: PythonSource, statement: ast.stmt) -> Iterator[tuple[ast.stmt | ast.expr, Edit]]:
     match statement:
         case ast.Assert(test=test):
-            yield statement, (source.start(test), source.end(test), f"not ({source.text(test)})")
+            yield statement, (source.start(test), source.end(test), _negated(source, test))
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self")) as method) as call):
             if (edit := _opposite(source, call, method)) is not None:
                 yield statement, edit
@@ -43,6 +51,21 @@ def _edits(source: PythonSource, statement: ast.stmt) -> Iterator[tuple[ast.stmt
         if dotted(context.func) in names.RAISES and context.args:
             expected = context.args[0]
             yield context, (source.start(expected), source.end(expected), _NEW_EXCEPTION)
+
+
+def _negated(source: PythonSource, test: ast.expr) -> str:
+    """Return the source text of the opposite of a condition."""
+    match test:
+        case ast.Compare(left=left, ops=[operator], comparators=[right]) if _has_literal(left, right):
+            if (other := _OPPOSITE_ORDERS.get(type(operator))) is not None:
+                return f"({source.text(left)}) {other} ({source.text(right)})"
+    return f"not ({source.text(test)})"
+
+
+def _has_literal(*sides: ast.expr) -> bool:
+    """Return whether one of two operands is a number or a string."""
+    numbers = (side.operand if isinstance(side, ast.UnaryOp) else side for side in sides)
+    return any(isinstance(one, ast.Constant) and isinstance(one.value, int | float | str) for one in numbers)
 
 
 def _raising(source: PythonSource, statement: ast.stmt) -> Iterator[ast.Call]:
@@ -66,6 +89,8 @@ def _opposite(source: PythonSource, call: ast.Call, method: ast.Attribute) -> Ed
     if {keyword.arg for keyword in call.keywords} - names.TOLERANCES:
         return None
     end = source.end(method)
+    if name in _OPPOSITE_METHODS and _has_literal(*call.args[:2]):
+        return end - len(name), end, _OPPOSITE_METHODS[name]
     if name in names.OPPOSITES:
         return end - len(name.encode()), end, names.OPPOSITES[name]
     if name in names.OPERATORS and has_message_alone(call):

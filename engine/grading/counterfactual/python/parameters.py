@@ -1,14 +1,12 @@
-"""Tables of ``pytest.mark.parametrize``. Changed rows keep the names that pytest made of their values."""
+"""Tables of ``pytest.mark.parametrize``, and the names that pytest gives to their rows."""
 
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.grading.counterfactual.python.functions import TestFunction, dotted
-from engine.grading.counterfactual.python.source import Edit, PythonSource
 
 Literal = Callable[[ast.expr], ast.expr]
 """Returns what a name stands for, and every other expression as it is."""
@@ -19,16 +17,26 @@ class _Row:
     """A row without marks.
 
     Args:
-        node: its expression.
+        arguments: names of the arguments.
+        number: its number, from 0.
         cells: expressions of its values.
         has_id: whether its name does not depend on its values.
-        name: the name that pytest makes of its values; None where that is not known.
     """
 
-    node: ast.expr
+    arguments: Sequence[str]
+    number: int
     cells: Sequence[ast.expr]
     has_id: bool
-    name: str | None
+
+    def name(self, place: int = -1, changed: ast.expr | None = None) -> str | None:
+        """Return the name that pytest makes of its values, with another one in a place; None if unknown."""
+        if self.has_id:
+            return None
+        cells = [
+            changed if changed is not None and at == place else cell for at, cell in enumerate(self.cells)
+        ]
+        parts = [_id(cell, name, self.number) for cell, name in zip(cells, self.arguments, strict=True)]
+        return None if None in parts else "-".join(map(str, parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,53 +47,62 @@ class ParameterTable:
         names: argument names.
         node: expression with the rows.
         rows: the rows; those with marks are left out.
-        pytest: name of the module in the decorator.
+        alone: whether no other decorator adds to the names of the tests.
     """
 
     names: tuple[str, ...]
     node: ast.expr
     rows: tuple[_Row, ...]
-    pytest: str
+    alone: bool
 
     @classmethod
     def all_of(cls, function: TestFunction, literal: Literal) -> list[ParameterTable]:
         """Return the tables of a test function whose rows are known."""
-        decorators = (one for one in function.node.decorator_list if isinstance(one, ast.Call))
-        tables = (_table(one, literal) for one in decorators if dotted(one).endswith("mark.parametrize"))
+        decorators = [one for one in function.node.decorator_list if _is_parametrize(one)]
+        alone = len(decorators) == 1 and not any(map(_is_parametrize, function.class_decorators))
+        tables = (_table(one, literal, alone=alone) for one in decorators if isinstance(one, ast.Call))
         return [table for table in tables if table is not None]
 
     def column(self, name: str) -> tuple[ast.expr, ...]:
         """Return the values of an argument."""
         return tuple(row.cells[self.names.index(name)] for row in self.rows)
 
-    def edits(self, source: PythonSource, name: str, edits: Mapping[int, Edit]) -> list[Edit]:
-        """Return the edits of rows in which an argument changes.
+    def renamed(
+        self, name: str, new: Mapping[int, ast.expr]
+    ) -> tuple[list[int], tuple[tuple[str, str], ...]]:
+        """Return the rows in which an argument may change, and old and new names of those named otherwise.
 
-        A row whose name depends on its values gets that name. Rows whose names are not known are left out,
-        and those of equal names, which pytest numbers.
+        Rows whose names are not known stay, and those of equal names, which pytest numbers.
 
         Args:
-            source: the test file.
             name: the argument.
-            edits: number of a row → edit of the argument's value.
+            new: number of a row → changed value.
         """
         place = self.names.index(name)
-        counts = Counter(row.name for row in self.rows)
-        found: list[Edit] = []
-        for number, edit in edits.items():
-            row = self.rows[number]
-            if row.has_id or not _names_tests(row.cells[place]):
-                found.append(edit)
-            elif row.name and counts[row.name] == 1:
-                texts = [source.text(cell) for cell in row.cells]
-                cell = row.cells[place]
-                texts[place] = source.edited(source.start(cell), source.end(cell), [edit])
-                text = f"{self.pytest}.param({', '.join(texts)}, id={row.name!r})"
-                found.append((source.start(row.node), source.end(row.node), text))
-        return found
+        old = [row.name() for row in self.rows]
+        after = {number: self.rows[number].name(place, value) for number, value in new.items()}
+        kept = [
+            number
+            for number, name in after.items()
+            if self.rows[number].has_id
+            or (old[number] is not None and old[number] == name)
+            or (self.alone and old[number] and name and old.count(old[number]) == 1)
+        ]
+        while True:
+            names = [after[number] if number in kept else known for number, known in enumerate(old)]
+            twice = [one for one in kept if names[one] != old[one] and names.count(names[one]) > 1]
+            if not twice:
+                break
+            kept = [number for number in kept if number not in twice]
+        renamed = ((old[number], names[number]) for number in kept if old[number] != names[number])
+        return kept, tuple((str(before), str(now)) for before, now in renamed)
 
 
-def _table(call: ast.Call, literal: Literal) -> ParameterTable | None:
+def _is_parametrize(decorator: ast.expr) -> bool:
+    return dotted(decorator).endswith("mark.parametrize")
+
+
+def _table(call: ast.Call, literal: Literal, *, alone: bool) -> ParameterTable | None:
     if len(call.args) != 2 or any(keyword.arg != "ids" for keyword in call.keywords):
         return None
     names = _argument_names(call.args[0])
@@ -97,7 +114,7 @@ def _table(call: ast.Call, literal: Literal) -> ParameterTable | None:
         return None
     rows = [_row(element, names, number, has_id=ids is not None) for number, element in enumerate(node.elts)]
     known = tuple(row for row in rows if row is not None)
-    return ParameterTable(names, node, known, dotted(call).removesuffix(".mark.parametrize"))
+    return ParameterTable(names, node, known, alone)
 
 
 def _are_texts(node: ast.expr, count: int) -> bool:
@@ -134,18 +151,12 @@ def _row(row: ast.expr, names: Sequence[str], number: int, *, has_id: bool) -> _
         cells = row.elts if isinstance(row, ast.Tuple | ast.List) else []
     if len(cells) != len(names) or any(isinstance(one, ast.Starred) for one in cells):
         return None
-    parts = [_id(cell, name, number) for cell, name in zip(cells, names, strict=True)]
-    return _Row(row, cells, has_id, None if None in parts else "-".join(map(str, parts)))
-
-
-def _names_tests(cell: ast.expr) -> bool:
-    """Return whether the name of a test may depend on a value."""
-    return not isinstance(cell, ast.List | ast.Tuple | ast.Dict | ast.Set)
+    return _Row(names, number, cells, has_id)
 
 
 def _id(cell: ast.expr, name: str, number: int) -> str | None:
     """Return the part of a row's name that pytest makes of a value; None where it is not known."""
-    if not _names_tests(cell):
+    if isinstance(cell, ast.List | ast.Tuple | ast.Dict | ast.Set):
         return f"{name}{number}"
     try:
         value = ast.literal_eval(cell)

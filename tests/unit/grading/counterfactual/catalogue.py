@@ -216,21 +216,9 @@ CATALOGUE = {
 
 
 class _Odd(int):
-    """An integer whose comparisons beyond ``==`` contradict it, as in a solution with faults elsewhere."""
+    """An integer whose ``!=`` contradicts its ``==``, as in a solution with faults elsewhere."""
 
     def __ne__(self, _other: object) -> bool:
-        return True
-
-    def __lt__(self, _other: object) -> bool:
-        return True
-
-    def __le__(self, _other: object) -> bool:
-        return True
-
-    def __gt__(self, _other: object) -> bool:
-        return True
-
-    def __ge__(self, _other: object) -> bool:
         return True
 
     __hash__ = int.__hash__
