@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.config.policies import ReplayPolicyConfig
-from engine.config.rollout import CounterfactualConfig, DatasetConfig, GradingConfig, RolloutConfig
+from engine.config.rollout import DatasetConfig, GradingConfig, RolloutConfig
 from engine.config.run import RolloutRun, ValidateRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
@@ -173,7 +173,7 @@ async def test_validation_names_the_remedy_for_solutions_outside_of_the_workdir(
 
 
 def test_without_counterfactual_runs_there_are_none_to_miss(home: Path, row: TaskRow) -> None:
-    config = GradingConfig(counterfactual=CounterfactualConfig(mode="off"), evaluation_timeout_s=7.0)
+    config = GradingConfig(counterfactual="off", evaluation_timeout_s=7.0)
     grader = Grader(backend=LocalBackend(home), config=config, sandbox=SandboxConfig(), run_id="r")
     grading = grader.own_box(row, evaluation=True)
     assert grading is not None
