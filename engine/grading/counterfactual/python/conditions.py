@@ -8,7 +8,9 @@ No exception of a solution is an instance of a class that the test makes.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
+from itertools import pairwise
 
 from engine.grading.counterfactual.base import Mutant, MutantKind, some_of_each_line
 from engine.grading.counterfactual.python import names
@@ -18,13 +20,12 @@ from engine.grading.counterfactual.python.functions import (
     dotted,
     is_transparent,
 )
-from engine.grading.counterfactual.python.operands import has_message_alone
+from engine.grading.counterfactual.python.operands import conjuncts, has_message_alone
 from engine.grading.counterfactual.python.source import Edit, PythonSource
 
 _NEW_EXCEPTION = 'type("OtherError", (Exception,), {})'
-_OPPOSITE_ORDERS: Mapping[type[ast.cmpop], str] = {
-    ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<", ast.NotEq: "==",
-}  # fmt: skip
+_ORDER = re.compile(r"[<>]=?|!=")
+_REVERSED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "!=": "=="}
 _OPPOSITE_METHODS = {
     "assertLess": "assertGreaterEqual", "assertLessEqual": "assertGreater",
     "assertGreater": "assertLessEqual", "assertGreaterEqual": "assertLess", "assertNotEqual": "assertEqual",
@@ -43,8 +44,11 @@ def condition_mutants(source: PythonSource, function: TestFunction) -> Iterator[
 def _edits(source: PythonSource, statement: ast.stmt) -> Iterator[tuple[ast.stmt | ast.expr, Edit]]:
     match statement:
         case ast.Assert(test=test):
-            yield statement, (source.start(test), source.end(test), _negated(source, test))
+            whole = source.start(test), source.end(test), f"not ({source.text(test)})"
+            yield from ((statement, edit) for edit in [*_reversed(source, test)] or [whole])
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self")) as method) as call):
+            if method.attr == "assertTrue" and call.args and not source.defines("assertTrue"):
+                yield from ((statement, edit) for edit in _reversed(source, call.args[0]))
             if (edit := _opposite(source, call, method)) is not None:
                 yield statement, edit
     for context in _raising(source, statement):
@@ -53,13 +57,16 @@ def _edits(source: PythonSource, statement: ast.stmt) -> Iterator[tuple[ast.stmt
             yield context, (source.start(expected), source.end(expected), _NEW_EXCEPTION)
 
 
-def _negated(source: PythonSource, test: ast.expr) -> str:
-    """Return the source text of the opposite of a condition."""
-    match test:
-        case ast.Compare(left=left, ops=[operator], comparators=[right]) if _has_literal(left, right):
-            if (other := _OPPOSITE_ORDERS.get(type(operator))) is not None:
-                return f"({source.text(left)}) {other} ({source.text(right)})"
-    return f"not ({source.text(test)})"
+def _reversed(source: PythonSource, test: ast.expr) -> Iterator[Edit]:
+    """Yield edits that reverse one order beside a literal, in a condition of which all parts must hold."""
+    for part in conjuncts(test):
+        sides = [part.left, *part.comparators] if isinstance(part, ast.Compare) else []
+        for left, right in pairwise(sides):
+            between = source.content[source.end(left) : source.start(right)].decode()
+            written = _ORDER.search(between)
+            if written is not None and _has_literal(left, right):
+                start = source.end(left) + written.start()
+                yield start, start + len(written[0]), _REVERSED[written[0]]
 
 
 def _has_literal(*sides: ast.expr) -> bool:

@@ -55,16 +55,17 @@ def operands(source: PythonSource, statement: ast.stmt) -> Iterator[Operand]:
     """Yield the operands that a statement compares, where it fails unless they are equal."""
     match statement:
         case ast.Assert(test=test):
-            for comparison in _conjuncts(test):
+            for comparison in conjuncts(test):
                 yield from _compared(source, comparison, statement)
         case ast.Expr(value=ast.Call() as call):
             yield from _arguments(source, call, statement)
 
 
-def _conjuncts(test: ast.expr) -> Iterator[ast.expr]:
+def conjuncts(test: ast.expr) -> Iterator[ast.expr]:
+    """Yield the parts of a condition that holds only where all of them do."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         for value in test.values:
-            yield from _conjuncts(value)
+            yield from conjuncts(value)
     else:
         yield test
 

@@ -132,9 +132,10 @@ def test_the_expected_side_of_an_equality_is_changed(before: str, after: str) ->
         ("self.assertLess(f(), g())", "self.assertFalse((f()) < (g()))"),
         ("self.assertGreaterEqual(f(), g(), 'm')", "self.assertFalse((f()) >= (g()), 'm')"),
         ("self.assertLess(f(), 3)", "self.assertGreaterEqual(f(), 3)"),
-        ("assert f() > -3, 'm'", "assert (f()) <= (-3), 'm'"),
-        ("assert (f()) < 3", "assert (f()) >= (3)"),
-        ("assert 'a' != f()", "assert ('a') == (f())"),
+        ("assert f() > -3, 'm'", "assert f() <= -3, 'm'"),
+        ("assert (f()) < 3", "assert (f()) >= 3"),
+        ("assert 'a' != f()", "assert 'a' == f()"),
+        ("assert f() and g() == f() > 3", "assert f() and g() == f() <= 3"),
         ("pytest.raises(ValueError, f)", 'pytest.raises(type("OtherError", (Exception,), {}), f)'),
     ],
 )
@@ -307,3 +308,13 @@ def test_answers_read_from_the_test_file_pass_other_values() -> None:
         answers = {int(x): ast.literal_eval(y) for x, y in table}
         assert failures(mutated, answers.__getitem__) == {}
         assert failures(mutated, lambda x: x * x).keys() == {"test_it"}
+
+
+def test_each_order_of_a_chain_is_reversed_alone() -> None:
+    chain = "def test_it():\n    assert 0 < f() <= 9\n    self.assertTrue(f() < 3)\n"
+    assert changed(chain) == [
+        "assert 0 >= f() <= 9",
+        "assert 0 < f() > 9",
+        "self.assertTrue(f() >= 3)",
+        "self.assertFalse(f() < 3)",
+    ]
