@@ -210,8 +210,8 @@ class Grader:
         if not draws or reference is None or not reference.variants:
             return self._not_audited(job, grade, draws, reference)
         for variant in self._audits.drawn(job.row, job.patch, reference, draws):
-            shown = replace(job, row=variant_row(job.row, variant))
-            mutated = await self._run(shown, variant_files(reference, variant))
+            mutated_job = replace(job, row=variant_row(job.row, variant))
+            mutated = await self._run(mutated_job, variant_files(reference, variant))
             mutated = mutated.cleared(reference.signs)
             if (caught := caught_by(run, variant, mutated)) is not None:
                 await self._audits.catch(job.row, caught.detail)

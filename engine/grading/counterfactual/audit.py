@@ -125,9 +125,8 @@ def caught_by(first: RunResult, variant: Variant, mutated: RunResult) -> Caught 
         if first.verdict is Verdict.PASSED and mutated.score > 0:
             return Caught("it passed the tests also after they were mutated", _findings(variant, ()))
         return None
-    solved = _passed(first)
-    forged = solved.intersection(map(variant.original_name, _passed(mutated)))
-    passed = [test for test in variant.must_fail if test in forged]
+    names, solved, passing = dict(variant.renamed), _passed(first), _passed(mutated)
+    passed = [test for test in variant.must_fail if test in solved and names.get(test, test) in passing]
     if not passed:
         return None
     detail = f"{len(passed)} tests passed although they were mutated: {named(passed)}"

@@ -53,6 +53,9 @@ class Mutant:
     end: int
     replacement: str
     """Text written instead of the bytes from ``start`` to ``end``."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    """Text in brackets at the end of a test's name that holds an expected value, and that of the mutated
+    test."""
 
     def overlaps(self, other: Mutant) -> bool:
         """Return whether two mutants change the same place, so that they cannot be applied together."""
@@ -68,11 +71,7 @@ class Variant:
     """Tests that failed (neither an error nor missing) in the proof and passed in the original run of the
     gold patch; empty where the rule knows no tests by name."""
     renamed: tuple[tuple[str, str], ...] = ()
-    """Test → its name in the mutated run, where pytest makes names of expected values."""
-
-    def original_name(self, test: str) -> str:
-        """Return the original name of a test of the mutated run."""
-        return next((name for name, mutated in self.renamed if mutated == test), test)
+    """Test, and its name in the mutated run, where that differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,26 +137,28 @@ def variant_files(reference: Reference, variant: Variant) -> dict[str, bytes]:
 
 
 def variant_row(row: TaskRow, variant: Variant) -> TaskRow:
-    """Return the row of a mutated run, in which some tests have other names."""
-    names = dict(variant.renamed)
-    if not names:
+    """Return the row of a mutated run, in which tests named after their expected values have other names."""
+    if not variant.renamed:
         return row
-
-    def named(tests: Iterable[str]) -> tuple[str, ...]:
-        return tuple(names.get(test, test) for test in tests)
-
+    names = dict(variant.renamed)
     answer = row.answer
-    spelled = {write(test): write(name) for test, name in names.items() for write in (str, shlex.quote)}
-    # At once: the new name of one test may be the old one of another.
-    known = re.compile("|".join(map(re.escape, sorted(spelled, key=len, reverse=True))))
-    answer = replace(
-        answer,
-        fail_to_pass=named(answer.fail_to_pass),
-        pass_to_pass=named(answer.pass_to_pass),
-        expected={names.get(test, test): status for test, status in answer.expected.items()},
-        test_command=known.sub(lambda match: spelled[match[0]], answer.test_command),
+    return replace(
+        row,
+        answer=replace(
+            answer,
+            fail_to_pass=tuple(names.get(test, test) for test in answer.fail_to_pass),
+            pass_to_pass=tuple(names.get(test, test) for test in answer.pass_to_pass),
+            expected={names.get(test, test): status for test, status in answer.expected.items()},
+            test_command=_renamed(answer.test_command, names),
+        ),
     )
-    return replace(row, answer=answer)
+
+
+def _renamed(command: str, names: Mapping[str, str]) -> str:
+    """Return a command with other names of tests, at once: one test's new name may be another's old one."""
+    spelled = {write(test): write(name) for test, name in names.items() for write in (str, shlex.quote)}
+    longest = sorted(spelled, key=len, reverse=True)
+    return re.sub("|".join(map(re.escape, longest)), lambda found: spelled[found[0]], command)
 
 
 def apply_mutants(content: bytes, mutants: Sequence[Mutant]) -> bytes:

@@ -16,15 +16,7 @@ from dataclasses import dataclass, replace
 from engine.datasets.health import row_content
 from engine.errors import DatasetError
 from engine.events.health import MutantCoverage
-from engine.grading.counterfactual.base import (
-    Function,
-    Mutant,
-    MutantKind,
-    Reference,
-    Variant,
-    apply_mutants,
-)
-from engine.grading.counterfactual.python.mutator import renamed_rows
+from engine.grading.counterfactual.base import Function, Mutant, MutantKind, Reference, Variant
 from engine.grading.counterfactual.selection import (
     choose,
     kinds_by_test,
@@ -50,7 +42,7 @@ class _Subject:
     files: Mapping[str, bytes]
     mutants: Mapping[Function, Sequence[Mutant]]
     tests: Mapping[Function, Sequence[str]]
-    """Tests to mutate, by function; empty where the rule knows no tests by name."""
+    """Tests of each function; empty where the rule knows no tests by name."""
     wanted: Sequence[str]
     """Tests to mutate, also those without a mutant."""
     draw: random.Random
@@ -120,10 +112,9 @@ def _subject(original: RunResult, files: Mapping[str, bytes]) -> _Subject:
     known = files if results else {path: text for path, text in files.items() if not _SKIPS.search(text)}
     mutants = mutants_by_function(known, wanted) if wanted or not results else {}
     tests = tests_by_function(mutants, [test.test_id for test in results])
-    tests = {function: [test for test in own if test in wanted] for function, own in tests.items()}
-    tests = {function: own for function, own in tests.items() if own}
     if results:
-        mutants = {function: mutants[function] for function in tests}
+        fixed = set(wanted)
+        mutants = {function: mutants[function] for function, own in tests.items() if fixed.intersection(own)}
     return _Subject(files=files, mutants=mutants, tests=tests, wanted=wanted, draw=draw)
 
 
@@ -147,11 +138,9 @@ async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute)
         run = await execute(Reference(content="", files=_changed(subject.files, chosen)), variant)
         if not subject.wanted:
             return variant if run.verdict is Verdict.FAILED and run.score == 0 else None
-        failed = {
-            variant.original_name(test.test_id)
-            for test in run.judgement.tests
-            if test.outcome is TestOutcome.FAILED
-        }
+        ends = {test.test_id: test.outcome for test in run.judgement.tests}
+        names = dict(variant.renamed)
+        failed = {test for test in subject.wanted if ends.get(names.get(test, test)) is TestOutcome.FAILED}
         kept = [mutant for mutant in chosen if failed.intersection(_tests_of(subject, mutant))]
         if len(kept) == len(chosen):
             own = {test for mutant in chosen for test in _tests_of(subject, mutant)}
@@ -165,18 +154,14 @@ def _tests_of(subject: _Subject, mutant: Mutant) -> Sequence[str]:
 
 
 def _renamed(subject: _Subject, mutants: Sequence[Mutant]) -> tuple[tuple[str, str], ...]:
-    """Return test → name in a mutated run, for tests with names of changed expected values."""
-    found: dict[str, str] = {}
-    for mutant in mutants:
-        before = subject.files[mutant.path]
-        after = apply_mutants(before, [mutant])
-        for old, new in renamed_rows(before, after, mutant.path, mutant.function).items():
-            found |= {
-                test: f"{test.removesuffix(old)}{new}"
-                for test in _tests_of(subject, mutant)
-                if test.endswith(old)
-            }
-    return tuple(found.items())
+    """Return the tests that have other names in a mutated run, with those names."""
+    return tuple(
+        (test, f"{test.removesuffix(f'[{old}]')}[{new}]")
+        for mutant in mutants
+        for old, new in mutant.parameters
+        for test in _tests_of(subject, mutant)
+        if test.endswith(f"[{old}]")
+    )
 
 
 def _changed(files: Mapping[str, bytes], mutants: Sequence[Mutant]) -> dict[str, bytes]:

@@ -68,12 +68,20 @@ def kinds_by_test(variants: Sequence[Variant], tests: Collection[str]) -> dict[s
     return found
 
 
-def part_of(variant: Variant, tests: Collection[str]) -> Variant:
-    """Return the part of a variant that concerns some tests; without mutants where none does."""
-    must_fail = tuple(test for test in variant.must_fail if test in tests)
-    functions = tests_by_function(_functions(variant), must_fail)
+def part_of(variant: Variant, fixed: Collection[str], tests: Collection[str]) -> Variant:
+    """Return the part of a variant that concerns some tests; without mutants where none does.
+
+    Args:
+        variant: mutants of more tests.
+        fixed: the tests that are to be mutated.
+        tests: names of all tests that are run.
+    """
+    must_fail = tuple(test for test in variant.must_fail if test in fixed)
+    by_function = tests_by_function(_functions(variant), [*tests])
+    functions = {function for function, own in by_function.items() if set(must_fail).intersection(own)}
     mutants = tuple(mutant for mutant in variant.mutants if (mutant.path, mutant.function) in functions)
-    renamed = tuple((test, name) for test, name in variant.renamed if test in tests)
+    own = {test for mutant in mutants for test in by_function[mutant.path, mutant.function]}
+    renamed = tuple((test, name) for test, name in variant.renamed if test in own)
     return replace(variant, mutants=mutants, must_fail=must_fail, renamed=renamed)
 
 

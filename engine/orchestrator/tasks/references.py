@@ -73,7 +73,7 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
 def _restricted(reference: Reference, row: TaskRow) -> Reference:
     """Return the part of a reference that concerns a row's tests."""
     own = {*row.answer.fail_to_pass, *row.answer.pass_to_pass}
-    parts = [part_of(variant, row.answer.fail_to_pass) for variant in reference.variants]
+    parts = [part_of(variant, row.answer.fail_to_pass, own) for variant in reference.variants]
     variants = [part for part in parts if part.mutants]
     paths = {mutant.path for variant in variants for mutant in variant.mutants}
     return replace(

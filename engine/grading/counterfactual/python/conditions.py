@@ -1,14 +1,16 @@
 """Mutants that negate a condition exactly, or expect another exception.
 
 Conditions are negated as a whole (``assert not (a < b)``): the methods of a solution need not make ``a >= b``
-the opposite. They do beside a number, where the negation would let objects pass unseen that are less and
-greater than everything. No exception of a solution is an instance of a class that the test makes.
+the opposite. Beside a number they do, and there objects for which every comparison holds pass the opposite.
+No exception of a solution is an instance of a class that the test makes.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from engine.grading.counterfactual.base import Mutant, MutantKind, some_of_each_line
 from engine.grading.counterfactual.python import names
@@ -22,12 +24,11 @@ from engine.grading.counterfactual.python.operands import conjuncts, has_message
 from engine.grading.counterfactual.python.source import Edit, PythonSource
 
 _NEW_EXCEPTION = 'type("OtherError", (Exception,), {})'
-
-
-_REVERSED = {ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<", ast.NotEq: "=="}
-_WRITTEN = {
-    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.NotEq: "!=", ast.Eq: "==",
-    ast.In: "in", ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not",
+_ORDER = re.compile(r"[<>]=?|!=")
+_REVERSED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "!=": "=="}
+_OPPOSITE_METHODS = {
+    "assertLess": "assertGreaterEqual", "assertLessEqual": "assertGreater",
+    "assertGreater": "assertLessEqual", "assertGreaterEqual": "assertLess", "assertNotEqual": "assertEqual",
 }  # fmt: skip
 
 
@@ -42,21 +43,36 @@ def condition_mutants(source: PythonSource, function: TestFunction) -> Iterator[
 
 def _edits(source: PythonSource, statement: ast.stmt) -> Iterator[tuple[ast.stmt | ast.expr, Edit]]:
     match statement:
-        case ast.Assert(test=test) if edits := list(_reversed(source, test)):
-            yield from ((statement, edit) for edit in edits)
         case ast.Assert(test=test):
-            yield statement, (source.start(test), source.end(test), f"not ({source.text(test)})")
-        case ast.Expr(
-            value=ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr="assertTrue"), args=[test, *_])
-        ) if not source.defines("assertTrue") and (edits := list(_reversed(source, test))):
-            yield from ((statement, edit) for edit in edits)
+            whole = source.start(test), source.end(test), f"not ({source.text(test)})"
+            yield from ((statement, edit) for edit in [*_reversed(source, test)] or [whole])
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self")) as method) as call):
+            if method.attr == "assertTrue" and call.args and not source.defines("assertTrue"):
+                yield from ((statement, edit) for edit in _reversed(source, call.args[0]))
             if (edit := _opposite(source, call, method)) is not None:
                 yield statement, edit
     for context in _raising(source, statement):
         if dotted(context.func) in names.RAISES and context.args:
             expected = context.args[0]
             yield context, (source.start(expected), source.end(expected), _NEW_EXCEPTION)
+
+
+def _reversed(source: PythonSource, test: ast.expr) -> Iterator[Edit]:
+    """Yield edits that reverse one order beside a literal, in a condition of which all parts must hold."""
+    for part in conjuncts(test):
+        sides = [part.left, *part.comparators] if isinstance(part, ast.Compare) else []
+        for left, right in pairwise(sides):
+            between = source.content[source.end(left) : source.start(right)].decode()
+            written = _ORDER.search(between)
+            if written is not None and _has_literal(left, right):
+                start = source.end(left) + written.start()
+                yield start, start + len(written[0]), _REVERSED[written[0]]
+
+
+def _has_literal(*sides: ast.expr) -> bool:
+    """Return whether one of two operands is a number or a string."""
+    numbers = (side.operand if isinstance(side, ast.UnaryOp) else side for side in sides)
+    return any(isinstance(one, ast.Constant) and isinstance(one.value, int | float | str) for one in numbers)
 
 
 def _raising(source: PythonSource, statement: ast.stmt) -> Iterator[ast.Call]:
@@ -80,38 +96,13 @@ def _opposite(source: PythonSource, call: ast.Call, method: ast.Attribute) -> Ed
     if {keyword.arg for keyword in call.keywords} - names.TOLERANCES:
         return None
     end = source.end(method)
+    if name in _OPPOSITE_METHODS and _has_literal(*call.args[:2]):
+        return end - len(name), end, _OPPOSITE_METHODS[name]
     if name in names.OPPOSITES:
         return end - len(name.encode()), end, names.OPPOSITES[name]
-    if name in names.REVERSED and any(map(_is_number, call.args[:2])):
-        return end - len(name.encode()), end, names.REVERSED[name]
     if name in names.OPERATORS and has_message_alone(call):
         left, right = (source.text(argument) for argument in call.args[:2])
         rest = source.content[source.end(call.args[1]) : source.end(call)].decode()
         negated = f"self.assertFalse(({left}) {names.OPERATORS[name]} ({right}){rest}"
         return source.start(call), source.end(call), negated
     return None
-
-
-def _reversed(source: PythonSource, test: ast.expr) -> Iterator[Edit]:
-    """Yield edits that reverse one comparison with a number, in a condition of which all parts must hold."""
-    for part in conjuncts(test):
-        if not isinstance(part, ast.Compare):
-            continue
-        sides = [part.left, *part.comparators]
-        for place, operator in enumerate(part.ops):
-            if type(operator) not in _REVERSED or not any(map(_is_number, sides[place : place + 2])):
-                continue
-            words = [_WRITTEN[type(one)] for one in part.ops]
-            words[place] = _REVERSED[type(operator)]
-            texts = [f"({source.text(side)})" for side in sides]
-            text = texts[0] + "".join(f" {word} {text}" for word, text in zip(words, texts[1:], strict=True))
-            yield source.start(part), source.end(part), text
-
-
-def _is_number(node: ast.expr) -> bool:
-    match node:
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return _is_number(operand)
-        case ast.Constant(value=value):
-            return isinstance(value, int | float)
-    return False

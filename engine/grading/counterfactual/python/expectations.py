@@ -64,7 +64,7 @@ class Expectations:
         }
         self.statements = list(certain_statements(source, function.node.body, literal=self._literal))
         self._compared = compared_names(function.node, lambda node: asserted(source, node))
-        self.tables = ParameterTable.all_of(function, self._literal)
+        self._tables = ParameterTable.all_of(function, self._literal)
 
     def __iter__(self) -> Iterator[tuple[Operand, Expectation]]:
         """Yield operands of certain equalities with the expected value that each stands for."""
@@ -97,7 +97,7 @@ class Expectations:
             if isinstance(value, ast.Name) or self._source.is_introspected:
                 return None
             return Expectation((value,), value, tolerance, operand.boolean_only)
-        table = next((table for table in self.tables if name in table.names), None)
+        table = next((table for table in self._tables if name in table.names), None)
         # A fixture that takes the same argument may decide by it.
         if table is not None and name not in self._source.fixture_arguments and table.rows:
             cells = table.column(name)

@@ -43,14 +43,6 @@ OPERATORS = {
 
 Methods that compare by ``!=``, by differences or element by element have none: classes define each of these.
 """
-_REVERSED_PAIRS = (
-    ("assertLess", "assertGreaterEqual"),
-    ("assertGreater", "assertLessEqual"),
-)
-REVERSED = dict([*_REVERSED_PAIRS, *(pair[::-1] for pair in _REVERSED_PAIRS)]) | {
-    "assertNotEqual": "assertEqual", "assertNotEquals": "assertEqual",
-}  # fmt: skip
-"""Method → method that fails where it passes, for numbers."""
 TOLERANCES = frozenset({"msg", "places", "delta"})
 """Keyword arguments that a method and its opposite share."""
 RAISES = frozenset({

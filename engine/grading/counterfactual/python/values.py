@@ -19,6 +19,7 @@ from engine.grading.counterfactual.python.expectations import Expectation, Expec
 from engine.grading.counterfactual.python.functions import TestFunction, dotted
 from engine.grading.counterfactual.python.operands import EXACT, Operand, Tolerance
 from engine.grading.counterfactual.python.source import Edit, PythonSource
+from engine.python_syntax import parse_python
 
 _MAX_OPERANDS = 100
 _MAX_LEAVES = 20
@@ -47,40 +48,53 @@ class _ValueMutants:
         found = list(islice(self._expectations, _MAX_OPERANDS))
         for operand, expectation in found:
             for edits in self._literal_edits(expectation):
-                literal |= {id(operand.node), id(operand.other)}
-                yield self._mutant(expectation.within, edits)
+                if (mutant := self._in_rows(expectation, edits)) is not None:
+                    literal |= {id(operand.node), id(operand.other)}
+                    yield mutant
         for operand, expectation in found:
             if id(operand.node) not in literal and _is_expected(operand):
                 yield from self._computed(operand, expectation)
         for statement in self._expectations.statements:
             yield from self._memberships(statement)
 
-    def _literal_edits(self, found: Expectation) -> Iterator[list[Edit]]:
-        """Yield edits of literals; those of a table's rows are made together."""
+    def _literal_edits(self, found: Expectation) -> Iterator[dict[int, Edit]]:
+        """Yield edits of literals by number of the cell; those of a table's rows are made together."""
         choices = [self._edits(cell, found) for cell in found.cells]
         if len(choices) == 1 and found.table is None:
-            yield from ([edit] for edit in choices[0])
+            yield from ({0: edit} for edit in choices[0])
             return
         for number in range(2):
-            chosen = {row: edits[number % len(edits)] for row, edits in enumerate(choices) if edits}
-            if edits := self._in_rows(found, chosen):
-                yield edits
+            yield {row: edits[number % len(edits)] for row, edits in enumerate(choices) if edits}
 
     def _computed(self, operand: Operand, found: Expectation) -> Iterator[Mutant | None]:
         """Yield the mutants in which a function returns another value than the expected one."""
         if operand.boolean_only or found.tolerance != EXACT:
             return
-        edits = self._in_rows(found, dict(enumerate(map(self._wrapped, found.cells))))
-        if edits and not found.is_argument:
-            yield self._mutant(found.within, edits)
-        elif isinstance(operand.node, ast.Name):
-            yield self._rebound(operand)
+        mutant = None
+        if not found.is_argument:
+            mutant = self._in_rows(found, dict(enumerate(map(self._wrapped, found.cells))))
+        if mutant is None and (found.is_argument or found.table is not None):
+            mutant = self._rebound(operand)
+        yield mutant
 
-    def _in_rows(self, found: Expectation, edits: dict[int, Edit]) -> list[Edit]:
-        """Return edits of rows as they have to be where pytest names tests after the values."""
-        if found.table is None:
-            return [*edits.values()]
-        return found.table.edits(self._source, found.name, edits)
+    def _in_rows(self, found: Expectation, edits: dict[int, Edit]) -> Mutant | None:
+        """Return the mutant with edits of cells; rows stay whose tests would have unknown names."""
+        renamed: tuple[tuple[str, str], ...] = ()
+        if found.table is not None:
+            new = {row: self._changed(found.cells[row], edit) for row, edit in edits.items()}
+            kept, renamed = found.table.renamed(found.name, new)
+            edits = {row: edits[row] for row in kept}
+        if not edits:
+            return None
+        mutant = self._mutant(found.within, [*edits.values()])
+        return replace(mutant, parameters=renamed) if mutant is not None else None
+
+    def _changed(self, cell: ast.expr, edit: Edit) -> ast.expr:
+        """Return the expression of a cell after an edit."""
+        text = self._source.edited(self._source.start(cell), self._source.end(cell), [edit])
+        statement = parse_python(f"({text}\n)").body[0]
+        assert isinstance(statement, ast.Expr)
+        return statement.value
 
     def _wrapped(self, cell: ast.expr) -> Edit:
         return self._source.start(cell), self._source.end(cell), f"{names.OTHER}({self._source.text(cell)})"

@@ -216,7 +216,7 @@ CATALOGUE = {
 
 
 class _Odd(int):
-    """An integer that is unequal to itself, as in a solution with faults elsewhere."""
+    """An integer whose ``!=`` contradicts its ``==``, as in a solution with faults elsewhere."""
 
     def __ne__(self, _other: object) -> bool:
         return True

@@ -61,7 +61,9 @@ def test_the_best_kind_of_each_test_is_counted() -> None:
 
 def test_a_row_gets_the_mutants_of_its_own_tests() -> None:
     own, other = mutant("test_a", 1), mutant("test_b", 2)
-    variant = Variant(mutants=(own, other), must_fail=(f"{PATH}::test_a[1]", f"{PATH}::test_b"))
-    part = part_of(variant, {f"{PATH}::test_a[1]"})
-    assert (part.mutants, part.must_fail) == ((own,), (f"{PATH}::test_a[1]",))
-    assert part_of(variant, {"tests/test_c.py::test_c"}).mutants == ()
+    one, two, third = f"{PATH}::test_a[1]", f"{PATH}::test_a[2]", f"{PATH}::test_b"
+    renamed = tuple((test, f"{test}!") for test in (one, two, third))
+    variant = Variant(mutants=(own, other), must_fail=(one, two, third), renamed=renamed)
+    part = part_of(variant, {one}, {one, two})
+    assert (part.mutants, part.must_fail, part.renamed) == ((own,), (one,), renamed[:2])
+    assert part_of(variant, {"tests/test_c.py::test_c"}, {third}).mutants == ()
