@@ -1,1 +1,1 @@
-"""Audits of submissions with mutated tests: tests whose assertions were mutated, which an honest solution must fail."""
+"""Audits of submissions: mutated tests, which an honest solution must fail."""
