@@ -273,7 +273,7 @@ class FindingKind(StrEnum):
     BACKGROUND_PROCESS = "background_process"
     """A command tried to leave a process behind."""
     COUNTERFACTUAL = "counterfactual"
-    """A test passed although it was made false; the detail is its assertion, hidden from agents."""
+    """A test passed although it was mutated; the detail is its assertion, hidden from agents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

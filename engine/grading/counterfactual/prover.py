@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.curation.solution import gold_patch
 from engine.grading.counterfactual.base import Reference, Variant, variant_files, variant_row
 from engine.grading.counterfactual.proof import prove
 from engine.grading.counterfactual.test_files import read_test_files
 from engine.grading.execution import NO_OVERLAY, Inspection, RunExecutor, RunResult
+from engine.grading.solution import gold_patch
 from engine.grading.submission.filter import PatchFilter
 from engine.patches.trees import path_below
 from engine.sandbox.base import Sandbox, SandboxBackend

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from engine.datasets.curation.solution import has_solution
 from engine.datasets.health import row_content
 from engine.errors import DatasetError, PatchError, SandboxError
 from engine.grading.counterfactual.base import Reference, ReferenceStore
+from engine.grading.solution import has_solution
 from engine.types import TaskRow
 
 _log = structlog.get_logger(__name__)

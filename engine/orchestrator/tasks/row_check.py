@@ -15,7 +15,6 @@ from functools import partial
 from typing import TypeVar
 
 from engine.config.run import ValidateRun
-from engine.datasets.curation.solution import gold_patch
 from engine.datasets.health import HealthFinding, judge
 from engine.errors import DatasetError, SandboxError
 from engine.events.health import MutantCoverage, RowStatus
@@ -26,6 +25,7 @@ from engine.grading.gradable import check_gradable
 from engine.grading.grader import Grader
 from engine.grading.grades import grade_of
 from engine.grading.own_box import OwnBoxGrading
+from engine.grading.solution import gold_patch
 from engine.sandbox.base import SandboxBackend
 from engine.types import Grade, TaskRow, Verdict
 

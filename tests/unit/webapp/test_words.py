@@ -37,7 +37,7 @@ def test_every_value_is_words(values: type[StrEnum]) -> None:
 
 def test_values_that_mean_several_things_have_lists_of_their_own() -> None:
     assert set(KIND_WORDS) == set(RunKind)
-    assert in_words(CounterfactualOutcome.FLAKY, COUNTERFACTUALS) == "tests are flaky"
+    assert in_words(CounterfactualOutcome.CAUGHT, COUNTERFACTUALS) == "mutated tests passed"
     assert in_words(RowStatus.FLAKY) == "flaky"
     assert yard.failure_words("memory") == "out of memory"
     assert yard.words("memory") == "Memory"
