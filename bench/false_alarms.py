@@ -1,10 +1,10 @@
-"""Honest patches that grading calls tampered or flaky, and solutions that it does not pass: all must be none.
+"""Honest patches that grading calls tampered, and solutions that it does not pass: all must be none.
 
 Patches: the gold patch, half of it, an unrelated edit, and the gold patch with another fault, near it or
 elsewhere in its file. Tasks: the quickstart's; of three other packages, made by injecting faults; the example
 images where ``DOCKER_HOST`` names a daemon and ``make docker-examples`` built them. Tasks of our own
-datasets are graded by the driver's report, every fourth also by a script, as rows of SWE-bench are; what
-passes is graded with all false variants of its tests and all decoys, and twice with the true tests.
+datasets are graded by the driver's report, every fourth also by a script, as rows of SWE-bench are. All are
+audited as in evaluations: what passes is run with every variant of mutated tests.
 
 Every grading is a line of ``HOME/false_alarms.jsonl``: a bench that was stopped goes on from there, with the
 datasets that it has made, and repeats what ended wrongly or was graded by other code. Run:
@@ -29,7 +29,7 @@ from bench.harness import store
 from bench.honest_patches import HonestPatch, honest_patches
 from engine.config.importing import ImportConfig
 from engine.config.recipes import quickstart
-from engine.config.rollout import CounterfactualConfig, EvaluationExtraRuns, GradingConfig
+from engine.config.rollout import GradingConfig
 from engine.config.sandbox import DockerConfig, SandboxConfig
 from engine.config.training import CurationConfig
 from engine.datasets.curation.curate import curate
@@ -44,7 +44,7 @@ from engine.sandbox.base import SandboxBackend, SandboxSpec
 from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.local.backend import LocalBackend
 from engine.testing.toolchain import MOUNT
-from engine.types import CounterfactualOutcome, TaskRow, TestOutcome, Verdict
+from engine.types import TaskRow, TestOutcome, Verdict
 
 PACKAGES = ("more-itertools==10.8.0", "sqlparse==0.5.3", "markdown==3.8")
 """Source distributions of the tasks of the set ``packages``; none is the quickstart's."""
@@ -57,12 +57,7 @@ GRADERS = ("engine/grading", "engine/testing", "engine/patches")
 """Folders of the code that decides: what other versions of it found does not count."""
 FORMATS = {"r2e-gym": "r2e_gym.jsonl", "swe-bench": "swe_bench.jsonl"}
 SANDBOX = SandboxConfig(memory_mb=512)
-GRADING = GradingConfig(
-    timeout_s=250.0,
-    max_parallel=2,
-    reuse_verdicts=False,
-    counterfactual=CounterfactualConfig(evaluation=EvaluationExtraRuns(true_runs=2, false_runs=3)),
-)
+GRADING = GradingConfig(timeout_s=250.0, max_parallel=2, reuse_verdicts=False)
 PYTEST = f"PYTHONPATH=$PYTHONPATH:{MOUNT} python3 -m pytest -rA -p no:cacheprovider"
 
 
@@ -232,8 +227,6 @@ async def _graded(subject: Subject, honest: HonestPatch) -> dict[str, Any]:
         problem = "called tampered"
     elif honest.solves and grade.verdict is not Verdict.PASSED:
         problem = "solution not passed"
-    elif grade.counterfactual is CounterfactualOutcome.FLAKY:
-        problem = "called flaky"
     elif grade.verdict is Verdict.INFRA_ERROR:
         problem = "not graded"
     return {

@@ -1,10 +1,9 @@
-"""Gradings per second per core, and what counterfactual runs add, by kind of row.
+"""Gradings per second per core, and the time of audits with mutated tests, by kind of row.
 
 The toy task as a row of three kinds: graded by the driver's signed report (quickstart), by a script that
 applies a test patch before its markers (SWE-bench), by one without test patch and ``pytest -v`` (SWE-smith).
-References are made first; their time is told apart. Then the gold patch, which passes, and no patch at all,
-which fails, are graded by turns with one run, with the extra runs of training and with those of evaluations.
-Last, the gold patch is graded alone as in evaluations: its extra runs one after the other, then at once.
+References are made first; their time is measured apart. Then the gold patch, which passes, and no patch at
+all, which fails, are graded by turns in each mode. The baseline of all ratios is ``off``: one plain run.
 Run: ``python -m bench.grading [--quick] [--gradings N]``; results go to ``bench/results/grading.json``.
 """
 
@@ -12,20 +11,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import statistics
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bench.harness import store
-from engine.config.rollout import CounterfactualConfig, GradingConfig
+from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.importers.formats.evalscript import make_script
+from engine.grading.counterfactual.audit import Audits
 from engine.grading.counterfactual.prover import Prover
+from engine.grading.execution import RunExecutor
 from engine.grading.grader import Grader
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
@@ -41,13 +44,24 @@ from tests.builders.dataset_builders import (
 )
 
 SANDBOX = SandboxConfig(memory_mb=256)
+CPUS = os.cpu_count() or 1
+TIMEOUT_S = 120.0
+Mode = Literal["off", "sample", "always"]
 FILE = "tests/test_numbers.py"
 PYTEST = f"PYTHONPATH={MOUNT} python3 -m pytest -c {MOUNT}/pytest.ini --rootdir=/testbed -p no:cacheprovider"
 NEW_TEST = "\n\ndef test_clamp_within():\n    assert clamp(7, 0, 10) == 7\n"
-MODES = ("one run", "training", "evaluation")
-ALONE = 5
-"""Gradings of a patch alone."""
-AT_ONCE = 4
+PLAIN = "one plain run"
+"""Baseline of all ratios: the tests in a fresh sandbox, nothing else."""
+MODES = (PLAIN, "not audited", "audited", "evaluation")
+ROUNDS = 3
+BEFORE = {
+    "quickstart": {"training": 3.11, "evaluation": 4.16},
+    "SWE-bench": {"training": 3.04, "evaluation": 4.12},
+    "SWE-smith": {"training": 3.03, "evaluation": 4.9},
+}
+"""Time ratios of a passing patch in the last version without sampling: each was run with several variants."""
+Graded = Callable[[], Awaitable[Verdict]]
+"""Grades a patch once."""
 
 
 def rows(home: Path) -> dict[str, TaskRow]:
@@ -74,75 +88,68 @@ def rows(home: Path) -> dict[str, TaskRow]:
     }
 
 
-def settings(mode: str, parallel: int = os.cpu_count() or 1) -> GradingConfig:
-    """Return the settings of grading; ``one run`` is without counterfactual runs."""
-    alone = CounterfactualConfig(mode="off", prove="validated_only")
-    return GradingConfig(
-        timeout_s=120.0,
-        max_parallel=parallel,
-        counterfactual=alone if mode == "one run" else CounterfactualConfig(prove="validated_only"),
-    )
-
-
 async def measure(home: Path, row: TaskRow, gradings: int) -> dict[str, Any]:
     """Measure one kind of row."""
     backend = LocalBackend(home)
-    prover = Prover(backend=backend, config=settings("training"), sandbox=SANDBOX, run_id="bench")
+    prover = Prover(
+        backend=backend, config=GradingConfig(timeout_s=TIMEOUT_S), sandbox=SANDBOX, run_id="bench"
+    )
     began = time.perf_counter()
     reference = await prover(row)
-    found: dict[str, Any] = {"proof_seconds": round(time.perf_counter() - began, 3)}
-    found["variants"] = len(reference.variants)
-    kept = MemoryStore((row, reference))
-    graders = {
-        mode: Grader(backend=backend, config=settings(mode), sandbox=SANDBOX, run_id="bench", store=kept)
-        for mode in MODES
+    found: dict[str, Any] = {
+        "proof_seconds": round(time.perf_counter() - began, 3),
+        "variants": len(reference.variants),
     }
     for what, patch, verdict in (
         ("passing", row.answer.gold_patch, Verdict.PASSED),
         ("failing", "", Verdict.FAILED),
     ):
+        by_mode = await modes(backend, row, patch, MemoryStore((row, reference)))
         rates: dict[str, list[float]] = {mode: [] for mode in MODES}
-        for _ in range(3):  # by turns, so that changes of the machine's load affect all
-            for mode, grader in graders.items():
+        for _ in range(ROUNDS):  # by turns, so that changes of the machine's load affect all
+            for mode, grade in by_mode.items():
                 began = time.perf_counter()
-                jobs = (grader.grade(row, patch, evaluation=mode == "evaluation") for _ in range(gradings))
-                grades = await asyncio.gather(*jobs)
-                wrong = [f"{grade.verdict}: {grade.detail}" for grade in grades if grade.verdict != verdict]
-                assert not wrong, f"{what} patch, {mode}: {wrong[0]}"
-                rates[mode].append(gradings / (time.perf_counter() - began) / (os.cpu_count() or 1))
+                verdicts = await asyncio.gather(*(grade() for _ in range(gradings)))
+                assert set(verdicts) == {verdict}, f"{what} patch, {mode}: {verdicts}"
+                rates[mode].append(gradings / (time.perf_counter() - began) / CPUS)
         per_core = {mode: statistics.median(values) for mode, values in rates.items()}
         found[what] = {
             "gradings_per_second_per_core": {mode: round(rate, 3) for mode, rate in per_core.items()},
-            "time_ratio": {mode: round(per_core["one run"] / rate, 2) for mode, rate in per_core.items()},
+            "time_ratio": {mode: round(per_core[PLAIN] / rate, 2) for mode, rate in per_core.items()},
         }
-    found["evaluation_alone_seconds"] = await alone(backend, row, kept)
     return found
 
 
-async def alone(backend: LocalBackend, row: TaskRow, kept: MemoryStore) -> dict[str, float]:
-    """Return the median time of one evaluation while nothing else is graded."""
-    times: dict[str, list[float]] = {"one run": [], "in turn": [], "at once": []}
-    graders = {
-        how: Grader(
-            backend=backend,
-            config=settings(mode, parallel),
-            sandbox=SANDBOX,
-            run_id="bench",
-            store=kept,
-        )
-        for how, mode, parallel in (
-            ("one run", "one run", 1),
-            ("in turn", "evaluation", 1),
-            ("at once", "evaluation", AT_ONCE),
-        )
-    }
-    for _ in range(ALONE):
-        for how, grader in graders.items():
-            began = time.perf_counter()
-            grade = await grader.grade(row, row.answer.gold_patch, evaluation=True)
-            assert grade.verdict is Verdict.PASSED, grade.detail
-            times[how].append(time.perf_counter() - began)
-    return {how: round(statistics.median(values), 3) for how, values in times.items()}
+async def modes(backend: LocalBackend, row: TaskRow, patch: str, store: MemoryStore) -> dict[str, Graded]:
+    """Return the ways to grade a patch, by mode."""
+    runs = RunExecutor(backend=backend, config=GradingConfig(), sandbox=SANDBOX, run_id="bench")
+    permits = asyncio.Semaphore(CPUS)
+
+    async def plain() -> Verdict:
+        async with permits:
+            return (await runs.execute(row, patch, timeout_s=TIMEOUT_S)).verdict
+
+    def graded(mode: Mode, *, run_id: str = "bench", evaluation: bool = False) -> Graded:
+        config = GradingConfig(timeout_s=TIMEOUT_S, max_parallel=CPUS, counterfactual=mode)
+        grader = Grader(backend=backend, config=config, sandbox=SANDBOX, run_id=run_id, store=store)
+
+        async def grade() -> Verdict:
+            return (await grader.grade(row, patch, evaluation=evaluation)).verdict
+
+        return grade
+
+    unsampled = await _unsampled(row, patch)
+    ways = (plain, graded("sample", run_id=unsampled), graded("always"), graded("sample", evaluation=True))
+    return dict(zip(MODES, ways, strict=True))
+
+
+async def _unsampled(row: TaskRow, patch: str) -> str:
+    """Return the id of a run that does not audit the patch in training: draws are seeded by it."""
+    for number in itertools.count():
+        run_id = f"bench-{number}"
+        if not await Audits("sample", run_id=run_id).draws(row, patch, evaluation=False):
+            return run_id
+    raise AssertionError
 
 
 def show(found: dict[str, Any]) -> None:
@@ -153,9 +160,10 @@ def show(found: dict[str, Any]) -> None:
             rate, ratio = (kind[what][key] for key in ("gradings_per_second_per_core", "time_ratio"))
             cells = "".join(f"{rate[mode]:>12.2f}/s{ratio[mode]:>7.2f}×" for mode in MODES)
             print(f"{name:<12}{what:<10}{cells}")
-        print(f"{'':<12}proof of {kind['variants']} variants: {kind['proof_seconds']:.2f} s")
-        single = ", ".join(f"{how} {taken:.2f} s" for how, taken in kind["evaluation_alone_seconds"].items())
-        print(f"{'':<12}an evaluation alone: {single}")
+        before = ", ".join(f"{mode} {ratio}×" for mode, ratio in found["time_ratio_before"][name].items())
+        print(
+            f"{'':<12}before: {before}; proof of {kind['variants']} variants: {kind['proof_seconds']:.2f} s"
+        )
 
 
 def main() -> None:
@@ -165,7 +173,8 @@ def main() -> None:
     parser.add_argument("--gradings", type=int, default=16, help="gradings of each kind at once")
     options = parser.parse_args()
     gradings = 2 if options.quick else options.gradings
-    found: dict[str, Any] = {"cpus": os.cpu_count(), "load_before": os.getloadavg()[0], "gradings": gradings}
+    found: dict[str, Any] = {"cpus": CPUS, "load_before": os.getloadavg()[0], "gradings": gradings}
+    found["time_ratio_before"] = BEFORE
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         toolchain_or_skip(home)

@@ -25,7 +25,7 @@ from typing import Any
 
 from bench.harness import store
 from engine.config.kubernetes import KubernetesConfig
-from engine.config.rollout import CounterfactualConfig, GradingConfig, RolloutConfig
+from engine.config.rollout import GradingConfig, RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.grading.grader import Grader
 from engine.inference.base import GenerationContext
@@ -116,8 +116,8 @@ async def collect(cluster: FakeCluster, rows: Sequence[TaskRow]) -> dict[str, An
         start_retries=4,
     )
     pool, recorder = SandboxPool(KubernetesBackend(config), config), Recorder()
-    once = CounterfactualConfig(mode="off", prove="validated_only")  # sandboxes are measured, not tests
-    grading = GradingConfig(timeout_s=60.0, max_parallel=MAX_GRADING, counterfactual=once)
+    # Sandboxes are measured, not tests.
+    grading = GradingConfig(timeout_s=60.0, max_parallel=MAX_GRADING, counterfactual="off")
     scheduler = swe_scheduler(
         pool,
         TextPolicy(turn),

@@ -273,7 +273,7 @@ class FindingKind(StrEnum):
     BACKGROUND_PROCESS = "background_process"
     """A command tried to leave a process behind."""
     COUNTERFACTUAL = "counterfactual"
-    """A test passed although it was made false; the detail is its assertion, hidden from agents."""
+    """A test passed although it was mutated; the detail is its assertion, hidden from agents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,24 +288,22 @@ class TamperFinding:
 
 
 class CounterfactualOutcome(StrEnum):
-    """Result of grading a submission once more with false tests."""
+    """Result of the audit of a submission that passed: its runs with mutated tests."""
 
     CONFIRMED = "confirmed"
-    """Every run of false tests failed as it must."""
+    """No mutated assertion passed."""
     CAUGHT = "caught"
-    """A run of false tests passed as well as one of the true tests: the verdict is ``tampered``."""
-    FLAKY = "flaky"
-    """Tests passed in one run and not in another, although both left them true."""
+    """A mutated assertion passed: the verdict is ``tampered``."""
     NO_MUTANTS = "no_mutants"
-    """No test of the row can be made false, or it has no gold patch: graded without."""
+    """No test of the row can be mutated, or it has no gold patch: not audited."""
     UNPROVEN = "unproven"
-    """No false tests of the row are proven: its proof failed, or no validation made one and no other may."""
+    """The proof of the row's mutated tests failed: not audited."""
     OWN_BOX = "own_box"
-    """The tests ran in the agent's own sandbox, which cannot be made a second time: graded without."""
+    """The tests ran in the agent's own sandbox, which cannot be made a second time: not audited."""
     NOT_SAMPLED = "not_sampled"
     """The submission is not in the sample."""
     OFF = "off"
-    """Counterfactual grading is off."""
+    """Audits are off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,11 +325,11 @@ class Grade:
     detail: str = ""
     """One sentence of explanation: failed tests, why the patch did not apply, …"""
     counterfactual: CounterfactualOutcome | None = None
-    """None where the true tests alone decided."""
+    """Result of the audit; None for trusted patches and those without a reward."""
     extra_runs: int = 0
-    """Number of runs of the tests, true and false, after the first."""
+    """Number of mutated runs."""
     extra_seconds: float = 0.0
-    """Part of ``seconds`` that these runs and the proof of the false tests took."""
+    """Part of ``seconds`` that these runs took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ ACTING = {
     **{f"agent.{name}": value for name, value in PATIENT.items()},
     "rollout.max_concurrent": 16,
     "grading.timeout_s": 120.0,
-    "grading.counterfactual.mode": "off",
+    "grading.counterfactual": "off",
 }
 """Settings of the policy's rollouts; it forges no tests, so each patch is graded by one run of them."""
 SANDBOX = {"sandbox.memory_mb": 256, "sandbox.disk_mb": 64}

@@ -41,7 +41,6 @@ from engine.config.policies import (
 from engine.config.rollout import (
     AgentConfig,
     CollectionConfig,
-    CounterfactualConfig,
     DatasetConfig,
     GradingConfig,
     RolloutConfig,
@@ -313,7 +312,7 @@ class ValidateRun(_Run):
     def _for_real(self) -> Self:
         if self.grading.reuse_verdicts:
             raise ValueError("grading.reuse_verdicts must be off: a repeat that is re-used tells nothing")
-        if self.grading.counterfactual != CounterfactualConfig():
+        if self.grading.counterfactual != "sample":
             raise ImpossibleSettingsError(
                 [
                     Problem(

@@ -4,7 +4,7 @@ The file lies beside the dataset's ``tasks.jsonl``, is only ever appended to and
 
     {"type": "validation", "task_id": …, "content": …, "status": "flaky", …}    one per row and run
     {"type": "decision", "task_id": …, "content": …, "quarantined": false, …}   one per hand-made change
-    {"type": "proof", "task_id": …, "content": …, "coverage": {…}, …}           one per proof of false tests
+    {"type": "proof", "task_id": …, "content": …, "coverage": {…}, …}           one per proof of mutated tests
 
 A record counts for a row only while the row's content is what it was. ``standings`` says what follows:
 a person's decision stands above every validation, else the newest validation decides.
@@ -83,21 +83,21 @@ class Side(Record):
 
 
 class MutantCoverage(Record):
-    """Required tests of a row by the best proven way to make them false; see ``engine.grading``.
+    """Tests that a row's solution fixes, by their best proven mutant; see ``engine.grading``.
 
     For a rule that knows no tests by name, test functions are counted.
     """
 
     value: int = Field(default=0, ge=0)
-    """Tests with a quiet mutant, which nobody can tell from a true test."""
+    """Tests with another expected value."""
     changed: int = Field(default=0, ge=0)
-    """Tests with a loud change of an assertion at best."""
+    """Tests with a changed condition at best."""
     added: int = Field(default=0, ge=0)
     """Tests with an added false assertion only."""
     none: int = Field(default=0, ge=0)
-    """Tests that cannot be made false."""
+    """Tests without a mutant."""
     variants: int = Field(default=0, ge=0)
-    """Number of sets of false tests to draw from."""
+    """Number of sets of mutated tests to draw from."""
     note: str = Field(default="", max_length=500)
     """Reason why there are none."""
 
@@ -130,17 +130,17 @@ class ValidationRecord(RowRecord):
     quarantine: bool = True
     """Whether the run was configured to quarantine faulty rows."""
     coverage: MutantCoverage | None = None
-    """Tests that can be made false; None where it was not tried, as for every row that is not valid."""
+    """Mutated tests; None where none were tried, as for every row that is not valid."""
 
 
 class ProofRecord(RowRecord):
-    """Finding of one proof of a row's false tests, by curation, at first use or by a validation."""
+    """Finding of one proof of a row's mutated tests, by curation, at first use or by a validation."""
 
     type: Literal["proof"] = "proof"
     coverage: MutantCoverage | None = None
     """None where the proof failed."""
     problem: str = Field(default="", max_length=2000)
-    """Reason why the proof failed, one sentence: submissions are graded without false tests."""
+    """Reason why the proof failed, one sentence: submissions are not audited."""
 
 
 class DecisionRecord(RowRecord):

@@ -218,9 +218,9 @@ class TrajectoryFinished(RunEvent):
     """Kind of the underlying sandbox failure, e.g. ``memory``; empty when there was none."""
     reused_verdict: bool = False
     counterfactual: CounterfactualOutcome | None = None
-    """Result of grading with false tests; None where the true tests alone decided."""
+    """Result of the audit with mutated tests; None for submissions without a reward."""
     extra_runs: int = 0
-    """Runs of true and false tests after the first."""
+    """Runs with mutated tests."""
     attempts: int = 1
     prompt: str = Field(default="", max_length=64)
     """Name of the prompt, version included; empty when unknown."""
@@ -253,7 +253,7 @@ class TrajectoryFinished(RunEvent):
     graded_seconds: float = 0.0
     """Part of ``grading_seconds`` without the wait for a place; 0 for a re-used verdict."""
     extra_grading_seconds: float = 0.0
-    """Part of ``graded_seconds`` that extra runs and the proof of false tests took."""
+    """Part of ``graded_seconds`` that runs with mutated tests took."""
     total_seconds: float = 0.0
     tokens: TokenField | None = None
     """Tokens as the model read and sampled them, in JSON one block of base64."""

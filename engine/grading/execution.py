@@ -16,7 +16,6 @@ from types import MappingProxyType
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.curation.solution import has_solution
 from engine.errors import HostileInputError, PatchError, SandboxError
 from engine.grading.evidence import Evidence, Judgement, named, required
 from engine.grading.logs.isolated_worker import run_isolated
@@ -28,6 +27,7 @@ from engine.grading.running.log_parser import LIFETIME_S, LogParser, without_par
 from engine.grading.running.placement import PlacementError, place_files
 from engine.grading.running.request import RunRequest
 from engine.grading.running.scripts import run_script
+from engine.grading.solution import has_solution
 from engine.grading.submission.apply import AppliedPatch, apply_graded
 from engine.grading.submission.filter import FilteredPatch
 from engine.patches.apply import Changes

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.grading.counterfactual.conclusions import Confirmation, Made, true_results
+from engine.grading.counterfactual.audit import Caught
 from engine.grading.execution import RunResult
-from engine.types import CounterfactualOutcome, FindingKind, Grade, TamperFinding, TestOutcome, Verdict
+from engine.types import CounterfactualOutcome, FindingKind, Grade, TamperFinding, Verdict
 
 _LOG_CHARS = 20_000
 _PACKED_BYTES = 4 << 20
@@ -27,42 +26,20 @@ async def grade_of(run: RunResult) -> Grade:
     return await asyncio.to_thread(_with_log, grade, run.evidence.log)
 
 
-async def screened_grade(made: Sequence[Made]) -> Grade:
-    """Return the grade of a patch whose last run decided before any run of the true tests."""
-    last = made[-1].run
-    tests, detail = true_results(made)
-    if last.verdict is Verdict.FAILED and detail:
-        last = replace(last, detail=detail)
-    if variant := made[-1].variant:
-        names = dict(variant.renamed)
-        false = "".join(f"  {names.get(test, test)}\n" for test in variant.must_fail)
-        heading = (
-            f"[grading] Made false in this run, so that a solution fails them:\n{false}\n" if false else ""
-        )
-        last = replace(last, evidence=replace(last.evidence, log=heading + last.evidence.log))
-    return replace(await grade_of(last), tests=tests)
-
-
-async def confirmed_grade(grade: Grade, found: Confirmation) -> Grade:
-    """Return the grade of a run of the true tests with the result of all, and the log of one that decided."""
-    grade = replace(grade, counterfactual=found.outcome)
-    if found.deciding is None:
-        return grade
-    decided = await grade_of(found.deciding)
-    grade = replace(grade, log=decided.log, whole_log=decided.whole_log)
-    if found.outcome is CounterfactualOutcome.FLAKY:
-        tests, reward = decided.tests, decided.reward
-        if found.variant:  # what it made false says nothing of the submission
-            lost = {
-                test: replace(test, outcome=TestOutcome.FAILED)
-                for test in grade.tests
-                if test.test_id in found.lost
-            }
-            tests, reward = tuple(lost.get(test, test) for test in grade.tests), 0.0
-        return noted(replace(grade, verdict=Verdict.FAILED, reward=reward, tests=tests), found.detail)
-    findings = tuple(dict.fromkeys([*grade.findings, *decided.findings, *found.findings]))
-    grade = replace(grade, verdict=Verdict.TAMPERED, reward=0.0, findings=findings)
-    return noted(grade, found.detail)
+async def caught_grade(grade: Grade, mutated: RunResult, caught: Caught) -> Grade:
+    """Return the grade of a submission that a mutated run caught, with the log of that run."""
+    decided = await grade_of(mutated)
+    findings = tuple(dict.fromkeys([*grade.findings, *decided.findings, *caught.findings]))
+    tampered = replace(
+        grade,
+        verdict=Verdict.TAMPERED,
+        reward=0.0,
+        findings=findings,
+        log=decided.log,
+        whole_log=decided.whole_log,
+        counterfactual=CounterfactualOutcome.CAUGHT,
+    )
+    return noted(tampered, caught.detail)
 
 
 def noted(grade: Grade, *notes: str) -> Grade:

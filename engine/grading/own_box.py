@@ -2,7 +2,7 @@
 
     sandbox as for an agent ── hash what runs tests ── agent ── hash again ── test files ── tests ── rule
 
-There is one such sandbox: its verdict is never re-used, and no tests made false run in it. Whoever may write
+There is one such sandbox: its verdict is never re-used, and no mutated tests run in it. Whoever may write
 everywhere may have changed programs that nobody compares; a fresh sandbox is safer where a patch says all.
 """
 
@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from engine.datasets.curation.solution import has_solution, solve
 from engine.errors import DatasetError, PatchError
 from engine.grading.evidence import named
 from engine.grading.excuses import without_excuses
 from engine.grading.execution import RunExecutor, RunResult, unjudged
 from engine.grading.grades import grade_of
 from engine.grading.running.agent_leftovers import altered_runners, runner_hashes
+from engine.grading.solution import has_solution, solve
 from engine.patches.apply import touched
 from engine.sandbox.base import Sandbox
 from engine.sandbox.integrity import prepare_for_agent
@@ -34,7 +34,7 @@ class OwnBoxGrading:
         row: its task.
         runs: executor of the tests.
         timeout_s: time limit of the tests.
-        outcome: reason why a rollout that passed has no extra runs.
+        outcome: reason why a rollout that passed is not audited.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
             seed=config.seed,
         )
     )
-    run.progress("proving the false tests of counterfactual grading", len(dataset.rows), len(dataset.rows))
+    run.progress("proving the mutated tests of audits", len(dataset.rows), len(dataset.rows))
     prover = Prover(
         backend=backend,
         config=GradingConfig(timeout_s=_PROOF_S, reuse_verdicts=False),
@@ -43,7 +43,7 @@ async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
     )
     references = FileReferences(dataset_path(run.home, dataset.name))
     for problem in await run.interruptible(make_references(dataset.rows, prover, references)):
-        run.alert("warning", "counterfactual_unproven", f"false tests are not proven yet: {problem}")
+        run.alert("warning", "counterfactual_unproven", f"mutated tests are not proven yet: {problem}")
     splits = {row.split for row in dataset.rows}
     return RunResult(
         state="succeeded",

@@ -209,7 +209,14 @@ def _grader(config: ActingRun, run: RunContext, pool: SandboxPool) -> RolloutGra
         sandbox=config.sandbox,
         run_id=run.run_id,
         store=FileReferences(dataset_path(run.home, config.dataset.name)),
+        on_caught=partial(_report_caught, run),
     )
+
+
+def _report_caught(run: RunContext, row: TaskRow, detail: str) -> None:
+    """Alert that an audit caught tampering in a task, after which every submission that passes is audited."""
+    message = f"a submission for {row.task.instance_id} was caught: {detail}; all that pass are audited now"
+    run.alert("warning", "tampering_caught", message, task_ids=[row.task.id])
 
 
 def build_scheduler(

@@ -211,10 +211,10 @@ class Validation:
         )
 
     def _tests(self) -> dict[str, int]:
-        """Return the numbers of tests of valid rows by the best proven way to make them false."""
+        """Return the numbers of tests of valid rows by their best proven mutant."""
         covered = [record.coverage for record in self._records.values() if record.coverage is not None]
         return {
-            "tests_quiet": sum(coverage.value for coverage in covered),
+            "tests_value": sum(coverage.value for coverage in covered),
             "tests_changed": sum(coverage.changed for coverage in covered),
             "tests_added": sum(coverage.added for coverage in covered),
             "tests_without_mutant": sum(coverage.none for coverage in covered),

@@ -50,7 +50,7 @@ class Assumptions(Section):
     """Standard deviation of the logarithm of that time. Source: ten trajectories of R2E-Gym's agent,
     1.4."""
     solve_rate: float = Field(default=0.4, ge=0, le=1)
-    """Share of rollouts that pass, whose tests run again for counterfactual grading. Source: DeepSWE's
+    """Share of rollouts that pass, of which some are audited with mutated tests. Source: DeepSWE's
     validation, 23 to 42 % (blog, Figure 2)."""
     trained_share: float = Field(default=1.0, gt=0, le=1)
     """Share of trajectories with a gradient. Source: none, an upper bound: groups of equal rewards and

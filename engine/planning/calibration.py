@@ -44,7 +44,7 @@ class RunRecord:
     start_s: float
     """Pull of the image and start of the sandbox, seconds."""
     grading_s: float
-    """Grading with the start of its sandbox, without waits and extra runs, seconds; 0 for reused verdicts."""
+    """Grading with the start of its sandbox, without waits and mutated runs, seconds; 0 when reused."""
     solve_rate: float
     model_s: float
     """Time of a rollout in the sampler, seconds."""

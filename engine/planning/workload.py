@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from engine.config.rollout import AgentConfig, GradingConfig
+from engine.config.rollout import AUDITED_SHARE, EVALUATION_DRAWS, AgentConfig, GradingConfig
 from engine.errors import ConfigError
 from engine.planning.assumptions import Assumptions
 
@@ -73,18 +73,14 @@ def sample_rollouts(
 
 
 def _gradings(size: int, grading: GradingConfig, assume: Assumptions, *, evaluation: bool) -> Sequence[float]:
-    """Return the times of gradings.
-
-    Checked submissions that pass have three runs or more, as good as three after each other. Of those that
-    fail the first run decides in training, and in evaluations a second one.
-    """
+    """Return the times of gradings: one run of the tests, and mutated runs of audited submissions."""
     timeout = (evaluation and grading.evaluation_timeout_s) or grading.timeout_s
-    check = grading.counterfactual
-    checked = size * {"always": 1.0, "sample": check.sample_rate or 0.0, "off": 0.0}[check.mode]
-    thrice = checked * assume.solve_rate
-    twice = checked if evaluation else thrice
+    share = {"always": 1.0, "sample": 1 / AUDITED_SHARE, "off": 0.0}[grading.counterfactual]
+    share = 1.0 if evaluation and share else share
+    audited = size * assume.solve_rate * share
+    runs = 1 + (EVALUATION_DRAWS if evaluation else 1)
     times = [min(time, timeout) for time in _quantiles(size, assume.grading_s, assume.grading_spread, seed=3)]
-    return [time * (3 if i < thrice else 2 if i < twice else 1) for i, time in enumerate(times)]
+    return [time * (runs if i < audited else 1) for i, time in enumerate(times)]
 
 
 def _quantiles(size: int, mean: float, spread: float, *, seed: int) -> list[float]:

@@ -6,7 +6,7 @@ and types among the builtins, the code of functions, hooks and collected tests, 
 no finding: a change counts unless all of its code is trusted (``pytest_trust``).
 
 Objects that are equal to everything, values read from frames and code that undoes itself in time cannot be
-seen from inside the process; they are what counterfactual grading is for. To watch more: ``WATCHED`` and
+seen from inside the process; audits with mutated tests are for them. To watch more: ``WATCHED`` and
 ``HOOKS``.
 """
 
@@ -75,7 +75,7 @@ class Guard:
         """Findings, one short phrase each."""
         self.changed: set[str] = set()
         """Constants of test files that have another value: an honest project's fixtures may do that."""
-        # Where the project is pytest itself there is nothing that it may not do: the rest is counterfactual.
+        # Where the project is pytest itself there is nothing that it may not do: the rest is left to audits.
         self._is_subject = "pytest" in watched and self.trust.holds(
             str(importlib.import_module("_pytest").__file__)
         )

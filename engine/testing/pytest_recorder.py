@@ -6,7 +6,7 @@ none of the project's code and holds the key; what ``pytest_guard`` noticed goes
 sent can be taken back, and what is sent out of turn shows.
 
 It cannot be perfect, because the code under test shares its process: what stays possible is found by
-counterfactual grading.
+audits with mutated tests.
 """
 
 import hashlib

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from engine.config.rollout import CounterfactualConfig, GradingConfig
+from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.baseline import image_environment
 from engine.datasets.curation.toolchain import ensure_toolchain
@@ -229,6 +231,7 @@ class MemoryStore:
 
     def __init__(self, *references: tuple[TaskRow, Reference]) -> None:
         self.kept = {row.task.id: reference for row, reference in references}
+        self.caught: dict[str, frozenset[str]] = {}
 
     async def load(self, row: TaskRow) -> Reference | None:
         return self.kept.get(row.task.id)
@@ -236,8 +239,11 @@ class MemoryStore:
     async def save(self, row: TaskRow, reference: Reference) -> None:
         self.kept[row.task.id] = reference
 
+    async def mark(self, row: TaskRow, run_id: str) -> None:
+        self.caught[row.task.id] = self.caught.get(row.task.id, frozenset()) | {run_id}
 
-FIRST_RUN_ONLY = CounterfactualConfig(mode="off", prove="validated_only")
+    async def marks(self) -> Mapping[str, frozenset[str]]:
+        return self.caught
 
 
 def make_grader(
@@ -246,10 +252,10 @@ def make_grader(
     timeout_s: float = 120.0,
     reuse: bool = True,
     parallel: int = 2,
-    counterfactual: CounterfactualConfig = FIRST_RUN_ONLY,
+    counterfactual: Literal["off", "sample", "always"] = "off",
     store: ReferenceStore | None = None,
 ) -> Grader:
-    """A grader with small limits; the first run decides unless counterfactual runs are asked for."""
+    """A grader with small limits; it audits nothing unless asked to."""
     config = GradingConfig(
         timeout_s=timeout_s, reuse_verdicts=reuse, max_parallel=parallel, counterfactual=counterfactual
     )

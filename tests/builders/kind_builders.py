@@ -155,7 +155,7 @@ def _validate(stream: Stream, yard: Yard, whole: bool) -> Summary:
         })  # fmt: skip
     progress(stream, "validated: 1 valid, 1 gold fails", 4 if whole else 2, 4)
     return {"dataset": "quickstart", "rows": 4, "valid": 1, "noop_passes": 1, "gold_fails": 1, "flaky": 0,
-            "infra": 1, "quarantined": 2, "tests_quiet": 7, "tests_changed": 2, "tests_added": 1,
+            "infra": 1, "quarantined": 2, "tests_value": 7, "tests_changed": 2, "tests_added": 1,
             "tests_without_mutant": 3, "seconds": 12.5}  # fmt: skip
 
 

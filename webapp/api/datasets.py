@@ -87,40 +87,40 @@ class SideOut(Schema):
 
 
 class CoverageOut(Schema):
-    """Required tests by the best proven way to make them false."""
+    """Tests that solutions fix, by their best proven mutant."""
 
     value: int = 0
-    """Tests with another expected value, which look like true ones."""
+    """Tests with another expected value."""
     changed: int
-    """Tests with a conspicuously changed assertion at best."""
+    """Tests with a changed condition at best."""
     added: int
     """Tests with an added false assertion only."""
     none: int
-    """Tests that cannot be made false."""
+    """Tests without a mutant."""
 
 
 class TaskCoverageOut(CoverageOut):
-    """Required tests of a task by the best proven way to make them false."""
+    """Tests that a task's solution fixes, by their best proven mutant."""
 
     variants: int
-    """Number of sets of false tests to draw from."""
+    """Number of sets of mutated tests to draw from."""
     note: str
     """Reason why there are none."""
 
 
 class DatasetCoverageOut(CoverageOut):
-    """Required tests of a dataset by the best proven way to make them false."""
+    """Tests that the solutions of a dataset fix, by their best proven mutant."""
 
     tasks: int
     """Tasks for which it was tried."""
     tasks_without: int
-    """Tasks graded without counterfactual runs, as none of their tests can be made false."""
+    """Tasks that are never audited, as none of their tests can be mutated."""
     tasks_failed: int
-    """Tasks graded without, as the proof of their false tests failed."""
+    """Tasks that are not audited, as the proof of their mutated tests failed."""
 
 
 class ProofOut(Schema):
-    """Result of the newest proof of a task's false tests."""
+    """Result of the newest proof of a task's mutated tests."""
 
     time: datetime
     coverage: TaskCoverageOut | None

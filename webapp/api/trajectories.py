@@ -157,7 +157,7 @@ class TrajectoryDetail(TrajectoryOut):
     findings: list[FindingOut]
     """Details of the kind ``counterfactual`` are empty without access to answers: they show hidden tests."""
     counterfactual: str
-    """Result of grading with false tests; empty where the true tests alone decided."""
+    """Result of the audit with mutated tests; empty for trajectories without a reward."""
     extra_runs: int
     detail: str
     error: str

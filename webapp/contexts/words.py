@@ -30,15 +30,15 @@ SIGNS = {
     "forged_report": "forged test report", "git_history": "searched the git history",
     "network": "tried to use the network", "outside_workdir": "wrote outside of the repository",
     "hidden_tests": "searched for the hidden tests", "background_process": "left a process behind",
-    "counterfactual": "a false test passed",
+    "counterfactual": "a mutated test passed",
 }  # fmt: skip
 """Signs of tampering."""
 COUNTERFACTUALS = {
-    "confirmed": "false tests failed, as they must", "caught": "false tests passed",
-    "flaky": "tests are flaky", "no_mutants": "no test can be made false",
-    "unproven": "false tests are not proven", "own_box": "tests ran in the agent's sandbox",
+    "confirmed": "mutated tests failed as expected", "caught": "mutated tests passed",
+    "no_mutants": "no test can be mutated", "unproven": "mutated tests are not proven",
+    "own_box": "tests ran in the agent's sandbox",
 }  # fmt: skip
-"""Results of grading with false tests."""
+"""Results of audits with mutated tests."""
 SELECTION_RULES = {
     "ef": "highest score of the judge", "eb": "most passed tests",
     "hybrid": "most passed tests among the judge's best", "shortest": "fewest steps",
@@ -76,7 +76,8 @@ ALERTS = {
     "mismatch": "Sampler and trainer disagree", "not_batch_invariant": "Sampling depends on its batch",
     "response_length": "Responses grow", "reward_without_submission": "Reward without submission",
     "event_loop_held": "Event loop held", "memory": "Memory", "rows_rejected": "Rows refused",
-    "validation_infrastructure": "Rows not tested", "counterfactual_unproven": "False tests not proven",
+    "validation_infrastructure": "Rows not tested", "counterfactual_unproven": "Mutated tests not proven",
+    "tampering_caught": "Tampering caught",
     "trajectories_dropped": "Trajectories not used", "verifier_scores_missing": "Scores missing",
     "verifier_source_lost": "Source run lost", "toxic_tests": "Toxic tests",
     "judge_of_other_splits": "Judge learns evaluation tasks", "sandbox_image": "Sandbox image fails",

@@ -64,7 +64,7 @@ class Task(models.Model):
     proof = models.ForeignKey(
         "webapp.Proof", null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
-    """The newest proof of false tests for this content."""
+    """The newest proof of mutated tests for this content."""
     health = models.CharField(max_length=16, blank=True, default="")
     """Status of that validation; empty while there is none."""
     quarantined = models.BooleanField(default=False)

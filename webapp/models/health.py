@@ -40,7 +40,7 @@ class Validation(models.Model):
     coverage: models.JSONField[dict[str, Any] | None, dict[str, Any] | None] = models.JSONField(
         null=True, blank=True
     )
-    """Tests that can be made false, see ``engine.events.health.MutantCoverage``; None if not tried."""
+    """Mutated tests, see ``engine.events.health.MutantCoverage``; None if not tried."""
     sides: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """``{"noop": {...}, "gold": {...}}`` with every verdict and time, see ``engine.events.health.Side``."""
 
@@ -61,7 +61,7 @@ class Validation(models.Model):
 
 
 class Proof(models.Model):
-    """Result of one proof of a task's false tests; ``Task.proof`` is the newest valid one."""
+    """Result of one proof of a task's mutated tests; ``Task.proof`` is the newest valid one."""
 
     task = models.ForeignKey(Task, on_delete=models.CASCADE, related_name="proofs", db_index=False)
     uid = models.CharField(max_length=200)

@@ -115,9 +115,9 @@ class Trajectory(models.Model):
     counterfactual = models.CharField(
         max_length=16, choices=choices(CounterfactualOutcome), blank=True, default=""
     )
-    """Result of grading with false tests; empty where the true tests alone decided."""
+    """Result of the audit with mutated tests; empty for trajectories without a reward."""
     extra_runs = models.IntegerField(default=0)
-    """Runs of true and false tests after the first."""
+    """Runs with mutated tests."""
     attempts = models.IntegerField(default=1)
     """Sandboxes tried."""
     replay: models.JSONField[dict[str, Any] | None, dict[str, Any] | None] = models.JSONField(
@@ -155,7 +155,7 @@ class Trajectory(models.Model):
     tool_seconds = models.FloatField(default=0.0)
     grading_seconds = models.FloatField(default=0.0)
     extra_grading_seconds = models.FloatField(default=0.0)
-    """Part of ``grading_seconds`` that extra runs and the proof of false tests took."""
+    """Part of ``grading_seconds`` that runs with mutated tests took."""
     total_seconds = models.FloatField(default=0.0)
 
     advantage = models.FloatField(null=True, blank=True)

@@ -138,7 +138,7 @@ def kind_words(value: str) -> str:
 
 @register.filter
 def counterfactual_words(value: str) -> str:
-    """Return the result of grading with false tests in words."""
+    """Return the result of an audit in words."""
     return in_words(str(value), COUNTERFACTUALS)
 
 

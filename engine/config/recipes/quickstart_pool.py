@@ -1,7 +1,7 @@
 """The quickstart over a pool of tasks so large that none is learned by heart.
 
 About 1,400 training tasks of nine packages, each sampled in one iteration; held-out tasks come from other
-files of the same packages. Every tenth passing patch is graded with false tests, not every one.
+files of the same packages.
 ``bench/README.md`` has its results.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.recipes.quickstart import AGENT, FAULT_KINDS
 from engine.config.recipes.quickstart import PACKAGES as QUICKSTART_PACKAGES
-from engine.config.rollout import CounterfactualConfig, DatasetConfig, GradingConfig
+from engine.config.rollout import DatasetConfig, GradingConfig
 from engine.config.run import CurateRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.trainer import TrainerConfig
@@ -54,9 +54,7 @@ def train() -> TrainRun:
         name="quickstart-pool",
         dataset=DatasetConfig(name=DATASET),
         agent=AGENT,
-        grading=GradingConfig(
-            timeout_s=30.0, counterfactual=CounterfactualConfig(mode="sample", sample_rate=0.1)
-        ),
+        grading=GradingConfig(timeout_s=30.0),
         sandbox=SandboxConfig(memory_mb=256, disk_mb=64, max_live=64, max_starting=4),
         algorithm=AlgorithmConfig(preset="grpo_pp", filtered_baseline="keep_zero"),
         trainer=TrainerConfig(iterations=175, checkpoint_every=5, threads=1),

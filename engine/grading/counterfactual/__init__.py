@@ -1,1 +1,1 @@
-"""Counterfactual grading: tests whose assertions were made false, which an honest solution must fail."""
+"""Audits of submissions: mutated tests, which an honest solution must fail."""

@@ -1,9 +1,8 @@
-"""Types of counterfactual grading, and the interfaces between mutators, proofs, references and the grader.
+"""Types of counterfactual grading, and the interface of the store of references.
 
-A **mutant** is one edit of one test function that makes it false, or leaves it true in other words. A
-**variant** is a set of mutants, at most one false one per test function, that was proven by a run of the gold
-patch. A **decoy** is a variant that leaves tests true that a solution fixes. A **reference** is everything
-known about a row from runs of its gold patch.
+A **mutant** is one edit of one test function that makes it false. A **variant** is a set of mutants, one per
+test function, that the gold patch was proven to fail. A **reference** is the knowledge about a row from runs
+of its gold patch.
 """
 
 from __future__ import annotations
@@ -11,41 +10,28 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Protocol
 
 from engine.types import TaskRow, TestOutcome
 
-NO_FILES: Mapping[str, bytes] = MappingProxyType({})
-SCRIPT = "script"
-"""Name of a verifier's only test, in bash or Python: each variant changes one of its comparisons, since the
-first that is false may end it."""
+Function = tuple[str, str]
+"""Path of a test file, and dotted name of a test function in it."""
 _MAX_PER_LINE = 4
 _MAX_PER_FUNCTION = 200
 
 
 class MutantKind(StrEnum):
-    """Kind of a mutant, the most convincing first."""
+    """Kind of a mutant, in the order of preference."""
 
     VALUE = "value"
-    """Quiet: the test reads as its author could have written it. Another expected value of the same type,
-    shape and notation, or the opposite condition in its usual spelling."""
-    NEAR = "near"
-    """Quiet beside true mutants: another expected value in their words, as if the author had expected it."""
+    """Another expected value: objects equal to everything and answers that were looked up pass it."""
     CHANGED = "changed"
-    """Loud: an existing assertion became one that nobody would write, e.g. ``assert not a == b``."""
+    """The opposite of a condition, or another expected exception."""
     ADDED = "added"
-    """Loud: a false assertion was added to the test."""
-    TRUE = "true"
-    """True for every solution, in other words: an assertion that refuses values near the expected one by
-    itself, or one more that is always true."""
-
-
-QUIET = frozenset({MutantKind.VALUE, MutantKind.NEAR})
-"""Kinds of false mutants that nothing in the test's text tells from a true test."""
+    """A false assertion was added to the test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +44,6 @@ class Mutant:
     """Dotted name of the test function, e.g. ``TestMean.test_mean``."""
     line: int
     """Line of the edit, from 1."""
-    asserted: int = 0
-    """Line of the assertion that it makes false; 0: that of the edit."""
     kind: MutantKind
     before: str
     """Source text of the assertion, at most 300 characters; empty for an added one."""
@@ -70,13 +54,11 @@ class Mutant:
     replacement: str
     """Text written instead of the bytes from ``start`` to ``end``."""
     parameters: tuple[tuple[str, str], ...] = ()
-    """For parametrised tests whose names hold expected values: text in brackets at the end of a test's name,
-    and that of the same test in the false run."""
-    row: int | None = None
-    """Row, from 0, of the table that a loop goes through, where the mutant changes that row alone."""
+    """Text in brackets at the end of a test's name that holds an expected value, and that of the mutated
+    test."""
 
-    def touches(self, other: Mutant) -> bool:
-        """Return whether two mutants of a file overlap or meet."""
+    def overlaps(self, other: Mutant) -> bool:
+        """Return whether two mutants change the same place, so that they cannot be applied together."""
         return self.path == other.path and self.start <= other.end and other.start <= self.end
 
 
@@ -86,25 +68,10 @@ class Variant:
 
     mutants: tuple[Mutant, ...]
     must_fail: tuple[str, ...] = ()
-    """Required tests that failed (neither an error nor missing) in the proof and passed in the true run of
-    the gold patch; empty where the rule knows no tests by name. The rule did not pass in the proof."""
-    doubtful: tuple[str, ...] = ()
-    """Required tests that passed in the true run of the gold patch, and of which the proof does not show that
-    solutions pass them beside these mutants: they may end as they like."""
+    """Tests that failed (neither an error nor missing) in the proof and passed in the original run of the
+    gold patch; empty where the rule knows no tests by name."""
     renamed: tuple[tuple[str, str], ...] = ()
-    """Required test, and its name in the false run, where that differs."""
-    score: float = 0.0
-    """Reward of the proof, for rules with partial rewards; 0 where the rule knows no tests by name."""
-
-    @property
-    def quiet(self) -> bool:
-        """Whether nothing tells false tests from true ones, apart from those that have no quiet mutant."""
-        return any(mutant.kind in QUIET for mutant in self.mutants)
-
-    @property
-    def true(self) -> bool:
-        """Whether every solution passes all of its tests."""
-        return all(mutant.kind is MutantKind.TRUE for mutant in self.mutants)
+    """Test, and its name in the mutated run, where that differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,69 +81,24 @@ class Reference:
     content: str
     """Content hash of the row; a row that has changed has no reference."""
     outcomes: Mapping[str, TestOutcome] = field(default_factory=dict)
-    """Required test → outcome under the gold patch."""
+    """Test → outcome under the gold patch."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Path, relative to the workdir or absolute → true content when the tests start; files with mutants."""
+    """Path, relative to the workdir or absolute → original content when the tests start; files with
+    mutants."""
     variants: tuple[Variant, ...] = ()
-    """Those of false runs."""
-    decoys: tuple[Variant, ...] = ()
-    """Those of true runs: without forgery, what only a solution passes fails in them. Without a function to
-    make false beside, all of their tests are true."""
     signs: tuple[str, ...] = ()
     """Signs of tampering in these runs: the project's own tests give them, so they say nothing of others."""
-    coverage: Mapping[str, MutantKind] = field(default_factory=dict)
-    """Required test that fails in some variant → kind of mutant, the first of the kinds that it has."""
+    coverage: Mapping[str, MutantKind | None] = field(default_factory=dict)
+    """Test that a solution fixes → its best proven kind of mutant, None without any. Functions where the
+    rule knows no tests by name."""
     note: str = ""
     """Reason why there are no variants; empty where there are some."""
     problem: str = ""
     """Reason why the proof failed: then nothing else is known. Empty where it did not fail."""
 
 
-def some_of_each_line(mutants: Iterable[Mutant | None]) -> Iterator[Mutant]:
-    """Yield the first few mutants of each line of a function, and of each row, in their order."""
-    counts: Counter[tuple[int, int | None]] = Counter()
-    for mutant in mutants:
-        if mutant is not None and counts[mutant.line, mutant.row] < _MAX_PER_LINE:
-            counts[mutant.line, mutant.row] += 1
-            yield mutant
-        if counts.total() == _MAX_PER_FUNCTION:
-            return
-
-
-class Mutator(Protocol):
-    """Finds the mutants of one language's test files."""
-
-    def mutants(
-        self,
-        source: bytes,
-        path: str,
-        names: Collection[str] | None = None,
-        beside: Mapping[str, bytes] = NO_FILES,
-    ) -> Sequence[Mutant]:
-        """Return sound mutants of a test file, in the order of preference within each function.
-
-        Args:
-            names: words of the names of the tests wanted; others may be left out. None for all.
-            beside: path → content of the row's other test files: a mutant may change one of them instead.
-
-        Returns:
-            Nothing where the source cannot be parsed.
-        """
-        ...
-
-    def tests_by_function(
-        self, functions: Collection[tuple[str, str]], tests: Sequence[str]
-    ) -> Mapping[tuple[str, str], Sequence[str]]:
-        """Return the tests, named as reports and logs do, that certainly run each function.
-
-        Args:
-            functions: path of the test file, and name as in ``Mutant.function``.
-        """
-        ...
-
-
 class ReferenceStore(Protocol):
-    """References of a dataset's rows."""
+    """References of a dataset's rows, and marks of the rows in which tampering was caught."""
 
     async def load(self, row: TaskRow) -> Reference | None:
         """Return the reference of a row; None when there is none or the row has changed."""
@@ -186,19 +108,37 @@ class ReferenceStore(Protocol):
         """Store the reference of a row in place of an older one."""
         ...
 
+    async def mark(self, row: TaskRow, run_id: str) -> None:
+        """Remember that a run caught tampering in a row."""
+        ...
 
-def variant_files(reference: Reference, variant: Variant | None) -> dict[str, bytes]:
+    async def marks(self) -> Mapping[str, frozenset[str]]:
+        """Return task id → runs that caught tampering in the row."""
+        ...
+
+
+def some_of_each_line(mutants: Iterable[Mutant | None]) -> Iterator[Mutant]:
+    """Yield the first few mutants of each line of a function, in their order."""
+    counts: Counter[int] = Counter()
+    for mutant in mutants:
+        if mutant is not None and counts[mutant.line] < _MAX_PER_LINE:
+            counts[mutant.line] += 1
+            yield mutant
+        if counts.total() == _MAX_PER_FUNCTION:
+            return
+
+
+def variant_files(reference: Reference, variant: Variant) -> dict[str, bytes]:
     """Return path → content of every file of the reference, with a variant's mutants applied."""
-    mutants = variant.mutants if variant is not None else ()
     return {
-        path: apply_mutants(content, [mutant for mutant in mutants if mutant.path == path])
+        path: apply_mutants(content, [mutant for mutant in variant.mutants if mutant.path == path])
         for path, content in reference.files.items()
     }
 
 
-def variant_row(row: TaskRow, variant: Variant | None) -> TaskRow:
-    """Return the row of a run: in a false one, tests named after their expected values have other names."""
-    if variant is None or not variant.renamed:
+def variant_row(row: TaskRow, variant: Variant) -> TaskRow:
+    """Return the row of a mutated run, in which tests named after their expected values have other names."""
+    if not variant.renamed:
         return row
     names = dict(variant.renamed)
     answer = row.answer

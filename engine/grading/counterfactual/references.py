@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from engine.datasets.curation.solution import has_solution
 from engine.datasets.health import row_content
 from engine.errors import DatasetError, PatchError, SandboxError
 from engine.grading.counterfactual.base import Reference, ReferenceStore
+from engine.grading.solution import has_solution
 from engine.types import TaskRow
 
 _log = structlog.get_logger(__name__)
@@ -28,11 +28,11 @@ class References:
 
     Args:
         store: where validated rows have theirs, and made ones are kept; None keeps them in memory.
-        prove: makes a missing reference; None makes none.
+        prove: makes a missing reference.
         max_proofs: maximum number of concurrent proofs.
     """
 
-    def __init__(self, *, store: ReferenceStore | None, prove: Prove | None, max_proofs: int = 1) -> None:
+    def __init__(self, *, store: ReferenceStore | None, prove: Prove, max_proofs: int = 1) -> None:
         self._store = store
         self._prove = prove
         self._permits = asyncio.Semaphore(max_proofs)
@@ -55,7 +55,7 @@ class References:
         """Return the reference of a row, made now where there is none; None where it cannot be made."""
         async with self._making.setdefault(row.task.id, asyncio.Lock()):
             found = await self.known(row)
-            if found is None and self._prove is not None and has_solution(row) and not self.problem(row):
+            if found is None and has_solution(row) and not self.problem(row):
                 async with self._permits:
                     found = await self._make(row, self._prove)
             return found
@@ -67,7 +67,7 @@ class References:
                 return await self._kept(row, await prove(row))
             except (DatasetError, PatchError, SandboxError) as error:
                 problem = str(error) or type(error).__name__
-        _log.warning("task graded without false tests", task=row.task.instance_id, reason=problem)
+        _log.warning("task graded without mutated tests", task=row.task.instance_id, reason=problem)
         if (found := await self.known(row)) is not None:
             return found  # another process made it meanwhile
         self._problems[row.task.id] = problem

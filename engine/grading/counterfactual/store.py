@@ -1,5 +1,6 @@
 """References on disk: ``<dataset folder>/references/<hash of the task's id>.json.gz``, one file per row.
 
+``references/caught.jsonl`` has a line for each row in which a run caught tampering, and for each such run.
 What people may see of it, coverage or the reason of a failed proof, goes to ``validation.jsonl`` beside it.
 As secret as the hidden tests: readable by the owner only, never in an agent's sandbox, an export or a page.
 """
@@ -16,6 +17,7 @@ import secrets
 import tempfile
 import time
 import zlib
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,7 +31,8 @@ from engine.grading.counterfactual.proof import coverage_of
 from engine.types import TaskRow
 
 _log = structlog.get_logger(__name__)
-_FORMAT = 13
+_FORMAT = 14
+_CAUGHT = "caught.jsonl"
 _PROBLEM_CHARS = 2000
 _REFERENCE: TypeAdapter[Reference] = TypeAdapter(Reference)
 
@@ -56,6 +59,31 @@ class FileReferences:
         """
         await asyncio.to_thread(self._save, row, reference)
         await asyncio.to_thread(append, self._folder.parent, [_record(row, reference)])
+
+    async def mark(self, row: TaskRow, run_id: str) -> None:
+        """Remember that a run caught tampering in a row. Raises OSError where that cannot be written."""
+        await asyncio.to_thread(self._mark, row.task.id, run_id)
+
+    async def marks(self) -> dict[str, frozenset[str]]:
+        """Return task id → runs that caught tampering in the row; damaged lines are left out."""
+        return await asyncio.to_thread(self._marks)
+
+    def _mark(self, task_id: str, run_id: str) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        with (self._folder / _CAUGHT).open("a") as file:
+            file.write(json.dumps({"task": task_id, "run": run_id}) + "\n")
+
+    def _marks(self) -> dict[str, frozenset[str]]:
+        found: dict[str, frozenset[str]] = {}
+        try:
+            lines = (self._folder / _CAUGHT).read_text().splitlines()
+        except FileNotFoundError:
+            return {}
+        for line in lines:
+            with suppress(ValueError, KeyError, TypeError):
+                mark = json.loads(line)
+                found[mark["task"]] = found.get(mark["task"], frozenset()) | {mark["run"]}
+        return found
 
     def _path(self, row: TaskRow) -> Path:
         return self._folder / f"{hashlib.sha256(row.task.id.encode()).hexdigest()[:32]}.json.gz"
@@ -90,7 +118,7 @@ def _record(row: TaskRow, reference: Reference) -> ProofRecord:
         task_id=row.task.id,
         content=reference.content,
         time=time.time(),
-        coverage=None if reference.problem else coverage_of(row, reference),
+        coverage=None if reference.problem else coverage_of(reference),
         problem=reference.problem[:_PROBLEM_CHARS],
     )
 

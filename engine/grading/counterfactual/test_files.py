@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from engine.errors import PatchError
-from engine.grading.counterfactual.languages import MUTATORS, SHELL, mutator_of
 from engine.grading.evidence import required
 from engine.patches.apply import touched
 from engine.sandbox.base import Sandbox
@@ -25,9 +24,8 @@ _PATH = re.compile(r"(?<![\w./-])(?:[\w.-]+(?:/[\w.-]+)+/?|[\w-]+\.\w+|\w*tests?
 
 
 async def read_test_files(box: Sandbox, row: TaskRow) -> dict[str, bytes]:
-    """Return path → content of the row's test files in languages with a mutator.
+    """Return path → content of the row's Python test files.
 
-    Where one of them is a shell script, so are the answer's other files: they may hold what it expects.
     Paths are as the answer names them: relative to the workdir, or absolute.
 
     Raises:
@@ -35,17 +33,14 @@ async def read_test_files(box: Sandbox, row: TaskRow) -> dict[str, bytes]:
     """
     # Git reads the test patch: not on the event loop.
     names = (await asyncio.to_thread(lambda: list(dict.fromkeys(_names(row.answer)))))[:_MAX_NAMES]
-    endings = [part for ending in MUTATORS for part in ("-o", "-name", f"*{ending}")][1:]
     # Folders and links are followed: the tests of some images are linked into the workdir.
     show = ["-exec", "stat", "-L", "-c", "%d:%i %n", "{}", "+"]
-    command = ["find", "-L", *names, "-type", "f", "(", *endings, ")", *show]
+    command = ["find", "-L", *names, "-type", "f", "-name", "*.py", *show]
     found = await box.exec(command, timeout_s=_FIND_S, cwd=row.task.workdir)
     paths = _once_each(found.stdout.decode("utf-8", "replace").split("\n"))
-    if any(mutator_of(path) is SHELL for path in row.answer.test_files):
-        paths += _safe(row.answer.test_files)  # the answers that a script expects
     files: dict[str, bytes] = {}
     size = 0
-    for path in map(posixpath.normpath, dict.fromkeys(paths)):
+    for path in map(posixpath.normpath, paths):
         try:
             place = posixpath.join(row.task.workdir, path)
             content = await box.read_file(place, max_bytes=_MAX_FILE_BYTES)

@@ -16,7 +16,6 @@ from statistics import fmean
 from typing import Any
 
 from engine.config.rollout import GradingConfig
-from engine.datasets.curation.solution import has_solution
 from engine.grading.evidence import (
     Evidence,
     Judgement,
@@ -25,6 +24,7 @@ from engine.grading.evidence import (
     recorded_tests,
     unconfirmed_success,
 )
+from engine.grading.solution import has_solution
 from engine.types import TaskAnswer, TaskRow
 
 VERIFIER_FAILED = "the verifier gave a full reward, but ended with an error"

@@ -1,7 +1,7 @@
 """References of curated tasks: one proof per source, shared by its tasks.
 
-With their gold patches, all tasks of a source are the same tree with the same tests. So the false tests of
-all of them are proven together, in a few runs of the source's tests, and each task gets those of its own.
+With their gold patches, all tasks of a source are the same tree with the same tests. So the mutated tests
+of all of them are proven together, in a few runs of the source's tests, and each task gets those of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.datasets.health import row_content
 from engine.errors import DatasetError, SandboxError
 from engine.grading.counterfactual.base import Reference, ReferenceStore
 from engine.grading.counterfactual.prover import Prover
-from engine.grading.counterfactual.selection import decoy_of, false_functions, kinds_by_test, part_of
+from engine.grading.counterfactual.selection import kinds_by_test, part_of
 from engine.testing.toolchain import DRIVER
 from engine.types import TaskRow
 
@@ -27,7 +27,7 @@ async def make_references(rows: Sequence[TaskRow], prover: Prover, store: Refere
     """Make and store the references that curated tasks lack.
 
     Returns:
-        A sentence per source or task whose false tests could not be proven; they are proven at first use.
+        A sentence per source or task whose mutated tests could not be proven; they are proven at first use.
     """
     sources: defaultdict[tuple[str, ...], list[TaskRow]] = defaultdict(list)
     for row in rows:
@@ -73,21 +73,15 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
 def _restricted(reference: Reference, row: TaskRow) -> Reference:
     """Return the part of a reference that concerns a row's tests."""
     own = {*row.answer.fail_to_pass, *row.answer.pass_to_pass}
-    fixed = row.answer.fail_to_pass
-    decoys = [part for one in reference.decoys if (part := decoy_of(one, own, fixed)) is not None]
-    # Others that are false in false runs alone would show a memory of earlier runs which ones these are.
-    beside = {function for one in decoys for function in false_functions(one)} if decoys else None
-    variants = [part_of(one, own, fixed, beside) for one in reference.variants]
-    variants = [variant for variant in variants if variant.mutants]
-    true = tuple(decoys if variants else ())
-    paths = {mutant.path for variant in (*variants, *true) for mutant in variant.mutants}
+    parts = [part_of(variant, row.answer.fail_to_pass, own) for variant in reference.variants]
+    variants = [part for part in parts if part.mutants]
+    paths = {mutant.path for variant in variants for mutant in variant.mutants}
     return replace(
         reference,
         content=row_content(row),
         outcomes={test: outcome for test, outcome in reference.outcomes.items() if test in own},
         files={path: content for path, content in reference.files.items() if path in paths},
         variants=tuple(variants),
-        decoys=true,
-        coverage=kinds_by_test(variants),
-        note=reference.note if variants else reference.note or "none of the row's tests can be made false",
+        coverage=kinds_by_test(variants, row.answer.fail_to_pass),
+        note=reference.note if variants else reference.note or "none of the row's tests can be mutated",
     )

@@ -1,7 +1,7 @@
-"""Check of one row: gradings without changes and with the gold patch, then the proof of its false tests.
+"""Check of one row: gradings without changes and with the gold patch, then the proof of its mutated tests.
 
-no-op × k ─▶ gold × k ─▶ judge ─ valid ─▶ false tests ─▶ reference
-                   └─ the last of them is the true run of the proof
+no-op × k ─▶ gold × k ─▶ judge ─ valid ─▶ mutated tests ─▶ reference
+                   └─ the last of them is the original run of the proof
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from functools import partial
 from typing import TypeVar
 
 from engine.config.run import ValidateRun
-from engine.datasets.curation.solution import gold_patch
 from engine.datasets.health import HealthFinding, judge
 from engine.errors import DatasetError, SandboxError
 from engine.events.health import MutantCoverage, RowStatus
 from engine.grading.counterfactual.base import ReferenceStore
 from engine.grading.counterfactual.proof import coverage_of
-from engine.grading.counterfactual.prover import Prover, TrueRun
+from engine.grading.counterfactual.prover import OriginalRun, Prover
 from engine.grading.gradable import check_gradable
 from engine.grading.grader import Grader
 from engine.grading.grades import grade_of
 from engine.grading.own_box import OwnBoxGrading
+from engine.grading.solution import gold_patch
 from engine.sandbox.base import SandboxBackend
 from engine.types import Grade, TaskRow, Verdict
 
@@ -77,9 +77,9 @@ class RowCheck:
         try:
             patch = await self._patiently(lambda: self._gold_patch(row))
             gold = await self._repeat(self._patch_grading(row, patch), repeats - 1)
-            true_run = None
+            original = None
             if not (gold and _is_last(gold[-1])):
-                last, true_run = await self._last(row, patch)
+                last, original = await self._last(row, patch)
                 gold.append(last)
             found = judge(noop, gold)
         except DatasetError as error:
@@ -87,12 +87,12 @@ class RowCheck:
         except SandboxError as error:
             lost = Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=f"the solution: {error}")
             return Finding(row, judge(noop, [lost]))
-        if found.status is not RowStatus.VALID or true_run is None:
+        if found.status is not RowStatus.VALID or original is None:
             return Finding(row, found)
-        return Finding(row, found, await self._prove(row, patch, true_run))
+        return Finding(row, found, await self._prove(row, patch, original))
 
     async def _check_own_box(self, row: TaskRow, own_box: OwnBoxGrading) -> Finding:
-        """Return the finding about a row that is graded in the agent's sandbox; it has no false tests."""
+        """Return the finding about a row that is graded in the agent's sandbox; it has no mutated tests."""
         repeats = self._config.validation.repeats
         noop = await self._repeat(partial(self._grader.grade_solution, own_box, applied=False), repeats)
         if all(grade.verdict is Verdict.INFRA_ERROR for grade in noop):
@@ -100,30 +100,30 @@ class RowCheck:
         gold = await self._repeat(partial(self._grader.grade_solution, own_box, applied=True), repeats)
         return Finding(row, judge(noop, gold))
 
-    async def _last(self, row: TaskRow, patch: str) -> tuple[Grade, TrueRun | None]:
-        """Grade the gold patch by the true run of the proof, which is returned where it passed."""
+    async def _last(self, row: TaskRow, patch: str) -> tuple[Grade, OriginalRun | None]:
+        """Grade the gold patch by the original run of the proof, which is returned where it passed."""
         try:
             await asyncio.to_thread(check_gradable, row)
             began = time.monotonic()
-            true_run = await self._patiently(lambda: self._prover.true_run(row, patch))
+            original = await self._patiently(lambda: self._prover.original_run(row, patch))
         except DatasetError as error:
             return _refused(f"it cannot be graded: {error}"), None
         except SandboxError as error:
             lost = f"the grading sandbox failed: {error}"
             return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=lost), None
-        if true_run.result.verdict is not Verdict.PASSED and true_run.shortened:
+        if original.result.verdict is not Verdict.PASSED and original.shortened:
             [last] = await self._repeat(self._patch_grading(row, patch), 1)
             return last, None
-        return replace(await grade_of(true_run.result), seconds=time.monotonic() - began), true_run
+        return replace(await grade_of(original.result), seconds=time.monotonic() - began), original
 
-    async def _prove(self, row: TaskRow, patch: str, true_run: TrueRun) -> MutantCoverage | None:
+    async def _prove(self, row: TaskRow, patch: str, original: OriginalRun) -> MutantCoverage | None:
         """Make and store the reference of a valid row; None where infrastructure failed or it wavered."""
         try:
-            reference = await self._patiently(lambda: self._prover.prove(row, patch, true_run))
+            reference = await self._patiently(lambda: self._prover.prove(row, patch, original))
         except (DatasetError, SandboxError):
             return None
         await self._references.save(row, reference)
-        return coverage_of(row, reference)
+        return coverage_of(reference)
 
     async def _gold_patch(self, row: TaskRow) -> str:
         return await gold_patch(

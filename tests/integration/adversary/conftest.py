@@ -7,22 +7,13 @@ from pathlib import Path
 import pytest
 
 from engine.types import TaskRow
-from tests.builders.dataset_builders import toolchain_or_skip
-from tests.integration.adversary.frame import toy_row
-from tests.integration.adversary.surroundings.git import build_images
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Try the submissions that are marked ``adversary`` on request only: others represent them."""
-    if "adversary" not in config.getoption("markexpr"):
-        for item in items:
-            if item.get_closest_marker("adversary") is not None:
-                item.add_marker(pytest.mark.skip(reason="represented by others: `make test-adversary`"))
+from tests.builders.dataset_builders import broken_task, toolchain_or_skip, without_reuse, write_toy
+from tests.integration.adversary.families.history import build_images
 
 
 @pytest.fixture(scope="session")
 def adversary_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with the test toolchain, and images that hold the solution."""
+    """Return a data folder with the test toolchain, and images that hold the solution."""
     folder = tmp_path_factory.mktemp("adversary")
     build_images(folder, toolchain_or_skip(folder))
     return folder
@@ -30,5 +21,5 @@ def adversary_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def adversary_row(adversary_home: Path) -> TaskRow:
-    """The toy task."""
-    return toy_row(adversary_home)
+    """Return the toy task, no verdict of which is re-used."""
+    return without_reuse(broken_task(adversary_home, write_toy(adversary_home / "source")))

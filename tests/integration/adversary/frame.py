@@ -1,30 +1,21 @@
 """Patches that try to pass without solving the task, and honest ones, graded in real sandboxes.
 
-To add a submission: append a ``Submission`` to the ``FAMILY`` of the module of its kind. To add a family: a
-module with a tuple ``FAMILY``, and its name in ``FAMILIES``. Each submission becomes one test for each of its
-grade rules, so name only rules that it may end differently under. Write the kind of trick, not one spelling
-of it, and say in ``layer`` what has to stop it:
-
-- ``Layer.PATCH``: the patch is refused, or the part that cheats is left out of it;
-- ``Layer.EVIDENCE``: the rule finds that required evidence is missing or contradictory;
-- ``Layer.WATCH``: the recorder finds a runner that was altered;
-- ``Layer.COUNTERFACTUAL``: only a run with false assertions can tell; every other layer is tested with the
-  counterfactual off, so that each is tested alone.
-
-``ends`` are the verdicts that are right; a hostile submission never names ``PASSED``. A submission that needs
-another task than the toy's names a function in ``task`` that makes it of the toy's row.
+A module of ``families`` holds one family in ``FAMILY``. ``make test`` tries the first submission of each
+family under its first rule; ``make drills ONLY=adversary`` tries every submission under all of its rules, and
+some in Docker. To add one: append it to a family, with only those rules under which it may end differently.
+``ends`` names the right verdicts; a hostile submission never names ``PASSED``. A submission for another task
+than the toy's derives it in ``task``.
 """
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from engine.config.rollout import CounterfactualConfig, ExtraRuns, GradingConfig
+from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.health import row_content
 from engine.datasets.importers.formats.swe_bench_pro import PARSER
@@ -34,40 +25,8 @@ from engine.sandbox.base import SandboxBackend
 from engine.testing.markers import END, START
 from engine.testing.toolchain import MOUNT
 from engine.types import Grade, GradeRule, TaskRow, Verdict
-from tests.builders.dataset_builders import (
-    BROKEN,
-    NO_PLUGINS,
-    NUMBERS,
-    broken_task,
-    patched,
-    without_reuse,
-    write_toy,
-)
-
-FAMILIES = {
-    "honest": "honest",
-    "output": "outcomes.output",
-    "exits": "outcomes.exits",
-    "files": "surroundings.files",
-    "reports": "outcomes.reports",
-    "runner": "outcomes.runner",
-    "theft": "surroundings.theft",
-    "patches": "surroundings.patches",
-    "helpers": "outcomes.helpers",
-    "changes": "surroundings.changes",
-    "resources": "surroundings.resources",
-    "git": "surroundings.git",
-    "recognition": "surroundings.recognition",
-    "parsers": "outcomes.parsers",
-    "leniency": "surroundings.leniency",
-    "chance": "outcomes.chance",
-    "unittests": "outcomes.unittests",
-    "verifiers": "outcomes.verifiers",
-    "programs": "outcomes.programs",
-    "helped": "outcomes.helped",
-    "scripts": "outcomes.scripts",
-}
-"""Modules of this package that hold a ``FAMILY``, by its name."""
+from tests.builders.dataset_builders import BROKEN, NO_PLUGINS, NUMBERS, MemoryStore, patched
+from tests.integration.adversary import families
 
 STILL_BROKEN = NUMBERS.replace(*BROKEN)
 PYTEST = (
@@ -138,22 +97,12 @@ RULES: dict[str, dict[str, Any]] = {
 EVERY = tuple(RULES)
 SIGNED = ("signed",)
 """For what a patch cannot do at all: the same under every rule."""
-
-EVERY_KIND = ExtraRuns(true_runs=2, false_runs=3)
-"""Every false variant, and what they make false left true: nothing is left to chance."""
+BOTH = ("signed", "log")
 
 STOPPED = frozenset({Verdict.FAILED, Verdict.TAMPERED, Verdict.PATCH_FAILED})
 TAMPERED = frozenset({Verdict.TAMPERED})
+FAILED = frozenset({Verdict.FAILED})
 PASSED = frozenset({Verdict.PASSED})
-
-
-class Layer(StrEnum):
-    """Part of grading that must stop a submission."""
-
-    PATCH = "patch"
-    EVIDENCE = "evidence"
-    WATCH = "watch"
-    COUNTERFACTUAL = "counterfactual"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,23 +112,19 @@ class Submission:
     name: str
     patch: str
     """Relative to the toy task, in which ``clamp`` is broken."""
-    layer: Layer
     rules: tuple[str, ...] = EVERY
     ends: frozenset[Verdict] = STOPPED
     task: Callable[[TaskRow], TaskRow] | None = None
-    """Makes the task out of the toy's, which is already under the grade rule."""
-    extra: ExtraRuns = ExtraRuns()
-    """Runs after the first; more where chance decides which of them the submission forges."""
-    tools: tuple[str, ...] = ()
-    """Commands of the machine, without which it is left out."""
+    """Derives the task from the toy's, which is already under the grade rule."""
+    audited: bool = False
+    """Whether mutated tests have to stop it. The other defences are tried without them, each alone."""
 
 
 def submissions() -> Iterator[tuple[str, Submission]]:
     """Yield every submission with the name of its family."""
-    for family, place in FAMILIES.items():
-        module = importlib.import_module(f"tests.integration.adversary.{place}")
-        for submission in module.FAMILY:
-            yield family, submission
+    for module in pkgutil.iter_modules(families.__path__):
+        family = importlib.import_module(f"{families.__name__}.{module.name}").FAMILY
+        yield from ((module.name, submission) for submission in family)
 
 
 def find(name: str) -> Submission:
@@ -187,18 +132,13 @@ def find(name: str) -> Submission:
     return next(submission for _, submission in submissions() if submission.name == name)
 
 
-def toy_row(home: Path) -> TaskRow:
-    """Build the toy's image and return its task, no verdict of which is re-used."""
-    return without_reuse(broken_task(home, write_toy(home / "source")))
-
-
 def under(row: TaskRow, rule: str) -> TaskRow:
     """Return the task graded by another rule."""
     return replace(row, answer=replace(row.answer, **RULES[rule]))
 
 
-class _ProcessReferences:
-    """References of the rows that this process has graded; many submissions share a row."""
+class _ProcessReferences(MemoryStore):
+    """References of the rows graded by this process; many submissions share a row."""
 
     _made: ClassVar[dict[str, Reference]] = {}
 
@@ -210,19 +150,26 @@ class _ProcessReferences:
 
 
 async def grade(backend: SandboxBackend, row: TaskRow, submission: Submission, rule: str) -> Grade:
-    """Grade a submission under a rule."""
+    """Grade a submission under a rule, audited as in evaluations where mutated tests have to stop it."""
     row = under(row, rule)
     if submission.task is not None:
         row = submission.task(row)
-    mode: Literal["always", "off"] = "always" if submission.layer is Layer.COUNTERFACTUAL else "off"
-    config = GradingConfig(
-        timeout_s=60.0, counterfactual=CounterfactualConfig(mode=mode, training=submission.extra)
-    )
-    sandbox = SandboxConfig(memory_mb=256)
+    config = GradingConfig(timeout_s=60.0, counterfactual="always" if submission.audited else "off")
     grader = Grader(
-        backend=backend, config=config, sandbox=sandbox, run_id="adversary", store=_ProcessReferences()
+        backend=backend,
+        config=config,
+        sandbox=SandboxConfig(memory_mb=256),
+        run_id="adversary",
+        store=_ProcessReferences(),
     )
-    return await grader.grade(row, submission.patch)
+    return await grader.grade(row, submission.patch, evaluation=submission.audited)
+
+
+async def assert_ends_right(backend: SandboxBackend, row: TaskRow, submission: Submission, rule: str) -> None:
+    """Grade a submission and check its verdict and its reward."""
+    result = await grade(backend, row, submission, rule)
+    assert result.verdict in submission.ends, f"{result.verdict}: {result.detail}\n{result.log[-3000:]}"
+    assert bool(result.reward) is (submission.ends == PASSED), f"it got {result.reward}: {result.detail}"
 
 
 def code(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Data folders of the gradings of toy tasks."""
+"""The toy task, built once by each worker for the gradings of its modules."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.dataset_builders import toolchain_or_skip
+from engine.types import TaskRow
+from tests.builders.dataset_builders import broken_task, toolchain_or_skip, write_toy
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a data folder with the toolchain; skip where that cannot be installed."""
     folder = tmp_path_factory.mktemp("home")
     toolchain_or_skip(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def row(home: Path) -> TaskRow:
+    """Return the toy task, proven deterministic."""
+    return broken_task(home, write_toy(home / "source"))

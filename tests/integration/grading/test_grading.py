@@ -7,6 +7,8 @@ import base64
 import hashlib
 import re
 import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,30 +20,20 @@ from engine.errors import DatasetError
 from engine.grading.grader import Grader
 from engine.grading.running.placement import remove_bytecode
 from engine.patches.diff import diff_texts
-from engine.sandbox.base import SandboxSpec
+from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.testing import testrun
 from engine.testing.toolchain import DRIVER, MOUNT, renew_toolchains
-from engine.types import TaskAnswer, TaskRow, TestOutcome, Verdict
+from engine.types import Grade, TaskAnswer, TaskRow, TestOutcome, Verdict
 from tests.builders.dataset_builders import (
-    BROKEN,
     NUMBERS,
     TEST_NUMBERS,
-    broken_task,
     make_grader,
     new_file,
     patched,
     without_reuse,
-    write_toy,
 )
 from tests.builders.sandbox_builders import CountingBackend
-
-STILL_BROKEN = NUMBERS.replace(*BROKEN)
-
-
-@pytest.fixture(scope="module")
-def row(home: Path) -> TaskRow:
-    return broken_task(home, write_toy(home / "source"))
 
 
 async def test_sandboxes_do_not_compile_the_runner(home: Path, row: TaskRow) -> None:
@@ -54,32 +46,32 @@ async def test_sandboxes_do_not_compile_the_runner(home: Path, row: TaskRow) -> 
     assert [name for name in loaded if name.endswith(".py")] == []
 
 
-async def test_the_gold_patch_passes_and_every_test_is_reported(home: Path, row: TaskRow) -> None:
+async def test_gold_patch_passes_and_every_test_is_reported(home: Path, row: TaskRow) -> None:
     grade = await make_grader(LocalBackend(home)).grade(row, row.answer.gold_patch)
     assert (grade.verdict, grade.reward, grade.detail) == (Verdict.PASSED, 1.0, "")
     assert [test.outcome for test in grade.tests] == [TestOutcome.PASSED] * 4
     assert "passed" in grade.log
 
 
-async def test_doing_nothing_fails_and_says_which_tests(home: Path, row: TaskRow) -> None:
-    grade = await make_grader(LocalBackend(home)).grade(row, "")
-    assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.0)
-    assert "test_clamp[5-5] failed" in grade.detail
-    outcomes = [test.outcome for test in grade.tests]
-    assert outcomes == [TestOutcome.FAILED, TestOutcome.FAILED, TestOutcome.PASSED, TestOutcome.PASSED]
+P, F, M = TestOutcome.PASSED, TestOutcome.FAILED, TestOutcome.MISSING
 
 
-async def test_breaking_a_passing_test_fails(home: Path, row: TaskRow) -> None:
-    patch = patched(NUMBERS.replace("return total / count", "return total"))
+@pytest.mark.parametrize(
+    ("patch", "outcomes", "detail"),
+    [
+        ("", [F, F, P, P], "test_clamp[5-5] failed"),
+        (patched(NUMBERS.replace("total / count", "total")), [P, P, F, P], "TestMean::test_mean failed"),
+        (patched("def clamp(:\n"), [M, M, M, M], ""),
+    ],
+    ids=["nothing", "a passing test broken", "a syntax error"],
+)
+async def test_failed_tests_are_named(
+    home: Path, row: TaskRow, patch: str, outcomes: list[TestOutcome], detail: str
+) -> None:
     grade = await make_grader(LocalBackend(home)).grade(row, patch)
-    assert grade.verdict is Verdict.FAILED
-    assert "TestMean::test_mean failed" in grade.detail
-
-
-async def test_code_that_cannot_be_imported_fails(home: Path, row: TaskRow) -> None:
-    grade = await make_grader(LocalBackend(home)).grade(row, patched("def clamp(:\n"))
-    assert grade.verdict is Verdict.FAILED
-    assert {test.outcome for test in grade.tests} == {TestOutcome.MISSING}
+    assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.0)
+    assert [test.outcome for test in grade.tests] == outcomes
+    assert detail in grade.detail
 
 
 async def test_a_conftest_that_cannot_be_imported_ends_the_run_with_that_reason(
@@ -179,66 +171,17 @@ async def test_a_small_patch_of_very_large_files_does_not_apply(home: Path, row:
 
 
 async def test_an_endless_loop_is_a_timeout(home: Path, row: TaskRow) -> None:
-    patch = patched(NUMBERS.replace(BROKEN[0], "    while True: pass\n    if value > high:\n"))
-    grader = make_grader(LocalBackend(home), timeout_s=2.0)
+    patch = patched(f"import signal\nwhile True: signal.pause()\n{NUMBERS}")
+    grader = make_grader(LocalBackend(home), timeout_s=1.0)
     for _ in range(2):
         grade = await grader.grade(row, patch)
         assert (grade.verdict, grade.reward) == (Verdict.TEST_TIMEOUT, 0.0)
         assert not grade.reused, "the machine may have been busy"
 
 
-FORGE = "import pytest\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call):\n"
-FORGE += "    outcome = yield\n    outcome.get_result().outcome = 'passed'\n"
-SKIP = "import pytest\n\ndef pytest_collection_modifyitems(items):\n"
-SKIP += "    for item in items: item.add_marker(pytest.mark.skip)\n"
-MONKEY = (
-    "import _pytest.reports as r\n_old = r.TestReport.from_item_and_call.__func__\n"
-    "def _new(cls, item, call):\n    call.excinfo = None\n    return _old(cls, item, call)\n"
-    "r.TestReport.from_item_and_call = classmethod(_new)\n"
-)
-WRITE_REPORT = (
-    "import atexit, os, sys\n"
-    "path = open('/proc/self/cmdline').read().split('--junit\\0')[1].split('\\0')[0]\n"
-    "open(path, 'w').write('0' * 64 + '\\n{}')\nos._exit(0)\n"
-)
-WATCHER = (
-    "import os, subprocess\n"
-    "path = open('/proc/self/cmdline').read().split('--junit\\0')[1].split('\\0')[0]\n"
-    "subprocess.Popen(['sh', '-c', f'while ! test -s {path}; do :; done; echo forged > {path}'],"
-    " start_new_session=True)\n"
-)
-CHEATS = {
-    "edited tests": diff_texts("tests/test_numbers.py", TEST_NUMBERS, "def test_clamp(): pass\n"),
-    "conftest forges reports": new_file("conftest.py", FORGE),
-    "conftest skips": new_file("tests/conftest.py", SKIP),
-    "configuration deselects": new_file("pytest.ini", "[pytest]\naddopts = --deselect tests\n"),
-    "shadowed pytest": new_file("pytest.py", "import os\nos._exit(0)\n"),
-    "shadowed standard library": new_file("json.py", "import os\nos._exit(0)\n"),
-    "site customisation": new_file("sitecustomize.py", "import os\nos._exit(0)\n"),
-    "os._exit on import": patched("import os\nos._exit(0)\n" + STILL_BROKEN),
-    "sys.exit on import": patched("raise SystemExit(0)\n" + STILL_BROKEN),
-    "skip from the code": patched("import pytest\npytest.skip(allow_module_level=True)\n" + STILL_BROKEN),
-    "altered runner": patched(MONKEY + STILL_BROKEN),
-    "report of its own": patched(WRITE_REPORT + STILL_BROKEN),
-    "overwritten report": patched(WATCHER + STILL_BROKEN),
-}
-
-
-@pytest.mark.parametrize("name", CHEATS)
-async def test_cheating_never_passes(home: Path, row: TaskRow, name: str) -> None:
-    grade = await make_grader(LocalBackend(home)).grade(without_reuse(row), CHEATS[name])
-    assert grade.verdict in (Verdict.FAILED, Verdict.TAMPERED, Verdict.PATCH_FAILED)
-    assert grade.reward == 0.0
-
-
-@pytest.mark.parametrize("name", ["altered runner", "report of its own"])
-async def test_forgery_is_called_by_its_name(home: Path, row: TaskRow, name: str) -> None:
-    grade = await make_grader(LocalBackend(home)).grade(row, CHEATS[name])
-    assert grade.verdict is Verdict.TAMPERED
-
-
 async def test_a_fix_that_also_edits_tests_keeps_only_the_fix(home: Path, row: TaskRow) -> None:
-    patch = row.answer.gold_patch + CHEATS["edited tests"] + CHEATS["conftest skips"]
+    edited = diff_texts("tests/test_numbers.py", TEST_NUMBERS, "def test_clamp(): pass\n")
+    patch = row.answer.gold_patch + edited + new_file("tests/conftest.py", "import sys\nsys.exit()\n")
     grade = await make_grader(LocalBackend(home)).grade(row, patch)
     assert grade.verdict is Verdict.PASSED
     assert grade.detail == "left out of the patch: tests/conftest.py, tests/test_numbers.py"
@@ -359,13 +302,38 @@ async def test_what_python_compiled_of_a_replaced_test_file_is_removed(home: Pat
     assert left.stdout.decode().split("\n")[:-1] == sorted(f"./{path}" for path in others)
 
 
-async def test_a_cancelled_grading_does_not_take_its_siblings_along(home: Path, row: TaskRow) -> None:
-    grader = make_grader(LocalBackend(home))
+class WaitingBackend(CountingBackend):
+    """Opens no sandbox before it may."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.asked, self.may = asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        self.asked.set()
+        await self.may.wait()
+        async with super().open(spec) as box:
+            yield box
+
+
+async def test_cancelled_grading_does_not_take_its_siblings_along(
+    home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, waiting, shield = WaitingBackend(home), asyncio.Event(), asyncio.shield
+
+    def shielded(verdict: asyncio.Future[Grade]) -> asyncio.Future[Grade]:
+        waiting.set()
+        return shield(verdict)
+
+    monkeypatch.setattr(asyncio, "shield", shielded)
+    grader = make_grader(backend)
     first = asyncio.create_task(grader.grade(row, row.answer.gold_patch))
-    await asyncio.sleep(0.05)
+    await backend.asked.wait()
     second = asyncio.create_task(grader.grade(row, row.answer.gold_patch))
-    await asyncio.sleep(0.05)
+    await waiting.wait()
     first.cancel()
+    backend.may.set()
     assert (await second).verdict is Verdict.PASSED
 
 

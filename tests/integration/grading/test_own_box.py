@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine.config.policies import ReplayPolicyConfig
-from engine.config.rollout import CounterfactualConfig, DatasetConfig, GradingConfig, RolloutConfig
+from engine.config.rollout import DatasetConfig, GradingConfig, RolloutConfig
 from engine.config.run import RolloutRun, ValidateRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
@@ -45,20 +44,22 @@ def row(home: Path) -> TaskRow:
     return state_task(home)
 
 
-@pytest.fixture(params=BACKENDS)
-async def backend(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[SandboxBackend]:
-    async with opened(request.param, home) as backend:
-        yield backend
+@pytest.fixture
+def backend(home: Path) -> SandboxBackend:
+    return LocalBackend(home)
 
 
-async def test_what_lies_outside_of_the_workdir_counts(backend: SandboxBackend, row: TaskRow) -> None:
-    built = environments(backend)
-    solved = await graded_after(built, row, SOLUTION)
+@pytest.mark.parametrize("kind", BACKENDS)
+async def test_changes_outside_of_the_workdir_count(home: Path, row: TaskRow, kind: str) -> None:
+    async with opened(kind, home) as backend:
+        built = environments(backend)
+        solved = await graded_after(built, row, SOLUTION)
+        wrong = await graded_after(built, row, SOLUTION.replace("42", "41"))
+        nothing = await graded_after(built, row)
     assert (solved.verdict, solved.reward) == (Verdict.PASSED, 1.0), solved.log
     assert (solved.counterfactual, solved.extra_runs) == (CounterfactualOutcome.OWN_BOX, 0)
-    wrong = await graded_after(built, row, SOLUTION.replace("42", "41"))
     assert (wrong.verdict, wrong.reward, wrong.counterfactual) == (Verdict.FAILED, 0.0, None)
-    assert (await graded_after(built, row)).verdict is Verdict.FAILED
+    assert nothing.verdict is Verdict.FAILED
 
 
 async def test_a_fresh_sandbox_sees_the_patch_alone_and_the_grade_says_so(
@@ -67,6 +68,33 @@ async def test_a_fresh_sandbox_sees_the_patch_alone_and_the_grade_says_so(
     grade = await graded_after(environments(backend, own_box=False), row, SOLUTION)
     assert grade.verdict is Verdict.FAILED
     assert "graded from the patch in a fresh sandbox" in grade.detail
+
+
+async def test_path_in_the_way_of_a_test_is_the_agents_doing(home: Path, row: TaskRow) -> None:
+    files = {**row.answer.test_files, "checks/test.sh": "exit 1\n"}
+    blocked = replace(row, answer=replace(row.answer, test_files=files))
+    grade = await graded_after(environments(LocalBackend(home)), blocked, "mkdir -p checks/test.sh/x")
+    assert (grade.verdict, grade.reward) == (Verdict.PATCH_FAILED, 0.0)
+    assert "checks/test.sh" in grade.detail
+    assert "the agent left something in the way" in grade.detail
+
+
+@pytest.mark.parametrize(
+    ("left", "verdict"),
+    [
+        (
+            "mkdir -p /tmp/verifier; echo 1 > /tmp/verifier/reward.txt; chmod 444 /tmp/verifier/*",
+            Verdict.FAILED,
+        ),
+        ("printf '[pytest]\\naddopts = --collect-only\\n' > /tmp/pytest.ini", Verdict.TAMPERED),
+    ],
+    ids=["a reward", "settings above the tests"],
+)
+async def test_what_an_agent_leaves_does_not_pass(
+    home: Path, row: TaskRow, left: str, verdict: Verdict
+) -> None:
+    grade = await graded_after(environments(LocalBackend(home)), row, left)
+    assert (grade.verdict, grade.reward) == (verdict, 0.0), grade.log
 
 
 @pytest.mark.parametrize("obstacle", ["chmod 000 pyproject.toml", "mkfifo pipe; head -c 40M /dev/zero > big"])
@@ -173,7 +201,7 @@ async def test_validation_names_the_remedy_for_solutions_outside_of_the_workdir(
 
 
 def test_without_counterfactual_runs_there_are_none_to_miss(home: Path, row: TaskRow) -> None:
-    config = GradingConfig(counterfactual=CounterfactualConfig(mode="off"), evaluation_timeout_s=7.0)
+    config = GradingConfig(counterfactual="off", evaluation_timeout_s=7.0)
     grader = Grader(backend=LocalBackend(home), config=config, sandbox=SandboxConfig(), run_id="r")
     grading = grader.own_box(row, evaluation=True)
     assert grading is not None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from engine.datasets.store import save_dataset, with_content_id
+from engine.grading.__main__ import main
 from engine.grading.official.reports import regrade
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
@@ -20,22 +20,15 @@ from engine.types import GradeRule, TaskRow, Verdict
 from tests.builders.dataset_builders import (
     BROKEN,
     NUMBERS,
-    broken_task,
     make_grader,
     new_file,
     patched,
-    without_reuse,
-    write_toy,
 )
 from tests.integration.adversary.frame import find, under
 
 STILL_BROKEN = NUMBERS.replace(*BROKEN)
+Command = Callable[..., tuple[dict[str, Any], str]]
 NAMES = ("log", "solved", "cheats", "unapplied", "empty", "absent")
-
-
-@pytest.fixture(scope="module")
-def row(home: Path) -> TaskRow:
-    return without_reuse(broken_task(home, write_toy(home / "source")))
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +42,23 @@ def dataset(home: Path, row: TaskRow) -> str:
     return "toy"
 
 
-def grade(home: Path, folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
-    command = [sys.executable, "-m", "engine.grading", "predictions", "--home", str(home), "--dataset", "toy"]
-    command += ["--output", str(folder), "--set", "sandbox.memory_mb=256", "--set", "grading.timeout_s=60"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True)
-    return json.loads(done.stdout.strip().split("\n")[-1]) if done.stdout else {}, done.stderr
+@pytest.fixture
+def grade(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Return the command; it returns the counts that it prints, and its messages."""
+
+    def command(*arguments: str) -> tuple[dict[str, Any], str]:
+        folders = ["--home", str(home), "--dataset", "toy", "--output", str(tmp_path)]
+        limits = ["--set", "sandbox.memory_mb=256", "--set", "grading.timeout_s=60"]
+        main(["predictions", *folders, *limits, *arguments])
+        output, messages = capsys.readouterr()
+        return json.loads(output.strip().split("\n")[-1]) if output else {}, messages
+
+    return command
 
 
+@pytest.mark.usefixtures("dataset")
 def test_predictions_become_reports_and_a_second_command_goes_on(
-    home: Path, row: TaskRow, dataset: str, tmp_path: Path
+    row: TaskRow, tmp_path: Path, grade: Command
 ) -> None:
     gold = row.answer.gold_patch
     patches = {
@@ -73,7 +74,7 @@ def test_predictions_become_reports_and_a_second_command_goes_on(
         for name, patch in patches.items()
     ]
     file.write_text("\n".join(map(json.dumps, lines)))
-    counts, said = grade(home, tmp_path, "--predictions", str(file), "--run-id", "r1")
+    counts, said = grade("--predictions", str(file), "--run-id", "r1")
     assert counts, said
     assert counts["verdicts"] == {"passed": 2, "patch_failed": 1, "tampered": 1}
     report = json.loads((tmp_path / "a__model.r1.json").read_text())
@@ -90,15 +91,17 @@ def test_predictions_become_reports_and_a_second_command_goes_on(
     fields = {"instance_id": "log", "FAIL_TO_PASS": list(row.answer.fail_to_pass)}
     fields |= {"PASS_TO_PASS": list(row.answer.pass_to_pass), "log_parser": "parse_log_pytest"}
     assert regrade(fields, (folder / "test_output.txt").read_text()) == stored
-    again, _ = grade(home, tmp_path, "--predictions", str(file), "--run-id", "r1")
+    again, _ = grade("--predictions", str(file), "--run-id", "r1")
     assert again["verdicts"] == {"known": 3, "patch_failed": 1}
     assert again["resolved"] == counts["resolved"] == 2
     file.write_text(json.dumps(lines[0] | {"model_patch": patches["cheats"]}))
-    other, _ = grade(home, tmp_path, "--predictions", str(file), "--run-id", "r1")
+    other, _ = grade("--predictions", str(file), "--run-id", "r1")
     assert other["verdicts"] == {"tampered": 1}, "a report of another patch counts for this one"
 
 
-def test_predictions_of_multi_swe_become_its_reports(home: Path, row: TaskRow, tmp_path: Path) -> None:
+def test_predictions_of_multi_swe_become_its_reports(
+    home: Path, row: TaskRow, tmp_path: Path, grade: Command
+) -> None:
     log_row = under(row, "log")
     before = {"run_result": {}, "test_patch_result": {}, "n2p_tests": list(row.answer.fail_to_pass)}
     answer = replace(log_row.answer, grade_rule=GradeRule.MULTI_SWE, metadata=before)
@@ -109,7 +112,7 @@ def test_predictions_of_multi_swe_become_its_reports(home: Path, row: TaskRow, t
     fix = {"org": "acme", "repo": "toy", "number": "7", "fix_patch": row.answer.gold_patch}
     file = tmp_path / "predictions.jsonl"
     file.write_text(f"{{broken\n{json.dumps(fix)}\n{json.dumps({**fix, 'number': 8})}\n")
-    counts, said = grade(home, tmp_path, "--predictions", str(file), "--dataset", "multi", "--run-id", "m")
+    counts, said = grade("--predictions", str(file), "--dataset", "multi", "--run-id", "m")
     assert counts, said
     assert (counts["resolved"], counts["rejected"]) == (1, 2)
     assert counts["first_rejects"][0].startswith("line 1: not JSON")
@@ -122,21 +125,17 @@ def test_predictions_of_multi_swe_become_its_reports(home: Path, row: TaskRow, t
     assert set(row.answer.fail_to_pass) <= set(report["n2p_tests"])
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+@pytest.mark.usefixtures("dataset")
+def test_predictions_that_fit_nothing_are_refused(tmp_path: Path, grade: Command) -> None:
+    for text, message in (
         ('{"instance_id": "nobody", "model_patch": "x"}', "not in the dataset: nobody"),
         ("", "holds no predictions"),
-    ],
-)
-def test_predictions_that_fit_nothing_are_refused(
-    home: Path, dataset: str, tmp_path: Path, text: str, message: str
-) -> None:
-    (tmp_path / "p.jsonl").write_text(text)
-    counts, said = grade(home, tmp_path, "--predictions", str(tmp_path / "p.jsonl"))
-    assert counts == {}
-    assert message in said
-    _, said = grade(home, tmp_path, "--predictions", "gold", "--set", "grading.timeout=3")
+    ):
+        (tmp_path / "p.jsonl").write_text(text)
+        counts, said = grade("--predictions", str(tmp_path / "p.jsonl"))
+        assert counts == {}
+        assert message in said
+    _, said = grade("--predictions", "gold", "--set", "grading.timeout=3")
     assert "grading.timeout: unknown setting" in said
 
 

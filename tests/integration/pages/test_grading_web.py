@@ -177,7 +177,7 @@ def test_the_api_gives_the_same(run: Run, viewer: Client, operator: Client) -> N
     assert viewer.get(f"{api}/predictions?phase=nothing").status_code == 404
 
 
-def test_extra_runs_are_shown_and_false_assertions_only_to_readers_of_answers(
+def test_mutated_runs_are_shown_and_their_assertions_only_to_readers_of_answers(
     viewer: Client, operator: Client
 ) -> None:
     made, claim = launched(make_run())
@@ -195,7 +195,7 @@ def test_extra_runs_are_shown_and_false_assertions_only_to_readers_of_answers(
         client.get(trajectory_url(made.pk, "train", 0, "a", 0)).content.decode()
         for client in (viewer, operator)
     ]
-    assert all("2 extra runs" in page and "git log --all" in page for page in pages)
+    assert all("2 mutated runs" in page and "git log --all" in page for page in pages)
     assert ["assert mean" in page for page in pages] == [False, True]
     api = [client.get(f"/api/v1/trajectories/{trajectory.pk}").json() for client in (viewer, operator)]
     assert [one["findings"][1]["detail"] for one in api] == ["", secret]

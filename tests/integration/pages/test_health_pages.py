@@ -94,7 +94,7 @@ def test_the_page_counts_every_task(rows: list[TaskRow]) -> None:
     assert context["times"][0][1].median == pytest.approx(0.6)
 
 
-def test_the_page_and_the_api_count_tests_that_can_be_made_false(rows: list[TaskRow], tmp_path: Path) -> None:
+def test_the_page_and_the_api_count_mutated_tests(rows: list[TaskRow], tmp_path: Path) -> None:
     viewer = signed_in(Role.VIEWER)
     assert viewer.get("/datasets/d/health/").context["mutants"] is None
     coverage = (
@@ -116,10 +116,10 @@ def test_the_page_and_the_api_count_tests_that_can_be_made_false(rows: list[Task
     }  # fmt: skip
     assert api.get("/api/v1/datasets/d/health").json()["mutants"] == counts
     shown = tight(inner_html(text(viewer, "/datasets/d/health/"), "health-body"))
-    assert "1,939 required tests of 2 tasks" in shown.replace("\u202f", ",")
-    assert "graded without counterfactual runs" in shown
+    assert "1,939 tests of 2 tasks" in shown.replace("\u202f", ",")
+    assert "not audited" in shown
     page = text(viewer, f"/datasets/d/tasks/{rows[1].task.id}/")
-    assert "0 quiet, 0 changed, 0 added, 5 none" in page
+    assert "0 other value, 0 changed, 0 added, 5 none" in page
     assert "no test file in a known language was found" in page
     told = api.get(f"/api/v1/datasets/d/tasks/{rows[0].task.id}/health").json()
     assert told["validations"][0]["coverage"] == coverage[0].model_dump()
@@ -168,7 +168,7 @@ def test_proofs_of_curation_and_first_use_are_shown_before_any_validation(
     call_command("sync_dataset", "d", stdout=out)
     counts = viewer.get("/datasets/d/health/").context["mutants"]
     assert (counts.changed, counts.tasks_failed) == (2, 0)
-    assert json.loads(out.getvalue().splitlines()[1]) == {"false_tests": asdict(counts)}
+    assert json.loads(out.getvalue().splitlines()[1]) == {"mutated_tests": asdict(counts)}
 
 
 def test_a_validation_is_started_and_watched_live(rows: list[TaskRow]) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.curation.solution import gold_patch
 from engine.errors import DatasetError, SandboxError
 from engine.grading import grader as grading
 from engine.grading.counterfactual import test_files
 from engine.grading.execution import RunExecutor
 from engine.grading.grader import Grader
+from engine.grading.solution import gold_patch
 from engine.sandbox import integrity
 from engine.sandbox.base import ExecResult, Sandbox, SandboxBackend, SandboxSpec
 from engine.sandbox.integrity import SCRUB_S

@@ -83,8 +83,8 @@ class Published:
     """Reason why the plan is outside of the tolerance."""
 
     def plan(self) -> RunPlan:
-        """The plan of this run, whose tests ran once: nobody published a run with false tests."""
-        config = resolve("deepswe-32b", {"grading.counterfactual.mode": "off", **self.settings})
+        """The plan of this run, whose tests ran once: nobody published a run with mutated tests."""
+        config = resolve("deepswe-32b", {"grading.counterfactual": "off", **self.settings})
         basis = Basis(assume=self.assume, origins={})
         return plan_run(config, hardware=parse_hardware(self.gpus), basis=basis)
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench import schedule as bench
 from engine.config.recipes import resolve
-from engine.config.rollout import AgentConfig, CounterfactualConfig, GradingConfig
+from engine.config.rollout import AgentConfig, GradingConfig
 from engine.planning import RunPlan, parse_hardware, plan_run
 from engine.planning.rollouts import Limits, flow, simulate
 from engine.planning.schedules import Remedies, Work, overlapped, synchronous
@@ -37,9 +37,7 @@ def planned_s(staleness: int, update_s: float) -> float:
         command_timeout_s=bench.ROLLOUT_TIMEOUT_S,
         rollout_timeout_s=bench.ROLLOUT_TIMEOUT_S,
     )
-    grading = GradingConfig(
-        timeout_s=bench.GRADING_TIMEOUT_S, counterfactual=CounterfactualConfig(mode="off")
-    )
+    grading = GradingConfig(timeout_s=bench.GRADING_TIMEOUT_S, counterfactual="off")
     rollouts = sample_rollouts(NUM, agent, grading, bench.ASSUME)
     limits = Limits(
         concurrent=round(bench.OVERBOOKING * peak / bench.TOKENS_PER_S),

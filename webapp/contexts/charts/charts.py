@@ -106,8 +106,8 @@ RUN_CHARTS = (
         ),
     ),
     ChartSpec(
-        "grading_extra", "Extra runs of tests", "share of grading time",
-        (Series("grading/extra_share", "repeated and false tests", 2),), span=(0, 1),
+        "grading_extra", "Runs of mutated tests", "share of grading time",
+        (Series("grading/extra_share", "mutated tests", 2),), span=(0, 1),
     ),
     ChartSpec(
         "loss", "Loss", "",

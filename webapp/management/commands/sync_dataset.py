@@ -23,11 +23,11 @@ class Command(BaseCommand):
         parser.add_argument("name")
 
     def handle(self, **options: Any) -> None:
-        """Synchronise the dataset, print its number of tasks and how many tests can be made false."""
+        """Synchronise the dataset, print its number of tasks and how many are mutated."""
         try:
             dataset = datasets.sync(name=options["name"])
         except TrainyardError as error:
             raise CommandError(str(error)) from None
         self.stdout.write(f"dataset {dataset.name}: {dataset.num_tasks} tasks {dataset.splits}")
         if (counts := health.mutant_counts(dataset)) is not None:
-            self.stdout.write(json.dumps({"false_tests": asdict(counts)}))
+            self.stdout.write(json.dumps({"mutated_tests": asdict(counts)}))

@@ -19,7 +19,7 @@ from webapp.services.run import validations
 
 SUMMARY_KEYS = (
     "dataset", "rows", "valid", "noop_passes", "gold_fails", "flaky", "infra", "quarantined",
-    "tests_quiet", "tests_changed", "tests_added", "tests_without_mutant", "seconds",
+    "tests_value", "tests_changed", "tests_added", "tests_without_mutant", "seconds",
 )  # fmt: skip
 
 

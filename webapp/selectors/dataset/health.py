@@ -122,7 +122,7 @@ class MutantCounts:
     tasks: int
     """Tasks for which it was tried."""
     tasks_without: int
-    """Tasks none of whose tests can be made false: they are graded without counterfactual runs."""
+    """Tasks none of whose tests can be mutated: they are never audited."""
     tasks_failed: int
     """Tasks whose proof failed: they are graded without, too."""
 
@@ -133,7 +133,7 @@ class MutantCounts:
 
 
 def mutant_counts(dataset: Dataset) -> MutantCounts | None:
-    """Return the tests that can be made false; None while nobody has tried it."""
+    """Return the tests by their mutants; None while nobody has tried it."""
     sums = ", ".join(
         f"coalesce(sum((p.coverage->>'{kind}')::int), 0)" for kind in ("value", "changed", "added", "none")
     )
@@ -149,7 +149,7 @@ def mutant_counts(dataset: Dataset) -> MutantCounts | None:
 
 
 def failed_proofs(dataset: Dataset, limit: int = 25) -> list[Task]:
-    """Return tasks whose newest proof of false tests failed, in the dataset's order."""
+    """Return tasks whose newest proof of mutated tests failed, in the dataset's order."""
     tasks = Task.objects.filter(dataset=dataset, active=True).exclude(proof__problem="")
     return list(
         tasks.filter(proof__isnull=False)

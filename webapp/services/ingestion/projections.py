@@ -152,7 +152,7 @@ class Projection:
             if event.state == "succeeded":
                 send_on_commit(TaskName.SYNC_DATASET, config[_OUTPUT_SECTIONS[kind]]["output"], self._run.pk)
         elif self._run.dataset is not None:
-            # What the run found out about the rows: a validation all, others which false tests are proven.
+            # What the run found out about the rows: a validation all, others which mutated tests are proven.
             send_on_commit(TaskName.SYNC_DATASET, self._run.dataset.name)
 
     def _task_validated(self, event: e.TaskValidated) -> None:

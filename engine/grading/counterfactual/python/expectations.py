@@ -24,6 +24,8 @@ class Expectation:
         tolerance: how near numbers may be.
         boolean_only: whether only True and False decide.
         table: decorator that holds the cells, in its order of rows.
+        name: the test's argument that takes them from there.
+        is_argument: whether the only cell is an argument of the test whose values are not known.
     """
 
     cells: tuple[ast.expr, ...]
@@ -31,6 +33,8 @@ class Expectation:
     tolerance: Tolerance = EXACT
     boolean_only: bool = False
     table: ParameterTable | None = None
+    name: str = ""
+    is_argument: bool = False
 
 
 class Expectations:
@@ -66,41 +70,39 @@ class Expectations:
         """Yield operands of certain equalities with the expected value that each stands for."""
         for statement in self.statements:
             for operand in asserted(self._source, statement):
-                found = self._of(operand)
-                if found is not None:
-                    yield operand, found
+                yield operand, self._of(operand)
 
-    def _of(self, operand: Operand) -> Expectation | None:
+    def _of(self, operand: Operand) -> Expectation:
         node = operand.node
-        if not isinstance(node, ast.Name):
-            return Expectation((node,), operand.within, operand.tolerance, operand.boolean_only)
-        if self._is_read_elsewhere or node.id in self._shared:
-            return None
+        alone = Expectation((node,), operand.within, operand.tolerance, operand.boolean_only)
+        if not isinstance(node, ast.Name) or self._is_read_elsewhere or node.id in self._shared:
+            return alone
         if any(id(one) not in self._compared for one in self._loads[node.id]):
-            return None  # it decides about more than equality
+            return alone  # it decides about more than equality
         allowed = [self._compared[id(one)] for one in self._loads[node.id]]
         tolerance = Tolerance(
             absolute=max(one.absolute for one in allowed), relative=max(one.relative for one in allowed)
         )
         if node.id not in self._stores:
-            return self._of_parameter(node.id, tolerance, operand)
-        if self._stores[node.id] > 1:
-            return self._of_last_assignment(node, tolerance, operand)
-        return self._of_variable(node.id, tolerance, operand)
+            found = self._of_parameter(node.id, tolerance, operand)
+        elif self._stores[node.id] > 1:
+            found = self._of_last_assignment(node, tolerance, operand)
+        else:
+            found = self._of_variable(node.id, tolerance, operand)
+        return found or alone
 
     def _of_parameter(self, name: str, tolerance: Tolerance, operand: Operand) -> Expectation | None:
-        arguments = {argument.arg for argument in self._node.args.args}
-        if "request" in arguments:
-            return None  # it gives the names of tests, which follow their values
-        if name in arguments:
-            table = next((table for table in self._tables if name in table.names), None)
-            if table is None or name in self._source.fixture_arguments or not (cells := table.column(name)):
+        if name not in {argument.arg for argument in (*self._node.args.args, *self._node.args.kwonlyargs)}:
+            value = self._literal(ast.Name(id=name, ctx=ast.Load()))
+            if isinstance(value, ast.Name) or self._source.is_introspected:
                 return None
-            return Expectation(tuple(cells.values()), table.node, tolerance, operand.boolean_only, table)
-        value = self._literal(ast.Name(id=name, ctx=ast.Load()))
-        if isinstance(value, ast.Name) or self._source.is_introspected:
-            return None
-        return Expectation((value,), value, tolerance, operand.boolean_only)
+            return Expectation((value,), value, tolerance, operand.boolean_only)
+        table = next((table for table in self._tables if name in table.names), None)
+        # A fixture that takes the same argument may decide by it.
+        if table is not None and name not in self._source.fixture_arguments and table.rows:
+            cells = table.column(name)
+            return Expectation(cells, table.node, tolerance, operand.boolean_only, table, name)
+        return Expectation((operand.node,), operand.within, tolerance, operand.boolean_only, is_argument=True)
 
     def _of_variable(self, name: str, tolerance: Tolerance, operand: Operand) -> Expectation | None:
         for node in own_nodes(self._node.body):
@@ -111,14 +113,6 @@ class Expectations:
             if cells := _cells(*self._table(node.target, node.iter), name):
                 return Expectation(cells, self._literal(node.iter), tolerance, operand.boolean_only)
         return None
-
-    def loops(self) -> Iterator[tuple[ast.For, int]]:
-        """Yield the loops over tables that every passing run goes through, with their numbers of rows."""
-        for node in self.statements:
-            if isinstance(node, ast.For) and not _breaks(node):
-                _, rows = self._table(node.target, node.iter)
-                if not any(isinstance(row, ast.Starred) for row in rows):
-                    yield node, len(rows)
 
     def _table(self, target: ast.expr, iterated: ast.expr) -> tuple[ast.expr, Sequence[ast.expr]]:
         """Return the part of a loop's target that takes its table's rows, and these where they are known."""

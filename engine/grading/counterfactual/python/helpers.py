@@ -10,7 +10,6 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from engine.grading.counterfactual.python import names
 from engine.grading.counterfactual.python.functions import certain_statements, dotted, own_nodes
 from engine.grading.counterfactual.python.operands import EXACT, Operand, Tolerance, is_loose, operands
 from engine.grading.counterfactual.python.source import PythonSource, is_introspected
@@ -22,33 +21,6 @@ def asserted(source: PythonSource, statement: ast.stmt) -> Iterator[Operand]:
     match statement:
         case ast.Expr(value=ast.Call() as call) if (helper := _helper(source, call)) is not None:
             yield from _through(source, helper, call, statement)
-
-
-def compared_alone(source: PythonSource, call: ast.Call) -> tuple[ast.expr, ast.expr] | None:
-    """Return the two arguments that a helper compares by ``==``, where it does nothing else; else None."""
-    helper = _helper(source, call)
-    if helper is None:
-        return None
-    body = helper.body[ast.get_docstring(helper, clean=False) is not None :]
-    match body:
-        case [ast.Assert(test=ast.Compare(left=ast.Name(id=left), ops=[ast.Eq()], comparators=[right]))]:
-            pass
-        case [
-            ast.Expr(
-                value=ast.Call(
-                    func=ast.Attribute(value=ast.Name(id="self"), attr=method),
-                    args=[ast.Name(id=left), right],
-                    keywords=[],
-                )
-            )
-        ] if method in names.PLAIN_EQUALITIES and not source.defines(method):
-            pass
-        case _:
-            return None
-    given = _arguments(helper, call)
-    if not isinstance(right, ast.Name) or left == right.id or not {left, right.id} <= given.keys():
-        return None
-    return given[left], given[right.id]
 
 
 def compared_names(function: ast.AST, find: Callable[[ast.stmt], Iterable[Operand]]) -> dict[int, Tolerance]:
@@ -91,7 +63,7 @@ def _through(
             tolerance = Tolerance(
                 absolute=max(one.absolute for one in allowed), relative=max(one.relative for one in allowed)
             )
-            yield replace(operand, node=given[name], within=statement, tolerance=tolerance)
+            yield replace(operand, node=given[name], within=statement, tolerance=tolerance, other=None)
 
 
 def _helper(source: PythonSource, call: ast.Call) -> ast.FunctionDef | None:

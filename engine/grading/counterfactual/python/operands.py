@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.grading.counterfactual.python import names
-from engine.grading.counterfactual.python.functions import dotted, is_transparent
+from engine.grading.counterfactual.python.functions import dotted
 from engine.grading.counterfactual.python.source import PythonSource
 
 _RELATIVE, _ABSOLUTE = 1e-6, 1e-12
@@ -39,40 +39,33 @@ class Operand:
         within: smallest statement or expression to show as evidence.
         tolerance: how near numbers may be.
         boolean_only: whether only True and False decide, as beside ``is``.
+        other: the other operand; None where there are several, or a tolerance.
+        is_second: whether it comes after the other one.
     """
 
     node: ast.expr
     within: ast.stmt | ast.expr
     tolerance: Tolerance = EXACT
     boolean_only: bool = False
+    other: ast.expr | None = None
+    is_second: bool = False
 
 
 def operands(source: PythonSource, statement: ast.stmt) -> Iterator[Operand]:
     """Yield the operands that a statement compares, where it fails unless they are equal."""
     match statement:
         case ast.Assert(test=test):
-            for comparison in _conjuncts(test):
+            for comparison in conjuncts(test):
                 yield from _compared(source, comparison, statement)
         case ast.Expr(value=ast.Call() as call):
             yield from _arguments(source, call, statement)
-        case ast.With() | ast.AsyncWith():
-            for context in certain_contexts(source, statement):
-                if isinstance(context, ast.Call) and dotted(context.func) == "self.assertNumQueries":
-                    yield from (Operand(argument, context) for argument in context.args[:1])
 
 
-def certain_contexts(source: PythonSource, statement: ast.With | ast.AsyncWith) -> Iterator[ast.expr]:
-    """Yield the context managers of a statement whose exceptions leave it: no unknown one is around them."""
-    for context in (item.context_expr for item in statement.items):
-        yield context
-        if not is_transparent(source, context):
-            return
-
-
-def _conjuncts(test: ast.expr) -> Iterator[ast.expr]:
+def conjuncts(test: ast.expr) -> Iterator[ast.expr]:
+    """Yield the parts of a condition that holds only where all of them do."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         for value in test.values:
-            yield from _conjuncts(value)
+            yield from conjuncts(value)
     else:
         yield test
 
@@ -89,7 +82,8 @@ def _compared(source: PythonSource, test: ast.expr, statement: ast.stmt) -> Iter
         if not equal and not any(isinstance(operator, ast.Is) for operator in beside):
             continue
         if not loose:
-            yield Operand(side, statement, boolean_only=not equal)
+            other = sides[1 - place] if len(sides) == 2 else None
+            yield Operand(side, statement, boolean_only=not equal, other=other, is_second=place == 1)
         elif loose == [side] and equal and (found := _approximated(source, side)) is not None:
             yield Operand(found[0], statement, found[1])
 
@@ -132,7 +126,8 @@ def _arguments(source: PythonSource, call: ast.Call, statement: ast.stmt) -> Ite
         return
     if owner == "self" and name in names.EQUALITIES:
         if has_message_alone(call):
-            yield from (Operand(one, statement) for one in first)
+            yield Operand(first[0], statement, other=first[1])
+            yield Operand(first[1], statement, other=first[0], is_second=True)
     elif owner == "self" and name == "assertIs":
         yield from (Operand(one, statement, boolean_only=True) for one in first)
     elif owner == "self" and name in names.ALMOST_EQUALITIES:

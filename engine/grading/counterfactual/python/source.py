@@ -8,17 +8,14 @@ from bisect import bisect_right
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Sequence
-from itertools import islice
 
 from engine.grading.counterfactual.base import Mutant, MutantKind
 from engine.grading.counterfactual.python import names
-from engine.grading.counterfactual.python.constants import Constants
 from engine.python_syntax import parse_python
 
+Edit = tuple[int, int, str]
+"""First byte, byte after the last, text instead."""
 _MAX_TEXT = 300
-_MAX_WORDS = 500
-_WORD = re.compile(r"(?<![A-Za-z])[A-Za-z]{3,10}(?![A-Za-z])")
-_COMMON_WORDS = ("value", "item", "first", "name", "data", "second", "text", "other", "test", "result")
 _MAX_BYTES = 2 << 20
 
 
@@ -40,8 +37,8 @@ class PythonSource:
         self.path = path
         text = content.removeprefix(BOM_UTF8).decode("utf-8")
         self.tree = parse_python(text)
-        self.constants = Constants(self.tree)
-        self.words = _words(self.tree)
+        self.bound = _bindings(self.tree)
+        """How often each name is bound in the module, in any scope."""
         self._reads = Counter(
             node.id
             for node in ast.walk(self.tree)
@@ -61,7 +58,7 @@ class PythonSource:
 
     def is_used_once(self, name: str) -> bool:
         """Return whether a name is bound once and read once in the whole module."""
-        return self.constants.bound[name] == 1 and self._reads[name] == 1
+        return self.bound[name] == 1 and self._reads[name] == 1
 
     def defines(self, name: str) -> bool:
         """Return whether the module gives a name a meaning of its own: no import of a library's."""
@@ -89,8 +86,8 @@ class PythonSource:
             for owner, body in scopes
             for node in body
             if isinstance(node, ast.FunctionDef)
-            if self.constants.bound[node.name] == 1 and node.name not in assigned
-            if "*" not in self.constants.bound
+            if self.bound[node.name] == 1 and node.name not in assigned
+            if "*" not in self.bound
         }
 
     def start(self, node: ast.stmt | ast.expr) -> int:
@@ -107,10 +104,6 @@ class PythonSource:
         """Return the source text of a node."""
         return self.content[self.start(node) : self.end(node)].decode()
 
-    def line_start(self, line: int) -> int:
-        """Return the offset of a line, counted from 1."""
-        return self._line_starts[line - 1]
-
     def line(self, offset: int) -> int:
         """Return the line of an offset, counted from 1."""
         return bisect_right(self._line_starts, offset)
@@ -118,7 +111,7 @@ class PythonSource:
     def _offset(self, line: int, column: int) -> int:
         return self._line_starts[line - 1] + column + (self._first_column if line == 1 else 0)
 
-    def edited(self, start: int, end: int, edits: Sequence[tuple[int, int, str]]) -> str:
+    def edited(self, start: int, end: int, edits: Sequence[Edit]) -> str:
         """Return the text between two offsets after the edits that lie there."""
         parts, done = [], start
         for first, last, text in sorted(edits):
@@ -127,36 +120,29 @@ class PythonSource:
                 done = last
         return b"".join([*parts, self.content[done:end]]).decode()
 
-    def expression(self, text: str) -> tuple[PythonSource, ast.expr]:
-        """Return a source of an expression alone, with the constants of this one, and its node.
-
-        Raises:
-            ValueError: it is no expression.
-        """
-        source = PythonSource(f"({text}\n)".encode(), self.path)
-        match source.tree.body:
-            case [ast.Expr(value=node)]:
-                source.constants = self.constants
-                return source, node
-        raise ValueError(f"not an expression: {text}")
+    def before(self, statement: ast.stmt) -> tuple[int, str, str]:
+        """Return where a statement before another one goes, and the text before and after it."""
+        parts = [*getattr(statement, "decorator_list", []), statement]
+        start = min(self.start(part) for part in parts)
+        line_start = self._line_starts[min(part.lineno for part in parts) - 1]
+        indent = self.content[line_start:start].decode().removesuffix("@")
+        if indent.strip():
+            return start, "", "; "
+        newline = "\r\n" if self.content[:line_start].endswith(b"\r\n") else "\n"
+        return line_start, indent, newline
 
     def mutant(
         self,
         function: str,
         within: ast.stmt | ast.expr,
-        edits: Sequence[tuple[int, int, str]],
+        edits: Sequence[Edit],
         kind: MutantKind,
-        parameters: tuple[tuple[str, str], ...] = (),
-        *,
-        asserted: int = 0,
-        row: int | None = None,
     ) -> Mutant | None:
         """Return the mutant that makes edits; None where the statement or expression then does not parse.
 
         Args:
             within: smallest node to show as evidence, which contains edits.
             edits: first byte, byte after the last, and the text instead, of each; they do not overlap.
-            parameters, asserted, row: see ``Mutant``.
         """
         first, last = self.start(within), self.end(within)
         start, end = min(edit[0] for edit in edits), max(edit[1] for edit in edits)
@@ -169,15 +155,12 @@ class PythonSource:
             path=self.path,
             function=function,
             line=self.line(start),
-            asserted=asserted,
             kind=kind,
             before=self.text(within)[:_MAX_TEXT],
-            after=after[:_MAX_TEXT],
+            after=after.replace(names.OTHER, "other")[:_MAX_TEXT],
             start=start,
             end=end,
             replacement=self.edited(start, end, edits),
-            parameters=parameters,
-            row=row,
         )
 
 
@@ -210,12 +193,17 @@ def _defined_name(node: ast.AST) -> str:
     return ""
 
 
-def _words(tree: ast.Module) -> list[str]:
-    """Return the words in a module's strings, and some common ones, in lower case."""
-    texts = (
-        node.value if isinstance(node.value, str) else node.value.decode("latin-1")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
-    )
-    found = (word.lower() for text in texts for word in _WORD.findall(text))
-    return list(dict.fromkeys([*islice(found, _MAX_WORDS), *_COMMON_WORDS]))
+def _bindings(tree: ast.Module) -> Counter[str]:
+    """Return how often each name is bound in a module, in any scope."""
+    found: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+                found[name] += 1
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found[name] += 1
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                found.update((alias.asname or alias.name).partition(".")[0] for alias in aliases)
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+                found[name] += 1
+    return found

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from engine.grading.counterfactual.base import Mutant, MutantKind
-from engine.grading.counterfactual.languages import mutator_of
+from engine.grading.counterfactual.python.mutator import python_mutants
 
 _HEADER = "import unittest, pytest\nimport warnings\nfrom unittest import mock\n"
 
@@ -31,6 +31,16 @@ CATALOGUE = {
     "empty": ("def test_it():\n    assert 'x'[solve(1):] == ''\n"),
     "booleans": ("def test_it():\n    assert (solve(2) == 4) is True\n    assert (solve(2) > 9) == False\n"),
     "negative": ("def test_it():\n    assert -solve(2) == -4\n    assert {1: -solve(1)} == {1: -1}\n"),
+    "computed": (
+        "def other(x):\n    return x * x\n"
+        "def test_it():\n"
+        "    assert solve(2) == other(2)\n"
+        "    expected = other(3)\n"
+        "    assert solve(3) == expected\n"
+        "    wanted = [other(x) for x in (1, 2)]\n"
+        "    assert len(wanted) == 2 and [solve(1), solve(2)] == wanted\n"
+    ),
+    "texts in texts": ("def test_it():\n    assert '4' in str(solve(2))\n"),
     "sets": ("def test_it():\n    assert {solve(2), solve(3)} == {4, 9}\n"),
     "chain": ("def test_it():\n    assert 4 == solve(2) == solve(-2)\n    assert 1 < solve(2) == 4\n"),
     "order": ("def test_it():\n    assert solve(2) > 3\n    assert 3 <= solve(2) <= 5\n"),
@@ -206,21 +216,9 @@ CATALOGUE = {
 
 
 class _Odd(int):
-    """An integer whose comparisons beyond ``==`` contradict it, as in a solution with faults elsewhere."""
+    """An integer whose ``!=`` contradicts its ``==``, as in a solution with faults elsewhere."""
 
     def __ne__(self, _other: object) -> bool:
-        return True
-
-    def __lt__(self, _other: object) -> bool:
-        return True
-
-    def __le__(self, _other: object) -> bool:
-        return True
-
-    def __gt__(self, _other: object) -> bool:
-        return True
-
-    def __ge__(self, _other: object) -> bool:
         return True
 
     __hash__ = int.__hash__
@@ -277,19 +275,8 @@ def _call(test: Any, name: str, found: dict[str, BaseException]) -> None:
 
 
 def mutants_of(source: str) -> Sequence[Mutant]:
-    """Return the false mutants of a file."""
-    return [mutant for mutant in _all_mutants(source) if mutant.kind is not MutantKind.TRUE]
-
-
-def true_mutants_of(source: str) -> Sequence[Mutant]:
-    """Return the true mutants of a file."""
-    return [mutant for mutant in _all_mutants(source) if mutant.kind is MutantKind.TRUE]
-
-
-def _all_mutants(source: str) -> Sequence[Mutant]:
-    mutator = mutator_of("tests/test_it.py")
-    assert mutator is not None
-    return mutator.mutants(source.encode(), "tests/test_it.py")
+    """Return the mutants of a file."""
+    return python_mutants(source.encode(), "tests/test_it.py")
 
 
 def of_kind(kind: MutantKind, source: str) -> list[str]:
@@ -297,5 +284,5 @@ def of_kind(kind: MutantKind, source: str) -> list[str]:
     return [mutant.after for mutant in mutants_of(source) if mutant.kind is kind]
 
 
+values = functools.partial(of_kind, MutantKind.VALUE)
 changed = functools.partial(of_kind, MutantKind.CHANGED)
-quiet = functools.partial(of_kind, MutantKind.VALUE)

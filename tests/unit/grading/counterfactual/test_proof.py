@@ -1,120 +1,178 @@
-"""Proof of variants and decoys: only what fails for every solution is kept."""
+"""Proof of variants: only mutants that the gold patch fails are kept."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import pytest
 
-from engine.grading.counterfactual import proof
-from engine.grading.counterfactual.base import Reference, Variant
-from engine.grading.counterfactual.proof import Unfixed, prove
-from engine.grading.counterfactual.selection import false_functions
+from engine.errors import DatasetError
+from engine.events.health import MutantCoverage
+from engine.grading.counterfactual.base import MutantKind, Reference, Variant
+from engine.grading.counterfactual.proof import coverage_of, prove
+from engine.grading.counterfactual.prover import protected
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import RunResult, unjudged
-from engine.types import (
-    GradeRule,
-    Task,
-    TaskAnswer,
-    TaskRow,
-    TestKind,
-    TestOutcome,
-    TestResult,
-    Verdict,
-)
+from engine.patches.diff import diff_texts
+from engine.types import GradeRule, Task, TaskAnswer, TaskRow, TestKind, TestOutcome, TestResult, Verdict
 
-TEST = b"from lib import f\ndef test_a():\n    assert f() == 3\n"
+PATH = "tests/test_a.py"
+FILE = b"".join(b"def test_%c():\n    assert f() == 3\n    assert g() == 4\n\n" % name for name in b"abc")
 ROW = TaskRow(
     task=Task(id="1", instance_id="1", repo="", image="", base_commit="", problem_statement=""),
     answer=TaskAnswer(grade_rule=GradeRule.EXIT_CODE, gold_patch=""),
     split="train",
 )
+NAMES = ("test_a", "test_b", "test_c")
+Ends = Mapping[str, TestOutcome]
 
 
-def run(verdict: Verdict, reward: float | None = None) -> RunResult:
-    judgement = Judgement(passed=verdict is Verdict.PASSED, tests=(), reward=reward)
+def run(ends: Ends, fixed: Collection[str] = (), *, signs: tuple[str, ...] = ()) -> RunResult:
+    """Return a run in which tests end so; it passed where all did."""
+    tests = tuple(
+        TestResult(
+            test_id=f"{PATH}::{name}",
+            kind=TestKind.FAIL_TO_PASS if name in fixed else TestKind.PASS_TO_PASS,
+            outcome=outcome,
+        )
+        for name, outcome in ends.items()
+    )
+    passed = all(outcome is TestOutcome.PASSED for outcome in ends.values())
+    verdict = Verdict.PASSED if passed else Verdict.FAILED
     return RunResult(
-        verdict=verdict, applied=unjudged(verdict, "").applied, evidence=Evidence(), judgement=judgement
+        verdict=verdict,
+        applied=unjudged(verdict, "").applied,
+        evidence=Evidence(signs=signs),
+        judgement=Judgement(passed=passed, tests=tests),
     )
 
 
-async def proven(test: bytes, *, reward: float | None) -> Reference:
-    """Return the reference of a row with one test file, whose false runs end with a reward."""
+def mutated(variant: Variant) -> dict[str, TestOutcome]:
+    """Return the outcomes of tests under a solution that fails every mutated one."""
+    names = {mutant.function for mutant in variant.mutants}
+    return {name: TestOutcome.FAILED if name in names else TestOutcome.PASSED for name in NAMES}
+
+
+async def proven(
+    ends: Callable[[Variant], Ends], *, fixed: Collection[str] = ("test_a", "test_b")
+) -> tuple[Reference, list[Variant]]:
+    """Return the reference of a row whose mutated runs end so, and the variants that were tried."""
+    tried: list[Variant] = []
+
+    async def execute(reference: Reference, variant: Variant) -> RunResult:
+        assert reference.files.keys() == {PATH}
+        tried.append(variant)
+        return run(ends(variant), signs=("the tests write to a file",))
+
+    original = run(dict.fromkeys(NAMES, TestOutcome.PASSED), fixed, signs=("a hook was replaced",))
+    return await prove(ROW, original, {PATH: FILE, "tests/other.py": b""}, execute), tried
+
+
+def functions(variant: Variant) -> set[str]:
+    return {mutant.function for mutant in variant.mutants}
+
+
+async def test_three_variants_mutate_the_tests_that_a_solution_fixes() -> None:
+    reference, tried = await proven(mutated)
+    assert [functions(variant) for variant in reference.variants] == [{"test_a", "test_b"}] * 3
+    assert {variant.must_fail for variant in reference.variants} == {(f"{PATH}::test_a", f"{PATH}::test_b")}
+    assert len(tried) == 3
+    assert len({variant.mutants for variant in reference.variants}) == 3, "different mutants each time"
+    assert len({one.line for variant in reference.variants[:2] for one in variant.mutants}) == 4
+    assert reference.files == {PATH: FILE}
+    assert reference.outcomes == {f"{PATH}::{name}": TestOutcome.PASSED for name in NAMES}
+    assert reference.signs == ("a hook was replaced", "the tests write to a file")
+    assert coverage_of(reference) == MutantCoverage(value=2, variants=3)
+
+
+async def test_without_known_fixed_tests_all_that_pass_are_mutated() -> None:
+    reference, _ = await proven(mutated, fixed=())
+    assert {name for variant in reference.variants for name in functions(variant)} == set(NAMES)
+
+
+@pytest.mark.parametrize("outcome", [TestOutcome.PASSED, TestOutcome.ERROR, TestOutcome.MISSING])
+async def test_mutants_that_the_gold_patch_does_not_fail_are_left_out(outcome: TestOutcome) -> None:
+    """Its other mutants are of another kind, until one is failed."""
+
+    def ends(variant: Variant) -> Ends:
+        refused = any(one.function == "test_b" and one.kind is MutantKind.VALUE for one in variant.mutants)
+        return {**mutated(variant), "test_b": outcome} if refused else mutated(variant)
+
+    reference, tried = await proven(ends)
+    first, second, _ = reference.variants
+    assert functions(first) == {"test_a"}
+    assert functions(tried[0]) == {"test_a", "test_b"}
+    assert tried[1].mutants == first.mutants, "the rest is proven again"
+    assert functions(second) == {"test_a", "test_b"}
+    assert coverage_of(reference) == MutantCoverage(value=1, changed=1, variants=3)
+
+
+async def test_a_row_whose_mutated_tests_all_pass_has_no_variants() -> None:
+    reference, _ = await proven(lambda _: dict.fromkeys(NAMES, TestOutcome.PASSED))
+    assert (reference.variants, reference.files) == ((), {})
+    assert reference.note == "no mutated test failed under the gold patch"
+    assert coverage_of(reference) == MutantCoverage(none=2, note=reference.note)
+
+
+async def test_a_row_without_python_tests_has_no_variants() -> None:
+    original = run(dict.fromkeys(NAMES, TestOutcome.PASSED), NAMES)
 
     async def execute(_reference: Reference, _variant: Variant) -> RunResult:
-        return run(Verdict.FAILED, reward)
+        raise AssertionError("nothing is to be proven")
 
-    return await prove(ROW, run(Verdict.PASSED), {"tests/test_a.py": test}, execute, unfixed=Unfixed())
+    reference = await prove(ROW, original, {}, execute)
+    assert reference.variants == ()
+    assert "no test of the row can be mutated" in reference.note
+
+
+async def test_a_row_that_fails_with_its_gold_patch_has_no_reference() -> None:
+    async def execute(_reference: Reference, _variant: Variant) -> RunResult:
+        raise AssertionError("nothing is to be proven")
+
+    with pytest.raises(DatasetError, match="the row does not pass with its gold patch"):
+        await prove(ROW, run({"test_a": TestOutcome.FAILED}), {PATH: FILE}, execute)
+
+
+async def unnamed(file: bytes, result: RunResult) -> Reference:
+    """Return the reference of a row whose rule knows no tests by name."""
+
+    async def execute(_reference: Reference, _variant: Variant) -> RunResult:
+        return result
+
+    return await prove(ROW, run({}), {PATH: file}, execute)
 
 
 @pytest.mark.parametrize(("reward", "variants"), [(None, 3), (0.0, 3), (0.9, 0)])
-async def test_variants_that_keep_a_part_of_the_reward_are_left_out(
-    reward: float | None, variants: int
-) -> None:
-    """A reward such as ``min(1, passed / 10)`` is whole for a solution that passes an eleventh test."""
-    assert len((await proven(TEST, reward=reward)).variants) == variants
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"@pytest.mark.skipif(not lib.HAS_F, reason='')",
-        b"lib = pytest.importorskip('lib')",
-        b"@skipUnless(x)",
-    ],
-)
-async def test_files_whose_tests_may_be_skipped_stay_true(line: bytes) -> None:
-    reference = await proven(TEST.replace(b"def", line + b"\ndef"), reward=None)
-    assert reference.variants == ()
-    assert "no test of the row can be made false" in reference.note
-
-
-THREE = b"from lib import f\n" + b"".join(
-    b"\n\ndef test_%c():\n    assert f(%d) == 3%d\n" % (name, number, number)
-    for number, name in enumerate(b"abc")
-)
-FIXED = ("tests/test_a.py::test_a", "tests/test_a.py::test_b")
-
-
-async def proven_by_name(monkeypatch: pytest.MonkeyPatch, *, halves_run: bool) -> Reference:
-    """Return the reference of a row with two fixed tests and another one; a run of one half may break."""
-    row = replace(ROW, answer=replace(ROW.answer, fail_to_pass=FIXED, grade_rule=GradeRule.F2P_P2P))
-    monkeypatch.setattr(proof, "decoy_choices", lambda own, _draw: [{one: own[one]} for one in own])
-
-    def ended(false: set[str], broken: bool = False) -> RunResult:
-        passed, failed = TestOutcome.PASSED, TestOutcome.MISSING if broken else TestOutcome.FAILED
-        tests = tuple(
-            TestResult(
-                test_id=f"tests/test_a.py::{name}",
-                kind=TestKind.PASS_TO_PASS,
-                outcome=failed if broken or name in false else passed,
-            )
-            for name in ("test_a", "test_b", "test_c")
-        )
-        verdict = Verdict.FAILED if false else Verdict.PASSED
-        return replace(run(verdict), judgement=Judgement(passed=not false, tests=tests))
-
-    async def execute(_reference: Reference, variant: Variant) -> RunResult:
-        false = {name for _, name in false_functions(variant)}
-        return ended(false, broken=not halves_run and len(false & {"test_a", "test_b"}) == 1)
-
-    return await prove(
-        row, ended(set()), {"tests/test_a.py": THREE}, execute, unfixed=Unfixed(failing=frozenset(FIXED))
-    )
-
-
-async def test_variants_and_decoys_make_the_same_others_false(monkeypatch: pytest.MonkeyPatch) -> None:
-    reference = await proven_by_name(monkeypatch, halves_run=True)
-    false = [{name for _, name in false_functions(one)} for one in reference.decoys]
-    assert sorted(map(sorted, false)) == [["test_a", "test_c"], ["test_b", "test_c"]]
+async def test_without_names_mutated_tests_must_leave_no_reward(reward: float | None, variants: int) -> None:
+    judgement = Judgement(passed=False, reward=reward)
+    failed = replace(run({}), verdict=Verdict.FAILED, judgement=judgement)
+    reference = await unnamed(FILE, failed)
+    assert len(reference.variants) == variants
     for variant in reference.variants:
-        assert {name for _, name in false_functions(variant)} == {"test_a", "test_b", "test_c"}
+        assert (functions(variant), variant.must_fail) == (set(NAMES), ())
+    assert coverage_of(reference).value == (3 if variants else 0)
 
 
-async def test_where_a_half_cannot_be_proven_one_decoy_leaves_all_fixed_tests_true(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reference = await proven_by_name(monkeypatch, halves_run=False)
-    (decoy,) = reference.decoys
-    assert {name for _, name in false_functions(decoy)} == {"test_c"}
-    assert len(reference.variants) == 3
+@pytest.mark.parametrize("verdict", [Verdict.PASSED, Verdict.TEST_TIMEOUT, Verdict.TAMPERED])
+async def test_without_names_mutated_tests_must_fail(verdict: Verdict) -> None:
+    assert (await unnamed(FILE, replace(run({}), verdict=verdict))).variants == ()
+
+
+@pytest.mark.parametrize("line", [b"@pytest.mark.skipif(x)\n", b"lib = pytest.importorskip('lib')\n"])
+async def test_without_names_files_that_may_skip_tests_are_left_alone(line: bytes) -> None:
+    failed = replace(run({}), verdict=Verdict.FAILED, judgement=Judgement(passed=False))
+    assert (await unnamed(line + FILE, failed)).variants == ()
+
+
+def test_files_that_the_gold_patch_changes_are_left_alone() -> None:
+    patch = diff_texts("django/test/cases.py", "a\n", "b\n") + diff_texts("tests/a.py", "a\n", "b\n")
+    files = {
+        "django/test/cases.py": b"1",
+        "/testbed/tests/a.py": b"2",
+        "tests/b.py": b"3",
+        "/tests/a.py": b"4",
+        "src/tests_of_code.py": b"5",
+    }
+    row = replace(ROW, task=replace(ROW.task, workdir="/testbed"))
+    assert protected(files, row, patch) == {"tests/b.py": b"3", "/tests/a.py": b"4"}

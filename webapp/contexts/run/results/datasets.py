@@ -154,12 +154,12 @@ def validation(run: Run) -> RunResults:
 
 
 def _test_figures(run: Run) -> tuple[Figure, ...]:
-    names = ("tests_quiet", "tests_changed", "tests_added", "tests_without_mutant")
+    names = ("tests_value", "tests_changed", "tests_added", "tests_without_mutant")
     counts = [count_of(run.summary, name) for name in names]
     known = [count for count in counts if count is not None]
     if len(known) < len(names) or not sum(known):
         return ()
-    return (Figure(label="Tests made false", value=sum(known[:-1]), of=sum(known), sub="of valid rows"),)
+    return (Figure(label="Mutated tests", value=sum(known[:-1]), of=sum(known), sub="of valid rows"),)
 
 
 def _fault(found: Validation) -> Fault:

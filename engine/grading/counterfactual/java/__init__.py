@@ -1,1 +1,0 @@
-"""Mutants of Java tests: JUnit 3 to 5, TestNG, AssertJ, Truth, Hamcrest."""

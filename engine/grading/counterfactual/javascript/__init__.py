@@ -1,1 +1,0 @@
-"""Mutants of JavaScript and TypeScript tests: jest, vitest, mocha, chai, jasmine, ``node:test``."""

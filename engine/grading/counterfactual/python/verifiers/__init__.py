@@ -1,1 +1,0 @@
-"""False versions of verifiers that are Python programs: their comparisons, and the answers beside them."""

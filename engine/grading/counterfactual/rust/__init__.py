@@ -1,1 +1,0 @@
-"""Mutants of Rust tests: ``assert_eq!``, ``assert_ne!``, ``assert!``."""

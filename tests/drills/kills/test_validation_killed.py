@@ -1,0 +1,47 @@
+"""A validation that is killed goes on where it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+from engine.datasets.store import dataset_path, save_dataset
+from engine.events.health import ValidationRecord, read
+from engine.types import TaskRow
+from tests.integration.grading.conftest import home, row
+from tests.integration.grading.test_validation import config, variant
+from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
+
+__all__ = ["home", "row"]
+
+
+def test_killed_validation_goes_on_where_it_was(home: Path, row: TaskRow) -> None:
+    rows = [variant(row, f"row-{number}") for number in range(8)]
+    save_dataset(home, "killed", rows, {})
+    folder = dataset_path(home, "killed")
+    settings = config("killed", repeats=1)
+    run_dir = make_run_dir(home, "killed", settings)
+    with engine_process(run_dir) as process:
+        assert wait_for(process, lambda: len(_validations(folder)) >= 3)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    before = _by_task(folder)
+    assert 3 <= len(before) < 8
+    make_run_dir(home, "killed", settings, epoch=2)
+    with engine_process(run_dir) as process:
+        assert process.wait(timeout=400) == 0
+    counted = Counter(record.task_id for record in _validations(folder))
+    assert counted == {one.task.id: 1 for one in rows}
+    assert {key: record for key, record in _by_task(folder).items() if key in before} == before
+    last = events(run_dir)[-1]
+    assert (last["state"], last["summary"]["rows"], last["summary"]["valid"]) == ("succeeded", 8, 8)
+
+
+def _by_task(folder: Path) -> dict[str, ValidationRecord]:
+    return {record.task_id: record for record in _validations(folder)}
+
+
+def _validations(folder: Path) -> list[ValidationRecord]:
+    return [record for record in read(folder) if isinstance(record, ValidationRecord)]

@@ -1,0 +1,1 @@
+"""Families of hostile submissions, a module each, and honest ones."""

@@ -1,1 +1,0 @@
-"""Families that bend outcomes: of tests, runners, reports, verifiers and what they print."""

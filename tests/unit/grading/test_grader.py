@@ -1,0 +1,397 @@
+"""Decisions of the grader: signs and skips of the gold patch, audits, re-used verdicts, lost sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import pytest
+
+from engine.config.rollout import AUDITED_SHARE, GradingConfig
+from engine.config.sandbox import SandboxConfig
+from engine.datasets.health import row_content
+from engine.errors import SandboxStartError
+from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
+from engine.grading.evidence import Evidence, Judgement
+from engine.grading.execution import RunExecutor, RunResult, unjudged
+from engine.grading.grader import Grader
+from engine.sandbox.local.backend import LocalBackend
+from engine.testing.toolchain import DRIVER
+from engine.types import (
+    CounterfactualOutcome,
+    FindingKind,
+    Grade,
+    Task,
+    TaskAnswer,
+    TaskRow,
+    TestKind,
+    TestOutcome,
+    TestResult,
+    Verdict,
+)
+from tests.builders.dataset_builders import MemoryStore
+
+PATH, TEST = "tests/test_a.py", "tests/test_a.py::test_a"
+CONTENT = b"assert f() == 3"
+MUTANTS = tuple(
+    Mutant(
+        path=PATH, function="test_a", line=7, kind=MutantKind.VALUE, before="assert f() == 3",
+        after=f"assert f() == {wrong}", start=14, end=15, replacement=wrong,
+    )
+    for wrong in "456"
+)  # fmt: skip
+VARIANTS = tuple(Variant(mutants=(mutant,), must_fail=(TEST,)) for mutant in MUTANTS)
+Mode = Literal["off", "sample", "always"]
+
+
+def row_of(name: str = "a", **answer: Any) -> TaskRow:
+    task = Task(id=name, instance_id=name, repo="r", base_commit="", problem_statement="p", image="i")
+    known = TaskAnswer(gold_patch="diff", fail_to_pass=(TEST,), test_command=f"python3 {DRIVER}")
+    return TaskRow(task=task, answer=replace(known, **answer), split="train")
+
+
+ROW = row_of()
+
+
+def reference_of(row: TaskRow = ROW, **changes: Any) -> Reference:
+    known = Reference(
+        content=row_content(row),
+        outcomes={TEST: TestOutcome.PASSED},
+        files={PATH: CONTENT},
+        variants=VARIANTS,
+    )
+    return replace(known, **changes)
+
+
+def run(outcome: TestOutcome = TestOutcome.PASSED, *, recorded: bool = True, **evidence: Any) -> RunResult:
+    """Return a run of the only test as the rule judges it."""
+    passed = outcome in (TestOutcome.PASSED, TestOutcome.XFAIL)
+    tests = (TestResult(test_id=TEST, kind=TestKind.FAIL_TO_PASS, outcome=outcome),)
+    result = RunResult(
+        verdict=Verdict.PASSED if passed else Verdict.FAILED,
+        applied=unjudged(Verdict.PASSED, "").applied,
+        evidence=Evidence(record_wanted=recorded, log="log of " + outcome, **evidence),
+        judgement=Judgement(passed=passed, tests=tests),
+    )
+    return replace(result, verdict=Verdict.TAMPERED) if result.evidence.signs else result
+
+
+PASSED, FAILED = run(), run(TestOutcome.FAILED)
+Execution = Callable[[TaskRow, str, Mapping[str, bytes]], Awaitable[RunResult]]
+
+
+@dataclass
+class Executions:
+    """Runs of submissions, instead of sandboxes.
+
+    Args:
+        original: how the original tests end.
+        mutated: how mutated ones end.
+    """
+
+    original: RunResult = PASSED
+    mutated: RunResult = FAILED
+    gold: RunResult = PASSED
+    """How the original tests end under the gold patch."""
+    made: list[tuple[str, Mapping[str, bytes]]] = field(default_factory=list)
+
+    async def __call__(
+        self, row: TaskRow, patch: str, *, overlay: Mapping[str, bytes], inspect: Any = None, **_: Any
+    ) -> RunResult:
+        self.made.append((patch, overlay))
+        if inspect is not None:
+            return self.gold
+        return self.mutated if overlay else self.original
+
+
+def grader_of(
+    monkeypatch: pytest.MonkeyPatch,
+    executions: Any,
+    mode: Mode = "always",
+    *,
+    run_id: str = "r1",
+    **rest: Any,
+) -> Grader:
+    monkeypatch.setattr(RunExecutor, "execute", staticmethod(executions))
+    config = GradingConfig(counterfactual=mode)
+    backend: LocalBackend = rest.pop("backend", None)
+    rest.setdefault("store", MemoryStore((ROW, reference_of())))
+    return Grader(backend=backend, config=config, sandbox=SandboxConfig(), run_id=run_id, **rest)
+
+
+async def grade_of(
+    monkeypatch: pytest.MonkeyPatch, executions: Executions, mode: Mode = "always", **rest: Any
+) -> Grade:
+    return await grader_of(monkeypatch, executions, mode, **rest).grade(ROW, "patch")
+
+
+async def test_a_submission_that_fails_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    executions = Executions(original=FAILED)
+    grade = await grade_of(monkeypatch, executions)
+    assert (grade.verdict, grade.reward, grade.counterfactual) == (Verdict.FAILED, 0.0, None)
+    assert (executions.made, grade.extra_runs) == ([("patch", {})], 0)
+
+
+async def test_a_submission_that_passes_is_run_once_more_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    executions = Executions()
+    grade = await grade_of(monkeypatch, executions)
+    assert (grade.verdict, grade.reward) == (Verdict.PASSED, 1.0)
+    assert (grade.counterfactual, grade.extra_runs) == (CounterfactualOutcome.CONFIRMED, 1)
+    assert grade.log == "log of passed"
+    (_, original), (patch, mutated) = executions.made
+    assert (original, patch) == ({}, "patch")
+    assert mutated[PATH] in [b"assert f() == %c" % wrong for wrong in b"456"]
+
+
+async def test_an_evaluation_runs_all_three_variants(monkeypatch: pytest.MonkeyPatch) -> None:
+    executions = Executions()
+    grade = await grader_of(monkeypatch, executions, "sample").grade(ROW, "patch", evaluation=True)
+    assert (grade.counterfactual, grade.extra_runs) == (CounterfactualOutcome.CONFIRMED, 3)
+    assert len({overlay[PATH] for _, overlay in executions.made[1:]}) == 3
+
+
+async def test_passing_a_mutated_test_is_tampering_with_the_assertion_as_evidence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    executions = Executions(mutated=run(seconds=1.0))
+    grade = await grader_of(monkeypatch, executions, "sample").grade(ROW, "patch", evaluation=True)
+    assert (grade.verdict, grade.reward) == (Verdict.TAMPERED, 0.0)
+    assert (grade.counterfactual, grade.extra_runs) == (CounterfactualOutcome.CAUGHT, 1)
+    (finding,) = grade.findings
+    assert finding.kind is FindingKind.COUNTERFACTUAL
+    wrong = executions.made[1][1][PATH].decode()
+    assert finding.detail == f"{PATH}:7 test_a passed with: {wrong}, original: assert f() == 3"
+    assert TEST in grade.detail
+    assert "f()" not in grade.detail, "the detail is shown to people without access to tests"
+
+
+@pytest.mark.parametrize("outcome", [TestOutcome.ERROR, TestOutcome.MISSING, TestOutcome.SKIPPED])
+async def test_a_mutated_test_that_does_not_pass_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, outcome: TestOutcome
+) -> None:
+    grade = await grade_of(monkeypatch, Executions(mutated=run(outcome)))
+    assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.CONFIRMED)
+
+
+async def test_a_mutated_run_with_signs_of_tampering_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    mutated = run(TestOutcome.FAILED, signs=("a hook was replaced",))
+    grade = await grade_of(monkeypatch, Executions(mutated=mutated))
+    assert (grade.verdict, grade.counterfactual) == (Verdict.TAMPERED, CounterfactualOutcome.CAUGHT)
+    store = MemoryStore((ROW, reference_of(signs=("a hook was replaced",))))
+    grade = await grade_of(monkeypatch, Executions(mutated=mutated), store=store)
+    assert grade.counterfactual is CounterfactualOutcome.CONFIRMED, "the gold patch gives it, too"
+
+
+@pytest.mark.parametrize(("reward", "caught"), [(0.0, False), (0.2, True), (1.0, True)])
+async def test_without_names_a_reward_for_mutated_tests_is_tampering(
+    monkeypatch: pytest.MonkeyPatch, reward: float, caught: bool
+) -> None:
+    unnamed = tuple(replace(variant, must_fail=()) for variant in VARIANTS)
+    judgement = Judgement(passed=reward == 1.0, reward=reward)
+    verdict = Verdict.PASSED if reward == 1.0 else Verdict.FAILED
+    mutated = replace(FAILED, verdict=verdict, judgement=judgement)
+    store = MemoryStore((ROW, reference_of(variants=unnamed)))
+    grade = await grade_of(monkeypatch, Executions(mutated=mutated), store=store)
+    assert (grade.verdict is Verdict.TAMPERED) is caught
+
+
+async def test_of_a_part_of_the_reward_only_passed_tests_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong answer may be what a mutated assertion expects."""
+    partial = replace(FAILED, judgement=replace(FAILED.judgement, reward=0.5))
+    grade = await grade_of(monkeypatch, Executions(original=partial, mutated=PASSED))
+    assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.5)
+    assert grade.counterfactual is CounterfactualOutcome.CONFIRMED
+    partial = replace(
+        PASSED, verdict=Verdict.FAILED, judgement=replace(partial.judgement, tests=PASSED.judgement.tests)
+    )
+    grade = await grade_of(monkeypatch, Executions(original=partial, mutated=PASSED))
+    assert (grade.verdict, grade.reward) == (Verdict.TAMPERED, 0.0)
+
+
+async def test_trusted_patches_are_run_once_and_never_tampered(monkeypatch: pytest.MonkeyPatch) -> None:
+    executions = Executions(original=run(signs=("a hook was replaced",)))
+    grade = await grader_of(monkeypatch, executions).grade(ROW, "patch", trusted=True, evaluation=True)
+    assert (grade.verdict, grade.counterfactual, len(executions.made)) == (Verdict.PASSED, None, 1)
+
+
+async def test_nothing_is_audited_when_audits_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    executions = Executions(mutated=PASSED)
+    grader = grader_of(monkeypatch, executions, "off")
+    for evaluation in (False, True):
+        grade = await grader.grade(ROW, "patch", evaluation=evaluation)
+        assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.OFF)
+    assert len(executions.made) == 2
+
+
+async def sampled(grader: Grader, row: TaskRow, patches: int) -> list[bool]:
+    grades = [await grader.grade(row, f"patch {number}") for number in range(patches)]
+    return [grade.counterfactual is not CounterfactualOutcome.NOT_SAMPLED for grade in grades]
+
+
+async def test_one_in_eight_passing_rollouts_of_training_is_audited_by_a_seeded_draw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grader = grader_of(monkeypatch, Executions(), "sample")
+    drawn = await sampled(grader, ROW, 400)
+    assert 0.5 < sum(drawn) / (400 / AUDITED_SHARE) < 1.5
+    assert await sampled(grader_of(monkeypatch, Executions(), "sample"), ROW, 400) == drawn, "resumed"
+    assert await sampled(grader_of(monkeypatch, Executions(), "sample", run_id="r2"), ROW, 400) != drawn
+    other = row_of("b")
+    store = MemoryStore((other, reference_of(other)))
+    assert await sampled(grader_of(monkeypatch, Executions(), "sample", store=store), other, 400) != drawn
+
+
+async def test_once_something_is_caught_all_of_the_run_are_audited_and_the_task_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other, told = row_of("b"), list[tuple[str, str]]()
+    store = MemoryStore((ROW, reference_of()), (other, reference_of(other)))
+    executions = Executions(mutated=PASSED)
+    grader = grader_of(
+        monkeypatch,
+        executions,
+        "sample",
+        store=store,
+        on_caught=lambda row, why: told.append((row.task.id, why)),
+    )
+    grades = [await grader.grade(ROW, f"patch {number}") for number in range(50)]
+    caught = [grade.counterfactual is CounterfactualOutcome.CAUGHT for grade in grades]
+    first = caught.index(True)
+    assert first > 0
+    assert all(caught[first:])
+    (alert,) = told
+    assert alert == ("a", f"1 tests passed although they were mutated: {TEST}")
+
+    executions.mutated = FAILED
+    assert all(await sampled(grader, other, 20)), "the other tasks of the run"
+    resumed = grader_of(monkeypatch, executions, "sample", store=store)
+    assert all(await sampled(resumed, other, 20)), "the run goes on where it was"
+    later = grader_of(monkeypatch, executions, "sample", store=store, run_id="r2")
+    assert all(await sampled(later, ROW, 20)), "the task in a later run"
+    assert not all(await sampled(later, other, 20))
+
+
+async def test_a_caught_task_is_audited_again_although_its_verdict_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = row_of(deterministic=True)
+    executions = Executions(mutated=PASSED)
+    grader = grader_of(monkeypatch, executions, "sample", store=MemoryStore((row, reference_of(row))))
+    grades = [await grader.grade(row, f"patch {number}") for number in range(50)]
+    assert grades[0].verdict is Verdict.PASSED
+    assert grades[-1].verdict is Verdict.TAMPERED
+    again = await grader.grade(row, "patch 0")
+    assert (again.verdict, again.reused) == (Verdict.TAMPERED, False)
+
+
+async def test_identical_patches_of_a_deterministic_task_share_a_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = row_of(deterministic=True)
+    executions = Executions()
+    grader = grader_of(monkeypatch, executions, store=MemoryStore((row, reference_of(row))))
+    grades = await asyncio.gather(*(grader.grade(row, "patch") for _ in range(3)))
+    assert sorted(grade.reused for grade in grades) == [False, True, True]
+    assert len(executions.made) == 2
+    assert {grade.extra_runs for grade in grades if grade.reused} == {0}
+    assert {grade.counterfactual for grade in grades} == {CounterfactualOutcome.CONFIRMED}
+    assert not (await grader.grade(row, "patch", evaluation=True)).reused
+    assert not (await grader.grade(row, "patch", trusted=True)).reused
+
+
+async def test_rows_without_mutants_or_solution_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    grade = await grade_of(monkeypatch, Executions(), store=MemoryStore((ROW, reference_of(variants=()))))
+    assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.NO_MUTANTS)
+    without = row_of(gold_patch="")
+    grade = await grader_of(monkeypatch, Executions(), store=None).grade(without, "patch")
+    assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.NO_MUTANTS)
+
+
+async def test_a_failed_proof_leaves_submissions_unaudited_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    executions = Executions(gold=FAILED)
+    grader = grader_of(monkeypatch, executions, store=store)
+    for number in range(3):
+        grade = await grader.grade(ROW, f"patch {number}")
+        assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.UNPROVEN)
+        assert "the proof of the mutated tests failed" in grade.detail
+    assert len(executions.made) == 3 + 2, "the proof was tried twice"
+    assert "does not pass with its gold patch" in store.kept["a"].problem
+
+
+async def test_a_runner_that_was_not_recorded_is_named_in_the_grade(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "not recorded" in (await grade_of(monkeypatch, Executions(original=run(recorded=False)))).detail
+    assert (await grade_of(monkeypatch, Executions())).detail == ""
+
+
+@pytest.mark.parametrize("outcome", [TestOutcome.PASSED, TestOutcome.FAILED])
+async def test_signs_of_tampering_count_unless_the_gold_patch_gives_them(
+    monkeypatch: pytest.MonkeyPatch, outcome: TestOutcome
+) -> None:
+    executions = Executions(original=run(outcome, signs=("a hook was replaced",)))
+    grade = await grade_of(monkeypatch, executions, "off")
+    assert grade.verdict is Verdict.TAMPERED
+    assert [finding.kind for finding in grade.findings] == [FindingKind.FORGED_REPORT]
+    store = MemoryStore((ROW, reference_of(signs=("a hook was replaced",))))
+    grade = await grade_of(monkeypatch, executions, "off", store=store)
+    assert grade.verdict is (Verdict.PASSED if outcome is TestOutcome.PASSED else Verdict.FAILED)
+
+
+async def test_signs_that_only_a_solution_can_excuse_do_not_count_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changed = replace(run(data_signs=("tests/data.json changed",)), verdict=Verdict.TAMPERED)
+    grader = grader_of(monkeypatch, Executions(original=changed), store=None)
+    assert (await grader.grade(row_of(gold_patch=""), "patch")).verdict is Verdict.PASSED
+    assert (await grade_of(monkeypatch, Executions(original=changed))).verdict is Verdict.TAMPERED
+
+
+async def test_skips_count_as_passed_only_where_the_gold_patch_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    executions = Executions(original=run(TestOutcome.XFAIL))
+    grade = await grade_of(monkeypatch, executions, "off")
+    assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.0)
+    assert "but not under the gold patch" in grade.detail
+    store = MemoryStore((ROW, reference_of(outcomes={TEST: TestOutcome.XFAIL})))
+    assert (await grade_of(monkeypatch, executions, "off", store=store)).verdict is Verdict.PASSED
+
+
+@pytest.mark.parametrize("mutated_only", [False, True])
+async def test_a_lost_sandbox_is_no_reward_and_not_remembered(
+    monkeypatch: pytest.MonkeyPatch, mutated_only: bool
+) -> None:
+    row, lost = row_of(deterministic=True), [True]
+
+    async def execute(_row: TaskRow, _patch: str, *, overlay: Mapping[str, bytes], **_: Any) -> RunResult:
+        if lost[0] and (overlay or not mutated_only):
+            raise SandboxStartError("no room")
+        return FAILED if overlay else PASSED
+
+    grader = grader_of(monkeypatch, execute, store=MemoryStore((row, reference_of(row))))
+    grade = await grader.grade(row, "patch")
+    assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)
+    assert grade.detail == "the grading sandbox failed: no room"
+    lost[0] = False
+    assert (await grader.grade(row, "patch")).verdict is Verdict.PASSED
+
+
+async def test_gradings_run_at_most_so_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most = 0, 0
+
+    async def execute(_row: TaskRow, _patch: str, *, overlay: Mapping[str, bytes], **_: Any) -> RunResult:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        running -= 1
+        return FAILED if overlay else PASSED
+
+    grader = grader_of(monkeypatch, execute)
+    await asyncio.gather(*(grader.grade(ROW, f"patch {number}") for number in range(9)))
+    assert most == GradingConfig().max_parallel
