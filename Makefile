@@ -5,6 +5,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
 RAY_STAMP := $(VENV)/.installed-ray
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
@@ -22,7 +23,7 @@ demo: $(STAMP) system ## train a small agent on real code and show it (HEADLESS=
 up: $(STAMP) system ## start the services alone
 	@$(BIN)/python manage.py up $(if $(PORT),--port $(PORT))
 
-test: $(STAMP) system-test ## every behaviour once, in minutes [STRESS=3: so often, beside two busy processes]
+test: $(DEV_STAMP) system-test ## every behaviour once, in minutes [STRESS=3: so often, beside two busy processes]
 	@deploy/setup/docker.sh run $(MAKE) --no-print-directory test-here
 
 .PHONY: test-here
@@ -30,7 +31,7 @@ test-here: # with the Docker daemon that answers, if one does
 	@$(BIN)/python -m $(if $(STRESS),tests.stress $(STRESS),pytest --times build/tests/times.json) -n auto --dist loadgroup
 
 .PHONY: test-times
-test-times: $(STAMP) ## the seconds of the tests by folder, and the slowest, as the last make test measured them
+test-times: $(DEV_STAMP) ## the seconds of the tests by folder, and the slowest, as the last make test measured them
 	@$(BIN)/python -m tests.times build/tests/times.json
 
 # What each part of the drills needs; all parts need it all.
@@ -38,7 +39,7 @@ DRILLS_RAY = $(if $(filter-out ray vllm,$(ONLY)),,$(RAY_STAMP))
 DRILLS_VLLM = $(if $(filter-out vllm,$(ONLY)),,$(VLLM_STAMP))
 DRILLS_DOCKER = $(if $(filter-out adversary docker,$(ONLY)),,deploy/setup/docker.sh run)
 .PHONY: drills drills-here
-drills: $(STAMP) $(DRILLS_RAY) $(DRILLS_VLLM) system-test ## what kills, waits or needs heavy servers, an hour or more [ONLY=part, a folder of tests/drills]
+drills: $(DEV_STAMP) $(DRILLS_RAY) $(DRILLS_VLLM) system-test ## what kills, waits or needs heavy servers, an hour or more [ONLY=part, a folder of tests/drills]
 	@$(DRILLS_DOCKER) $(MAKE) --no-print-directory drills-here
 
 drills-here: # with the Docker daemon that answers, if one does; the first time two example images are built in it
@@ -50,8 +51,7 @@ drills-here: # with the Docker daemon that answers, if one does; the first time 
 ray: $(RAY_STAMP) ## Ray, for a cluster on this machine
 
 $(RAY_STAMP): $(STAMP) requirements/ray.txt
-	@echo "Installing requirements/ray.txt …"
-	@$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements/ray.txt
+	@deploy/setup/python.sh "$(PYTHON)" "$(VENV)" ray
 	@touch $@
 
 .PHONY: vllm
@@ -62,45 +62,49 @@ $(VLLM_STAMP): requirements/vllm.txt
 	@touch $@
 
 .PHONY: test-cluster
-test-cluster: $(STAMP) ## sandboxes on a real cluster: KUBECONFIG=… IMAGE=… [SET='{"connect": "exec"}'], see tests/cluster/README.md
+test-cluster: $(DEV_STAMP) ## sandboxes on a real cluster: KUBECONFIG=… IMAGE=… [SET='{"connect": "exec"}'], see tests/cluster/README.md
 	KUBECONFIG="$(KUBECONFIG)" CLUSTER_IMAGE="$(IMAGE)" CLUSTER_SET='$(SET)' $(BIN)/python -m pytest tests/cluster -m cluster
 
-check: $(RAY_STAMP) ## style, types, layers, all at once
+check: $(DEV_STAMP) $(RAY_STAMP) ## style, types, layers, all at once
 	@$(MAKE) --no-print-directory --jobs --keep-going --output-sync lint types layers pages
 
-lint: $(STAMP)
+lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(RAY_STAMP)
+types: $(DEV_STAMP) $(RAY_STAMP)
 	$(BIN)/mypy
 
-layers: $(STAMP)
+layers: $(DEV_STAMP)
 	$(BIN)/lint-imports
 
 .PHONY: pages
-pages: $(STAMP)
+pages: $(DEV_STAMP)
 	$(BIN)/djlint templates --check --quiet
 
-format: $(STAMP)
+format: $(DEV_STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/djlint templates --reformat --quiet
 
-bench: $(STAMP) system ## measure; tables and bench/results/*.json
+bench: $(DEV_STAMP) system ## measure; tables and bench/results/*.json
 	@for name in $$(cd bench && ls *.py | grep -v -e __init__ -e harness -e ^runs -e _report -e _offline -e gpu | sed 's/\.py$$//'); do \
 		echo "== $$name"; $(BIN)/python -m bench.$$name $(if $(QUICK),--quick) || exit 1; done
 
 # With PYTHON=… on the command line or in the environment that Python is used as it is, and nothing is installed.
 GPU_PYTHON = $(if $(filter file,$(origin PYTHON)),$(BIN)/python,$(PYTHON))
 .PHONY: gpu
-gpu: $(if $(filter file,$(origin PYTHON)),$(STAMP)) ## everything that wants a GPU, stopped after 19 minutes at most [PYTHON=python3 QUICK=1 DEVICE=cpu]
+gpu: $(if $(filter file,$(origin PYTHON)),$(DEV_STAMP)) ## everything that wants a GPU, stopped after 19 minutes at most [PYTHON=python3 QUICK=1 DEVICE=cpu]
 	@$(GPU_PYTHON) -m bench.gpu $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE))
 
 install: $(STAMP)
 
-$(STAMP): requirements/web.txt requirements/engine.txt requirements/dev.txt
-	@deploy/setup/python.sh "$(PYTHON)" "$(VENV)"
+$(STAMP): requirements/web.txt requirements/engine.txt
+	@deploy/setup/python.sh "$(PYTHON)" "$(VENV)" web engine
+	@touch $@
+
+$(DEV_STAMP): $(STAMP) requirements/dev.txt
+	@deploy/setup/python.sh "$(PYTHON)" "$(VENV)" dev
 	@touch $@
 
 system: ## bubblewrap, git, patch: installed as root, else named
@@ -115,7 +119,7 @@ docker: ## a Docker daemon for sandboxes: the one that answers, else (as root) o
 	@deploy/setup/docker.sh start
 
 .PHONY: docker-examples
-docker-examples: $(STAMP) docker ## two example images and their dataset rows, in .trainyard/examples
+docker-examples: $(DEV_STAMP) docker ## two example images and their dataset rows, in .trainyard/examples
 	@DOCKER_HOST=$$(deploy/setup/docker.sh status) $(BIN)/python deploy/images/build_examples.py .trainyard/examples
 
 docker-stop: ## stop our own Docker daemon

@@ -1,13 +1,15 @@
 #!/bin/sh
-# Makes the virtual environment and installs the pinned packages: python.sh PYTHON FOLDER
+# Installs pinned packages into the virtual environment, made where there is none: python.sh PYTHON FOLDER LIST…
 set -eu
 
 folder=$2
 "$(dirname "$0")/venv.sh" "$1" "$folder"
+shift 2
 log=$(mktemp)
-for list in web engine dev; do
+for list in "$@"; do
     echo "Installing requirements/$list.txt (the first time takes a few minutes) …"
-    if ! "$folder/bin/python" -m pip install --disable-pip-version-check --quiet -r "requirements/$list.txt" >"$log" 2>&1; then
+    # Compiling every file takes as long as all else; Python compiles what it imports.
+    if ! "$folder/bin/python" -m pip install --disable-pip-version-check --quiet --no-compile -r "requirements/$list.txt" >"$log" 2>&1; then
         tail -n 20 "$log" >&2
         echo "Installing requirements/$list.txt failed. Is the package index reachable?" >&2
         exit 1
