@@ -1,7 +1,7 @@
 """Wall and CPU seconds of every test: a plugin (``--times FILE``) and, to print its file, a command.
 
-The CPU time of a test is that of its process and of the child processes that ended during it. A shared
-fixture counts for the test that made it, its end for the last one that used it.
+The CPU time of a test is that of its process and of all processes below it. A shared fixture counts for the
+test that made it, its end for the last one that used it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Generator, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 _SLOWEST = 30
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,24 +39,45 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _cpu_seconds() -> float:
-    return sum(os.times()[:4])
+    return sum(os.times()[:4]) + sum(map(_with_descendants, _children(os.getpid())))
+
+
+def _with_descendants(pid: int) -> float:
+    """Return the CPU seconds of a child process that lives, and of what it started."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / _TICKS + sum(map(_with_descendants, _children(pid)))
+    except OSError:  # it has just ended
+        return 0.0
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has just ended
+            found += map(int, file.read_text().split())
+    return found
 
 
 class _Clock:
-    """Attaches the CPU seconds of each phase to its report, and those of a worker of xdist to its output."""
+    """Attaches a test's CPU seconds to its last report, and those of a worker of xdist to its output."""
 
     def __init__(self) -> None:
-        self._last = _cpu_seconds()
+        self._last: float | None = None
 
     def pytest_runtest_logstart(self) -> None:
-        self._last = _cpu_seconds()
+        if self._last is None:
+            self._last = _cpu_seconds()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        now = _cpu_seconds()
-        report.cpu = now - self._last
-        self._last = now
+        if call.when == "teardown":
+            now = _cpu_seconds()
+            report.cpu = now - (self._last or 0.0)
+            self._last = now
         return report
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -47,7 +47,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPair]:
     torch.set_num_threads(1)
-    with rank_pair(tmp_path_factory.mktemp("pair")) as pair:
+    with rank_pair(tmp_path_factory.mktemp("pair"), __name__) as pair:
         yield pair
 
 

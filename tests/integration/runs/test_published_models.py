@@ -28,7 +28,7 @@ _FAMILY = "gpt_oss"
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with the toy dataset and a tiny random model."""
-    home = toy_yard.taught_home(tmp_path_factory.mktemp("home"))
+    home = toy_yard.dataset_home(tmp_path_factory.mktemp("home"))
     write_tiny(
         home / "policies" / _FAMILY,
         _FAMILY,

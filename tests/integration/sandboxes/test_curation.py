@@ -147,12 +147,12 @@ async def test_an_interrupted_curation_goes_on_after_the_trials_that_it_made(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = write_toy(tmp_path / "cut")
-    settings = config(home, sources=(str(tree),), output="cut", train_tasks=3, heldout_tasks=0, workers=1)
+    settings = config(home, sources=(str(tree),), output="cut", heldout_tasks=0, workers=1, stability_runs=1)
     tried: list[str] = []
     try_fault = curate_module._try
 
     async def stopped(*arguments: Any) -> Trial | None:
-        if len(tried) == 2:
+        if len(tried) == 1:
             raise InterruptedError
         tried.append(arguments[1].mutated)
         return await try_fault(*arguments)
@@ -161,10 +161,10 @@ async def test_an_interrupted_curation_goes_on_after_the_trials_that_it_made(
     with pytest.raises(InterruptedError):
         await run(home, settings)
     first = list(tried)
-    tried[:] = ["one more never stops it"] * 3
+    tried[:] = ["one more never stops it"] * 2
     made, _ = await run(home, settings)
-    assert len(made.rows) == 3
-    assert not set(first) & set(tried[3:])
+    assert len(made.rows) == 2
+    assert not set(first) & set(tried[2:])
 
 
 async def test_a_trial_whose_tests_gave_no_report_is_tried_again(
@@ -172,7 +172,9 @@ async def test_a_trial_whose_tests_gave_no_report_is_tried_again(
 ) -> None:
     """A loaded machine is no property of the fault."""
     tree = write_toy(tmp_path / "loaded")
-    settings = config(home, sources=(str(tree),), output="loaded", train_tasks=1, heldout_tasks=0)
+    settings = config(
+        home, sources=(str(tree),), output="loaded", train_tasks=1, heldout_tasks=0, stability_runs=1
+    )
 
     async def late(*_arguments: object, **_options: object) -> TestRun:
         return TestRun(timed_out=True, problem="the tests hit their deadline")

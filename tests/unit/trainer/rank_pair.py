@@ -18,8 +18,6 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from engine.trainer.ranks import Ranks
 
-_PRELOADED = ["torch", "transformers", "torch.distributed.fsdp", "torch.distributed.checkpoint"]
-
 
 class RankPair:
     """Connections to the two ranks."""
@@ -61,10 +59,10 @@ def _serve(rank: int, folder: str, connection: Connection) -> None:
 
 
 @contextmanager
-def rank_pair(folder: Path) -> Iterator[RankPair]:
-    """Start two ranks, which meet in an empty folder; one server imports torch for both."""
+def rank_pair(folder: Path, module: str) -> Iterator[RankPair]:
+    """Start two ranks, which meet in an empty folder; one server imports the module for both."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
+    context.set_forkserver_preload([module])
     ours, processes = [], []
     for rank in range(2):
         here, there = context.Pipe()

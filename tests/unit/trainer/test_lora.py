@@ -64,21 +64,6 @@ def test_the_base_is_the_reference_and_is_there_once() -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_adapters_resume_to_the_same_bits(tmp_path: Path) -> None:
-    def updated(trainer: Trainer, model: Transformer) -> dict[str, torch.Tensor]:
-        trainer.update(make_groups(make_model(), REWARDS), temperature=1.0)
-        return {name: weight.detach().clone() for name, weight in adapter_parameters(model).items()}
-
-    model, again = make_model(), make_model()
-    trainer, resumed = make_adapted(model), make_adapted(again)
-    updated(trainer, model)
-    trainer.save(tmp_path / "shards").result()
-    resumed.restore(tmp_path / "shards")
-    resumed.updates = 1
-    expected, found = updated(trainer, model), updated(resumed, again)
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -268,19 +253,6 @@ async def test_adapters_train_over_the_adapters_of_another_run(
     assert delta.abs().max() > 0
     torch.testing.assert_close(delta, config.trainer.lora_alpha / config.trainer.lora_rank * (high @ low))
     await train(config, run_dir, 1, home=home)  # resumed without the first run
-
-
-async def test_adapters_over_adapters_keep_the_names_of_their_base(tmp_path: Path, policy: Path) -> None:
-    published = write_tiny(tmp_path / "published", "qwen3_moe", dtype=torch.float32, chat_template=TEMPLATE)
-    for number, start in enumerate((published, *(tmp_path / f"{n}/checkpoints/00001" for n in "01"))):
-        full = number == 0  # names of the model's parameters under two layers of adapters
-        settings = {"lora_rank": 0, "lora_targets": ()} if full else {"lora_targets": ()}
-        await train(write_run(tmp_path / str(number), start, **settings), tmp_path / str(number), 1)
-    opened = open_model(str(tmp_path / "2" / "checkpoints" / "00001"), home=tmp_path).model
-    frozen = open_model(str(tmp_path / "2" / "base"), home=tmp_path).model.state_dict()
-    changed = {name for name, weight in opened.state_dict().items() if not torch.equal(weight, frozen[name])}
-    assert changed
-    assert all("self_attn" in name for name in changed)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from engine.models.attention import Scoring, Segments, attend
 from engine.models.attention.kernels import attend_flex
 from engine.models.builtin.transformer import Transformer
 from engine.tokens import TokenRecord
-from engine.trainer.packing import Ids, Layout, lay_out, pack, packed_length, shared_length
+from engine.trainer.packing import Ids, Layout, lay_out, pack, packed_length
 from engine.trainer.trainer import Trainer
 from engine.types import Group
 from tests.unit.trainer.rl_builders import make_group, make_trajectory, random_tokens
@@ -94,13 +94,6 @@ def test_siblings_that_exceed_the_budget_are_spread_over_rows_that_repeat_the_be
     prompt = np.arange(30, dtype=np.int32)
     members = [np.concatenate([prompt, np.full(10, 50 + n, np.int32)]) for n in range(4)]
     assert sorted(map(sorted, pack(members, 50, share=8))) == [[0, 1], [2, 3]]
-
-
-def test_the_common_beginning_of_equal_and_of_different_sequences() -> None:
-    ids = np.arange(5, dtype=np.int32)
-    assert shared_length(ids, ids) == 5
-    assert shared_length(ids, ids[:3]) == 3
-    assert shared_length(ids, ids[::-1]) == 0
 
 
 Projected = tuple[Tensor, Tensor, Tensor]

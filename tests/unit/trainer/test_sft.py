@@ -4,6 +4,8 @@ import asyncio
 import json
 import math
 import random
+import shlex
+import sysconfig
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,10 +95,18 @@ def test_statements_vary_and_one_fault_is_named_when_no_line_is() -> None:
     assert all(len(e.faults) == 1 for e in found if e.hint == "function")
 
 
-def test_splits_share_no_file_and_leave_reserved_packages_and_tests_out() -> None:
+def test_splits_share_no_file_and_leave_reserved_packages_and_tests_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (*RESERVED_PACKAGES, "plain", "plain/tests"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "module.py").touch()
+    stdlib = sysconfig.get_path("stdlib")
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: stdlib if name == "stdlib" else str(tmp_path))
     train, heldout = source_files("train", excluded=["json"]), source_files("heldout", excluded=["json"])
     assert not {f.name for f in train} & {f.name for f in heldout}
     assert len(train) > 10 * len(heldout) > 0
+    assert "plain/module.py" in {file.name for file in (*train, *heldout)}
     for file in (*train, *heldout):
         parts = file.name.removesuffix(".py").split("/")
         assert not set(parts) & {*RESERVED_PACKAGES, "json", "tests", "test"}
@@ -173,6 +183,31 @@ def test_families_learn_and_open_as_they_are_saved(family: str, tmp_path: Path) 
     assert answer_loss(again.model, parts) == pytest.approx(last, abs=1e-6)
 
 
+class Here:
+    """Batches of the warm start that are made in this process."""
+
+    def __init__(self, config: SftRun, chat_folder: Path, *, max_tokens: int) -> None:
+        self._batches = batches(config, chat_folder, max_tokens)
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def next(self) -> list[EncodedEpisode]:
+        return next(self._batches)
+
+
+@pytest.fixture
+def one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Episodes in this process are about one file, held out another: to look for all takes seconds."""
+    heldout = SourceFile("stdlib", "shlex.py", Path(shlex.__file__))
+    monkeypatch.setattr("engine.trainer.sft.stream.source_files", lambda *_, **__: [TEXTWRAP])
+    monkeypatch.setattr("engine.trainer.sft.training.source_files", lambda *_, **__: [heldout])
+
+
+@pytest.mark.usefixtures("one_file")
 def test_a_context_too_short_for_every_episode_ends_with_the_lengths(tmp_path: Path) -> None:
     source = write_tiny(
         tmp_path / "llama", "llama", chat_template=TEMPLATES["llama"], max_position_embeddings=128
@@ -207,6 +242,7 @@ def answer_loss(net: LanguageModel, batch: list[EncodedEpisode]) -> float:
         return float(token_losses(net, joined)[joined.sampled].mean())
 
 
+@pytest.mark.usefixtures("one_file")
 def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: Path) -> None:
     config = SftRun.model_validate(
         {"name": "t", "kind": "sft", "sft": {"minutes": 5, "sequences_per_step": 4, "threads": 1}}
@@ -237,8 +273,12 @@ def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: P
     assert set(RESERVED_PACKAGES) <= set(provenance["excluded_packages"])
 
 
-def test_a_published_model_learns_in_its_own_conversations(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("one_file")
+def test_a_published_model_learns_in_its_own_conversations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Episodes in its format, its weights as they are published, its files kept."""
+    monkeypatch.setattr("engine.trainer.sft.training.BatchStream", Here)
     family = "gpt_oss"
     source = write_tiny(
         tmp_path / family, family, chat_template=TEMPLATES[family], max_position_embeddings=8192

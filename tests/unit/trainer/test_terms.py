@@ -92,18 +92,6 @@ def test_old_log_probabilities_are_those_before_the_first_step() -> None:
     assert result.metrics["ratio/max"] > 1.05
 
 
-def test_an_entropy_bonus_raises_the_entropy() -> None:
-    groups = make_groups(make_model(), REWARDS)
-    after = []
-    for coefficient in (0.0, 1.0):
-        model = make_model()
-        trainer = make_trainer(model, {"entropy_coefficient": coefficient, "aggregation": "token_mean"})
-        for _ in range(3):
-            metrics = trainer.update(groups, temperature=1.0).metrics
-        after.append(metrics["entropy/mean"])
-    assert after[1] > after[0] + 0.001
-
-
 @pytest.mark.parametrize("ratio", ["sequence", "cispo"])
 def test_other_ratios_do_not_depend_on_packing(ratio: str) -> None:
     groups = make_groups(make_model(seed=1), REWARDS)

@@ -26,7 +26,7 @@ from engine.trainer.trainer import Trainer
 from engine.types import Group, TerminationReason
 from tests.unit.algorithms.objective_reference import Row, Token, reference_loss
 from tests.unit.trainer.rl_builders import make_group, make_trajectory
-from tests.unit.trainer.rl_model import make_groups, make_model, recorded
+from tests.unit.trainer.rl_model import make_groups, make_model
 
 torch.set_num_threads(1)
 CONTEXT = 64
@@ -329,18 +329,17 @@ def test_the_rewarded_token_becomes_likely() -> None:
     def probabilities() -> torch.Tensor:
         return torch.softmax(model(torch.tensor([[1, 2]]), torch.tensor([2]))[0, -1], dim=-1)
 
-    def sample_group(task: str) -> Group:
+    def sample_group(task: str, likely: torch.Tensor) -> Group:
         trajectories = []
-        for index in range(8):
-            token = int(torch.multinomial(probabilities(), 1))
-            blank = TokenRecord(ids=(1, 2, token), mask=(0, 0, 1))
-            trajectories.append(
-                make_trajectory(float(token == 3), index=index, task_id=task, tokens=recorded(model, blank))
-            )
+        for index, token in enumerate(torch.multinomial(likely, 8, replacement=True).tolist()):
+            logprobs = (0.0, 0.0, float(likely[token].log()))
+            tokens = TokenRecord(ids=(1, 2, token), mask=(0, 0, 1), logprobs=logprobs)
+            trajectories.append(make_trajectory(float(token == 3), index=index, task_id=task, tokens=tokens))
         return make_group(trajectories, task)
 
     before = probabilities()[3].item()
     for _ in range(16):
-        trainer.update([sample_group(f"t{n}") for n in range(4)], temperature=1.0)
+        likely = probabilities()
+        trainer.update([sample_group(f"t{n}", likely) for n in range(4)], temperature=1.0)
     assert before < 0.2
     assert probabilities()[3].item() > 0.9
