@@ -271,3 +271,10 @@ def test_what_cannot_be_selected_says_why(tmp_path: Path) -> None:
         resolve("quickstart", {"dataset.solve_rate_min": 0.9, "dataset.solve_rate_max": 0.1})
     with pytest.raises(ConfigError, match="reuse_verdicts must be off"):
         resolve("validate-dataset", {"grading.reuse_verdicts": True})
+
+
+def test_reasons_say_what_the_grading_said() -> None:
+    lost = judge([grade(INFRA, detail="no such image")], ())
+    assert (lost.status, lost.reason) == (RowStatus.INFRA, "no such image")
+    gold = [grade(INFRA, detail="gone"), grade(FAILED, failing="a", detail="a failed")]
+    assert judge([grade(FAILED, failing="ab")], gold).reason == "the gold patch does not pass: a failed"

@@ -23,6 +23,7 @@ from engine.types import (
     ReplayDifference,
     ReplaySummary,
     Step,
+    TamperFinding,
     TerminationReason,
     TestResult,
     Timings,
@@ -40,13 +41,18 @@ TEXT = st.text(max_size=8)
 STEPS = st.builds(
     Step, index=st.integers(0), thought=TEXT, response=TEXT, call=CALLS, observation=TEXT, error=TEXT,
     exit_code=st.none() | st.integers(), done=st.booleans(), model_seconds=FLOATS,
+    prompt_tokens=st.integers(0), tool_seconds=FLOATS,
     cached_tokens=st.integers(0), thinking_tokens=st.none() | st.integers(0), cost=st.none() | FLOATS,
 )  # fmt: skip
+FINDINGS = st.lists(
+    st.builds(TamperFinding, detail=TEXT, step=st.none() | st.integers(0)), max_size=2
+).map(tuple)  # fmt: skip
 TESTS = st.lists(st.builds(TestResult, seconds=FLOATS), max_size=2).map(tuple)
 GRADES = st.none() | st.builds(
     Grade, reward=st.none() | FLOATS, tests=TESTS, log=TEXT, seconds=FLOATS,
     counterfactual=st.none() | st.sampled_from(CounterfactualOutcome), extra_runs=st.integers(0, 9),
-    extra_seconds=FLOATS,
+    extra_seconds=FLOATS, whole_log=st.binary(max_size=8), findings=FINDINGS, detail=TEXT,
+    reused=st.booleans(),
 )  # fmt: skip
 TOKENS = st.builds(
     TokenRecord,
@@ -61,7 +67,7 @@ TRAJECTORIES = st.builds(
     tokens=TOKENS, timings=st.builds(Timings, queue=FLOATS, pull=FLOATS), patch=TEXT, error=TEXT,
     failure=TEXT, attempts=st.integers(1), prompt=TEXT, prompt_hash=TEXT,
     opening=st.lists(st.builds(OpeningMessage, role=TEXT, content=TEXT), max_size=2).map(tuple),
-    replay=REPLAYS,
+    replay=REPLAYS, cost=st.none() | FLOATS, findings=FINDINGS,
 )  # fmt: skip
 
 

@@ -43,6 +43,11 @@ def tree(*files: tuple[str, int, int]) -> dict[str, Any]:
     return {"tree": b"\0".join(rows)}
 
 
+def always(answer: Any) -> Callable[[dict[str, Any]], Any]:
+    """Return an agent's operation that ends with ``answer`` whatever is asked."""
+    return lambda _request: answer
+
+
 @asynccontextmanager
 async def sandbox(
     answers: Answers, base_tree: Mapping[str, Stamp] | None = None
@@ -109,7 +114,7 @@ async def test_a_result_that_no_command_has() -> None:
     ]  # fmt: skip
     errors: list[dict[str, Any]] = [{"errno": "2"}, {"errno": 10**20, "resource": True}, {"errno": -1}]
     for said in ({}, *({**EXECUTED, **one} for one in changes), *({**one, "message": "x"} for one in errors)):
-        async with sandbox({"exec": lambda _, said=said: said}) as box:
+        async with sandbox({"exec": always(said)}) as box:
             for _ in range(2):  # and nothing else is believed
                 with pytest.raises(SandboxTransportError, match="nonsense"):
                     await box.exec("true", timeout_s=5, output_cap=1000)
@@ -125,8 +130,9 @@ async def test_content_is_no_larger_than_was_asked_for() -> None:
 
 
 async def test_a_list_of_something_else_than_names() -> None:
-    for paths in ({}, [1], ["x" * 20_000], ["a\0b"], ["a"] * 10_001):
-        async with sandbox({"list": lambda _, paths=paths: {"paths": paths}}) as box:
+    hostile: list[Any] = [{}, [1], ["x" * 20_000], ["a\0b"], ["a"] * 10_001]
+    for paths in hostile:
+        async with sandbox({"list": always({"paths": paths})}) as box:
             with pytest.raises(SandboxTransportError, match="nonsense"):
                 await box.list_dir("/")
 
@@ -175,7 +181,7 @@ async def test_a_tree_that_no_folder_has() -> None:
     for blob in (b"9 1 7\0a", b"777777777 1 7\0a", *(b"100644 " + row for row in rows)):
         with pytest.raises(ValueError):
             parse_tree(blob)
-        async with sandbox({"tree": lambda _, blob=blob: {"tree": blob}}) as box:
+        async with sandbox({"tree": always({"tree": blob})}) as box:
             with pytest.raises(SandboxTransportError, match="nonsense"):
                 await box.diff()
             with pytest.raises(SandboxTransportError):
@@ -215,10 +221,7 @@ async def test_files_that_no_file_system_takes(name: str, state: tuple[int, byte
 async def test_contents_that_no_file_has() -> None:
     rows: list[Any] = [None, [], [7], [[FILE]], [[FILE, b""]] * 2, [[FILE, "x"]], [["x", b""]], [[-1, b""]]]
     for files in (*rows, [[1 << 40, b""]]):
-        answers: Answers = {
-            "tree": lambda _: tree(("a", FILE, 1)),
-            "fetch": lambda _, files=files: {"files": files},
-        }
+        answers = {"tree": always(tree(("a", FILE, 1))), "fetch": always({"files": files})}
         async with sandbox(answers) as box:
             with pytest.raises(SandboxTransportError, match="nonsense"):
                 await box.diff()

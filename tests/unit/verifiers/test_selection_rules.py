@@ -129,6 +129,7 @@ def test_hybrid_keeps_the_top_half_before_it_looks_at_tests() -> None:
     assert pick(Hybrid(minimum=3), table).trajectory_id == "c"
     assert pick(Hybrid(keep=1), table).trajectory_id == "a"
     assert pick(Hybrid(keep=9), table).trajectory_id == "d"
+    assert pick(HYBRID, table[:3]).trajectory_id == "a", "half of three is one"
 
 
 def test_hybrid_breaks_ties_of_tests_by_the_probability() -> None:
