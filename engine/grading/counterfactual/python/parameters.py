@@ -76,7 +76,7 @@ class ParameterTable:
         return tuple(row.cells[self.names.index(name)] for row in self.rows)
 
     def row_names(self) -> list[str] | None:
-        """Return the names of all rows; None where one is not known or two are equal: pytest numbers these."""
+        """Return the names of all rows; None where one is not known or two are equal and get numbers."""
         names = [name for row in self.rows if (name := row.name()) is not None]
         elements = self.node.elts if isinstance(self.node, ast.List | ast.Tuple) else []
         return names if len(names) == len(elements) == len({*names}) else None
