@@ -216,7 +216,7 @@ async def test_a_mutated_run_asks_for_tests_by_their_new_names(monkeypatch: pyte
     command = f"python3 {DRIVER} -- '{TEST}[3]' '{TEST}[4]' '{TEST}[0]'"
     row = row_of(fail_to_pass=tuple(names)[:2], pass_to_pass=tuple(names)[2:], test_command=command)
     variant = Variant(mutants=MUTANTS[:1], must_fail=tuple(names)[:2], renamed=tuple(names.items()))
-    asked = []
+    asked: list[TaskAnswer] = []
 
     async def execute(row: TaskRow, _patch: str, *, overlay: Mapping[str, bytes], **_: Any) -> RunResult:
         asked.append(row.answer)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.datasets.health import row_content
-from engine.events.health import read
+from engine.events.health import MutantCoverage, ProofRecord, read
 from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
 from engine.grading.counterfactual.store import FileReferences
 from engine.types import Task, TaskAnswer, TaskRow, TestOutcome
@@ -37,7 +37,8 @@ async def test_a_reference_is_read_as_it_was_written(tmp_path: Path) -> None:
     await store.save(ROW, REFERENCE)
     assert await FileReferences(tmp_path).load(ROW) == REFERENCE
     (record,) = read(tmp_path)
-    assert record.coverage.model_dump(exclude_defaults=True) == {"value": 1, "none": 1, "variants": 1}
+    assert isinstance(record, ProofRecord)
+    assert record.coverage == MutantCoverage(value=1, none=1, variants=1)
 
 
 async def test_a_row_that_changed_has_no_reference(tmp_path: Path) -> None:
