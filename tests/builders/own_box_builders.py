@@ -9,8 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from engine.config.importing import ImportConfig
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import DockerConfig, SandboxConfig
@@ -29,7 +27,7 @@ from engine.testing.toolchain import MOUNT
 from engine.types import CounterfactualOutcome, Grade, TaskRow, ToolCall, Verdict
 from tests.builders.dataset_builders import NO_PLUGINS, toolchain_or_skip, write_toy
 from tests.builders.rollout_builders import make_key, quick_agent
-from tests.docker_daemon import docker_host, one_at_a_time
+from tests.docker_daemon import docker_host
 from tests.unit.datasets.importers import folders
 
 ANSWER = "/tmp/state/answer.txt"
@@ -47,9 +45,6 @@ _SCRIPT = (
 )
 _PLACES = {"/logs/verifier": "/tmp/verifier", "/tests/": "/tmp/tests/", '"/tests"': '"/tmp/tests"'}
 """Local images have no writable folders but the workdir and ``/tmp``."""
-
-
-BACKENDS = ("local", pytest.param("docker", marks=one_at_a_time))
 
 
 @asynccontextmanager
