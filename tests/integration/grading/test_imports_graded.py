@@ -146,6 +146,14 @@ async def test_swe_smith(home: Path) -> None:
     assert await verdicts(home, task, "", task.answer.gold_patch) == [Verdict.FAILED, Verdict.PASSED]
 
 
+async def test_swe_smith_by_its_own_default(home: Path) -> None:
+    bug = diff_texts("toy/numbers.py", NUMBERS, BROKEN_NUMBERS)
+    failing = ["tests/test_numbers.py::test_clamp[11-10]", "tests/test_numbers.py::test_clamp[5-5]"]
+    row = rows.swe_smith(patch=bug, image_name="local:intact", FAIL_TO_PASS=failing, PASS_TO_PASS=P2P)
+    task = one_row(home, "swe-smith", row)
+    assert await verdicts(home, task, "", task.answer.gold_patch) == [Verdict.FAILED, Verdict.PASSED]
+
+
 async def test_swe_bench(home: Path) -> None:
     commit = commit_of(home, "broken")
     row = rows.swe_bench(
