@@ -190,12 +190,19 @@ def test_names_of_rows_follow_their_values(rows: str, renamed: dict[str, str]) -
     assert dict(mutants_of(source)[0].parameters) == renamed
 
 
-def test_names_made_of_two_tables_are_not_changed() -> None:
+def test_names_made_of_several_tables_change_in_one_part() -> None:
     source = (
-        "@pytest.mark.parametrize('x', [1, 2])\n@pytest.mark.parametrize('y', [1, 2])\n"
-        "def test_it(x, y):\n    assert f(x) == y\n"
+        "@pytest.mark.parametrize('a', [True])\nclass TestIt:\n"
+        "    @pytest.mark.parametrize('x', [1, 2], ids=['one', 'two'])\n"
+        "    @pytest.mark.parametrize('y', [7, 8])\n"
+        "    def test_it(self, x, y, a):\n        assert f(x, a) == y\n"
     )
-    assert values(source) == ["y = other(y); assert f(x) == y"]
+    assert dict(mutants_of(source)[0].parameters) == {
+        "7-one-True": "8-one-True", "7-two-True": "8-two-True",
+        "8-one-True": "9-one-True", "8-two-True": "9-two-True",
+    }  # fmt: skip
+    unknown = source.replace("[True]", "CASES")
+    assert values(unknown) == ["y = other(y); assert f(x, a) == y"]
 
 
 @pytest.mark.parametrize("rows", ["[(1, 2), (1, 2)]", "CASES", "[pytest.param(1, 2, marks=m)]", "[(g(), 2)]"])
