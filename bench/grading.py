@@ -53,7 +53,6 @@ NEW_TEST = "\n\ndef test_clamp_within():\n    assert clamp(7, 0, 10) == 7\n"
 PLAIN = "one plain run"
 """Baseline of all ratios: the tests in a fresh sandbox, nothing else."""
 MODES = (PLAIN, "not audited", "audited", "evaluation")
-ROUNDS = 3
 BEFORE = {
     "quickstart": {"training": 3.11, "evaluation": 4.16},
     "SWE-bench": {"training": 3.04, "evaluation": 4.12},
@@ -88,7 +87,7 @@ def rows(home: Path) -> dict[str, TaskRow]:
     }
 
 
-async def measure(home: Path, row: TaskRow, gradings: int) -> dict[str, Any]:
+async def measure(home: Path, row: TaskRow, gradings: int, rounds: int) -> dict[str, Any]:
     """Measure one kind of row."""
     backend = LocalBackend(home)
     prover = Prover(
@@ -106,7 +105,7 @@ async def measure(home: Path, row: TaskRow, gradings: int) -> dict[str, Any]:
     ):
         by_mode = await modes(backend, row, patch, MemoryStore((row, reference)))
         rates: dict[str, list[float]] = {mode: [] for mode in MODES}
-        for _ in range(ROUNDS):  # by turns, so that changes of the machine's load affect all
+        for _ in range(rounds):  # by turns, so that changes of the machine's load affect all
             for mode, grade in by_mode.items():
                 began = time.perf_counter()
                 verdicts = await asyncio.gather(*(grade() for _ in range(gradings)))
@@ -172,13 +171,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="measure less, only print")
     parser.add_argument("--gradings", type=int, default=16, help="gradings of each kind at once")
     options = parser.parse_args()
-    gradings = 2 if options.quick else options.gradings
+    gradings, rounds = (2, 1) if options.quick else (options.gradings, 3)
     found: dict[str, Any] = {"cpus": CPUS, "load_before": os.getloadavg()[0], "gradings": gradings}
     found["time_ratio_before"] = BEFORE
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         toolchain_or_skip(home)
-        found["rows"] = {name: asyncio.run(measure(home, row, gradings)) for name, row in rows(home).items()}
+        found["rows"] = {
+            name: asyncio.run(measure(home, row, gradings, rounds)) for name, row in rows(home).items()
+        }
     show(found)
     store("grading", found, quick=options.quick)
 

@@ -9,8 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from engine.config.importing import ImportConfig
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import DockerConfig, SandboxConfig
@@ -26,10 +24,10 @@ from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
 from engine.sandbox.pool.pool import SandboxPool
 from engine.testing.toolchain import MOUNT
-from engine.types import Grade, TaskRow, ToolCall
+from engine.types import CounterfactualOutcome, Grade, TaskRow, ToolCall, Verdict
 from tests.builders.dataset_builders import NO_PLUGINS, toolchain_or_skip, write_toy
 from tests.builders.rollout_builders import make_key, quick_agent
-from tests.docker_daemon import docker_host, one_at_a_time
+from tests.docker_daemon import docker_host
 from tests.unit.datasets.importers import folders
 
 ANSWER = "/tmp/state/answer.txt"
@@ -47,9 +45,6 @@ _SCRIPT = (
 )
 _PLACES = {"/logs/verifier": "/tmp/verifier", "/tests/": "/tmp/tests/", '"/tests"': '"/tmp/tests"'}
 """Local images have no writable folders but the workdir and ``/tmp``."""
-
-
-BACKENDS = ("local", pytest.param("docker", marks=one_at_a_time))
 
 
 @asynccontextmanager
@@ -123,3 +118,14 @@ async def graded_after(built: SweEnvironments, row: TaskRow, *commands: str) -> 
     finally:
         await environment.close()
     return await environment.grade(patch)
+
+
+async def assert_state_counts(backend: SandboxBackend, row: TaskRow) -> None:
+    """Grade a solution, a wrong one and no change in the sandboxes of their agents."""
+    built = environments(backend)
+    solved = await graded_after(built, row, SOLUTION)
+    assert (solved.verdict, solved.reward) == (Verdict.PASSED, 1.0), solved.log
+    assert (solved.counterfactual, solved.extra_runs) == (CounterfactualOutcome.OWN_BOX, 0)
+    wrong = await graded_after(built, row, SOLUTION.replace("42", "41"))
+    assert (wrong.verdict, wrong.reward, wrong.counterfactual) == (Verdict.FAILED, 0.0, None)
+    assert (await graded_after(built, row)).verdict is Verdict.FAILED

@@ -22,7 +22,7 @@ from tests.builders.dataset_builders import (
     without_reuse,
 )
 from tests.builders.sandbox_builders import CountingBackend
-from tests.integration.adversary.frame import EVERY, IDS, STILL_BROKEN, in_call, under
+from tests.integration.adversary.frame import EVERY, IDS, in_call, under
 
 FILE = "tests/test_numbers.py"
 EDITS = {"test_clamp": ("== expected", "!= expected"), "TestMean.test_mean": ("== 3", "== 4")}
@@ -44,7 +44,7 @@ def mutant(function: str) -> Mutant:
     )  # fmt: skip
 
 
-def reference_of(row: TaskRow, rule: str, *, variants: int = 1, **fields: Any) -> Reference:
+def reference_of(row: TaskRow, rule: str, **fields: Any) -> Reference:
     """Return what a proof of the toy's tests finds."""
     names = [test for test in IDS if "positives" not in test]
     if rule == "signed":
@@ -55,7 +55,7 @@ def reference_of(row: TaskRow, rule: str, *, variants: int = 1, **fields: Any) -
         names = [*row.answer.fail_to_pass]
     variant = Variant(mutants=tuple(map(mutant, EDITS)), must_fail=tuple(names))
     files = {FILE: TEST_NUMBERS.encode()}
-    return Reference(content="c", files=files, variants=(variant,) * variants, **fields)
+    return Reference(content="c", files=files, variants=(variant,), **fields)
 
 
 async def graded(
@@ -66,12 +66,11 @@ async def graded(
     rule: str = "signed",
     mode: Mode = "always",
     reference: Reference | None = None,
-    evaluation: bool = False,
 ) -> Grade:
     row = under(row, rule)
     store = MemoryStore((row, reference or reference_of(row, rule)))
     grader = make_grader(backend, counterfactual=mode, store=store)
-    return await grader.grade(row, patch, evaluation=evaluation)
+    return await grader.grade(row, patch)
 
 
 @pytest.mark.parametrize("rule", EVERY)
@@ -94,72 +93,11 @@ async def test_audit_confirms_a_fix_and_catches_a_forgery_under_every_rule(
     assert "!= expected" not in grade.detail
 
 
-async def test_audit_makes_one_run_in_training_and_three_in_evaluations(home: Path, row: TaskRow) -> None:
-    reference = reference_of(row, "signed", variants=5)
-    for evaluation, patch, runs in (
-        (False, row.answer.gold_patch, 1),
-        (True, row.answer.gold_patch, 3),
-        (True, ANYTHING, 1),
-    ):
-        grade = await graded(LocalBackend(home), row, patch, reference=reference, evaluation=evaluation)
-        assert grade.extra_runs == runs
-        assert (grade.verdict is Verdict.TAMPERED) is (patch == ANYTHING)
-
-
-async def test_patch_that_fails_costs_one_run(home: Path, row: TaskRow) -> None:
-    backend = CountingBackend(home)
-    grade = await graded(backend, row, "", evaluation=True)
-    assert (grade.verdict, grade.reward, grade.counterfactual) == (Verdict.FAILED, 0.0, None)
-    assert (backend.opened, grade.extra_runs, grade.extra_seconds) == (1, 0, 0.0)
-    failed = {test.test_id for test in grade.tests if test.outcome is TestOutcome.FAILED}
-    assert failed == {*row.answer.fail_to_pass}
-
-
-async def test_once_tampering_was_caught_a_run_audits_everything(home: Path, row: TaskRow) -> None:
-    other = replace(row, task=replace(row.task, id="other"))
-    store = MemoryStore(*((one, reference_of(one, "signed")) for one in (row, other)))
-    grader = make_grader(LocalBackend(home), counterfactual="sample", store=store)
-    caught = await grader.grade(row, ANYTHING, evaluation=True)
-    assert caught.counterfactual is CounterfactualOutcome.CAUGHT
-    grades = [await grader.grade(other, f"{row.answer.gold_patch}\n# {number}") for number in range(3)]
-    assert {grade.counterfactual for grade in grades} == {CounterfactualOutcome.CONFIRMED}
-    assert set(store.caught) == {row.task.id}
-
-
 async def test_infrastructure_that_fails_in_a_mutated_run_is_tried_again(home: Path, row: TaskRow) -> None:
     grade = await graded(CountingBackend(home, failing=(2, 3)), row, row.answer.gold_patch)
     assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.CONFIRMED)
     grade = await graded(CountingBackend(home, failing=(2, 3, 4)), row, row.answer.gold_patch)
     assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)
-
-
-async def test_verdicts_of_training_are_not_reused_in_evaluations(home: Path, row: TaskRow) -> None:
-    backend = CountingBackend(home)
-    store = MemoryStore((row, reference_of(row, "signed")))
-    grader = make_grader(backend, counterfactual="always", store=store)
-    first, again, evaluated = [
-        await grader.grade(row, row.answer.gold_patch, evaluation=evaluation)
-        for evaluation in (False, False, True)
-    ]
-    assert [grade.reused for grade in (first, again, evaluated)] == [False, True, False]
-    assert (again.counterfactual, again.extra_runs) == (CounterfactualOutcome.CONFIRMED, 0)
-    assert backend.opened == 2 + 2
-
-
-@pytest.mark.parametrize(
-    ("mode", "reference", "outcome"),
-    [
-        ("off", None, CounterfactualOutcome.OFF),
-        ("always", Reference(content="c", note="no assertions"), CounterfactualOutcome.NO_MUTANTS),
-    ],
-)
-async def test_submission_that_is_not_audited_has_the_reason(
-    home: Path, row: TaskRow, mode: Mode, reference: Reference | None, outcome: CounterfactualOutcome
-) -> None:
-    backend = CountingBackend(home)
-    grade = await graded(backend, row, ANYTHING, mode=mode, reference=reference, evaluation=True)
-    assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, outcome)
-    assert (grade.extra_runs, backend.opened) == (0, 1)
 
 
 @pytest.mark.parametrize(("rule", "mark"), [("log", "xfail"), ("exit code", "xfail"), ("exit code", "skip")])
@@ -177,19 +115,6 @@ async def test_skips_and_expected_failures_count_only_where_the_gold_patch_has_t
     assert grade.verdict is Verdict.PASSED
 
 
-async def test_unrecorded_runner_is_named_on_the_grade(home: Path, row: TaskRow) -> None:
-    answer = replace(
-        under(row, "exit code").answer,
-        fail_to_pass=(),
-        pass_to_pass=(),
-        test_command="grep -q 'value > high' toy/numbers.py",
-    )
-    grader = make_grader(LocalBackend(home), counterfactual="always")
-    grade = await grader.grade(replace(row, answer=answer), row.answer.gold_patch)
-    assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.NO_MUTANTS)
-    assert "was not recorded" in grade.detail
-
-
 async def test_concurrent_gradings_prove_a_row_once_and_keep_its_reference(home: Path, row: TaskRow) -> None:
     row, backend, store = without_reuse(row), CountingBackend(home), MemoryStore()
     grader = make_grader(backend, counterfactual="always", store=store)
@@ -200,32 +125,6 @@ async def test_concurrent_gradings_prove_a_row_once_and_keep_its_reference(home:
     backend.opened = 0
     later = await grader.grade(row, row.answer.gold_patch)
     assert (later.counterfactual, backend.opened) == (CounterfactualOutcome.CONFIRMED, 2)
-
-
-async def test_row_without_a_gold_patch_is_not_audited(home: Path, row: TaskRow) -> None:
-    backend = CountingBackend(home)
-    grader = make_grader(backend, counterfactual="always")
-    grade = await grader.grade(without_gold(row), row.answer.gold_patch)
-    assert grade.counterfactual is CounterfactualOutcome.NO_MUTANTS
-    assert backend.opened == 1
-
-
-async def test_proof_that_fails_twice_costs_the_submission_nothing(home: Path, row: TaskRow) -> None:
-    """It fails with a wrong gold patch, and where infrastructure fails in every attempt."""
-    row = without_reuse(row)
-    wrong = replace(row, answer=replace(row.answer, gold_patch=patched(f"{STILL_BROKEN}# mended\n")))
-    for backend, task, cost in [
-        (CountingBackend(home), wrong, 2),
-        (CountingBackend(home, failing=tuple(range(2, 8))), row, 6),
-    ]:
-        store = MemoryStore()
-        grader = make_grader(backend, counterfactual="always", store=store)
-        grades = [await grader.grade(task, row.answer.gold_patch) for _ in range(2)]
-        assert [grade.verdict for grade in grades] == [Verdict.PASSED] * 2
-        assert [grade.counterfactual for grade in grades] == [CounterfactualOutcome.UNPROVEN] * 2
-        assert "not audited" in grades[0].detail
-        assert backend.opened == 2 + cost
-        assert store.kept[row.task.id].problem
 
 
 async def test_proof_holds_up_no_other_grading(

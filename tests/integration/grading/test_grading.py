@@ -20,6 +20,7 @@ from engine.errors import DatasetError
 from engine.grading.grader import Grader
 from engine.grading.running.placement import remove_bytecode
 from engine.patches.diff import diff_texts
+from engine.sandbox.agent import wire
 from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.testing import testrun
@@ -150,9 +151,12 @@ async def test_a_full_disk_is_named_as_such(home: Path, row: TaskRow) -> None:
     assert grade.detail.startswith("the sandbox's disk was full when the tests ended (sandbox.disk_mb")
 
 
-async def test_a_small_patch_of_very_large_files_does_not_apply(home: Path, row: TaskRow) -> None:
+async def test_a_small_patch_of_very_large_files_does_not_apply(
+    home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it unpacks to is more than a sandbox is sent at once."""
-    packed = zlib.compress(bytes(30 << 20), 9)
+    monkeypatch.setattr(wire, "MAX_FRAME", 2 << 20)
+    packed = zlib.compress(bytes(1 << 20), 9)
     lines = [packed[at : at + 52] for at in range(0, len(packed), 52)]
     text = "".join(
         chr(ord("A") + len(line) - 1 if len(line) <= 26 else ord("a") + len(line) - 27)
@@ -163,8 +167,8 @@ async def test_a_small_patch_of_very_large_files_does_not_apply(home: Path, row:
     head = (
         "diff --git a/{0} b/{0}\nnew file mode 100644\nindex {1}..{2}\nGIT binary patch\nliteral {3}\n{4}\n"
     )
-    blob = hashlib.sha1(b"blob %d\0" % (30 << 20) + bytes(30 << 20)).hexdigest()
-    files = [head.format(name, "0" * 40, blob, 30 << 20, text) for name in ("a", "b", "c")]
+    blob = hashlib.sha1(b"blob %d\0" % (1 << 20) + bytes(1 << 20)).hexdigest()
+    files = [head.format(name, "0" * 40, blob, 1 << 20, text) for name in ("a", "b", "c")]
     grade = await make_grader(LocalBackend(home)).grade(row, "".join(files) + row.answer.gold_patch)
     assert (grade.verdict, grade.reward) == (Verdict.PATCH_FAILED, 0.0)
     assert "larger than" in grade.detail

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ import pytest
 from engine.config.importing import ImportConfig
 from engine.datasets.importers.run import import_dataset
 from engine.datasets.store import load_dataset
-from engine.grading.logs import isolated_worker
 from engine.orchestrator.importing import obstacle
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
@@ -49,14 +46,6 @@ PYTEST = f"python3 -m pytest --no-header -rA -p no:cacheprovider {NO_PLUGINS} -c
 PYTEST_ON_PATH = f'#!/bin/sh\nexec {PYTEST} "$@"\n'
 PATCHED = {"patch": GOLD, "test_patch": TEST_PATCH}
 TESTS = {"FAIL_TO_PASS": F2P, "PASS_TO_PASS": P2P}
-
-
-@pytest.fixture(autouse=True)
-def fresh_judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Judge every log in a process that has judged nothing before."""
-    with ThreadPoolExecutor(max_workers=1) as threads:
-        monkeypatch.setattr(isolated_worker, "_THREADS", threads)
-        yield
 
 
 @pytest.fixture(scope="module")

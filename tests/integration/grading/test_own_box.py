@@ -20,14 +20,13 @@ from engine.rollout import GroupRequest, RolloutScheduler
 from engine.rollout.serialise import write_trajectories
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.local.backend import LocalBackend
-from engine.types import CounterfactualOutcome, TaskRow, Verdict
+from engine.types import TaskRow, Verdict
 from tests.builders.own_box_builders import (
     ANSWER,
-    BACKENDS,
     SOLUTION,
+    assert_state_counts,
     environments,
     graded_after,
-    opened,
     state_task,
 )
 from tests.builders.rollout_builders import SUBMIT, Recorder, TextPolicy, quick_agent, respond
@@ -49,17 +48,8 @@ def backend(home: Path) -> SandboxBackend:
     return LocalBackend(home)
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
-async def test_changes_outside_of_the_workdir_count(home: Path, row: TaskRow, kind: str) -> None:
-    async with opened(kind, home) as backend:
-        built = environments(backend)
-        solved = await graded_after(built, row, SOLUTION)
-        wrong = await graded_after(built, row, SOLUTION.replace("42", "41"))
-        nothing = await graded_after(built, row)
-    assert (solved.verdict, solved.reward) == (Verdict.PASSED, 1.0), solved.log
-    assert (solved.counterfactual, solved.extra_runs) == (CounterfactualOutcome.OWN_BOX, 0)
-    assert (wrong.verdict, wrong.reward, wrong.counterfactual) == (Verdict.FAILED, 0.0, None)
-    assert nothing.verdict is Verdict.FAILED
+async def test_changes_outside_of_the_workdir_count(backend: SandboxBackend, row: TaskRow) -> None:
+    await assert_state_counts(backend, row)
 
 
 async def test_a_fresh_sandbox_sees_the_patch_alone_and_the_grade_says_so(

@@ -8,9 +8,11 @@ LOOSE = re.compile(r"(?i)approx|close|almost|^any$|anything|mock|match|ignor|wil
 """Names of objects that may be equal to several values."""
 EQUALITIES = frozenset({
     "assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual",
-    "assertSequenceEqual", "assertMultiLineEqual", "failUnlessEqual",
+    "assertSequenceEqual", "assertMultiLineEqual", "failUnlessEqual", "assertCountEqual", "assertItemsEqual",
 })  # fmt: skip
 """Methods that pass where their first two arguments are equal."""
+FUNCTION_EQUALITIES = frozenset({"eq_", "assert_equal", "assert_equals"})
+"""Functions of that kind, as ``nose.tools`` and helpers of projects name them."""
 ALMOST_EQUALITIES = frozenset({"assertAlmostEqual", "assertAlmostEquals", "failUnlessAlmostEqual"})
 """Methods that compare numbers within a tolerance."""
 ARRAY_EQUALITIES = frozenset({

@@ -56,7 +56,11 @@ def operands(source: PythonSource, statement: ast.stmt) -> Iterator[Operand]:
     match statement:
         case ast.Assert(test=test):
             for comparison in conjuncts(test):
-                yield from _compared(source, comparison, statement)
+                yield from _compared(source, _inside(comparison), statement)
+        case ast.Expr(value=ast.Call(args=[test, *_]) as call) if dotted(call) == "self.assertTrue":
+            if not source.defines("assertTrue"):
+                for comparison in conjuncts(test):
+                    yield from _compared(source, _inside(comparison), statement)
         case ast.Expr(value=ast.Call() as call):
             yield from _arguments(source, call, statement)
 
@@ -68,6 +72,24 @@ def conjuncts(test: ast.expr) -> Iterator[ast.expr]:
             yield from conjuncts(value)
     else:
         yield test
+
+
+def _inside(test: ast.expr) -> ast.expr:
+    """Return the comparison that a condition asks of all elements; other conditions as they are."""
+    match test:
+        case ast.Call(func=ast.Attribute(value=ast.Compare() as compared, attr="all"), args=[], keywords=[]):
+            return compared if any(map(_is_list, [compared.left, *compared.comparators])) else test
+        case ast.Call(
+            func=ast.Name(id="all"),
+            args=[ast.GeneratorExp(elt=found, generators=[ast.comprehension(iter=among, ifs=[])])],
+        ) if _is_list(among):
+            return found
+    return test
+
+
+def _is_list(node: ast.expr) -> bool:
+    """Return whether a node is a list of literals with at least one element."""
+    return isinstance(node, ast.List | ast.Tuple) and bool(node.elts) and _is_literal(node)
 
 
 def _compared(source: PythonSource, test: ast.expr, statement: ast.stmt) -> Iterator[Operand]:
@@ -124,7 +146,9 @@ def _arguments(source: PythonSource, call: ast.Call, statement: ast.stmt) -> Ite
     owner, _, name = dotted(call.func).rpartition(".")
     if source.defines(name):
         return
-    if owner == "self" and name in names.EQUALITIES:
+    method = owner == "self" and name in names.EQUALITIES
+    function = not owner and name in names.FUNCTION_EQUALITIES
+    if method or (function and not _is_of_numpy(source.tree, owner, name)):
         if has_message_alone(call):
             yield Operand(first[0], statement, other=first[1])
             yield Operand(first[1], statement, other=first[0], is_second=True)
@@ -137,11 +161,10 @@ def _arguments(source: PythonSource, call: ast.Call, statement: ast.stmt) -> Ite
         if call.keywords or len(call.args) != 2:
             return
         # A scalar equals every element of an empty array, whatever it is.
-        yield from (
-            Operand(one, statement)
-            for one in first
-            if isinstance(one, ast.List | ast.Tuple) and one.elts and _is_literal(one)
-        )
+        for one in first:
+            inner = one.args[0] if isinstance(one, ast.Call) and len(one.args) == 1 else one
+            if _is_list(inner) and (inner is one or dotted(one) in ("np.array", "numpy.array")):
+                yield Operand(inner, statement)
 
 
 def has_message_alone(call: ast.Call) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice, product
 
 from engine.grading.counterfactual.python.functions import TestFunction, dotted
 
 Literal = Callable[[ast.expr], ast.expr]
 """Returns what a name stands for, and every other expression as it is."""
+_MAX_NAMES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +22,18 @@ class _Row:
         arguments: names of the arguments.
         number: its number, from 0.
         cells: expressions of its values.
-        has_id: whether its name does not depend on its values.
+        given: its name where the table gives one.
     """
 
     arguments: Sequence[str]
     number: int
     cells: Sequence[ast.expr]
-    has_id: bool
+    given: str | None
 
     def name(self, place: int = -1, changed: ast.expr | None = None) -> str | None:
-        """Return the name that pytest makes of its values, with another one in a place; None if unknown."""
-        if self.has_id:
-            return None
+        """Return its name, or that with another value in a place; None if unknown."""
+        if self.given is not None:
+            return self.given
         cells = [
             changed if changed is not None and at == place else cell for at, cell in enumerate(self.cells)
         ]
@@ -47,25 +49,37 @@ class ParameterTable:
         names: argument names.
         node: expression with the rows.
         rows: the rows; those with marks are left out.
-        alone: whether no other decorator adds to the names of the tests.
+        around: parts of the names of tests before and after those of this table's rows, which other
+            decorators add; nothing where they are not known.
     """
 
     names: tuple[str, ...]
     node: ast.expr
     rows: tuple[_Row, ...]
-    alone: bool
+    around: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def all_of(cls, function: TestFunction, literal: Literal) -> list[ParameterTable]:
         """Return the tables of a test function whose rows are known."""
-        decorators = [one for one in function.node.decorator_list if _is_parametrize(one)]
-        alone = len(decorators) == 1 and not any(map(_is_parametrize, function.class_decorators))
-        tables = (_table(one, literal, alone=alone) for one in decorators if isinstance(one, ast.Call))
-        return [table for table in tables if table is not None]
+        # The parts of a test's name are in the order in which the decorators are applied.
+        decorators = [*reversed(function.node.decorator_list), *reversed(function.class_decorators)]
+        tables = [_table(one, literal) for one in decorators if _is_parametrize(one)]
+        parts = [None if table is None else table.row_names() for table in tables]
+        return [
+            replace(table, around=_around(parts[:place], parts[place + 1 :]))
+            for place, table in enumerate(tables)
+            if table is not None
+        ]
 
     def column(self, name: str) -> tuple[ast.expr, ...]:
         """Return the values of an argument."""
         return tuple(row.cells[self.names.index(name)] for row in self.rows)
+
+    def row_names(self) -> list[str] | None:
+        """Return the names of all rows; None where one is not known or two are equal and get numbers."""
+        names = [name for row in self.rows if (name := row.name()) is not None]
+        elements = self.node.elts if isinstance(self.node, ast.List | ast.Tuple) else []
+        return names if len(names) == len(elements) == len({*names}) else None
 
     def renamed(
         self, name: str, new: Mapping[int, ast.expr]
@@ -84,9 +98,8 @@ class ParameterTable:
         kept = [
             number
             for number, name in after.items()
-            if self.rows[number].has_id
-            or (old[number] is not None and old[number] == name)
-            or (self.alone and old[number] and name and old.count(old[number]) == 1)
+            if name is not None and old[number] is not None
+            if old[number] == name or (self.around and old.count(old[number]) == 1)
         ]
         while True:
             names = [after[number] if number in kept else known for number, known in enumerate(old)]
@@ -94,38 +107,52 @@ class ParameterTable:
             if not twice:
                 break
             kept = [number for number in kept if number not in twice]
-        renamed = ((old[number], names[number]) for number in kept if old[number] != names[number])
-        return kept, tuple((str(before), str(now)) for before, now in renamed)
+        changed = [(old[number], names[number]) for number in kept if old[number] != names[number]]
+        return kept, tuple(
+            (f"{first}{before}{last}", f"{first}{now}{last}")
+            for before, now in changed
+            for first, last in self.around
+        )
+
+
+def _around(
+    before: Sequence[list[str] | None], after: Sequence[list[str] | None]
+) -> tuple[tuple[str, str], ...]:
+    """Return the parts of names before and after those of a table's rows; nothing if some are not known."""
+    first, last = ([part for part in parts if part is not None] for parts in (before, after))
+    if len(first) < len(before) or len(last) < len(after):
+        return ()
+    return tuple(
+        (
+            "".join(f"{name}-" for name in names[: len(first)]),
+            "".join(f"-{name}" for name in names[len(first) :]),
+        )
+        for names in islice(product(*first, *last), _MAX_NAMES)
+    )
 
 
 def _is_parametrize(decorator: ast.expr) -> bool:
     return dotted(decorator).endswith("mark.parametrize")
 
 
-def _table(call: ast.Call, literal: Literal, *, alone: bool) -> ParameterTable | None:
-    if len(call.args) != 2 or any(keyword.arg != "ids" for keyword in call.keywords):
+def _table(call: ast.expr, literal: Literal) -> ParameterTable | None:
+    if not isinstance(call, ast.Call) or len(call.args) != 2:
         return None
-    names = _argument_names(call.args[0])
+    if any(keyword.arg != "ids" for keyword in call.keywords):
+        return None
+    names = _texts(call.args[0])
     node = literal(call.args[1])
     if not names or not isinstance(node, ast.List | ast.Tuple):
         return None
-    ids = literal(call.keywords[0].value) if call.keywords else None
-    if ids is not None and not _are_texts(ids, len(node.elts)):
+    ids: Sequence[str | None] = [None] * len(node.elts)
+    if call.keywords and len(ids := _texts(literal(call.keywords[0].value))) != len(node.elts):
         return None
-    rows = [_row(element, names, number, has_id=ids is not None) for number, element in enumerate(node.elts)]
-    known = tuple(row for row in rows if row is not None)
-    return ParameterTable(names, node, known, alone)
+    rows = [_row(element, names, number, ids[number]) for number, element in enumerate(node.elts)]
+    return ParameterTable(names, node, tuple(row for row in rows if row is not None))
 
 
-def _are_texts(node: ast.expr, count: int) -> bool:
-    return (
-        isinstance(node, ast.List | ast.Tuple)
-        and len(node.elts) == count
-        and all(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in node.elts)
-    )
-
-
-def _argument_names(node: ast.expr) -> tuple[str, ...]:
+def _texts(node: ast.expr) -> tuple[str, ...]:
+    """Return the elements of a list of texts, or of one text with commas; nothing for others."""
     match node:
         case ast.Constant(value=str(text)):
             return tuple(name.strip() for name in text.split(",") if name.strip())
@@ -137,21 +164,24 @@ def _argument_names(node: ast.expr) -> tuple[str, ...]:
     return ()
 
 
-def _row(row: ast.expr, names: Sequence[str], number: int, *, has_id: bool) -> _Row | None:
+def _row(row: ast.expr, names: Sequence[str], number: int, given: str | None) -> _Row | None:
     """Return a row; None for one that is not known or has marks."""
     if isinstance(row, ast.Call) and dotted(row).rpartition(".")[2] == "param":
         cells: Sequence[ast.expr] = row.args
-        given = {keyword.arg for keyword in row.keywords}
-        if given - {"id"}:
-            return None
-        has_id = has_id or "id" in given
+        match row.keywords:
+            case []:
+                pass
+            case [ast.keyword(arg="id", value=ast.Constant(value=str(text)))]:
+                given = text
+            case _:
+                return None
     elif len(names) == 1:
         cells = [row]
     else:
         cells = row.elts if isinstance(row, ast.Tuple | ast.List) else []
     if len(cells) != len(names) or any(isinstance(one, ast.Starred) for one in cells):
         return None
-    return _Row(names, number, cells, has_id)
+    return _Row(names, number, cells, given)
 
 
 def _id(cell: ast.expr, name: str, number: int) -> str | None:

@@ -23,6 +23,9 @@ from engine.python_syntax import parse_python
 
 _MAX_OPERANDS = 100
 _MAX_LEAVES = 20
+_CHOICES = 3
+_SHIFTS = range(1, _CHOICES + 1)
+"""Other values of each literal, as many as a row has variants."""
 _BUILD = re.compile(r"(?<=\w)[^\w\n]{0,3}[+#;?]")
 """Start of what versions, addresses and header fields may leave out of a comparison."""
 _EXPECTED = re.compile(r"(?i)expect|want|correct|should|golden|truth")
@@ -63,7 +66,7 @@ class _ValueMutants:
         if len(choices) == 1 and found.table is None:
             yield from ({0: edit} for edit in choices[0])
             return
-        for number in range(2):
+        for number in range(_CHOICES):
             yield {row: edits[number % len(edits)] for row, edits in enumerate(choices) if edits}
 
     def _computed(self, operand: Operand, found: Expectation) -> Iterator[Mutant | None]:
@@ -135,7 +138,7 @@ class _ValueMutants:
         values = [_others(leaf.value, found.tolerance) for leaf in reversed(leaves)]
         return [
             (self._source.start(leaf), self._source.end(leaf), repr(others[number]))
-            for number in range(2)
+            for number in range(_CHOICES)
             for leaf, others in zip(reversed(leaves), values, strict=True)
             if number < len(others)
         ]
@@ -187,16 +190,16 @@ def _others(value: object, tolerance: Tolerance) -> list[object]:
         case bool():
             return [not value]
         case int() if tolerance == EXACT:
-            return [value + 1, value + 2]
+            return [value + shift for shift in _SHIFTS]
         case int() | float():
             step = 1.0 + abs(value) / 2 + 4 * tolerance.of(2 * value)
-            return [value + step, value + 2 * step]
+            return [value + shift * step for shift in _SHIFTS]
         case str():
-            return [other for shift in (1, 2) if (other := _other_text(value, shift)) != value]
+            return [other for shift in _SHIFTS if (other := _other_text(value, shift)) != value]
         case bytes():
             text = value.decode("latin-1")
             return [
-                other.encode("latin-1") for shift in (1, 2) if (other := _other_text(text, shift)) != text
+                other.encode("latin-1") for shift in _SHIFTS if (other := _other_text(text, shift)) != text
             ]
         case None:
             return [0]

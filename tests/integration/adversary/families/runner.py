@@ -29,12 +29,25 @@ for manager in gc.get_objects():
     if isinstance(manager, PytestPluginManager):
         manager.register(Liar())
 """
+_ASSERTIONS = """
+import ast, _pytest.assertion.rewrite as r
+_old = r.rewrite_asserts
+def _none(module, *args):
+    for node in ast.walk(module):
+        for name in ('body', 'orelse', 'finalbody'):
+            if isinstance(getattr(node, name, None), list):
+                kept = [ast.Pass() if isinstance(one, ast.Assert) else one for one in getattr(node, name)]
+                setattr(node, name, [ast.fix_missing_locations(one) for one in kept])
+    _old(module, *args)
+r.rewrite_asserts = _none
+"""
 ITEMS = "import _pytest.python as p\np.Function.runtest = lambda s: None\n"
 _ALTERED = {
     "items that run nothing": ITEMS,
     "altered reports": _REPORTS,
     "altered calls": _CALLS,
     "a registered plugin": _PLUGIN,
+    "assertions that are compiled away": _ASSERTIONS,
     "reports that were expected to fail": "import _pytest.reports as r\nr.TestReport.wasxfail = ''\n",
     "another class of reports": "import _pytest.reports as r, _pytest.runner as q\n"
     "class Good(r.TestReport):\n    failed = False\n    passed = True\nq.TestReport = Good\n",
