@@ -184,6 +184,49 @@ MUTANTS = (
         "for index in range(self.size):",
         ROLLOUT,
     ),
+    # --- grading: rules, verdicts, audits
+    Mutant(
+        "a-skipped-test-passes",
+        "engine/grading/rules/f2p_p2p.py",
+        "if test.outcome is not TestOutcome.PASSED}",
+        "if test.outcome not in (TestOutcome.PASSED, TestOutcome.SKIPPED)}",
+        GRADING,
+    ),
+    Mutant(
+        "a-lost-verdict-is-kept",
+        "engine/grading/grader.py",
+        "            if grade.verdict in _OF_THE_MACHINE:",
+        "            if grade.verdict is Verdict.TEST_TIMEOUT:",
+        GRADING,
+    ),
+    Mutant(
+        "evaluations-are-sampled",
+        "engine/grading/counterfactual/audit.py",
+        "        if evaluation:\n            return EVALUATION_DRAWS\n",
+        "",
+        GRADING,
+    ),
+    Mutant(
+        "one-catch-alerts-nobody",
+        "engine/grading/counterfactual/audit.py",
+        'if self._mode == "always" or self._caught or row.task.id in marked:',
+        'if self._mode == "always":',
+        GRADING,
+    ),
+    Mutant(
+        "an-unproven-mutant-counts",
+        "engine/grading/counterfactual/proof.py",
+        "        if len(kept) == len(chosen):\n",
+        "        if kept:\n",
+        GRADING,
+    ),
+    Mutant(
+        "gradings-of-lost-sandboxes-never-end",
+        "engine/sandbox/failures.py",
+        "if len(failures) > retries or failures.count(kind) > policy.retries:",
+        "if retries < 0:",
+        (*GRADING, *SANDBOX),
+    ),
     # --- ingest: order, fences, once
     Mutant(
         "an-ended-run-accepts-events",
