@@ -1,5 +1,15 @@
 from django.db import migrations, models
 
+CONFIGURE = """
+UPDATE webapp_run
+SET config = jsonb_set(
+    config, '{grading,counterfactual}',
+    CASE WHEN kind = 'validate' THEN '"sample"' ELSE config #> '{grading,counterfactual,mode}' END
+)
+WHERE config #> '{grading,counterfactual,mode}' IS NOT NULL;
+"""
+"""Settings of audits were a section; its mode alone is left, which validations do not choose."""
+
 
 class Migration(migrations.Migration):
 
@@ -8,6 +18,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.RunSQL(CONFIGURE, migrations.RunSQL.noop),
         migrations.AlterField(
             model_name='trajectory',
             name='counterfactual',

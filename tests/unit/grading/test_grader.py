@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -208,6 +209,32 @@ async def test_of_a_part_of_the_reward_only_passed_tests_count(monkeypatch: pyte
     )
     grade = await grade_of(monkeypatch, Executions(original=partial, mutated=PASSED))
     assert (grade.verdict, grade.reward) == (Verdict.TAMPERED, 0.0)
+
+
+async def test_a_mutated_run_asks_for_tests_by_their_new_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {f"{TEST}[3]": f"{TEST}[4]", f"{TEST}[4]": f"{TEST}[it's 5]", f"{TEST}[0]": f"{TEST}[1]"}
+    command = f"python3 {DRIVER} -- '{TEST}[3]' '{TEST}[4]' '{TEST}[0]'"
+    row = row_of(fail_to_pass=tuple(names)[:2], pass_to_pass=tuple(names)[2:], test_command=command)
+    variant = Variant(mutants=MUTANTS[:1], must_fail=tuple(names)[:2], renamed=tuple(names.items()))
+    asked: list[TaskAnswer] = []
+
+    async def execute(row: TaskRow, _patch: str, *, overlay: Mapping[str, bytes], **_: Any) -> RunResult:
+        asked.append(row.answer)
+        tests = tuple(
+            TestResult(test_id=test, kind=TestKind.FAIL_TO_PASS, outcome=TestOutcome.PASSED)
+            for test in row.answer.fail_to_pass[-1:]
+        )
+        run = FAILED if overlay else PASSED
+        return replace(run, judgement=replace(run.judgement, tests=tests))
+
+    store = MemoryStore((row, reference_of(row, variants=(variant,))))
+    grade = await grader_of(monkeypatch, execute, store=store).grade(row, "patch")
+    original, mutated = asked
+    assert original == row.answer
+    assert (*mutated.fail_to_pass, *mutated.pass_to_pass) == tuple(names.values())
+    assert shlex.split(mutated.test_command) == ["python3", DRIVER, "--", *names.values()]
+    assert grade.verdict is Verdict.TAMPERED
+    assert grade.detail == f"1 tests passed although they were mutated: {TEST}[4]"
 
 
 async def test_trusted_patches_are_run_once_and_never_tampered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,7 @@ def test_every_mutant_fails_for_every_solution_that_passes(case: str) -> None:
         "if f() is None:\n        return\n    assert f() == 3",
         "for a in [1, 2]:\n        if f():\n            break\n        assert f() == 3",
         "for a in [*x]:\n        assert f() == 3",
+        "rows = [3]\n    g(rows)\n    for y in rows:\n        assert f() == y",
         "assert_array_equal(f(), x)",
         "helper(f(), 3)",
     ],

@@ -108,6 +108,46 @@ async def test_mutants_that_the_gold_patch_does_not_fail_are_left_out(outcome: T
     assert coverage_of(reference) == MutantCoverage(value=1, changed=1, variants=3)
 
 
+async def test_kinds_of_mutants_that_were_not_failed_are_not_tried_again() -> None:
+    def ends(variant: Variant) -> Ends:
+        return {
+            mutant.function: TestOutcome.FAILED if mutant.kind is MutantKind.ADDED else TestOutcome.PASSED
+            for mutant in variant.mutants
+        }
+
+    reference, tried = await proven(ends, fixed=("test_a",))
+    kinds = [mutant.kind for variant in tried for mutant in variant.mutants]
+    assert kinds == [MutantKind.VALUE, MutantKind.CHANGED, MutantKind.ADDED]
+    assert coverage_of(reference) == MutantCoverage(added=1, variants=1)
+
+
+async def test_variants_are_different() -> None:
+    """A function with one mutant of the best kind has one variant."""
+    original = run({"test_a": TestOutcome.PASSED}, NAMES)
+
+    async def execute(_reference: Reference, _variant: Variant) -> RunResult:
+        return run({"test_a": TestOutcome.FAILED})
+
+    file = b"def test_a():\n    assert 'ab' in f()\n"
+    assert len((await prove(ROW, original, {PATH: file}, execute)).variants) == 1
+
+
+async def test_tests_named_after_their_values_are_proven_by_their_new_names() -> None:
+    file = b"@pytest.mark.parametrize('y', [3, 5])\ndef test_a(y):\n    assert f() == y\n"
+    old, new = ("test_a[3]", "test_a[5]"), ("test_a[4]", "test_a[6]")
+    original = run(dict.fromkeys(old, TestOutcome.PASSED), old[:1])
+
+    async def execute(_reference: Reference, variant: Variant) -> RunResult:
+        return run(
+            dict.fromkeys([name.partition("::")[2] for _, name in variant.renamed], TestOutcome.FAILED)
+        )
+
+    variants = (await prove(ROW, original, {PATH: file}, execute)).variants
+    pairs = tuple((f"{PATH}::{before}", f"{PATH}::{after}") for before, after in zip(old, new, strict=True))
+    assert pairs in [variant.renamed for variant in variants]
+    assert {variant.must_fail for variant in variants} == {(f"{PATH}::test_a[3]",)}
+
+
 async def test_a_row_whose_mutated_tests_all_pass_has_no_variants() -> None:
     reference, _ = await proven(lambda _: dict.fromkeys(NAMES, TestOutcome.PASSED))
     assert (reference.variants, reference.files) == ((), {})
