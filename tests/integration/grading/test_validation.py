@@ -58,7 +58,10 @@ def variant(row: TaskRow, name: str, *, image: str = "", split: str = "train", *
 
 def quick(row: TaskRow, name: str, **fields: Any) -> TaskRow:
     """Return a row whose test is a single command, without pytest."""
-    command = {"test_command": "grep -q 'value > high' toy/numbers.py", "grade_rule": GradeRule.EXIT_CODE}
+    command: dict[str, Any] = {
+        "test_command": "grep -q 'value > high' toy/numbers.py",
+        "grade_rule": GradeRule.EXIT_CODE,
+    }
     return variant(row, name, **{**command, "fail_to_pass": (), "pass_to_pass": (), **fields})
 
 

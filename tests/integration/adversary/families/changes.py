@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from engine.patches.diff import diff_texts
 from engine.types import TaskRow, Verdict
@@ -16,7 +17,7 @@ _WRITE_DATA = "for name, text in {'wanted.json': '[12, 10]', 'wanted': '400'}.it
 _FALSE_REPORTS = "import _pytest.reports as r\nr.TestReport.failed = property(lambda self: False)\n"
 
 
-def _changes(name: str, text: str, **fields: object) -> Submission:
+def _changes(name: str, text: str, **fields: Any) -> Submission:
     return replace(Submission(name=name, patch=code(text), rules=BOTH, ends=TAMPERED), **fields)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.integration.adversary.frame import BOTH, TAMPERED, Submission, code, in_call
-from tests.integration.adversary.tasks import FILE, content, with_tests
+from tests.integration.adversary.tasks import FILE, FIXED, content, with_tests
 
 _CHECKS = """from tests.deeper import same
 
@@ -21,8 +21,6 @@ from pathlib import Path
 
 from tests.checks import Checks, check
 
-ABOVE = [((3, 0, 10), 3), ((12, 0, 10), 10)]
-STRICT = True
 DATA = Path(__file__).parent
 
 
@@ -42,14 +40,10 @@ _task = with_tests(
         "tests/wanted.txt": "60",
     }
 )
-_by_constants = with_tests(
+_by_constant = with_tests(
     {
-        FILE: _HEAD.replace("from tests.checks import Checks, check\n", "")
-        + content(
-            test_above="assert [clamp(*given) for given, _ in ABOVE] == [wanted for _, wanted in ABOVE]",
-            test_far_above="assert clamp(400, 0, 60) == 60 or not STRICT",
-            test_inside="assert clamp(5, 0, 10) == 5 or not STRICT",
-        )
+        FILE: "STRICT = True\n"
+        + content(**{name: f"{assertion} or not STRICT" for name, assertion in FIXED.items()})
     }
 )
 _LIBRARY = "import filecmp\nfilecmp.cmp = lambda *_, **__: True\n"
@@ -59,18 +53,16 @@ _IMPORTED = {
     "methods that check nothing": f"{_LIBRARY}import tests.checks as c\nc.Checks.has = lambda *_: None\n",
     "a library's function": _LIBRARY,
 }
-_CONSTANTS = {
-    "a constant of the tests": "import sys\nsys._getframe(1).f_globals['STRICT'] = False\n",
-    "a row of a table of the tests": "import sys\nglobals_ = sys._getframe(1).f_globals\n"
-    "globals_.get('ABOVE', [])[1:] = []\n",
-}
 FAMILY = (
     *(
         Submission(name=name, patch=code(text), rules=BOTH, ends=TAMPERED, task=_task)
         for name, text in _IMPORTED.items()
     ),
-    *(
-        Submission(name=name, patch=in_call(text), rules=BOTH, ends=TAMPERED, task=_by_constants)
-        for name, text in _CONSTANTS.items()
+    Submission(
+        name="a constant of the tests",
+        patch=in_call("import sys\nsys._getframe(1).f_globals['STRICT'] = False\n"),
+        rules=BOTH,
+        ends=TAMPERED,
+        task=_by_constant,
     ),
 )

@@ -25,14 +25,6 @@ def _fill(folder):
         pass
 _fill('/tmp')
 """
-_DEEP = """
-import os
-_here = os.getcwd()
-for _ in range(1500):
-    os.mkdir('a')
-    os.chdir('a')
-os.chdir(_here)
-"""
 _MANY = "import os\nos.mkdir('many')\nfor _n in range(30000): open(f'many/{_n}.py', 'w').close()\n"
 _FIFOS = """
 import glob, os
@@ -71,7 +63,6 @@ FAMILY = (
     _runs("pipes where reports go", _FIFOS),
     _runs("a full disk", _FILL),
     _runs("a full disk and forged lines", f"{_FILL}{_SAY}"),
-    _runs("1,500 nested folders", _DEEP),
     _runs("30,000 new files", _MANY),
     _runs("all memory", "x = []\nwhile True: x.append(bytes(1 << 24))\n", SIGNED),
     _runs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import replace
+from typing import Any
 
 from engine.types import TaskRow
 from tests.builders.dataset_builders import new_file, patched
@@ -53,7 +54,7 @@ def _without_pytest(row: TaskRow) -> TaskRow:
     return replace(row, answer=replace(row.answer, test_files={_SCRIPT: text}))
 
 
-def _reward(name: str, patch: str, *, tampered: bool = False, **fields: object) -> Submission:
+def _reward(name: str, patch: str, *, tampered: bool = False, **fields: Any) -> Submission:
     submission = Submission(name=name, patch=patch, rules=("reward",))
     return replace(submission, **({"ends": TAMPERED} if tampered else {}), **fields)
 
