@@ -76,7 +76,7 @@ class _Clock:
         report = yield
         if call.when == "teardown":
             now = _cpu_seconds()
-            report.cpu = now - (self._last or 0.0)
+            report.user_properties.append(("cpu", now - (self._last or 0.0)))
             self._last = now
         return report
 
@@ -97,7 +97,9 @@ class _Record:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         test = self._tests.setdefault(report.nodeid, {"wall": 0.0, "cpu": 0.0, "outcome": "passed"})
         test["wall"] += report.duration
-        test["cpu"] += getattr(report, "cpu", 0.0)  # xdist itself reports a worker that crashed
+        for name, value in report.user_properties:
+            if name == "cpu":
+                test["cpu"] += value
         if report.outcome != "passed" and test["outcome"] != "failed":
             test["outcome"] = report.outcome
 
