@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from engine.types import TaskRow
 from tests.builders.dataset_builders import new_file, patched
-from tests.integration.adversary.frame import REWARD, STILL_BROKEN, TAMPERED, Submission, code
+from tests.integration.adversary.frame import REWARD, STILL_BROKEN, STOPPED, TAMPERED, Submission, code
 
 _FOLDER = posixpath.dirname(REWARD)
 _JSON = f"{_FOLDER}/reward.json"
@@ -54,9 +54,11 @@ def _without_pytest(row: TaskRow) -> TaskRow:
     return replace(row, answer=replace(row.answer, test_files={_SCRIPT: text}))
 
 
-def _reward(name: str, patch: str, *, tampered: bool = False, **fields: Any) -> Submission:
-    submission = Submission(name=name, patch=patch, rules=("reward",))
-    return replace(submission, **({"ends": TAMPERED} if tampered else {}), **fields)
+def _reward(
+    name: str, patch: str, *, tampered: bool = False, task: Callable[[TaskRow], TaskRow] | None = None
+) -> Submission:
+    ends = TAMPERED if tampered else STOPPED
+    return Submission(name=name, patch=patch, rules=("reward",), ends=ends, task=task)
 
 
 FAMILY = (
