@@ -414,7 +414,7 @@ async def test_gradings_run_at_most_so_many_at_once(monkeypatch: pytest.MonkeyPa
         nonlocal running, most
         running += 1
         most = max(most, running)
-        for _ in range(10):
+        for _turn in range(10):
             await asyncio.sleep(0)
         running -= 1
         return FAILED if overlay else PASSED

@@ -243,7 +243,7 @@ async def test_a_publication_in_mid_sequence_takes_effect_at_the_next_token() ->
         calls += 1
         return extend(*arguments)
 
-    sampling.extend = counting  # type: ignore[method-assign]
+    sampling.extend = counting  # type: ignore[assignment, method-assign]
     policy = TransformerPolicy(sampling, ChatML(tokenizer()), max_batch=4, trained=trained)
     prompts = [prompt(20 + i, i) for i in range(3)]
     running = [

@@ -24,10 +24,10 @@ class Rig:
     def __init__(self) -> None:
         self.now = 100.0
         pairs = [Pipe() for _ in range(2)]
-        self.ranks: list[Connection] = [there for _, there in pairs]  # type: ignore[misc]
+        self.ranks: list[Connection] = [there for _, there in pairs]
         self.stopped = threading.Event()
         self.watch: RankWatch
-        self._events: list[Connection] = [here for here, _ in pairs]  # type: ignore[misc]
+        self._events: list[Connection] = [here for here, _ in pairs]
 
     def start(self) -> None:
         self.watch = RankWatch(self._events, timeout_s=30.0, stop=self.stopped.set)
@@ -98,12 +98,12 @@ def test_the_rank_to_blame_is_named_and_all_are_stopped(
 def test_shards_are_written_once_every_rank_has_written(rig: Rig) -> None:
     saving = rig.watch.expect_shards()
     rig.watch.abandon()
-    rig.ranks[0].send(("written", {"a": 1}))
+    rig.ranks[0].send(("written", {"a": {"size": 1}}))
     until(lambda: rig.watch._written)
     assert not saving.done()
     assert not rig.stopped.is_set(), "ranks that write a checkpoint are not stopped"
-    rig.ranks[1].send(("written", {"b": 2}))
-    assert saving.result(timeout=240) == {"a": 1, "b": 2}
+    rig.ranks[1].send(("written", {"b": {"size": 2}}))
+    assert saving.result(timeout=240) == {"a": {"size": 1}, "b": {"size": 2}}
     assert isinstance(rig.watch.failure(), UpdateAbandonedError)
 
 
