@@ -54,7 +54,7 @@ def _function(test: str) -> str:
 
 def without_excuses(grade: Grade, reference: Reference | None) -> Grade:
     """Fail a grade that rests on skips or expected failures which the gold patch does not have."""
-    if not (found := excused(grade.tests)):
+    if not grade.reward or not (found := excused(grade.tests)):
         return grade
     if reference is None:
         return noted(grade, f"{len(found)} skipped or expectedly failing tests count as in official reports")

@@ -32,7 +32,6 @@ _OF_CONSTANTS = {
     "line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)\n"
     "found = re.search(r'== *([-\\w.]+)', line)\n"
     "return eval(found[1], frame.f_globals, frame.f_locals) if found else 0\n",
-    "the caller's constants": f"{_FRAME}return [c for c in frame.f_code.co_consts if type(c) is int][-1]\n",
     "the caller's next instructions": f"import dis\n{_FRAME}"
     "later = [i for i in dis.get_instructions(frame.f_code) if i.offset > frame.f_lasti]\n"
     "return next(i.argval for i in later if i.opname in ('LOAD_CONST', 'LOAD_SMALL_INT'))\n",
