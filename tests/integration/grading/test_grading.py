@@ -29,10 +29,13 @@ from engine.types import Grade, TaskAnswer, TaskRow, TestOutcome, Verdict
 from tests.builders.dataset_builders import (
     NUMBERS,
     TEST_NUMBERS,
+    broken_task,
     make_grader,
     new_file,
     patched,
+    toolchain_or_skip,
     without_reuse,
+    write_toy,
 )
 from tests.builders.sandbox_builders import CountingBackend
 
@@ -271,9 +274,17 @@ async def test_an_image_with_other_test_tools_is_told_from_a_damaged_report(
     assert "make its dataset again" in grade.detail
 
 
+@pytest.fixture
+def own_row(tmp_path: Path) -> TaskRow:
+    """Return the toy task in a data folder of its own: the test tools of others stay as they are."""
+    toolchain_or_skip(tmp_path)
+    return broken_task(tmp_path, write_toy(tmp_path / "source"))
+
+
 async def test_images_made_by_an_earlier_version_get_the_test_tools_of_this_one(
-    home: Path, row: TaskRow
+    tmp_path: Path, own_row: TaskRow
 ) -> None:
+    home, row = tmp_path, own_row
     (driver,) = (home / "toolchain").glob("*/trainyard_driver.py")
     ours = driver.read_bytes()
     driver.write_bytes(b"raise SystemExit('of another version')")
