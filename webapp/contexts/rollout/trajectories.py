@@ -157,7 +157,7 @@ def build_trajectory(
         task_url=task_address(trajectory),
         group_url=parent,
         siblings=_siblings(trajectory, partial(trajectory_url, run.pk, phase, iteration, task_key)),
-        steps=_steps(trajectory.pk, max(0, trajectory.num_steps - PAGE_STEPS) if newest else start),
+        steps=_steps(trajectory.pk, None if newest else start),
         find=find,
         found=find_text(trajectory.pk, find) if find else None,
         statement=task.problem_statement if task else "",
@@ -179,9 +179,14 @@ def build_trajectory(
     )
 
 
-def _steps(trajectory_id: int, start: int) -> tuple[StepEntry, ...]:
+def _steps(trajectory_id: int, start: int | None) -> tuple[StepEntry, ...]:
+    """Return all steps, in full those from ``start`` on; None shows the newest in full."""
+    # Read before the texts: a step that is stored in between is absent, never a line without its text.
+    outline = step_reads.outline(trajectory_id)
+    if start is None:
+        start = max(0, len(outline) - PAGE_STEPS)
     rows = step_reads.steps(trajectory_id, start=start, limit=PAGE_STEPS)
-    return step_entries(step_reads.outline(trajectory_id), window(rows, chars=PAGE_CHARS))
+    return step_entries(outline, window(rows, chars=PAGE_CHARS))
 
 
 def _siblings(trajectory: Trajectory, address: Callable[[int], str]) -> tuple[SiblingLink, ...]:

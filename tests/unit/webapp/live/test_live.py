@@ -30,6 +30,7 @@ from webapp.live.fragments import (
 from webapp.live.watch import FORBIDDEN, SIGNED_OUT
 from webapp.models import Run
 from webapp.permissions import Role
+from webapp.selectors.rollout import steps as step_reads
 from webapp.services import notifications
 from webapp.services.access import accounts
 from webapp.services.notifications import run_group
@@ -142,6 +143,33 @@ async def test_tab_reaches_an_event_stored_during_the_rendering(monkeypatch: pyt
         await in_thread(notifications._send)({"type": "run.changed"}, run_group(yard.run.pk))
         await opened.until(seq + 1)
         assert [len(update["steps"]["html"]) for update in opened.updates if "steps" in update] == [1]
+
+
+async def test_tab_gets_a_step_in_full_that_is_stored_while_steps_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    yard, client = await in_thread(populated)()
+    target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]
+    first_read, second_read = step_reads.outline, step_reads.steps
+    unread = [1]
+
+    def overtaken(read: Callable[..., Any]) -> Callable[..., Any]:
+        def reading(*args: Any, **kwargs: Any) -> Any:
+            found = read(*args, **kwargs)
+            if unread:
+                add_and_post(yard, unread.pop())
+            return found
+
+        return reading
+
+    async with tab(client, page="trajectory", run=yard.run.pk, target=target, steps=1) as opened:
+        await opened.receive()
+        monkeypatch.setattr(step_reads, "outline", overtaken(first_read))
+        monkeypatch.setattr(step_reads, "steps", overtaken(second_read))
+        await in_thread(notifications._send)({"type": "run.changed"}, run_group(yard.run.pk))
+        while not opened.steps:
+            await opened.receive()
+        assert "step stub" not in "".join(opened.steps)
 
 
 async def test_a_tab_that_comes_back_gets_what_it_missed() -> None:
