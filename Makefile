@@ -34,6 +34,10 @@ test-here: # with the Docker daemon that answers, if one does
 test-times: $(DEV_STAMP) ## the seconds of the tests by folder, and the slowest, as the last make test measured them
 	@$(BIN)/python -m tests.times build/tests/times.json
 
+.PHONY: mutants
+mutants: $(DEV_STAMP) system-test ## small faults in the product, which make test must notice [ONLY=name]
+	@$(BIN)/python -m tests.mutants $(ONLY)
+
 # What each part of the drills needs; all parts need it all.
 DRILLS_RAY = $(if $(filter-out ray vllm,$(ONLY)),,$(RAY_STAMP))
 DRILLS_VLLM = $(if $(filter-out vllm,$(ONLY)),,$(VLLM_STAMP))

@@ -43,6 +43,7 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return max(1, min(wanted, fitting, _MAX_WORKERS))
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests that share a module's or package's fixture on one worker, where it is made once.
 
