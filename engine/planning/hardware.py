@@ -63,7 +63,7 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
             _gpu("RTX-5090", 32, 209.5, 1.792),
             _gpu("RTX-4090", 24, 165, 1.008),
             _gpu("RTX-3090", 24, 71, 0.936),
-            _gpu(CPU, 8, 0.1, 0.02),
+            _gpu(CPU, 8, 0.5, 0.02),
         )
     )
 )
