@@ -103,12 +103,15 @@ gpu: $(if $(filter file,$(origin PYTHON)),$(DEV_STAMP)) ## everything that wants
 
 install: $(STAMP)
 
+# Compiling every file takes as long as the rest of the installation; Python compiles what it imports.
 $(STAMP): requirements/web.txt requirements/engine.txt
-	@deploy/setup/python.sh "$(PYTHON)" "$(VENV)" web engine
+	@PIP_OPTIONS=--no-compile deploy/setup/python.sh "$(PYTHON)" "$(VENV)" web engine
 	@touch $@
 
 $(DEV_STAMP): $(STAMP) requirements/dev.txt
 	@deploy/setup/python.sh "$(PYTHON)" "$(VENV)" dev
+	@# Warnings of a package's syntax appear when it is compiled, and are errors in tests.
+	@$(BIN)/python -W ignore -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
 	@touch $@
 
 system: ## bubblewrap, git, patch: installed as root, else named

@@ -1,5 +1,6 @@
 #!/bin/sh
 # Installs pinned packages into the virtual environment, made where there is none: python.sh PYTHON FOLDER LIST…
+# PIP_OPTIONS are passed to pip.
 set -eu
 
 folder=$2
@@ -8,8 +9,8 @@ shift 2
 log=$(mktemp)
 for list in "$@"; do
     echo "Installing requirements/$list.txt (the first time takes a few minutes) …"
-    # Compiling every file takes as long as all else; Python compiles what it imports.
-    if ! "$folder/bin/python" -m pip install --disable-pip-version-check --quiet --no-compile -r "requirements/$list.txt" >"$log" 2>&1; then
+    # shellcheck disable=SC2086
+    if ! "$folder/bin/python" -m pip install --disable-pip-version-check --quiet ${PIP_OPTIONS:-} -r "requirements/$list.txt" >"$log" 2>&1; then
         tail -n 20 "$log" >&2
         echo "Installing requirements/$list.txt failed. Is the package index reachable?" >&2
         exit 1
