@@ -53,12 +53,6 @@ NEW_TEST = "\n\ndef test_clamp_within():\n    assert clamp(7, 0, 10) == 7\n"
 PLAIN = "one plain run"
 """Baseline of all ratios: the tests in a fresh sandbox, nothing else."""
 MODES = (PLAIN, "not audited", "audited", "evaluation")
-BEFORE = {
-    "quickstart": {"training": 3.11, "evaluation": 4.16},
-    "SWE-bench": {"training": 3.04, "evaluation": 4.12},
-    "SWE-smith": {"training": 3.03, "evaluation": 4.9},
-}
-"""Time ratios of a passing patch in the last version without sampling: each was run with several variants."""
 Graded = Callable[[], Awaitable[Verdict]]
 """Grades a patch once."""
 
@@ -159,10 +153,7 @@ def show(found: dict[str, Any]) -> None:
             rate, ratio = (kind[what][key] for key in ("gradings_per_second_per_core", "time_ratio"))
             cells = "".join(f"{rate[mode]:>12.2f}/s{ratio[mode]:>7.2f}×" for mode in MODES)
             print(f"{name:<12}{what:<10}{cells}")
-        before = ", ".join(f"{mode} {ratio}×" for mode, ratio in found["time_ratio_before"][name].items())
-        print(
-            f"{'':<12}before: {before}; proof of {kind['variants']} variants: {kind['proof_seconds']:.2f} s"
-        )
+        print(f"{'':<12}proof of {kind['variants']} variants: {kind['proof_seconds']:.2f} s")
 
 
 def main() -> None:
@@ -173,7 +164,6 @@ def main() -> None:
     options = parser.parse_args()
     gradings, rounds = (2, 1) if options.quick else (options.gradings, 3)
     found: dict[str, Any] = {"cpus": CPUS, "load_before": os.getloadavg()[0], "gradings": gradings}
-    found["time_ratio_before"] = BEFORE
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         toolchain_or_skip(home)
