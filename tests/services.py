@@ -10,7 +10,6 @@ servers from the environment each has a database of its own.
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import os
 import shutil
@@ -20,6 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from filelock import FileLock
 
 HOME = Path(tempfile.mkdtemp(prefix="trainyard-test-"))
 (HOME / "static").mkdir()  # whitenoise warns when it is missing, and warnings are errors
@@ -56,8 +56,7 @@ def pytest_xdist_setupnodes() -> None:
 def made_once(name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder that ``make`` filled in whichever worker first asked for it; nobody may change it."""
     folder = SHARED / name
-    with (SHARED / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(SHARED / f"{name}.lock"):
         if not folder.exists():
             unfinished = Path(tempfile.mkdtemp(dir=SHARED, prefix=f"{name}-"))
             make(unfinished)

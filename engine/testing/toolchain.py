@@ -11,7 +11,7 @@ import hashlib
 import py_compile
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from engine.sandbox.local.images import rebind_images
@@ -39,23 +39,37 @@ def _renewed(folder: Path) -> Path:
         return folder
     scripts = b"".join(paths.values())
     target = folder.with_name(hashlib.sha256(folder.name.encode() + scripts).hexdigest()[:16])
+    return made_once(target, lambda draft: shutil.copytree(folder, draft / target.name, symlinks=True))
+
+
+def made_once(target: Path, make: Callable[[Path], Path]) -> Path:
+    """Return a toolchain's folder; a missing one appears at once, whoever else makes it meanwhile.
+
+    Args:
+        target: the folder.
+        make: fills the empty folder that it is given and returns the toolchain in it, still without the
+            engine's own files.
+
+    Raises:
+        OSError: the data folder cannot be written.
+    """
     if target.exists():
         return target
-    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=folder.parent))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        renewed = shutil.copytree(folder, staging / target.name, symlinks=True)
-        write_scripts(renewed)
-        renewed.rename(target)
+        folder = make(draft)
+        _write_scripts(folder)
+        folder.rename(target)
     except OSError:
         if not target.exists():
             raise
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
     return target
 
 
-def write_scripts(folder: Path) -> None:
-    """Write the engine's own files of a toolchain into a folder, with their bytecode."""
+def _write_scripts(folder: Path) -> None:
     for name, script in runner_scripts().items():
         (folder / name).write_bytes(script)
         # Sandboxes see the folder read-only: none of them could keep the bytecode.

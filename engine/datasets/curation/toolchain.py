@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from engine.datasets.sources.downloads import run_pip_files, unpack
-from engine.testing.toolchain import runner_scripts, write_scripts
+from engine.testing.toolchain import made_once, runner_scripts
 
 PYTEST = "pytest==9.1.0"
 
@@ -26,24 +24,13 @@ def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
     scripts = runner_scripts()
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     digest = hashlib.sha256(repr((wanted, version)).encode() + b"".join(scripts.values())).hexdigest()[:16]
-    target = home / "toolchain" / digest
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{digest}-", dir=target.parent))
-    try:
-        (staging / "wheels").mkdir()
-        (staging / "unpacked").mkdir()
-        run_pip_files("wheels", str(staging / "wheels"), *wanted)
-        folder = unpack(
-            "wheels", staging / "wheels", staging / "unpacked", home=home, what="the test toolchain"
-        )
-        write_scripts(folder)
+
+    def download(draft: Path) -> Path:
+        (draft / "wheels").mkdir()
+        (draft / "unpacked").mkdir()
+        run_pip_files("wheels", str(draft / "wheels"), *wanted)
+        folder = unpack("wheels", draft / "wheels", draft / "unpacked", home=home, what="the test toolchain")
         (folder / "pytest.ini").write_text("[pytest]\n")
-        folder.rename(target)
-    except OSError:
-        if not target.exists():
-            raise
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    return target
+        return folder
+
+    return made_once(home / "toolchain" / digest, download)

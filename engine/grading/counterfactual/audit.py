@@ -16,7 +16,7 @@ import structlog
 from engine.config.rollout import AUDITED_SHARE, EVALUATION_DRAWS
 from engine.errors import DatasetError
 from engine.grading.counterfactual.base import Reference, ReferenceStore, Variant
-from engine.grading.counterfactual.selection import tests_by_function
+from engine.grading.counterfactual.python.naming import tests_by_function
 from engine.grading.evidence import named
 from engine.grading.execution import RunResult
 from engine.patches.sections import patch_hash

@@ -17,11 +17,11 @@ from engine.datasets.health import row_content
 from engine.errors import DatasetError
 from engine.events.health import MutantCoverage
 from engine.grading.counterfactual.base import Function, Mutant, MutantKind, Reference, Variant
+from engine.grading.counterfactual.python.naming import tests_by_function
 from engine.grading.counterfactual.selection import (
     choose,
     kinds_by_test,
     mutants_by_function,
-    tests_by_function,
 )
 from engine.grading.execution import RunResult
 from engine.types import TaskRow, TestKind, TestOutcome, TestResult, Verdict

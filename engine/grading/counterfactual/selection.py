@@ -12,7 +12,6 @@ from engine.grading.counterfactual.base import Function, Mutant, MutantKind, Var
 from engine.grading.counterfactual.python.mutator import python_mutants
 from engine.grading.counterfactual.python.naming import tests_by_function
 
-__all__ = ["choose", "kinds_by_test", "mutants_by_function", "part_of", "tests_by_function"]
 Choice = Mapping[Function, Sequence[Mutant]]
 """Test functions with their mutants, in the order of preference."""
 

@@ -7,6 +7,7 @@ import contextlib
 import io
 import tarfile
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import docker
@@ -17,32 +18,17 @@ from engine.config.sandbox import DockerConfig
 from engine.errors import ImageError
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.conformance import CHECKS, Subject, files, hostility, reference_tree
-from engine.sandbox.conformance.subject import SECRET
 from engine.sandbox.docker.backend import DockerBackend
 from tests.docker_daemon import one_at_a_time
-from tests.integration.docker.test_docker import backend, home, quota
+from tests.integration.docker.test_docker import backend, home, quota, subject
 
-__all__ = ["backend", "home", "quota"]  # fixtures
+__all__ = ["backend", "home", "quota", "subject"]  # fixtures
 
 pytestmark = one_at_a_time
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_conformance(
-    check: Callable[[Subject], Awaitable[None]],
-    backend: DockerBackend,
-    quota: bool,
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HOST_SECRET", SECRET)
-    subject = Subject(
-        backend=backend,
-        image="local:reference",
-        secret_file=home / "secret",
-        own_root=True,
-        disk="layer" if quota else "watched",
-    )
+async def test_conformance(check: Callable[[Subject], Awaitable[None]], subject: Subject) -> None:
     await check(subject)
 
 
@@ -76,23 +62,9 @@ def root_image(host: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("check", AS_ROOT, ids=lambda check: check.__name__)
 async def test_conformance_of_an_image_that_belongs_to_root(
-    check: Callable[[Subject], Awaitable[None]],
-    backend: DockerBackend,
-    quota: bool,
-    root_image: str,
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    check: Callable[[Subject], Awaitable[None]], subject: Subject, root_image: str
 ) -> None:
-    monkeypatch.setenv("HOST_SECRET", SECRET)
-    subject = Subject(
-        backend=backend,
-        image=root_image,
-        secret_file=home / "secret",
-        uid=0,
-        own_root=True,
-        disk="layer" if quota else "watched",
-    )
-    await check(subject)
+    await check(replace(subject, image=root_image, uid=0))
 
 
 async def test_a_daemon_behind_tcp_runs_every_image_but_this_machines(

@@ -46,20 +46,18 @@ async def backend(host: str, home: Path) -> AsyncIterator[DockerBackend]:
     assert list(backend.ledger.entries()) == []
 
 
-@pytest.mark.parametrize("check", SHORT_CONFORMANCE, ids=lambda check: check.__name__)
-async def test_conformance(
-    check: Callable[[Subject], Awaitable[None]],
-    backend: DockerBackend,
-    quota: bool,
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def subject(backend: DockerBackend, quota: bool, home: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
     monkeypatch.setenv("HOST_SECRET", SECRET)
-    subject = Subject(
+    return Subject(
         backend=backend,
         image="local:reference",
         secret_file=home / "secret",
         own_root=True,
         disk="layer" if quota else "watched",
     )
+
+
+@pytest.mark.parametrize("check", SHORT_CONFORMANCE, ids=lambda check: check.__name__)
+async def test_conformance(check: Callable[[Subject], Awaitable[None]], subject: Subject) -> None:
     await check(subject)
