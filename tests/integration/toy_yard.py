@@ -172,7 +172,7 @@ def curation(source: Path) -> CurateRun:
 
 
 def training(home: Path, *, concurrent: int = 8, **trainer: Any) -> TrainRun:
-    """Two iterations of two groups of four; whatever ends a trajectory, it is learned from."""
+    """Two iterations of two groups of four; entropy teaches where all siblings have the same reward."""
     return TrainRun(
         name="toy",
         dataset=DatasetConfig(name=DATASET),
@@ -181,7 +181,7 @@ def training(home: Path, *, concurrent: int = 8, **trainer: Any) -> TrainRun:
         grading=GRADING,
         policy=TransformerPolicyConfig(checkpoint=str(home / "policies" / "toy"), max_batch=concurrent),
         rollout=RolloutConfig(group_size=4, max_concurrent=concurrent),
-        algorithm=AlgorithmConfig(filtered_reasons=()),
+        algorithm=AlgorithmConfig(filtered_reasons=(), entropy_coefficient=0.01),
         trainer=TrainerConfig(
             **{"iterations": 2, "tasks_per_iteration": 2, "learning_rate": 1e-3, "threads": 1, **trainer}
         ),

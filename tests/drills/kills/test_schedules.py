@@ -32,15 +32,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def training(home: Path, mode: str, **schedule: Any) -> TrainRun:
-    """Iterations that all learn, from the tokens' entropy where all siblings have the same reward."""
     config = toy_yard.training(
         home, iterations=ITERATIONS, tasks_per_iteration=1, minibatches=1, checkpoint_every=2
     )
     changes = {
         "schedule": ScheduleConfig(mode=mode, **schedule),
-        "algorithm": config.algorithm.model_copy(
-            update={"importance_correction": "token_tis", "entropy_coefficient": 0.01}
-        ),
+        "algorithm": config.algorithm.model_copy(update={"importance_correction": "token_tis"}),
         "evaluation": config.evaluation.model_copy(update={"samples": 1, "train_samples": 0}),
     }
     return TrainRun.model_validate(config.model_copy(update=changes).model_dump())

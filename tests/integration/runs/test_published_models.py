@@ -45,7 +45,6 @@ def training(home: Path, **settings: Any) -> TrainRun:
     data["policy"] |= {"checkpoint": str(home / "policies" / _FAMILY), "max_batch": 1}
     data["agent"] |= {"max_context": 1024, "max_response": 24, "max_steps": 2}
     data["rollout"] |= {"group_size": 2, "max_concurrent": 1}
-    data["algorithm"] |= {"entropy_coefficient": 0.01}
     data["evaluation"] |= {"samples": 1, "train_samples": 0}
     for name, value in settings.items():
         data[name] |= value

@@ -98,8 +98,8 @@ def test_training_changes_the_policy_and_reports_everything(home: Path, whole: P
     assert found[-1]["state"] == "succeeded"
     iterations = of_type(whole, "iteration_finished")
     assert [event["iteration"] for event in iterations] == [0, 1]
-    assert iterations[-1]["policy_version"] > 0, "no group had two different rewards: nothing was learned"
-    assert iterations[0]["metrics"]["mismatch/max"] < 1e-4
+    assert [event["policy_version"] for event in iterations] == [1, 2]
+    assert all(event["metrics"]["mismatch/max"] < 1e-4 for event in iterations)
     assert [event["iteration"] for event in of_type(whole, "checkpoint_saved")] == [0, 1, 2]
     assert len(of_type(whole, "group_finished")) == 4
     finished = of_type(whole, "trajectory_finished")
@@ -160,13 +160,10 @@ def test_a_run_pauses_goes_on_and_stops_in_order(home: Path) -> None:
 
 
 def overlapping(home: Path) -> TrainRun:
-    """Iterations that all learn, from the tokens' entropy where all siblings have the same reward."""
     config = toy_yard.training(home, iterations=4, tasks_per_iteration=1, minibatches=1, checkpoint_every=2)
     changes = {
         "schedule": ScheduleConfig(mode="async", max_staleness=2),
-        "algorithm": config.algorithm.model_copy(
-            update={"importance_correction": "token_tis", "entropy_coefficient": 0.01}
-        ),
+        "algorithm": config.algorithm.model_copy(update={"importance_correction": "token_tis"}),
         "evaluation": config.evaluation.model_copy(update={"samples": 1, "train_samples": 0}),
     }
     return TrainRun.model_validate(config.model_copy(update=changes).model_dump())

@@ -97,6 +97,10 @@ class Tab:
         for key, column in self.charts["columns"].items():
             column += points["columns"][key]
 
+    def sent_steps(self) -> list[str]:
+        """The steps of all updates: those of one event may come before the update that has its number."""
+        return [step for update in self.updates for step in update.get("steps", {}).get("html", [])]
+
     async def until(self, seq: int) -> None:
         """Receive until the tab shows event ``seq``."""
         while not self.updates or self.updates[-1]["seq"] < seq:

@@ -306,7 +306,7 @@ async def test_a_change_that_nobody_told_of_is_seen(monkeypatch: pytest.MonkeyPa
         await opened.receive()
         await in_thread(add_and_post)(yard, 1)
         await opened.until(yard.run.last_seq)
-        assert len(opened.updates[-1]["steps"]["html"]) == 1
+        assert len(opened.sent_steps()) == 1
 
 
 async def test_a_failing_database_is_shown_logged_and_survived(caplog: pytest.LogCaptureFixture) -> None:
@@ -324,8 +324,7 @@ async def test_a_failing_database_is_shown_logged_and_survived(caplog: pytest.Lo
         while (await opened.receive())["type"] != "ready":
             pass
         await opened.until(yard.run.last_seq)
-        sent = [step for update in opened.updates for step in update.get("steps", {}).get("html", [])]
-        assert len(sent) == 2, "nothing is missed, nothing sent twice"
+        assert len(opened.sent_steps()) == 2, "nothing is missed, nothing sent twice"
     assert "a page's update failed" in caplog.text
 
 
