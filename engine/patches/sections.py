@@ -58,6 +58,15 @@ def patch_hash(patch: str) -> str:
     return hashlib.sha256("\n".join(lines).strip("\n").encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def is_same_change(one: str, other: str) -> bool:
+    """Return whether two patches differ at most in blob hashes and in the headings of their hunks."""
+    return _without_headings(one) == _without_headings(other)
+
+
+def _without_headings(patch: str) -> str:
+    return patch_hash(re.sub(r"^(@@ [-+,\d ]+ @@).*", r"\1", patch, flags=re.MULTILINE))
+
+
 def submission_hash(patch: str) -> str:
     """Return ``patch_hash`` of a submission; empty for a blank one."""
     return patch_hash(patch) if patch.strip() else ""

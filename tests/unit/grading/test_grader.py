@@ -18,6 +18,7 @@ from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Va
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import RunExecutor, RunResult, unjudged
 from engine.grading.grader import Grader
+from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
 from engine.testing.toolchain import DRIVER
 from engine.types import (
@@ -151,6 +152,17 @@ async def test_an_evaluation_runs_all_three_variants(monkeypatch: pytest.MonkeyP
     grade = await grader_of(monkeypatch, executions, "sample").grade(ROW, "patch", evaluation=True)
     assert (grade.counterfactual, grade.extra_runs) == (CounterfactualOutcome.CONFIRMED, 3)
     assert len({overlay[PATH] for _, overlay in executions.made[1:]}) == 3
+
+
+async def test_the_gold_patch_is_not_audited_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    gold = diff_texts("a.py", "x\n", "y\n")
+    row, executions = row_of(gold_patch=gold), Executions()
+    grader = grader_of(monkeypatch, executions, store=MemoryStore((row, reference_of(row))))
+    submission = gold.replace("--- a", "index 1..2\n--- a").replace(" @@", " @@ def f():")
+    grade = await grader.grade(row, submission)
+    assert (grade.counterfactual, grade.extra_runs) == (CounterfactualOutcome.CONFIRMED, 0)
+    grade = await grader.grade(row, submission.replace("+y", "+z"))
+    assert (grade.counterfactual, grade.extra_runs) == (CounterfactualOutcome.CONFIRMED, 1)
 
 
 async def test_passing_a_mutated_test_is_tampering_with_the_assertion_as_evidence(
