@@ -131,9 +131,9 @@ def _wait_for_idle_sessions() -> None:
 
 
 def _signed_in() -> str:
-    """A session of an operator, whose password is hashed as the server does it."""
+    """A session of an operator, whose password is hashed in the server's way, with few rounds."""
     user = make_user("ada", Role.OPERATOR)
-    user.password = PBKDF2PasswordHasher().encode(PASSWORD, "salt")
+    user.password = PBKDF2PasswordHasher().encode(PASSWORD, "salt", iterations=1000)
     user.save()
     client = Client()
     client.force_login(user)

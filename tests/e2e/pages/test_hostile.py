@@ -63,11 +63,9 @@ def test_hostile_text_is_shown_on_pages_and_never_run(page: Page) -> None:
         "run": f"/runs/{yard.run.pk}/",
         "form": "/runs/new/?recipe=quickstart",
         "task": f"/datasets/quickstart/tasks/{key}/",
-        "group": f"/runs/{yard.run.pk}/train/0/{key}/",
         "trajectory": f"/runs/{yard.run.pk}/train/0/{key}/0/",
         "live trajectory": f"/runs/{yard.run.pk}/train/{yard.iterations}/{key}/0/",
         "sandboxes": "/sandboxes/",
-        "sandboxes of the run": f"/runs/{yard.run.pk}/?tab=sandboxes",
     }
     for name, address in found.items():
         page.goto(address)

@@ -198,27 +198,27 @@ def test_a_long_trajectory_is_readable_and_searchable(page: Page) -> None:
 
     def post() -> None:
         yard.stream.add("trajectory_started", ref=ref, sandbox_id="s")
-        text = "\n".join(f"{n:>5}  some output line {n}" for n in range(200))
-        for index in range(300):
+        text = "\n".join(f"{n:>5}  some output line {n}" for n in range(60))
+        for index in range(210):
             yard.stream.step(ref, index, observation=text, tool="execute_bash", arguments={"command": "make"})
         yard.post()
 
     aside(post)
-    page.goto(f"/runs/{yard.run.pk}/train/0/{yard.tasks[0].key}/7/#step-250")
-    expect(page.locator("#step-250")).to_be_in_viewport()
-    assert page.evaluate("window.find('some output line 77')")
-    expect(page.locator("#trajectory-strip li")).to_have_count(300)
-    expect(page.locator("#step-250 pre.command")).to_be_in_viewport()
+    page.goto(f"/runs/{yard.run.pk}/train/0/{yard.tasks[0].key}/7/#step-160")
+    expect(page.locator("#step-160")).to_be_in_viewport()
+    assert page.evaluate("window.find('some output line 57')")
+    expect(page.locator("#trajectory-strip li")).to_have_count(210)
+    expect(page.locator("#step-160 pre.command")).to_be_in_viewport()
     expect(page.locator("#trajectory-steps > .stub")).to_have_count(0)
     page.keyboard.press("s")
-    page.keyboard.type("SOME output line 199")
+    page.keyboard.type("SOME output line 59")
     page.keyboard.press("Enter")
     expect(page.locator("#found [aria-current]")).to_have_attribute("data-hit", "0")
     page.keyboard.press("Enter")
     expect(page.locator("#step-1.current")).to_be_visible()
-    assert page.evaluate("String([...CSS.highlights.get('found')][0])") == "some output line 199"
+    assert page.evaluate("String([...CSS.highlights.get('found')][0])") == "some output line 59"
     page.keyboard.press("Escape")
     page.keyboard.press("w")
     page.reload()
     expect(page.locator("html")).to_have_attribute("data-wrap", "on")
-    expect(page.locator("#found")).to_contain_text("showing 200 of 300 matches in 300 steps")
+    expect(page.locator("#found")).to_contain_text("showing 200 of 210 matches in 210 steps")

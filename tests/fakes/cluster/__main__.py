@@ -1,7 +1,7 @@
 """Serve a fake cluster until Ctrl-C: ``python -m tests.fakes.cluster --home DIR``.
 
-Prints the path of a kubeconfig. Faults and counters can be reached under ``/_fake/`` with the administrator's
-token, see ``control``.
+Prints the path of a kubeconfig. Counters can be reached under ``/_fake/`` with the administrator's token, see
+``control``.
 """
 
 from __future__ import annotations
@@ -12,44 +12,28 @@ import signal
 from pathlib import Path
 
 from tests.fakes.cluster.cluster import FakeCluster
-from tests.fakes.cluster.nodes import NodeSpec
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fakes.cluster", description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help="data folder that holds the local images")
-    parser.add_argument("--port", type=int, default=0, help="of the API server; a free one by default")
-    parser.add_argument("--nodes", type=int, default=3, help="how many machines")
-    parser.add_argument("--pods-per-node", type=int, default=110)
     parser.add_argument(
         "--image", action="append", default=[], metavar="REFERENCE=NAME", help="a reference for a local image"
     )
-    parser.add_argument("--pull-s", type=float, default=0.0, help="what pulling one of --image takes")
     parser.add_argument("--pod-pids-limit", type=int, default=64, help="processes of one container")
-    parser.add_argument("--seed", type=int, default=0, help="of the faults")
     parser.add_argument(
         "--own-agents", action="store_true", help="run the commands that pods give for agents"
     )
-    parser.add_argument("--no-tls", action="store_true")
     return parser.parse_args()
 
 
 async def _serve(arguments: argparse.Namespace) -> None:
-    nodes = [
-        NodeSpec(name=f"node-{number}", pods=arguments.pods_per_node) for number in range(arguments.nodes)
-    ]
     cluster = FakeCluster(
-        arguments.home,
-        nodes=nodes,
-        seed=arguments.seed,
-        port=arguments.port,
-        tls=not arguments.no_tls,
-        own_agents=arguments.own_agents,
-        pod_pids_limit=arguments.pod_pids_limit,
+        arguments.home, own_agents=arguments.own_agents, pod_pids_limit=arguments.pod_pids_limit
     )
     for text in arguments.image:
         reference, _, name = text.rpartition("=")
-        cluster.registry.add(reference, name, pull_s=arguments.pull_s)
+        cluster.registry.add(reference, name)
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)

@@ -20,17 +20,15 @@ from tests.fakes.cluster import objects
 from tests.fakes.cluster.admission import Admission
 from tests.fakes.cluster.auth import Auth
 from tests.fakes.cluster.bridge import Addresses
-from tests.fakes.cluster.calls import User
 from tests.fakes.cluster.containers import Exit
 from tests.fakes.cluster.control import Control
 from tests.fakes.cluster.controllers import Collector
 from tests.fakes.cluster.counters import Counters
-from tests.fakes.cluster.events import Recorder
 from tests.fakes.cluster.faults import Faults
 from tests.fakes.cluster.images import Registry
 from tests.fakes.cluster.kubelet import Kubelet
 from tests.fakes.cluster.nodes import Nodes, NodeSpec
-from tests.fakes.cluster.resources import NAMESPACES, PRIORITYCLASSES
+from tests.fakes.cluster.resources import NAMESPACES
 from tests.fakes.cluster.rest import Rest
 from tests.fakes.cluster.scheduler import Scheduler
 from tests.fakes.cluster.server import Server
@@ -39,31 +37,27 @@ from tests.fakes.cluster.subresources import Subresources
 from tests.fakes.cluster.worker import Cause, PodWorker
 from tests.fakes.cluster.workloads import Workloads
 
-_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-_PAUSES = ("registry.k8s.io/pause:3.9", "registry.k8s.io/pause:3.10")
-_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+_PAUSE = "registry.k8s.io/pause:3.10"
+_BOOKMARK_S = 5.0
+"""Pause between a silent watch's bookmarks; a minute on a real cluster."""
 
 
 class FakeCluster:
     """A Kubernetes cluster in this process, whose pods are local sandboxes.
 
         async with FakeCluster(home) as cluster:
-            kubernetes.config.load_kube_config(str(cluster.kubeconfig))
+            config = KubernetesConfig(kubeconfig=str(cluster.kubeconfig))
 
     Args:
         home: the data folder whose local images pods may run; also where the sandboxes' ledger is.
         nodes: the machines it begins with; three large ones by default.
         seed: of the faults' generator.
-        history: changes per resource that watches may be behind before they get 410.
-        bookmark_every_s: pause between a silent watch's bookmarks.
         eviction_after_s: how long the pods of a lost node stay as they are.
         pod_pids_limit: processes of one container.
         own_agents: run the very command that starts an agent in a pod. Slower: otherwise the sandbox's own
             agent, which is there anyway, speaks for it as soon as its client has shown the token.
         scheduler: False leaves every pod without a node.
-        tls: serve HTTPS, which kubectl needs to send its token.
-        port: of the API server; a free one by default.
-        run_id: under which the sandboxes stand in the ledger.
+        tls: serve HTTPS.
     """
 
     def __init__(
@@ -72,26 +66,29 @@ class FakeCluster:
         *,
         nodes: Sequence[NodeSpec] | None = None,
         seed: int = 0,
-        history: int = 8_000,
-        bookmark_every_s: float = 5.0,
         eviction_after_s: float = 1.0,
         pod_pids_limit: int = 64,
         own_agents: bool = False,
         scheduler: bool = True,
         tls: bool = True,
-        port: int = 0,
-        run_id: str = "fake-cluster",
     ) -> None:
         self.home = home
-        self.store = Store(history)
+        self.store = Store()
         self.counters = Counters()
         self.faults = Faults(seed)
         self.registry = Registry(home)
-        for image in _PAUSES:
-            self.registry.add(image)
+        self.registry.add(_PAUSE)
         self.auth = Auth(self.store)
-        self.recorder = Recorder(self.store)
-        self.kubelet = self._make_kubelet(own_agents=own_agents, pod_pids_limit=pod_pids_limit, run_id=run_id)
+        self.kubelet = Kubelet(
+            self.store,
+            LocalBackend(home),
+            self.registry,
+            self.faults,
+            self.counters,
+            addresses=Addresses(),
+            pod_pids_limit=pod_pids_limit,
+            own_agents=own_agents,
+        )
         self.nodes = Nodes(self.store, self.kubelet, eviction_after_s=eviction_after_s)
         self.admission = Admission(self.store)
         self.server = Server(
@@ -102,44 +99,25 @@ class FakeCluster:
             self.counters,
             Subresources(self.store, self.auth, self.kubelet),
             Control(self),
-            bookmark_every_s=bookmark_every_s,
+            bookmark_every_s=_BOOKMARK_S,
         )
         self._node_specs = (
             [NodeSpec(name=f"node-{number}") for number in range(3)] if nodes is None else nodes
         )
         self._with_scheduler = scheduler
         self._tls = tls
-        self._port = port
         self._authority: trustme.CA | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="fake-cluster-")
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _make_kubelet(self, *, own_agents: bool, pod_pids_limit: int, run_id: str) -> Kubelet:
-        return Kubelet(
-            self.store,
-            LocalBackend(self.home),
-            self.registry,
-            self.faults,
-            self.counters,
-            self.recorder,
-            addresses=Addresses(),
-            pod_pids_limit=pod_pids_limit,
-            own_agents=own_agents,
-            run_id=run_id,
-        )
-
     async def __aenter__(self) -> Self:
         self._furnish()
-        parts = (
-            self.kubelet,
-            Collector(self.store),
-            Workloads(self.store, self.admission, self.recorder),
-        )
+        parts = (self.kubelet, Collector(self.store), Workloads(self.store, self.admission))
         self._tasks = [asyncio.create_task(part.run()) for part in parts]
         if self._with_scheduler:
-            self._tasks.append(asyncio.create_task(Scheduler(self.store, self.recorder).run()))
+            self._tasks.append(asyncio.create_task(Scheduler(self.store).run()))
         try:
-            await self.server.start(self._context() if self._tls else None, self._port)
+            await self.server.start(self._context() if self._tls else None)
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
@@ -159,15 +137,8 @@ class FakeCluster:
                 raise result
 
     def _furnish(self) -> None:
-        for name in _NAMESPACES:
-            obj = objects.begin(NAMESPACES, {"metadata": {"name": name}}, "")
-            self.admission.create(NAMESPACES, obj)
-            self.admission.created(NAMESPACES, self.store.put(NAMESPACES, obj))
-        for name, value in _PRIORITIES.items():
-            self.store.put(
-                PRIORITYCLASSES,
-                objects.begin(PRIORITYCLASSES, {"metadata": {"name": name}, "value": value}, ""),
-            )
+        namespace = objects.begin(NAMESPACES, {"metadata": {"name": "default"}}, "")
+        self.admission.created(NAMESPACES, self.store.put(NAMESPACES, namespace))
         for spec in self._node_specs:
             self.nodes.add(spec)
 
@@ -187,17 +158,15 @@ class FakeCluster:
         """A file that makes its reader the administrator."""
         return self.kubeconfig_for(self.auth.admin_token, "admin")
 
-    def kubeconfig_of_user(self, name: str, *groups: str) -> Path:
-        """A file that makes its reader the user ``name``, who may do what roles bound to it allow."""
-        return self.kubeconfig_for(self.auth.token_for(User(name, ("system:authenticated", *groups))), name)
+    def kubeconfig_of_user(self, name: str) -> Path:
+        """A file that makes its reader the user ``name``, to whom no role is bound."""
+        return self.kubeconfig_for(self.auth.token_for(name), name)
 
     def kubeconfig_of_account(self, namespace: str, name: str) -> Path:
         """A file that makes its reader a service account."""
-        return self.kubeconfig_for(
-            self.auth.service_account_token(namespace, name), f"{namespace}-{name}", namespace=namespace
-        )
+        return self.kubeconfig_for(self.auth.service_account_token(namespace, name), f"{namespace}-{name}")
 
-    def kubeconfig_for(self, token: str, name: str, *, namespace: str = "default") -> Path:
+    def kubeconfig_for(self, token: str, name: str) -> Path:
         """Write a kubeconfig with that token; it lives as long as the cluster."""
         server: dict[str, str] = {"server": self.url}
         if self._authority is not None:
@@ -208,9 +177,7 @@ class FakeCluster:
             "kind": "Config",
             "clusters": [{"name": "fake", "cluster": server}],
             "users": [{"name": name, "user": {"token": token}}],
-            "contexts": [
-                {"name": "fake", "context": {"cluster": "fake", "user": name, "namespace": namespace}}
-            ],
+            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": name}}],
             "current-context": "fake",
         }
         path = Path(self._folder.name) / f"{name}.kubeconfig"
@@ -218,26 +185,18 @@ class FakeCluster:
         path.write_text(yaml.safe_dump(config))
         return path
 
-    def evict(
-        self, namespace: str, name: str, message: str = "The node was low on resource: memory."
-    ) -> None:
+    def evict(self, namespace: str, name: str) -> None:
         """Let the kubelet evict a pod: phase Failed, reason Evicted. Raises KeyError where it does not
         run."""
-        self._worker(namespace, name).stop(Cause.EVICTED, message)
+        self._worker(namespace, name).stop(Cause.EVICTED, "The node was low on resource: memory.")
 
-    def kill_for_memory(self, namespace: str, name: str, container: str = "") -> None:
-        """Let the kernel end a container for its memory. Raises KeyError."""
-        self._strike(namespace, name, container, Exit(137, "OOMKilled"))
+    def kill_for_memory(self, namespace: str, name: str) -> None:
+        """Let the kernel end a pod's first container for its memory. Raises KeyError."""
+        self._worker(namespace, name).containers[0].strike(Exit(137, "OOMKilled"))
 
-    def crash(self, namespace: str, name: str, container: str = "", code: int = 1) -> None:
-        """End a container with an exit code. Raises KeyError."""
-        self._strike(namespace, name, container, Exit(code))
-
-    def _strike(self, namespace: str, name: str, container: str, exit_: Exit) -> None:
-        found = self._worker(namespace, name).find(container)
-        if found is None:
-            raise KeyError(f"pod {namespace}/{name} has no container '{container}'")
-        found.strike(exit_)
+    def crash(self, namespace: str, name: str) -> None:
+        """End a pod's first container with an exit code. Raises KeyError."""
+        self._worker(namespace, name).containers[0].strike(Exit(1))
 
     def _worker(self, namespace: str, name: str) -> PodWorker:
         worker = self.kubelet.worker_of(namespace, name)

@@ -26,7 +26,6 @@ from tests.fakes.cluster.resources import Object
 if TYPE_CHECKING:
     from tests.fakes.cluster.kubelet import Kubelet
 
-_FOR_EVER_S = 7 * 86_400.0
 _MIB = 1 << 20
 _KILLED = 137
 _PROCESSES = 2
@@ -53,10 +52,8 @@ class Container:
     Args:
         spec: as in the pod.
         address: the pod's.
-        lazy: its sandbox starts with its first use, not with the container (a sidecar that may never be
-            used).
+        lazy: its sandbox starts with its first use, not with the container.
         initial: an init container.
-        sidecar: an init container that stays.
     """
 
     def __init__(
@@ -68,7 +65,6 @@ class Container:
         *,
         lazy: bool = False,
         initial: bool = False,
-        sidecar: bool = False,
     ) -> None:
         self.kubelet = kubelet
         self.pod = pod
@@ -76,7 +72,6 @@ class Container:
         self.address = address
         self.lazy = lazy
         self.initial = initial
-        self.sidecar = sidecar
         self.id = secrets.token_hex(32)
         self.image: RegistryImage | None = None
         self.env: dict[str, str] = {}
@@ -86,12 +81,8 @@ class Container:
         """Why it does not run; empty while it does and after it did."""
         self.message = ""
         self.exit: Exit | None = None
-        self.last: Object | None = None
-        """How it ended before it was started again."""
-        self.restarts = 0
         self.started_at: str | None = None
         self.finished_at: str | None = None
-        self.ever_started = False
         self.struck: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         """Set by whoever ends it from outside: the kernel, a crash."""
         self._process: asyncio.subprocess.Process | None = None
@@ -102,7 +93,6 @@ class Container:
         """It runs."""
         self.waiting = self.message = ""
         self.started_at = now()
-        self.ever_started = True
 
     def stop(self, exit_: Exit) -> None:
         """It ended; the first end counts. Nothing where it never ran."""
@@ -115,12 +105,6 @@ class Container:
         """End it from outside, as the kernel or a crash would."""
         if not self.struck.done():
             self.struck.set_result(exit_)
-
-    def begin_again(self) -> None:
-        """Forget the last life."""
-        self.exit = self.started_at = self.finished_at = None
-        self.port = self._process = None
-        self.struck = asyncio.get_running_loop().create_future()
 
     @property
     def name(self) -> str:
@@ -146,6 +130,7 @@ class Container:
             OSError: the pod's address cannot be listened on.
             SandboxError: the sandbox did not start.
         """
+        self.env = {variable["name"]: variable["value"] for variable in self.spec.get("env", [])}
         if not self._is_real():
             return
         ports = self.spec.get("ports") or []
@@ -162,10 +147,8 @@ class Container:
                 await self.open()
 
     def _is_real(self) -> bool:
-        """Whether a sandbox stands behind it: not for images that are no local ones, and not for init
-        containers that fill volumes, which local sandboxes do not have."""
-        fills = self.initial and not self.sidecar and bool(self.spec.get("volumeMounts"))
-        return self.image is not None and self.image.local is not None and bool(self._command()) and not fills
+        """Whether a sandbox stands behind it: not for images that are no local ones."""
+        return self.image is not None and self.image.local is not None and bool(self._command())
 
     async def open(self) -> AgentSandbox:
         """The sandbox behind the container, started by the first who needs it."""
@@ -196,8 +179,6 @@ class Container:
             return await self._serve(self.port)
         if self._process is not None:
             return await self._wait(self._process)
-        if self.initial and not self.sidecar:
-            return Exit(0)
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -262,14 +243,12 @@ class Container:
     @property
     def cwd(self) -> str:
         """Where commands start."""
-        if path := self.spec.get("workingDir"):
-            return str(path)
         assert self.image is not None
         assert self.image.local is not None
         return load_image(self.kubelet.registry.home, self.image.local).workdir
 
     def _command(self) -> list[str]:
-        return [*(self.spec.get("command") or ()), *(self.spec.get("args") or ())]
+        return list(self.spec.get("command", ()))
 
     def _process_limit(self) -> int:
         """Return the kubelet's ``podPidsLimit``, or the ``RLIMIT_NPROC`` that the agent sets where it bites
@@ -288,8 +267,7 @@ class Container:
     @property
     def user(self) -> int:
         """The user id that the pod asks for; without one it is root, as with most images."""
-        pod, own = (one.get("securityContext") or {} for one in (self.pod["spec"], self.spec))
-        return int(own.get("runAsUser", pod.get("runAsUser", 0)))
+        return int((self.pod["spec"].get("securityContext") or {}).get("runAsUser", 0))
 
     @property
     def has_own_users(self) -> bool:
@@ -299,20 +277,19 @@ class Container:
     def _sandbox_spec(self) -> SandboxSpec:
         assert self.image is not None
         assert self.image.local is not None
-        limits = amounts((self.spec.get("resources") or {}).get("limits"))
+        limits = amounts(self.spec["resources"]["limits"])
         meta, name = self.pod["metadata"], self.image.local
-        lifetime = self.pod["spec"].get("activeDeadlineSeconds")
         return SandboxSpec(
             image=name,
             workdir=load_image(self.kubelet.registry.home, name).workdir,
-            run_id=self.kubelet.run_id,
+            run_id="fake-cluster",
             name=f"{meta['namespace']}/{meta['name']}/{self.name}",
             limits=SandboxLimits(
-                memory_mb=max(16, limits["memory"] // _MIB or 512),
+                memory_mb=max(16, limits["memory"] // _MIB),
                 processes=self._process_limit(),
-                disk_mb=max(8, limits["ephemeral-storage"] // _MIB or 256),
-                cpus=(limits["cpu"] or 1000) / 1000,
-                lifetime_s=2.0 * lifetime + 60 if lifetime else _FOR_EVER_S,
+                disk_mb=max(8, limits["ephemeral-storage"] // _MIB),
+                cpus=limits["cpu"] / 1000,
+                lifetime_s=2.0 * self.pod["spec"].get("activeDeadlineSeconds", 3600) + 60,
             ),
         )
 

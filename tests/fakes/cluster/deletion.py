@@ -1,19 +1,16 @@
-"""How objects end: grace and finalizers."""
+"""How objects end: at once, or after a pod's grace."""
 
 from __future__ import annotations
 
 from tests.fakes.cluster.objects import now
-from tests.fakes.cluster.resources import NAMESPACES, PODS, Object, Resource
+from tests.fakes.cluster.resources import PODS, Object, Resource
 from tests.fakes.cluster.store import Record, Store
 
 
 def delete(
     store: Store, resource: Resource, record: Record, options: Object | None = None
 ) -> tuple[Record, bool]:
-    """Begin or finish an object's end.
-
-    A pod on a node ends when its kubelet says so (grace above 0); one with finalizers when the last is taken
-    away; a namespace when it is empty.
+    """Begin or finish an object's end; a pod on a node ends when its kubelet says so (grace above 0).
 
     Args:
         options: ``DeleteOptions``.
@@ -21,31 +18,16 @@ def delete(
     Returns:
         The object as it is now, and whether it is gone.
     """
-    options = options or {}
     meta = record.obj["metadata"]
-    grace = _grace(resource, record, options)
-    finalizers = meta.get("finalizers")
-    if not grace and not finalizers and resource is not NAMESPACES:
+    grace = _grace(resource, record, options or {})
+    if not grace:
         return store.remove(resource, (meta.get("namespace", ""), meta["name"])), True
-    already = meta.get("deletionGracePeriodSeconds")
-    if meta.get("deletionTimestamp") and (already is None or already <= grace):
+    if meta.get("deletionTimestamp") and meta["deletionGracePeriodSeconds"] <= grace:
         return record, False
     obj = record.copy()
     obj["metadata"].setdefault("deletionTimestamp", now())
     obj["metadata"]["deletionGracePeriodSeconds"] = grace
-    if resource is NAMESPACES:
-        obj.setdefault("status", {})["phase"] = "Terminating"
     return store.put(resource, obj), False
-
-
-def finish(store: Store, resource: Resource, record: Record) -> bool:
-    """Remove an object that is being deleted once nothing holds it any more."""
-    meta = record.obj["metadata"]
-    waits = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds") or resource is NAMESPACES
-    if not meta.get("deletionTimestamp") or waits:
-        return False
-    store.remove(resource, (meta.get("namespace", ""), meta["name"]))
-    return True
 
 
 def _grace(resource: Resource, record: Record, options: Object) -> int:
@@ -54,6 +36,5 @@ def _grace(resource: Resource, record: Record, options: Object) -> int:
     spec, status = record.obj["spec"], record.obj.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
         return 0
-    asked = options.get("gracePeriodSeconds")
-    grace: int = spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked
+    grace: int = options.get("gracePeriodSeconds", spec["terminationGracePeriodSeconds"])
     return max(0, grace)

@@ -48,8 +48,7 @@ class ApiError(Exception):
 
 
 def _details(resource: Resource, name: str) -> Object:
-    details = {"name": name, "kind": resource.plural}
-    return {**details, "group": resource.group} if resource.group else details
+    return {"name": name, "kind": resource.plural, "group": resource.group}
 
 
 def not_found(resource: Resource, name: str) -> ApiError:
@@ -65,11 +64,9 @@ def already_exists(resource: Resource, name: str) -> ApiError:
     return ApiError(409, "AlreadyExists", message, details=_details(resource, name))
 
 
-def conflict(resource: Resource, name: str, why: str = "") -> ApiError:
+def conflict(resource: Resource, name: str) -> ApiError:
     """409 for a write on top of an old version."""
-    why = why or (
-        "the object has been modified; please apply your changes to the latest version and try again"
-    )
+    why = "the object has been modified; please apply your changes to the latest version and try again"
     message = f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}'
     return ApiError(409, "Conflict", message, details=_details(resource, name))
 
@@ -81,24 +78,16 @@ def bad_request(message: str) -> ApiError:
 
 def invalid(resource: Resource, name: str, causes: Sequence[tuple[str, str, str]]) -> ApiError:
     """422; each cause is a field, a reason (``FieldValueInvalid``, …) and a message."""
-    listed = [f"{field}: {message}" for field, _, message in causes]
-    text = listed[0] if len(listed) == 1 else "[" + ", ".join(listed) + "]"
-    details = {
-        "name": name,
-        "group": resource.group,
-        "kind": resource.kind,
-        "causes": [
-            {"field": field, "reason": reason, "message": message} for field, reason, message in causes
-        ],
-    }
-    kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
-    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {text}', details=details)
+    text = ", ".join(f"{field}: {message}" for field, _, message in causes)
+    listed = [{"field": field, "reason": reason, "message": message} for field, reason, message in causes]
+    details = {**_details(resource, name), "causes": listed}
+    return ApiError(422, "Invalid", f'{resource.kind} "{name}" is invalid: {text}', details=details)
 
 
 def forbidden(resource: Resource, name: str, why: str) -> ApiError:
     """403 by admission."""
-    named = f'{resource.qualified} "{name}"' if name else resource.qualified
-    return ApiError(403, "Forbidden", f"{named} is forbidden: {why}", details=_details(resource, name))
+    message = f'{resource.qualified} "{name}" is forbidden: {why}'
+    return ApiError(403, "Forbidden", message, details=_details(resource, name))
 
 
 def gone(message: str = "The resourceVersion for the provided watch is too old.") -> ApiError:
@@ -108,10 +97,7 @@ def gone(message: str = "The resourceVersion for the provided watch is too old."
 
 def too_many_requests(message: str, retry_after_s: int) -> ApiError:
     """429, to be tried again after some seconds."""
-    details = {"retryAfterSeconds": retry_after_s}
-    return ApiError(
-        429, "TooManyRequests", message, details=details, headers={"Retry-After": str(retry_after_s)}
-    )
+    return ApiError(429, "TooManyRequests", message, headers={"Retry-After": str(retry_after_s)})
 
 
 def internal(message: str) -> ApiError:

@@ -1,8 +1,7 @@
-"""pods/exec over websockets (subprotocols v4 and v5 of ``channel.k8s.io``).
+"""pods/exec over websockets (subprotocol ``v5.channel.k8s.io``).
 
 The first byte of a websocket's message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 how it ended (a
-``Status``), 4 terminal size; v5 adds 255, which closes the channel that the next byte names: v4 cannot end
-stdin.
+``Status``), 255 closes the channel that the next byte names.
 """
 
 from __future__ import annotations
@@ -16,18 +15,16 @@ from aiohttp import WSMsgType, web
 
 from engine.errors import SandboxError
 from tests.fakes.cluster.calls import Call
-from tests.fakes.cluster.errors import ApiError, bad_request, internal
+from tests.fakes.cluster.errors import internal
 from tests.fakes.cluster.resources import Object
 from tests.fakes.cluster.store import Record
 
 if TYPE_CHECKING:
     from tests.fakes.cluster.kubelet import Kubelet
 
-_V4, _V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
+_V5 = "v5.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _ERROR, _CLOSE = 0, 1, 2, 3, 255
 _CHUNK = 32 * 1024
-_TAIL = 1024
-_NOT_FOUND = 127
 
 Process = asyncio.subprocess.Process
 
@@ -44,32 +41,22 @@ class Execution:
         A request that does not accept ``*/*`` is answered 406, in the words of the API server's router.
 
         Raises:
-            ApiError: 400 for a request that upgrades to nothing known or names no container that runs.
+            ApiError: 500 where no such container runs or the command cannot be started.
         """
         accepted = request.headers.get("Accept", "*/*").split(",")
         if all(kind.partition(";")[0].strip() != "*/*" for kind in accepted):
             return web.Response(status=406, text="406: Not Acceptable\n\nAvailable representations: */*")
-        if request.headers.get("Upgrade", "").lower() != "websocket":
-            raise bad_request("Upgrade request required")
-        command = request.query.getall("command", [])
-        if not command:
-            raise bad_request("you must specify at least 1 command for the container")
-        phase = record.obj["status"].get("phase")
-        if phase in ("Succeeded", "Failed"):
-            raise bad_request(f"cannot exec into a container in a completed pod; current phase is {phase}")
+        command = request.query.getall("command")
         worker, name = self.kubelet.workers.get(record.uid), call.query.get("container", "")
         container = worker.find(name) if worker else None
         if container is None or not container.running:
             raise internal(f'unable to upgrade connection: container not found ("{name}")')
-        wants_stdin = call.flag("stdin")
         try:
-            process = await container.spawn(command, stdin=wants_stdin)
+            process = await container.spawn(command, stdin=call.flag("stdin"))
         except (SandboxError, OSError) as error:
             raise internal(f"error executing command in container: {error}") from None
-        socket = web.WebSocketResponse(protocols=(_V5, _V4), max_msg_size=0, compress=False)
+        socket = web.WebSocketResponse(protocols=(_V5,), max_msg_size=0, compress=False)
         await socket.prepare(request)
-        if socket.ws_protocol is None:
-            raise ApiError(400, "BadRequest", f"the client speaks neither {_V5} nor {_V4}")
         await socket.send_bytes(bytes([_STDOUT]))
         await _carry(_Streams(socket), process, command)
         await socket.close()
@@ -83,33 +70,31 @@ class _Streams:
     async def send(self, channel: int, data: bytes) -> None:
         await self._socket.send_bytes(bytes([channel]) + data)
 
-    async def receive(self) -> tuple[int, bytes] | None:
+    async def receive(self) -> bytes | None:
+        """Bytes for stdin, empty ones at its end; None when the client has left."""
         async for message in self._socket:
-            if message.type not in (WSMsgType.BINARY, WSMsgType.TEXT):
-                continue
-            data: bytes = message.data if message.type is WSMsgType.BINARY else message.data.encode()
+            data: bytes = message.data if message.type is WSMsgType.BINARY else b""
             if data[:1] == bytes([_STDIN]) and data[1:]:
-                return _STDIN, data[1:]
-            if data == bytes([_CLOSE, _STDIN]) and self._socket.ws_protocol == _V5:
-                return _STDIN, b""
+                return data[1:]
+            if data == bytes([_CLOSE, _STDIN]):
+                return b""
         return None
 
 
 async def _carry(streams: _Streams, process: Process, command: list[str]) -> None:
     assert process.stdout is not None
     assert process.stderr is not None
-    last = bytearray()
     listening = asyncio.create_task(_receive(streams, process))
     sending = asyncio.gather(
-        _send(streams, _STDOUT, process, process.stdout, bytearray()),
-        _send(streams, _STDERR, process, process.stderr, last),
+        _send(streams, _STDOUT, process, process.stdout),
+        _send(streams, _STDERR, process, process.stderr),
     )
     try:
         await asyncio.wait((listening, sending), return_when=asyncio.FIRST_COMPLETED)
         if not sending.done() or sending.exception() is not None:
             return  # the client is gone; the command goes on without it, with its stdin at an end
         code = await process.wait()
-        status = json.dumps(_status(code, command, bytes(last))).encode()
+        status = json.dumps(_status(code, command)).encode()
         with contextlib.suppress(ConnectionError):
             await streams.send(_ERROR, status)
     finally:
@@ -120,20 +105,16 @@ async def _carry(streams: _Streams, process: Process, command: list[str]) -> Non
         await asyncio.gather(listening, sending, return_exceptions=True)
 
 
-async def _send(
-    streams: _Streams, channel: int, process: Process, reader: asyncio.StreamReader, last: bytearray
-) -> None:
+async def _send(streams: _Streams, channel: int, process: Process, reader: asyncio.StreamReader) -> None:
     while data := await reader.read(_CHUNK):
-        last[:] = (last + data)[-_TAIL:]
         await streams.send(channel, data)
     if process.stdin is not None:
         process.stdin.close()  # containerd closes stdin with the first output stream that ends
 
 
 async def _receive(streams: _Streams, process: Process) -> None:
-    while (received := await streams.receive()) is not None:
-        channel, data = received
-        if channel != _STDIN or process.stdin is None:
+    while (data := await streams.receive()) is not None:
+        if process.stdin is None:
             continue
         with contextlib.suppress(OSError):
             if data:
@@ -143,16 +124,9 @@ async def _receive(streams: _Streams, process: Process) -> None:
                 process.stdin.close()
 
 
-def _status(code: int, command: list[str], stderr: bytes) -> Object:
+def _status(code: int, command: list[str]) -> Object:
     if code == 0:
         return {"metadata": {}, "status": "Success"}
-    if code == _NOT_FOUND and b"/usr/bin/env: " in stderr:
-        why = (
-            "error executing command in container: failed to exec in container: failed to start exec: OCI "
-            "runtime "
-            f'exec failed: exec: "{command[0]}": executable file not found in $PATH: unknown'
-        )
-        return internal(why).status()
     shown = f"command terminated with non-zero exit code: error executing command {command}, exit code {code}"
     return {
         "metadata": {},

@@ -33,7 +33,7 @@ class Registry:
         self._images: dict[str, RegistryImage] = {}
 
     def add(self, reference: str, local: str | None = None, *, pull_s: float = 0.0) -> None:
-        """Make a reference known (or another pull time of a known one)."""
+        """Make a reference known."""
         self._images[reference] = RegistryImage(local, pull_s)
 
     def find(self, reference: str) -> RegistryImage | None:

@@ -11,7 +11,6 @@ from tests.fakes.cluster import deletion
 from tests.fakes.cluster.bridge import Addresses
 from tests.fakes.cluster.containers import Container
 from tests.fakes.cluster.counters import Counters
-from tests.fakes.cluster.events import Recorder
 from tests.fakes.cluster.faults import Faults
 from tests.fakes.cluster.images import NodeImages, Registry
 from tests.fakes.cluster.resources import PODS, Object
@@ -28,7 +27,6 @@ class Kubelet:
         pod_pids_limit: the kubelet's ``podPidsLimit``: processes of one container.
         own_agents: run the command that a pod gives for its agent; otherwise the sandbox's own agent, which
             is there anyway, speaks for it.
-        run_id: under which the sandboxes stand in the local ledger.
     """
 
     def __init__(
@@ -38,33 +36,26 @@ class Kubelet:
         registry: Registry,
         faults: Faults,
         counters: Counters,
-        recorder: Recorder,
         *,
         addresses: Addresses,
         pod_pids_limit: int,
         own_agents: bool,
-        run_id: str,
     ) -> None:
         self.store = store
         self.backend = backend
         self.registry = registry
         self.faults = faults
         self.counters = counters
-        self.recorder = recorder
         self.addresses = addresses
         self.pod_pids_limit = pod_pids_limit
-        self.run_id = run_id
         self.own_agents = own_agents
         self.pull_backoff_s = 0.5
         """How long a failed pull waits for the next try; 10 to 300 on a real node."""
-        self.termination_s = 0.0
-        """How long containers take to obey SIGTERM, if the grace period is as long."""
         self.lost: set[str] = set()
         """Names of nodes whose kubelet answers nobody."""
         self.images: dict[str, NodeImages] = {}
         self.workers: dict[str, PodWorker] = {}
         """By the pod's uid."""
-        """Of pods that have ended, by uid and container; also under an empty name for the first."""
         self.half_open: list[asyncio.StreamWriter] = []
         """Connections to vanished machines: kept, or they would end as garbage."""
         self.boxes = 0
@@ -136,7 +127,7 @@ class Kubelet:
             container is not besides
             and container.user == user
             and not container.has_own_users
-            and container.ever_started
+            and container.started_at is not None
             for worker in self.workers.values()
             if worker.node == pod["spec"]["nodeName"]
             for container in worker.containers

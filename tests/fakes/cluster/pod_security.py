@@ -1,5 +1,4 @@
-"""Pod Security Admission: the ``baseline`` and ``restricted`` levels that a namespace enforces or warns about
-by its labels.
+"""Pod Security Admission: the ``baseline`` and ``restricted`` levels that a namespace enforces by its label.
 
 Controls and wording follow the Pod Security Standards; AppArmor, SELinux, sysctls and Windows are left out.
 """
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from tests.fakes.cluster.pods import containers
 from tests.fakes.cluster.resources import Object
 
-_LABEL = "pod-security.kubernetes.io/"
+_LABEL = "pod-security.kubernetes.io/enforce"
 _BASELINE_CAPABILITIES = frozenset(
     (
         "AUDIT_WRITE",
@@ -44,9 +43,9 @@ _RESTRICTED_VOLUMES = frozenset(
 )
 
 
-def violations(namespace: Object, mode: str, spec: Object) -> str | None:
-    """What the namespace's level for ``mode`` (enforce, warn) has against a pod; None for nothing."""
-    level = (namespace["metadata"].get("labels") or {}).get(_LABEL + mode, "privileged")
+def violations(namespace: Object, spec: Object) -> str | None:
+    """What the namespace's enforced level has against a pod; None for nothing."""
+    level = (namespace["metadata"].get("labels") or {}).get(_LABEL, "privileged")
     if level == "privileged":
         return None
     found = list(_baseline(spec))

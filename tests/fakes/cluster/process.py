@@ -33,7 +33,7 @@ class ClusterProcess:
     Args:
         home: the data folder with the local images.
         images: references and the names of the local images behind them.
-        options: further command-line options, e.g. ``("--nodes", "8")``.
+        options: further command-line options, e.g. ``("--own-agents",)``.
     """
 
     def __init__(
@@ -51,12 +51,7 @@ class ClusterProcess:
 
     async def __aenter__(self) -> Self:
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tests.fakes.cluster",
-            "--home",
-            str(self._home),
-            *self._options,
+            *(sys.executable, "-m", "tests.fakes.cluster", "--home", str(self._home), *self._options),
             cwd=_REPO,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -91,12 +86,6 @@ class ClusterProcess:
                 process.kill()
                 await process.wait()
 
-    @property
-    def pid(self) -> int:
-        """Of the cluster's process."""
-        assert self._process is not None
-        return self._process.pid
-
     async def switch(self, name: str, /, *, wait_s: float = 30.0, **arguments: Any) -> Any:
         """Work one of ``control``'s switches. Raises RuntimeError with the cluster's words when it
         refuses."""
@@ -119,7 +108,7 @@ class ClusterProcess:
 def _client(kubeconfig: Path) -> httpx.AsyncClient:
     config = yaml.safe_load(kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-    authority = cluster.get("certificate-authority-data")
-    context = ssl.create_default_context(cadata=base64.b64decode(authority).decode()) if authority else False
+    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+    context = ssl.create_default_context(cadata=authority)
     headers = {"Authorization": f"Bearer {user['token']}"}
     return httpx.AsyncClient(base_url=cluster["server"], headers=headers, verify=context)

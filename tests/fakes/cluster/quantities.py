@@ -29,14 +29,7 @@ def amounts(quantities: Mapping[str, object] | None) -> Amounts:
 
 def render(name: str, value: int) -> str:
     """A quantity as objects carry it."""
-    if name.rpartition(".")[2] == "cpu":
-        return str(value // 1000) if value % 1000 == 0 else f"{value}m"
-    if not value or "memory" not in name and "storage" not in name:
-        return str(value)
-    for unit, size in (("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
-        if value % size == 0:
-            return f"{value // size}{unit}"
-    return str(value)
+    return f"{value}m" if name.rpartition(".")[2] == "cpu" else str(value)
 
 
 def of_pod(spec: Object, which: str) -> Amounts:
@@ -44,12 +37,8 @@ def of_pod(spec: Object, which: str) -> Amounts:
     more."""
     steady: Amounts = Counter()
     peak: Amounts = Counter()
-    for container in spec.get("containers") or []:
-        steady += amounts((container.get("resources") or {}).get(which))
+    for container in spec["containers"]:
+        steady += amounts(container["resources"].get(which))
     for container in spec.get("initContainers") or []:
-        wanted = amounts((container.get("resources") or {}).get(which))
-        if container.get("restartPolicy") == "Always":
-            steady += wanted
-        else:
-            peak |= wanted
+        peak |= amounts(container["resources"].get(which))
     return steady | peak

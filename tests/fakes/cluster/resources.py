@@ -40,16 +40,14 @@ class Resource:
 _RBAC = "rbac.authorization.k8s.io"
 _AUTHZ = "authorization.k8s.io"
 
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, ("status",))
-NODES = Resource("", "v1", "nodes", "Node", False, ("status",))
-PODS = Resource("", "v1", "pods", "Pod", True, ("status", "exec"))
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False)
+NODES = Resource("", "v1", "nodes", "Node", False)
+PODS = Resource("", "v1", "pods", "Pod", True, ("exec",))
 CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap")
-SECRETS = Resource("", "v1", "secrets", "Secret")
-EVENTS = Resource("", "v1", "events", "Event")
 SERVICEACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, ("token",))
-QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True, ("status",))
+QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 LIMITRANGES = Resource("", "v1", "limitranges", "LimitRange")
-DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, ("status",))
+DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
 NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 RUNTIMECLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
 PRIORITYCLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
@@ -67,8 +65,6 @@ RESOURCES = (
     NODES,
     PODS,
     CONFIGMAPS,
-    SECRETS,
-    EVENTS,
     SERVICEACCOUNTS,
     QUOTAS,
     LIMITRANGES,
@@ -85,14 +81,8 @@ RESOURCES = (
 )
 
 _BY_PATH = {(one.group, one.version, one.plural): one for one in RESOURCES}
-_BY_KIND = {(one.api_version, one.kind): one for one in RESOURCES}
 
 
 def find(group: str, version: str, plural: str) -> Resource | None:
     """The resource at an API path."""
     return _BY_PATH.get((group, version, plural))
-
-
-def of_kind(api_version: str, kind: str) -> Resource | None:
-    """The resource that holds objects of a kind, e.g. for an owner reference."""
-    return _BY_KIND.get((api_version, kind))

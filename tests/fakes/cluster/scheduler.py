@@ -1,29 +1,23 @@
-"""Binds pending pods to nodes that have room, match the selector and whose taints are tolerated."""
+"""Binds pending pods to nodes that have room and take pods."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
 
-from tests.fakes.cluster import deletion
-from tests.fakes.cluster.events import Recorder
 from tests.fakes.cluster.objects import condition
 from tests.fakes.cluster.quantities import Amounts, amounts, of_pod
 from tests.fakes.cluster.resources import NODES, PODS, Object
 from tests.fakes.cluster.store import Change, Record, Store
 
 _ENDED = ("Succeeded", "Failed")
-_SCHEDULER = "default-scheduler"
 
 
 class Scheduler:
-    """The default scheduler: higher priority first, then first come first served; a pod that fits nowhere
-    pushes out pods of lower priority on one node."""
+    """The default scheduler: first come, first served."""
 
-    def __init__(self, store: Store, recorder: Recorder) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self.recorder = recorder
         self._used: dict[str, Amounts] = {}
         self._placed: dict[str, tuple[str, Amounts]] = {}
         self._pending: dict[str, tuple[str, str]] = {}
@@ -57,7 +51,7 @@ class Scheduler:
         elif node:
             self._pending.pop(uid, None)
             self._place(uid, node, pod)
-        elif pod["spec"].get("schedulerName") == _SCHEDULER and not pod["metadata"].get("deletionTimestamp"):
+        elif not pod["metadata"].get("deletionTimestamp"):
             if uid not in self._pending:
                 self._wake.set()
             self._pending[uid] = change.key
@@ -83,15 +77,14 @@ class Scheduler:
         ]
         nodes = list(self.store.all(NODES))
         nowhere: dict[str, str] = {}
-        for record in sorted(waiting, key=lambda one: -one.obj["spec"].get("priority", 0)):
-            alike = _needs(record.obj)
+        for record in waiting:
+            alike = repr(sorted(_wanted(record.obj).items()))
             if alike not in nowhere:  # where its twin did not fit, neither does it
                 node, message = self._find(record.obj, nodes)
                 if node is not None:
                     self._bind(record, node)
                     continue
                 nowhere[alike] = message
-                self._make_room(record.obj, nodes)
             self._give_reason(record, nowhere[alike])
 
     def _find(self, pod: Object, nodes: list[Record]) -> tuple[str | None, str]:
@@ -100,7 +93,7 @@ class Scheduler:
         reasons: Counter[str] = Counter()
         fitting: list[tuple[int, str]] = []
         for node in nodes:
-            why = unfit(pod, node.obj) or self._short(node.obj, wanted)
+            why = _closed(node.obj) or self._short(node.obj, wanted)
             if why:
                 reasons.update(why)
             else:
@@ -113,13 +106,12 @@ class Scheduler:
         return None, f"0/{len(nodes)} nodes are available: {listed}." if nodes else none
 
     def _bind(self, record: Record, node: str) -> None:
-        obj, meta = record.copy(), record.obj["metadata"]
+        obj = record.copy()
         obj["spec"]["nodeName"] = node
         condition(obj, "PodScheduled", true=True)
         self._place(record.uid, node, obj)
         self._pending.pop(record.uid, None)
-        text = f"Successfully assigned {meta['namespace']}/{meta['name']} to {node}"
-        self.recorder.record(self.store.put(PODS, obj).obj, "Scheduled", text, source=_SCHEDULER)
+        self.store.put(PODS, obj)
 
     def _give_reason(self, record: Record, message: str) -> None:
         told = [one.get("message") for one in record.obj["status"].get("conditions") or []]
@@ -127,60 +119,13 @@ class Scheduler:
             return
         obj = record.copy()
         condition(obj, "PodScheduled", true=False, reason="Unschedulable", message=message)
-        self.recorder.record(
-            self.store.put(PODS, obj).obj, "FailedScheduling", message, source=_SCHEDULER, warning=True
-        )
+        self.store.put(PODS, obj)
 
-    def _make_room(self, pod: Object, nodes: list[Record]) -> None:
-        """Preempt: delete the fewest lower pods of the first node where that helps."""
-        priority, wanted = pod["spec"].get("priority", 0), _wanted(pod)
-        pods = [one for one in self.store.all(PODS) if one.uid in self._placed]
-        if pod["spec"].get("preemptionPolicy") == "Never" or not any(
-            one.obj["spec"].get("priority", 0) < priority for one in pods
-        ):
-            return
-        for node in nodes:
-            name = node.obj["metadata"]["name"]
-            here = [one for one in pods if self._placed[one.uid][0] == name]
-            if any(one.obj["metadata"].get("deletionTimestamp") for one in here):
-                continue  # room is being made there already
-            lower = [one for one in here if one.obj["spec"].get("priority", 0) < priority]
-            lower.sort(key=lambda one: one.obj["spec"].get("priority", 0))
-            victims = self._victims(node.obj, wanted, lower)
-            if victims and not unfit(pod, node.obj):
-                for victim in victims:
-                    text = f"Preempted by pod {pod['metadata']['uid']} on node {name}"
-                    self.recorder.record(victim.obj, "Preempted", text, source=_SCHEDULER, warning=True)
-                    deletion.delete(self.store, PODS, _disrupted(self.store, victim))
-                return
-
-    def _victims(self, node: Object, wanted: Amounts, lower: list[Record]) -> list[Record]:
-        freed: Amounts = Counter()
-        for count, victim in enumerate(lower, 1):
-            freed.update(self._placed[victim.uid][1])
-            if not self._short(node, wanted, freed):
-                return lower[:count]
-        return []
-
-    def _short(self, node: Object, wanted: Amounts, freed: Amounts | None = None) -> list[str]:
-        room = amounts(node["status"].get("allocatable")) + (freed or Counter())
+    def _short(self, node: Object, wanted: Amounts) -> list[str]:
+        room = amounts(node["status"]["allocatable"])
         room.subtract(self._used.get(node["metadata"]["name"], Counter()))
         short = [name for name, count in wanted.items() if count > room[name]]
         return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short]
-
-
-def _disrupted(store: Store, victim: Record) -> Record:
-    obj = victim.copy()
-    text = "default-scheduler: preempting to accommodate a higher priority pod"
-    condition(obj, "DisruptionTarget", true=True, reason="PreemptionByScheduler", message=text)
-    return store.put(PODS, obj)
-
-
-def _needs(pod: Object) -> str:
-    """What decides where a pod fits, as text: equal for pods that fit in the same places."""
-    spec = pod["spec"]
-    fields = ("nodeSelector", "tolerations", "affinity", "priority", "preemptionPolicy")
-    return repr((sorted(_wanted(pod).items()), [spec.get(field) for field in fields]))
 
 
 def _wanted(pod: Object) -> Amounts:
@@ -189,67 +134,9 @@ def _wanted(pod: Object) -> Amounts:
     return wanted
 
 
-def unfit(pod: Object, node: Object) -> list[str]:
-    """Why a pod may not run on a node, its room apart."""
-    spec = pod["spec"]
-    labels = node["metadata"].get("labels") or {}
-    for taint in _taints(node):
-        if taint.get("effect") != "PreferNoSchedule" and not tolerates(spec.get("tolerations") or [], taint):
-            key, value = taint["key"], taint.get("value", "")
-            return [f"node(s) had untolerated taint {{{key}: {value}}}"]
-    wanted = spec.get("nodeSelector") or {}
-    if any(labels.get(key) != value for key, value in wanted.items()) or not _affine(spec, node):
-        return ["node(s) didn't match Pod's node affinity/selector"]
-    return []
-
-
-def _affine(spec: Object, node: Object) -> bool:
-    """Required node affinity by ``metadata.name``, which is how DaemonSets pin their pods, and by labels."""
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    terms: list[Object] = required.get("nodeSelectorTerms") or []
-    return not terms or any(_term_fits(term, node) for term in terms)
-
-
-def _term_fits(term: Object, node: Object) -> bool:
-    labels = node["metadata"].get("labels") or {}
-    fields = {"metadata.name": node["metadata"]["name"]}
-    wants = [(one, labels) for one in term.get("matchExpressions") or []]
-    wants += [(one, fields) for one in term.get("matchFields") or []]
-    return all(_expression_fits(one, table.get(one["key"])) for one, table in wants)
-
-
-def _expression_fits(expression: Object, have: str | None) -> bool:
-    values = expression.get("values") or []
-    match expression["operator"]:
-        case "In":
-            return have in values
-        case "NotIn":
-            return have not in values
-        case "Exists":
-            return have is not None
-        case "DoesNotExist":
-            return have is None
-    return False
-
-
-def _taints(node: Object) -> Iterable[Object]:
-    spec = node.get("spec") or {}
-    yield from spec.get("taints") or []
-    if spec.get("unschedulable"):
-        yield {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
-
-
-def tolerates(tolerations: list[Object], taint: Object) -> bool:
-    """Whether one of the tolerations covers a taint."""
-    return any(
-        one.get("effect") in (None, "", taint["effect"])
-        and (
-            (not one.get("key") and one.get("operator") == "Exists")
-            or (
-                one.get("key") == taint["key"]
-                and (one.get("operator") == "Exists" or one.get("value", "") == taint.get("value", ""))
-            )
-        )
-        for one in tolerations
-    )
+def _closed(node: Object) -> list[str]:
+    """Why a node takes no pods: no pod here tolerates a taint."""
+    taints = [taint["key"] for taint in node["spec"].get("taints", [])]
+    if node["spec"].get("unschedulable"):
+        taints.append("node.kubernetes.io/unschedulable")
+    return [f"node(s) had untolerated taint {{{taints[0]}: }}"] if taints else []

@@ -31,7 +31,6 @@ _BEFORE = (
     FaultKind.SLOW,
 )
 _AFTER = (FaultKind.CREATED_BUT_ERROR, FaultKind.CREATED_BUT_RESET)
-_MAX_BODY = 3 << 20
 _JSON = "application/json"
 
 Handler = Callable[[Call, web.BaseRequest], Awaitable[web.StreamResponse | Answer | None]]
@@ -71,14 +70,13 @@ class Server:
         self._runner: web.ServerRunner | None = None
         self._transports: weakref.WeakSet[asyncio.Transport] = weakref.WeakSet()
 
-    async def start(self, context: ssl.SSLContext | None, port: int = 0) -> None:
+    async def start(self, context: ssl.SSLContext | None) -> None:
         """Listen; ``port`` says where afterwards."""
         self._runner = web.ServerRunner(
             web.Server(self._handle, access_log=None), handler_cancellation=True, shutdown_timeout=0.2
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port, ssl_context=context)
-        await site.start()
+        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=context).start()
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
@@ -95,7 +93,7 @@ class Server:
         try:
             user = self.auth.user(request)
             if request.path.startswith(PREFIX):
-                self.auth.check_master(user)
+                self.auth.check_admin(user)
                 data = await self.control.answer(request.path.removeprefix(PREFIX), await request.read())
                 return web.Response(body=data, content_type=_JSON)
             call = parse(request, user)
@@ -117,8 +115,6 @@ class Server:
         plural = call.plural
         self.counters.requests[call.verb, plural] += 1
         self.auth.check(call)
-        if request.content_length is not None and request.content_length > _MAX_BODY:
-            raise ApiError(413, "RequestEntityTooLarge", f"limit is {_MAX_BODY}")
         call.body = await request.read()
         name = call.target() if self.faults.all() else call.name
         where = {"verb": call.verb, "resource": plural, "name": name}
@@ -177,10 +173,10 @@ class Server:
 
     async def _watch(self, call: Call, request: web.BaseRequest) -> web.StreamResponse:
         where = {"verb": "watch", "resource": call.resource.plural, "name": call.name}
-        if (call.version() or 0) > 0 and self.faults.draw(FaultKind.GONE, **where):
+        if self.faults.draw(FaultKind.GONE, **where):
             lines = _once(watches.line("ERROR", json.dumps(gone().status()).encode()))
         else:
-            lines = watches.stream(self.store, call, self.bookmark_every_s)
+            lines = watches.lines(self.store, call, self.bookmark_every_s)
         return await self._send(lines, request, where)
 
     async def _send(
@@ -214,8 +210,4 @@ async def _once(data: bytes) -> AsyncIterator[bytes]:
 
 
 def _response(answer: Answer) -> web.Response:
-    response = web.Response(status=answer.code, body=answer.data, content_type=_JSON)
-    for text in answer.warnings:
-        escaped = text.replace('"', '\\"')
-        response.headers.add("Warning", f'299 - "{escaped}"')
-    return response
+    return web.Response(status=answer.code, body=answer.data, content_type=_JSON)

@@ -133,10 +133,6 @@ class Store:
             if not namespace or key[0] == namespace:
                 yield record
 
-    def count(self, resource: Resource) -> int:
-        """How many objects there are."""
-        return len(self._objects[resource])
-
     def by_uid(self, uid: str) -> tuple[Resource, Record] | None:
         """The object of that uid."""
         found = self._uids.get(uid)

@@ -8,13 +8,10 @@ from aiohttp import web
 
 from tests.fakes.cluster.auth import Auth
 from tests.fakes.cluster.calls import Call
-from tests.fakes.cluster.errors import ApiError, bad_request, not_found
+from tests.fakes.cluster.errors import ApiError, not_found
 from tests.fakes.cluster.execution import Execution
 from tests.fakes.cluster.kubelet import Kubelet
-from tests.fakes.cluster.resources import (
-    ACCESSREVIEWS,
-    SERVICEACCOUNTS,
-)
+from tests.fakes.cluster.resources import ACCESSREVIEWS, SERVICEACCOUNTS
 from tests.fakes.cluster.rest import Answer
 from tests.fakes.cluster.store import Store
 
@@ -30,22 +27,18 @@ class Subresources:
 
     async def __call__(self, call: Call, request: web.BaseRequest) -> web.StreamResponse | Answer | None:
         """The answer, or None for what the plain verbs serve."""
-        match call.resource, call.subresource:
-            case _, "" if call.resource is ACCESSREVIEWS:
-                return self._access_review(call)
-            case _, "" | "status":
-                return None
+        if call.resource is ACCESSREVIEWS:
+            return self._access_review(call)
+        if not call.subresource:
+            return None
         if call.subresource not in call.resource.subresources:
             raise ApiError(404, "NotFound", "the server could not find the requested resource")
         record = self.store.get(call.resource, call.namespace, call.name)
         if record is None:
             raise not_found(call.resource, call.name)
-        match call.subresource:
-            case "exec":
-                return await self.execution.serve(call, record, request)
-            case "token":
-                return self._token(call)
-        raise bad_request(f"{call.resource.plural}/{call.subresource} is not served here")
+        if call.resource is SERVICEACCOUNTS:
+            return self._token(call)
+        return await self.execution.serve(call, record, request)
 
     def _access_review(self, call: Call) -> Answer:
         review = call.object()
@@ -59,7 +52,6 @@ class Subresources:
             asked.get("group", ""),
             plural,
             asked.get("namespace", ""),
-            asked.get("name", ""),
         )
         review.update(
             apiVersion=ACCESSREVIEWS.api_version, kind=ACCESSREVIEWS.kind, status={"allowed": allowed}
@@ -71,5 +63,4 @@ class Subresources:
         token = self.auth.service_account_token(call.namespace, call.name)
         body.update(apiVersion="authentication.k8s.io/v1", kind="TokenRequest", metadata={"name": call.name})
         body["status"] = {"token": token, "expirationTimestamp": "2099-01-01T00:00:00Z"}
-        assert call.resource is SERVICEACCOUNTS
         return Answer(201, json.dumps(body).encode())

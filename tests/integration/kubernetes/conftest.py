@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from engine.sandbox.kubernetes import network
 from tests.builders.kubernetes_builders import build_reference, prepared
 from tests.fakes.cluster import FakeCluster
+
+
+@pytest.fixture(autouse=True)
+def _short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods try to reach each other for a moment only: the drills wait as long as runs do."""
+    monkeypatch.setattr(network, "_WINDOW_S", 0.2)
 
 
 @pytest.fixture(scope="module")

@@ -75,27 +75,23 @@ async def test_a_right_that_nobody_has_seen_is_refused_at_once(cluster_home: Pat
         assert cluster.counters.codes[403] == 1
 
 
-@pytest.mark.parametrize(
-    ("strike", "kind"),
-    [
-        (FakeCluster.evict, SandboxEvictedError),
-        (FakeCluster.kill_for_memory, SandboxMemoryError),
-        (FakeCluster.crash, SandboxDiedError),
-    ],
-)
-async def test_the_loss_of_a_sandbox_in_use_has_a_kind(
-    cluster_home: Path, strike: Callable[[FakeCluster, str, str], None], kind: type[SandboxError]
-) -> None:
+async def test_the_loss_of_a_sandbox_in_use_has_a_kind(cluster_home: Path) -> None:
+    losses: dict[Callable[[FakeCluster, str, str], None], type[SandboxError]] = {
+        FakeCluster.evict: SandboxEvictedError,
+        FakeCluster.kill_for_memory: SandboxMemoryError,
+        FakeCluster.crash: SandboxDiedError,
+    }
     async with prepared(cluster_home) as cluster, opened(cluster) as backend:
-        async with backend.open(SPEC) as box:
-            task = asyncio.ensure_future(box.exec("sleep 600", timeout_s=600))
-            await asyncio.sleep(0.1)
-            strike(cluster, NAMESPACE, box.id)
-            with pytest.raises(kind) as found:
-                await task
-            assert type(found.value) is kind
-            with pytest.raises(kind):
-                await box.read_file("a.txt")
+        for strike, kind in losses.items():
+            async with backend.open(SPEC) as box:
+                task = asyncio.ensure_future(box.exec("sleep 600", timeout_s=600))
+                await asyncio.sleep(0.1)
+                strike(cluster, NAMESPACE, box.id)
+                with pytest.raises(kind) as found:
+                    await task
+                assert type(found.value) is kind
+                with pytest.raises(kind):
+                    await box.read_file("a.txt")
         await use(backend)
 
 

@@ -13,7 +13,6 @@ from engine.config.sandbox import SandboxConfig
 from engine.errors import PreflightError
 from engine.sandbox.kubernetes import network
 from engine.sandbox.kubernetes.backend import KubernetesBackend
-from engine.sandbox.kubernetes.manifests.preload import daemon_set
 from engine.sandbox.kubernetes.owner import leases_path
 from engine.sandbox.preflight import preflight
 from tests.builders.kubernetes_builders import (
@@ -24,20 +23,14 @@ from tests.builders.kubernetes_builders import (
     as_admin,
     opened,
     prepared,
-    until,
-    until_async,
 )
 from tests.fakes.cluster import FakeCluster, NodeSpec
 
 
-async def test_a_prepared_cluster_passes_preflight(cluster: FakeCluster) -> None:
+async def test_a_prepared_cluster_passes_preflight_once_an_image_is_known(cluster: FakeCluster) -> None:
     async with opened(cluster, preflight_image=IMAGE) as backend:
         assert await preflight(backend) == []
-
-
-async def test_preflight_says_that_it_started_no_sandbox_until_it_knows_an_image(
-    cluster: FakeCluster,
-) -> None:
+    cluster.counters.reset()
     async with opened(cluster) as backend:
         (found,) = await preflight(backend)
         assert found.severity == "warning"
@@ -46,25 +39,6 @@ async def test_preflight_says_that_it_started_no_sandbox_until_it_knows_an_image
         async with backend.open(SPEC):
             assert await preflight(backend) == []
     assert cluster.counters.pods_created == 5
-
-
-async def test_preflight_takes_an_image_that_was_preloaded(cluster: FakeCluster) -> None:
-    reference = "registry.test/demo:1"
-    cluster.registry.add(reference, "reference")
-    cluster.registry.add("registry.k8s.io/pause:3.10", "reference")
-    api = await as_admin(cluster)
-    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
-    await api.create(path, daemon_set(KubernetesConfig(namespace=NAMESPACE), [reference]))
-    nodes = [f"node-{number}" for number in range(3)]
-    await until(lambda: all(reference in cluster.kubelet.node_images(node).present for node in nodes))
-    async with opened(cluster) as backend:
-        await until_async(lambda: _is_content(backend))
-    await api.delete(f"{path}/trainyard-preload")
-    await api.close()
-
-
-async def _is_content(backend: KubernetesBackend) -> bool:
-    return await preflight(backend) == []
 
 
 @pytest.mark.parametrize(

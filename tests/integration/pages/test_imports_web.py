@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from io import StringIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.management import CommandError, call_command
 from django.test import AsyncClient
 
+from engine.config.importing import ImportConfig
 from engine.config.run import ImportRun, parse_run_config
+from engine.datasets.importers.run import import_dataset
 from engine.errors import ConfigError
+from engine.orchestrator.importing import obstacle
 from tests.builders.web_builders import make_user, signed_in
 from tests.unit.datasets.importers import rows
 from webapp.models import Dataset, Run, Task, TaskAnswer
@@ -44,6 +47,13 @@ def run_command(*arguments: str) -> dict[str, Any]:
     return counts
 
 
+def imported(home: Path, form: str, name: str, source: Path, mode: Literal["new", "replace"] = "new") -> None:
+    """Import and mirror a dataset in this process."""
+    config = ImportConfig(format=form, source=str(source), output=name, mode=mode)
+    import_dataset(config, home=home, gradable=obstacle)
+    datasets.sync(name=name)
+
+
 def test_the_command_imports_mirrors_and_counts(home: Path, tmp_path: Path) -> None:
     source = write_rows(
         tmp_path / "r2e.jsonl",
@@ -64,18 +74,21 @@ def test_the_command_imports_mirrors_and_counts(home: Path, tmp_path: Path) -> N
     assert (answer.grade_rule, answer.log_parser) == ("map_equal", "r2e_pytest")
     assert answer.expected["TestCore.test_secret_upper"] == "PASSED"
     assert "/r2e_tests" in answer.hidden_paths
-    again = run_command(*command)
-    assert again["imported"] == 1
-    assert Task.objects.filter(dataset__name="r2e").count() == 1
+    again = run_command("import_dataset", "--format", "r2e-gym", "--name", "r2e", "--replace", str(source))
+    assert (again["imported"], again["excluded"]) == (2, 0)
+    assert Task.objects.filter(dataset__name="r2e", active=True).count() == 2
+    run = imports.launch(format="r2e-gym", source="hf:a/b", name="r2e")
+    datasets.sync(name="r2e", run_id=run.pk)
+    assert Dataset.objects.get(name="r2e").run_id == run.pk
 
 
 def test_an_export_is_imported_again_under_the_same_ids(home: Path, tmp_path: Path) -> None:
     source = write_rows(tmp_path / "smith.jsonl", rows.swe_smith(), rows.swe_smith(instance_id="other"))
-    run_command("import_dataset", "--format", "swe-smith", "--name", "one", str(source))
+    imported(home, "swe-smith", "one", source)
     file = tmp_path / "out.jsonl"
     assert run_command("export_dataset", "one", str(file))["exported"] == 2
     assert file.stat().st_mode & 0o077 == 0
-    run_command("import_dataset", "--format", "trainyard", "--name", "two", str(file))
+    imported(home, "trainyard", "two", file)
     keys = [
         list(Task.objects.filter(dataset__name=name).values_list("key", flat=True)) for name in ("one", "two")
     ]
@@ -111,10 +124,10 @@ def test_a_set_larger_than_a_batch_is_mirrored_whole_and_shrinks(
     monkeypatch.setattr(datasets, "_BATCH", 3)
     many = [rows.swe_rebench(instance_id=f"acme__pkg-{n}") for n in range(8)]
     source = write_rows(tmp_path / "many.jsonl", *many)
-    run_command("import_dataset", "--format", "swe-rebench", "--name", "many", str(source))
+    imported(home, "swe-rebench", "many", source)
     assert list(Task.objects.order_by("position").values_list("position", flat=True)) == list(range(8))
     write_rows(source, *many[:5])
-    run_command("import_dataset", "--format", "swe-rebench", "--name", "many", "--replace", str(source))
+    imported(home, "swe-rebench", "many", source, "replace")
     assert Task.objects.filter(active=True).count() == 5
     assert Dataset.objects.get().num_tasks == 5
 
@@ -209,7 +222,7 @@ def test_the_api_imports_and_lists_what_was_left_out(home: Path, tmp_path: Path)
     viewer = signed_in(Role.VIEWER)
     assert viewer.post("/api/v1/imports", body, content_type="application/json").status_code == 403
     source = write_rows(tmp_path / "r.jsonl", rows.swe_bench(), *[rows.swe_bench(patch=None)] * 120)
-    run_command("import_dataset", "--format", "swe-bench", "--name", "d", str(source))
+    imported(home, "swe-bench", "d", source)
     left = viewer.get("/api/v1/datasets/d/left-out?page=2").json()
     assert left["total"] == 120
     assert [row["row"] for row in left["items"]] == list(range(101, 121))
@@ -217,12 +230,3 @@ def test_the_api_imports_and_lists_what_was_left_out(home: Path, tmp_path: Path)
     page = viewer.get("/datasets/d/left-out/").content.decode()
     assert "showing 1–100 of 120" in page
     assert "No rows were excluded" in viewer.get("/datasets/d/left-out/?kind=excluded").content.decode()
-
-
-def test_a_finished_import_is_mirrored_with_its_run(home: Path, tmp_path: Path) -> None:
-    source = write_rows(tmp_path / "r.jsonl", rows.swe_bench())
-    run_command("import_dataset", "--format", "swe-bench", "--name", "d", str(source))
-    run = imports.launch(format="swe-bench", source="hf:a/b", name="d")
-    dataset = datasets.sync(name="d", run_id=run.pk)
-    dataset.refresh_from_db()
-    assert dataset.run_id == run.pk

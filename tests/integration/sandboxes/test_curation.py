@@ -23,7 +23,13 @@ from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.testing.testrun import TestRun
 from engine.types import TaskRow, Verdict
-from tests.builders.dataset_builders import make_grader, toolchain_or_skip, without_reuse, write_toy
+from tests.builders.dataset_builders import (
+    NO_PLUGINS,
+    make_grader,
+    toolchain_or_skip,
+    without_reuse,
+    write_toy,
+)
 
 SANDBOX = SandboxConfig(memory_mb=256)
 
@@ -114,7 +120,8 @@ async def test_the_image_holds_the_fault_once_and_runs_the_tests_as_agents_would
     async with LocalBackend(home).open(SandboxSpec(image=row.task.image)) as box:
         text = (await box.read_file(f"/testbed/{fault['path']}")).decode()
         assert text.count(fault["mutated"].strip()) == 1
-        command = f"python3 -m pytest -q -c /dev/null --rootdir=. '{row.answer.fail_to_pass[0]}'"
+        test = row.answer.fail_to_pass[0]
+        command = f"python3 -m pytest -q {NO_PLUGINS} -c /dev/null --rootdir=. '{test}'"
         result = await box.exec(command, timeout_s=60)
         assert (result.exit_code, b"1 failed" in result.stdout) == (1, True)
 
@@ -143,11 +150,21 @@ async def test_a_repeated_curation_takes_the_kept_trials_and_opens_no_sandbox(
     assert not any("baseline" in message for message in said)
 
 
-async def test_an_interrupted_curation_goes_on_after_the_trials_that_it_made(
+async def test_trials_without_a_report_are_tried_again_and_finished_ones_outlive_an_interruption(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A loaded machine is no property of the fault; one test file that cannot be imported costs no other."""
     tree = write_toy(tmp_path / "cut")
+    (tree / "tests/test_extra.py").write_text("import not_installed\n")
     settings = config(home, sources=(str(tree),), output="cut", heldout_tasks=0, workers=1, stability_runs=1)
+
+    async def late(*_arguments: object, **_options: object) -> TestRun:
+        return TestRun(timed_out=True, problem="the tests hit their deadline")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(curate_module, "run_tests", late)
+        with pytest.raises(DatasetError, match="no injected fault was noticed"):
+            await run(home, settings)
     tried: list[str] = []
     try_fault = curate_module._try
 
@@ -165,38 +182,6 @@ async def test_an_interrupted_curation_goes_on_after_the_trials_that_it_made(
     made, _ = await run(home, settings)
     assert len(made.rows) == 2
     assert not set(first) & set(tried[2:])
-
-
-async def test_a_trial_whose_tests_gave_no_report_is_tried_again(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A loaded machine is no property of the fault."""
-    tree = write_toy(tmp_path / "loaded")
-    settings = config(
-        home, sources=(str(tree),), output="loaded", train_tasks=1, heldout_tasks=0, stability_runs=1
-    )
-
-    async def late(*_arguments: object, **_options: object) -> TestRun:
-        return TestRun(timed_out=True, problem="the tests hit their deadline")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(curate_module, "run_tests", late)
-        with pytest.raises(DatasetError, match="no injected fault was noticed"):
-            await run(home, settings)
-    made, _ = await run(home, settings)
-    assert len(made.rows) == 1
-
-
-async def test_one_test_file_that_cannot_be_imported_does_not_cost_the_others(
-    home: Path, tmp_path: Path
-) -> None:
-    tree = write_toy(tmp_path / "partly")
-    (tree / "tests/test_extra.py").write_text("import not_installed\n")
-    settings = config(
-        home, sources=(str(tree),), output="partly", train_tasks=1, heldout_tasks=0, stability_runs=1
-    )
-    made, _ = await run(home, settings)
-    assert len(made.rows) == 1
 
 
 async def test_unusable_sources_are_skipped_with_a_reason(home: Path, tmp_path: Path) -> None:

@@ -87,17 +87,23 @@ def test_a_run_that_succeeded_shows_what_it_made(operator: Client, kind: str) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_ended_early_says_how_and_what_is_kept(operator: Client, kind: str) -> None:
-    failed, stopped = make_kind(kind, "failed"), make_kind(kind, "stopped")
+    failed = make_kind(kind, "failed")
     text = page_of(operator, failed)
     assert "✕ failed" in text
     assert "Failed. No sandbox could be started: bubblewrap is missing." in text
     assert failed_keeps(kind) in text
     assert UNENDED.search(text) is None
-    assert "■ stopped" in (text := page_of(operator, stopped))
+    assert (charts_of(operator, failed) is not None) == (kind in DRAWN)
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate", "rollout", "curate"])
+def test_a_run_that_was_stopped_says_so(operator: Client, kind: str) -> None:
+    stopped = make_kind(kind, "stopped")
+    text = page_of(operator, stopped)
+    assert "■ stopped" in text
     assert "Stopped. A stop was requested." in text
     assert UNENDED.search(text) is None
-    for run in (failed, stopped):
-        assert (charts_of(operator, run) is not None) == (kind in DRAWN)
+    assert (charts_of(operator, stopped) is not None) == (kind in DRAWN)
 
 
 def failed_keeps(kind: str) -> str:

@@ -97,10 +97,10 @@ def test_what_runs_without_root_meets_the_restricted_standard() -> None:
     namespace = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     for more in ({}, {"agent_image": "registry.test/agent:1"}, {"connect": "exec"}):
         config = KubernetesConfig.model_validate({"run_as_non_root": True, "run_as_user": 1000, **more})
-        assert violations(namespace, "enforce", pod(config)["spec"]) is None
+        assert violations(namespace, pod(config)["spec"]) is None
         template = daemon_set(config, ["python:3.12"])["spec"]["template"]
-        assert violations(namespace, "enforce", template["spec"]) is None
-    assert "runAsNonRoot" in (violations(namespace, "enforce", pod(KubernetesConfig())["spec"]) or "")
+        assert violations(namespace, template["spec"]) is None
+    assert "runAsNonRoot" in (violations(namespace, pod(KubernetesConfig())["spec"]) or "")
     with pytest.raises(ValueError, match="contradicts run_as_user=0"):
         KubernetesConfig(run_as_non_root=True, run_as_user=0)
 
