@@ -21,7 +21,6 @@ from tests.builders.dataset_builders import (
     BROKEN,
     NUMBERS,
     make_grader,
-    new_file,
     patched,
 )
 from tests.integration.adversary.frame import find, under
@@ -155,14 +154,6 @@ async def test_the_whole_log_is_kept(home: Path, row: TaskRow) -> None:
     assert whole.startswith(grade.log[:9_000])
 
 
-async def test_a_patch_applies_as_the_harness_would_make_it(home: Path, row: TaskRow) -> None:
-    grader = make_grader(LocalBackend(home), timeout_s=60.0)
-    moved = row.answer.gold_patch.replace("     if value < low:\n", "     if value < lowest:\n")
-    assert moved != row.answer.gold_patch
-    grade = await grader.grade(row, moved)
-    assert (grade.verdict, grade.detail) == (Verdict.PASSED, "the patch applied with fuzz only")
-
-
 async def test_a_setup_patch_comes_first(home: Path, row: TaskRow) -> None:
     """The image is intact, the setup patch is the bug, patches are relative to the buggy tree."""
     worse = STILL_BROKEN.replace("return total / count", "return total")
@@ -174,4 +165,3 @@ async def test_a_setup_patch_comes_first(home: Path, row: TaskRow) -> None:
     task_row = replace(row, answer=answer)
     grader = make_grader(LocalBackend(home), timeout_s=60.0)
     assert (await grader.grade(task_row, answer.gold_patch)).verdict is Verdict.PASSED
-    assert "TestMean" in (await grader.grade(task_row, new_file("notes.md", "x\n"))).detail

@@ -119,16 +119,10 @@ def test_native_calls_are_validated(arguments: Any) -> None:
     ("calls", "message"),
     [
         ([], "no tool call was found"),
-        ([native("execute_bash", {"cmd": "ls"})] * 2, "more than one tool call"),
         ([native("ls", {})], "unknown tool 'ls'; the tools are file_editor"),
         ([native("execute_bash", {})], "missing argument 'cmd'. Expected: execute_bash(cmd: string)"),
         ([native("execute_bash", {"cmd": 3})], "argument 'cmd' must be text"),
-        ([native("execute_bash", "{")], "not valid JSON"),
-        ([native("execute_bash", "[]")], "must be an object"),
-        ([native("execute_bash", '{"cmd": "a", "cmd": "b"}')], "gives a key twice"),
         ([native("execute_bash", None)], "must be an object"),
-        ([native("", {})], "unknown tool ''"),
-        ([native("execute_bash", {"cmd": "ls"}, "the call is cut off")], "the call is cut off"),
         ([native("execute_bash", {"cmd": "\ud800"})], "must be text"),
     ],
 )

@@ -15,6 +15,7 @@ from engine.config.sandbox import SandboxConfig
 from engine.datasets.health import row_content
 from engine.errors import SandboxStartError
 from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
+from engine.grading.counterfactual.prover import Prover
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import RunExecutor, RunResult, unjudged
 from engine.grading.grader import Grader
@@ -116,7 +117,8 @@ def grader_of(
     **rest: Any,
 ) -> Grader:
     monkeypatch.setattr(RunExecutor, "execute", staticmethod(executions))
-    config = GradingConfig(counterfactual=mode)
+    settings = {name: rest.pop(name) for name in ("reuse_verdicts", "max_parallel") if name in rest}
+    config = GradingConfig(counterfactual=mode, **settings)
     backend: LocalBackend = rest.pop("backend", None)
     rest.setdefault("store", MemoryStore((ROW, reference_of())))
     return Grader(backend=backend, config=config, sandbox=SandboxConfig(), run_id=run_id, **rest)
@@ -318,14 +320,76 @@ async def test_identical_patches_of_a_deterministic_task_share_a_verdict(
 ) -> None:
     row = row_of(deterministic=True)
     executions = Executions()
+    monkeypatch.setattr("engine.grading.grades._LOG_CHARS", 8)
     grader = grader_of(monkeypatch, executions, store=MemoryStore((row, reference_of(row))))
     grades = await asyncio.gather(*(grader.grade(row, "patch") for _ in range(3)))
     assert sorted(grade.reused for grade in grades) == [False, True, True]
     assert len(executions.made) == 2
     assert {grade.extra_runs for grade in grades if grade.reused} == {0}
     assert {grade.counterfactual for grade in grades} == {CounterfactualOutcome.CONFIRMED}
+    assert {(bool(grade.whole_log), grade.reused) for grade in grades} == {(True, False), (False, True)}
+    assert {grade.log for grade in grades} == {grades[0].log}
+    assert (await grader.grade(row, "patch\nindex 1234567..89abcde 100644\n")).reused
     assert not (await grader.grade(row, "patch", evaluation=True)).reused
     assert not (await grader.grade(row, "patch", trusted=True)).reused
+
+
+async def test_verdicts_are_reused_only_for_deterministic_tasks_and_on_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    executions = Executions(original=FAILED)
+    for row, reuse in ((ROW, True), (row_of(deterministic=True), False)):
+        grader = grader_of(monkeypatch, executions, reuse_verdicts=reuse)
+        assert [(await grader.grade(row, "patch")).reused for _ in range(2)] == [False, False]
+    assert len(executions.made) == 4
+
+
+async def test_a_timeout_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may have been busy."""
+    executions = Executions(original=replace(FAILED, verdict=Verdict.TEST_TIMEOUT))
+    grader = grader_of(monkeypatch, executions)
+    grades = [await grader.grade(row_of(deterministic=True), "patch") for _ in range(2)]
+    assert [(grade.verdict, grade.reused) for grade in grades] == [(Verdict.TEST_TIMEOUT, False)] * 2
+
+
+async def test_a_cancelled_grading_does_not_take_its_siblings_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, may_end = asyncio.Event(), asyncio.Event()
+
+    async def execute(_row: TaskRow, _patch: str, **_: Any) -> RunResult:
+        asked.set()
+        await may_end.wait()
+        return FAILED
+
+    row, grader = row_of(deterministic=True), grader_of(monkeypatch, execute)
+    first = asyncio.create_task(grader.grade(row, "patch"))
+    await asked.wait()
+    waiting, shield = asyncio.Event(), asyncio.shield
+
+    def shielded(verdict: asyncio.Future[Grade]) -> asyncio.Future[Grade]:
+        waiting.set()
+        return shield(verdict)
+
+    monkeypatch.setattr(asyncio, "shield", shielded)
+    second = asyncio.create_task(grader.grade(row, "patch"))
+    await waiting.wait()
+    first.cancel()
+    may_end.set()
+    assert (await second).verdict is Verdict.FAILED
+
+
+async def test_a_proof_holds_up_no_other_grading(monkeypatch: pytest.MonkeyPatch) -> None:
+    other_graded = asyncio.Event()
+
+    async def prove(_self: Prover, _row: TaskRow) -> Reference:
+        await other_graded.wait()
+        return reference_of()
+
+    monkeypatch.setattr(Prover, "__call__", prove)
+    grader = grader_of(monkeypatch, Executions(), store=MemoryStore(), max_parallel=1)
+    waiting = asyncio.create_task(grader.grade(ROW, "patch"))
+    assert (await grader.grade(row_of("b", gold_patch=""), "patch")).verdict is Verdict.PASSED
+    other_graded.set()
+    assert (await waiting).counterfactual is CounterfactualOutcome.CONFIRMED
 
 
 async def test_rows_without_mutants_or_solution_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

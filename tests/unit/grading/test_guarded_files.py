@@ -152,15 +152,3 @@ async def test_a_test_patch_may_leave_out_the_content_of_binary_files(binary: st
     assert await found_signs(guarded, box) == ()
     box.contents[name] = b""
     assert len(await found_signs(guarded, box)) == 1
-
-
-async def test_one_section_without_content_does_not_cost_a_look_for_each_other_one() -> None:
-    box = Box()
-    sections = [new_file(f"new/test_{number:03}.py", f"# {number}\n") for number in range(64)]
-    sections[40] = (
-        "diff --git a/image.png b/image.png\nnew file mode 100644\nindex 0000000..1111111\n"
-        "Binary files /dev/null and b/image.png differ\n"
-    )
-    found = await guarded_files._patched(cast("Sandbox", box), sections)
-    assert len(found) == 63
-    assert len(box.fetched) <= 2 * 6 + 1

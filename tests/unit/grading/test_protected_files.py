@@ -241,7 +241,7 @@ def reset(folder: Path) -> None:
     git(folder, "clean", "-qfdx")
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 async def test_protected_files_are_the_same_after_any_patch(tmp_path: Path, seed: int) -> None:
     generator = random.Random(seed)
     box = make(tmp_path)
@@ -259,10 +259,9 @@ async def test_protected_files_are_the_same_after_any_patch(tmp_path: Path, seed
     assert ends["refused"], ends
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_the_same_patches_change_code(tmp_path: Path, seed: int) -> None:
+async def test_the_same_patches_change_code(tmp_path: Path) -> None:
     """The patches are worth something: aimed at code, a good part of them changes it."""
-    generator = random.Random(seed)
+    generator = random.Random(0)
     box = make(tmp_path)
     changed = 0
     for _ in range(PATCHES_PER_SEED):

@@ -15,7 +15,7 @@ import pytest
 from engine.errors import PatchError
 from engine.patches.diff import diff_trees
 from engine.patches.harness import HARNESS_COMMANDS, apply_as_harness, named_paths
-from engine.patches.trees import FileState
+from engine.patches.trees import FileState, read_tree, write_tree
 from engine.python_syntax import parse_python
 
 BASE = "".join(f"line {number}\n" for number in range(40))
@@ -70,24 +70,10 @@ class Repository:
     def put(self, tree: Files) -> None:
         for name in self.files():
             (self.folder / name).unlink()
-        for name, state in tree.items():
-            path = self.folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if state.git_mode == 0o120000:
-                path.symlink_to(os.fsdecode(state.data))
-            else:
-                path.write_bytes(state.data)
-                path.chmod(state.git_mode & 0o777)
+        write_tree(self.folder, tree)
 
     def files(self) -> Files:
-        found = {}
-        for path in sorted(self.folder.rglob("*")):
-            name = path.relative_to(self.folder).as_posix()
-            if name.startswith(".git/") or (path.is_dir() and not path.is_symlink()):
-                continue
-            data = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
-            found[name] = FileState(path.lstat().st_mode, data)
-        return found
+        return {name: state for name, state in read_tree(self.folder).items() if not name.startswith(".git/")}
 
     def blobs(self, patch: str) -> list[bytes]:
         names = [line.split()[1].split("..")[0] for line in patch.split("\n") if line.startswith("index ")]

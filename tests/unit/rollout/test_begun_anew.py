@@ -47,6 +47,12 @@ class Slow(ChatPolicy):
         """Do nothing."""
 
 
+async def turns() -> None:
+    """Let everything that can go on do so."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
 async def test_an_interrupted_rollout_begins_anew_after_the_body() -> None:
     recorder, grader, policy, backend = Recorder(), PatchGrader(), Slow(), MemoryBackend(FILES)
     scheduler = swe_scheduler(
@@ -57,7 +63,7 @@ async def test_an_interrupted_rollout_begins_anew_after_the_body() -> None:
     await policy.asked.wait()
     with scheduler.begun_anew():
         policy.may_submit.set()
-        await asyncio.sleep(0.05)
+        await turns()
         assert policy.versions == [0, 0], "nothing is sampled while the weights change"
         policy.version = 1
     trajectory = await rollout
@@ -75,7 +81,7 @@ async def test_room_comes_after_every_earlier_request() -> None:
     rollouts = [asyncio.create_task(scheduler.roll_out(one)) for one in requests]
     await policy.asked.wait()
     room = asyncio.create_task(scheduler.wait_for_room())
-    await asyncio.sleep(0.05)
+    await turns()
     assert not room.done(), "the third request waits too"
     policy.may_submit.set()
     await room
