@@ -95,14 +95,6 @@ async def test_patience_ends(
         await images(daemon, tmp_path, pull_retries=2).ensure(names[1])
 
 
-async def test_a_missing_image_is_believed_at_once(
-    daemon: Daemon, registry: FakeRegistry, names: list[str], tmp_path: Path
-) -> None:
-    registry.missing.add(short(names[0]))
-    with pytest.raises(ImageError, match=f"'{names[0]}' cannot be pulled: .*(unknown|not found)"):
-        await images(daemon, tmp_path, pull_backoff_s=1000.0).ensure(names[0])
-
-
 async def test_credentials_come_from_the_configured_file(
     daemon: Daemon, registry: FakeRegistry, names: list[str], tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -37,6 +38,7 @@ from engine.sandbox.docker.container_spec import (
 from engine.sandbox.local.images import build_image
 from engine.sandbox.preflight import preflight
 from tests.docker_daemon import one_at_a_time
+from tests.drills.docker.test_docker_leftovers import containers
 
 pytestmark = one_at_a_time
 
@@ -53,17 +55,16 @@ async def backend(host: str, home: Path) -> AsyncIterator[DockerBackend]:
     assert list(backend.ledger.entries()) == []
 
 
-def spec(**fields: Any) -> SandboxSpec:
-    return SandboxSpec(**{"image": "local:reference", "limits": SMALL, **fields})
-
-
 def client(host: str) -> docker.APIClient:
     return docker.APIClient(base_url=host, version="auto")
 
 
 def of_run(host: str, run: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = client(host).containers(all=True, filters={"label": f"{RUN_ID}={run}"})
-    return found
+    return containers(host, f"{RUN_ID}={run}")
+
+
+def spec(**fields: Any) -> SandboxSpec:
+    return SandboxSpec(**{"image": "local:reference", "limits": SMALL, **fields})
 
 
 async def test_the_reaper_ends_what_outlives_its_deadline(
@@ -205,12 +206,16 @@ def imported(host: str, name: str, files: dict[str, str]) -> str:
     return f"{tag}:latest"
 
 
+def with_libraries(*programs: str) -> dict[str, str]:
+    """Return the host's files that programs need, the programs included."""
+    listed = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
+    return {path: path for path in (*programs, *re.findall(r"/[\w./+-]+", listed))}
+
+
 async def test_an_image_without_shell_or_python_says_so(host: str, backend: DockerBackend) -> None:
-    libraries = subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True, check=True).stdout.split()
-    shell = {path: path for path in ("/bin/sh", *(word for word in libraries if word.startswith("/")))}
     images = {
         "has no /bin/sh": imported(host, "empty", {"/etc/hosts": "/etc/hosts"}),
-        "no Python 3.7": imported(host, "shell", shell),
+        "no Python 3.7": imported(host, "shell", with_libraries("/bin/sh")),
     }
     try:
         for reason, image in images.items():

@@ -10,13 +10,7 @@ import pytest
 from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import CounterfactualOutcome, FindingKind, Grade, TaskRow, TestOutcome, Verdict
-from tests.builders.dataset_builders import (
-    NUMBERS,
-    TEST_NUMBERS,
-    MemoryStore,
-    make_grader,
-    patched,
-)
+from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, MemoryStore, make_grader, patched
 from tests.builders.sandbox_builders import CountingBackend
 from tests.integration.adversary.frame import EVERY, IDS, in_call, under
 

@@ -18,7 +18,6 @@ from engine.orchestrator.importing import obstacle
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
-from engine.testing.markers import END, START
 from engine.testing.toolchain import MOUNT
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import (
@@ -149,23 +148,6 @@ async def test_swe_bench(home: Path) -> None:
         repo="pytest-dev/pytest", version="5.2", base_commit=commit, image="local:broken", **PATCHED, **TESTS
     )
     task = one_row(home, "swe-bench", row)
-    assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]
-
-
-async def test_a_task_repository_of_swe_bench_5(home: Path) -> None:
-    script = (
-        f"#!/bin/bash\ncd /testbed\ngit apply - <<'EOF'\n{TEST_PATCH}EOF\nset -x\n"
-        f": '{START}'\n{PYTEST} tests\n: '{END}'\n"
-    )
-    folder = folders.task_repo(
-        home / "task-repo",
-        **{
-            "gold.patch": GOLD, "test.patch": TEST_PATCH, "eval.sh": script, "tests.json": json.dumps(TESTS),
-            "task.yaml": f"instance_id: toy__toy-1\nrepo: acme/toy\nversion: 1\nbase_commit: {rows.SHA}\n"
-            "image: local:broken\nlog_parser: parse_log_pytest\neval_type: pass_and_fail\n",
-        },
-    )  # fmt: skip
-    task = imported(home, "swe-bench-v5", folder.parent.parent)
     assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]
 
 

@@ -17,12 +17,7 @@ from engine.grading.official.reports import regrade
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import GradeRule, TaskRow, Verdict
-from tests.builders.dataset_builders import (
-    BROKEN,
-    NUMBERS,
-    make_grader,
-    patched,
-)
+from tests.builders.dataset_builders import BROKEN, NUMBERS, make_grader, patched
 from tests.integration.adversary.frame import find, under
 
 STILL_BROKEN = NUMBERS.replace(*BROKEN)
@@ -126,14 +121,9 @@ def test_predictions_of_multi_swe_become_its_reports(
 
 @pytest.mark.usefixtures("dataset")
 def test_predictions_that_fit_nothing_are_refused(tmp_path: Path, grade: Command) -> None:
-    for text, message in (
-        ('{"instance_id": "nobody", "model_patch": "x"}', "not in the dataset: nobody"),
-        ("", "holds no predictions"),
-    ):
-        (tmp_path / "p.jsonl").write_text(text)
-        counts, said = grade("--predictions", str(tmp_path / "p.jsonl"))
-        assert counts == {}
-        assert message in said
+    (tmp_path / "p.jsonl").write_text('{"instance_id": "nobody", "model_patch": "x"}')
+    counts, said = grade("--predictions", str(tmp_path / "p.jsonl"))
+    assert (counts, "not in the dataset: nobody" in said) == ({}, True)
     _, said = grade("--predictions", "gold", "--set", "grading.timeout=3")
     assert "grading.timeout: unknown setting" in said
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.chat.chatml import ChatML
-from engine.tools.formats import ToolFormat
 from engine.tools.parser import parse
 from engine.tools.rendering import render_call, render_response
 from engine.tools.schemas import MAX_INTEGER, SWE_TOOLS, ToolSchema
@@ -32,7 +31,6 @@ _TEXTS = st.one_of(
     st.just(""),
 )
 _INTEGERS = st.integers(-MAX_INTEGER, MAX_INTEGER)
-FORMATS: tuple[ToolFormat, ...] = ("xml", "native")
 
 
 def _values(schema: ToolSchema) -> st.SearchStrategy[ToolCall]:

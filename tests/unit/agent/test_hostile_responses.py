@@ -47,21 +47,17 @@ VALUES: list[Any] = [
 PATHOLOGICAL = [
     "<function=" * 20_000,
     "<function" + " " * 200_000,
-    "<function=a>" * 20_000,
     "<function=a>" + "<parameter=a>x</parameter>" * 10_000,
     "<function=a><parameter=b>" + "</parameter><parameter=" * 10_000,
     "<function=a><parameter=b>" + "</parameter>" + " " * 200_000,
     "<tool_call>" * 20_000,
     "<tool_call>" + "[" * 200_000,
-    "<tool_call>" + '{"a":' * 50_000,
     "<tool_call>" + '"' + "\\" * 100_000,
     '<tool_call>{"name": "finish", "arguments": {'
     + ", ".join(f'"k{n}": 0' for n in range(20_000))
     + "}}</tool_call>",
     "<think>" * 30_000,
-    "</think>" * 30_000,
     "move " * 40_000,
-    "move" + " " * 200_000,
     "x" * (MAX_RESPONSE_CHARS + 1),
 ]
 

@@ -7,9 +7,7 @@ beside parts that apply, apply with fuzz only, or are rejected. The same patches
 from __future__ import annotations
 
 import base64
-import os
 import random
-import stat
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +18,7 @@ import pytest
 from engine.datasets.paths import is_configuration, is_installed, is_test_code
 from engine.grading.submission.apply import apply_graded
 from engine.patches.diff import diff_texts
+from engine.patches.trees import read_tree
 from engine.sandbox.base import Sandbox
 from tests.unit.grading.test_patch_apply import Box, git, task
 
@@ -208,15 +207,8 @@ def some_patch(generator: random.Random, target: str) -> str:
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     """Everything on disk outside of the repository: kind and execute bit, content or target."""
-    found = {}
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name != ".git"]
-        for name in [*names, *(each for each in folders if Path(parent, each).is_symlink())]:
-            path = Path(parent, name)
-            mode = path.lstat().st_mode
-            data = os.fsencode(path.readlink()) if stat.S_ISLNK(mode) else path.read_bytes()
-            found[path.relative_to(folder).as_posix()] = (stat.S_IFMT(mode) | mode & 0o100, data)
-    return found
+    tree = {name: state for name, state in read_tree(folder).items() if not name.startswith(".git/")}
+    return {name: (state.git_mode, state.data) for name, state in tree.items()}
 
 
 def is_protected(path: str) -> bool:

@@ -10,21 +10,11 @@ from engine.grading.running.nonces import Nonces
 from engine.grading.running.pytest_commands import runs_pytest
 from engine.grading.running.scripts import prepare
 from engine.grading.running.shell_commands import runs
+from engine.sandbox.base import SandboxSpec
+from tests.fakes.memory_sandbox import MemorySandbox, silent
 
 PYTEST = ("pytest", "py.test")
 NONCES = Nonces(start="trainyard-s", end="trainyard-e", folder="/tmp/f", key="k", token="t")
-
-
-class Files:
-    """A sandbox's files."""
-
-    def __init__(self, files: Mapping[str, str]) -> None:
-        self.files = files
-
-    async def read_file(self, path: str, *, max_bytes: int = 0) -> bytes:
-        if path not in self.files:
-            raise FileNotFoundError(path)
-        return self.files[path].encode()
 
 
 async def due(
@@ -33,7 +23,9 @@ async def due(
     row: Mapping[str, str] | None = None,
     changed: Collection[str] = (),
 ) -> bool:
-    return await runs_pytest(Files(image or {}), command, row or {}, changed)  # type: ignore[arg-type]
+    files = {path: text.encode() for path, text in (image or {}).items()}
+    box = MemorySandbox(SandboxSpec(image="i"), 1, files, silent)
+    return await runs_pytest(box, command, row or {}, changed)
 
 
 CALLS = [

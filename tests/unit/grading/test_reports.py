@@ -273,15 +273,6 @@ def test_a_bad_prediction_costs_one_prediction_and_is_named(tmp_path: Path) -> N
         read_predictions(tmp_path / "p.jsonl", known={"c"})
 
 
-def test_predictions_of_multi_swe_are_read(tmp_path: Path) -> None:
-    given = {"org": "zeromicro", "repo": "go-zero", "number": "2787", "fix_patch": "diff"}
-    (tmp_path / "p.jsonl").write_text(f"{json.dumps(given)}\n{json.dumps({**given, 'number': 3})}\n")
-    assert read_predictions(tmp_path / "p.jsonl").predictions == (
-        Prediction(instance_id="zeromicro__go-zero-2787", model_name_or_path="None", model_patch="diff"),
-        Prediction(instance_id="zeromicro__go-zero-3", model_name_or_path="None", model_patch="diff"),
-    )
-
-
 MULTI_LOG = "\n".join(
     ["=== short test summary info ===", "PASSED a", "PASSED b", "FAILED c", "PASSED d", "SKIPPED e"]
 )

@@ -19,8 +19,6 @@ from engine.errors import DatasetError
 from engine.run import Launch, create_run_dir, run_attempt
 from tests.unit.datasets.importers.builders import config, files, numbered, records, write_lines
 
-REPOSITORY = Path(__file__).resolve().parents[4]
-
 
 def test_a_bad_row_costs_one_row_and_is_named(tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"

@@ -39,15 +39,12 @@ def test_every_mutant_fails_for_every_solution_that_passes(case: str) -> None:
     [
         "if x:\n        assert f() == 3",
         "for a in x:\n        assert f() == 3",
-        "while x:\n        assert f() == 3",
         "try:\n        assert f() == 3\n    except AssertionError:\n        pass",
-        "try:\n        assert f() == 3\n    finally:\n        return",
         "with pytest.raises(Exception):\n        assert f() == 3",
         "with suppress(AssertionError):\n        assert f() == 3",
         "def inner():\n        assert f() == 3\n    inner()",
         "if f() is None:\n        return\n    assert f() == 3",
         "for a in [1, 2]:\n        if f():\n            break\n        assert f() == 3",
-        "for a in [*x]:\n        assert f() == 3",
         "rows = [3]\n    g(rows)\n    for y in rows:\n        assert f() == y",
         "assert_array_equal(f(), x)",
         "helper(f(), 3)",
@@ -132,8 +129,6 @@ def test_the_expected_side_of_an_equality_is_changed(before: str, after: str) ->
         ("self.assertGreaterEqual(f(), g(), 'm')", "self.assertFalse((f()) >= (g()), 'm')"),
         ("self.assertLess(f(), 3)", "self.assertGreaterEqual(f(), 3)"),
         ("assert f() > -3, 'm'", "assert f() <= -3, 'm'"),
-        ("assert (f()) < 3", "assert (f()) >= 3"),
-        ("assert 'a' != f()", "assert 'a' == f()"),
         ("assert f() and g() == f() > 3", "assert f() and g() == f() <= 3"),
         ("pytest.raises(ValueError, f)", 'pytest.raises(type("OtherError", (Exception,), {}), f)'),
     ],
@@ -201,11 +196,9 @@ def test_arguments_of_rows_that_cannot_change_get_another_value_in_the_test(rows
 @pytest.mark.parametrize(
     "source",
     [
-        "def test_it(y):\n    if y: x += 1\n    assert f() == y\n",
         "def test_it():\n    y = 3\n    y += g()\n    assert f() == y\n",
         "def test_it():\n    y = [3]\n    y.append(g())\n    assert f() == y\n",
         "def test_it():\n    y = 3\n    locals()\n    assert f() == y\n",
-        "def test_it():\n    global y\n    y = 3\n    assert f() == y\n",
         "y = 3\ndef test_it():\n    assert f() == y\ndef test_too():\n    g(y)\n",
     ],
 )
@@ -223,7 +216,6 @@ def test_variables_that_are_not_only_compared_change_in_the_assertion_alone(sour
         "def test_it():\n    assert f() == 3\ndef test_it():\n    assert f() == 3\n",
         "print 'Python 2'\ndef test_it():\n    assert f() == 3\n",
         "def test_it(:\n",
-        "\0",
     ],
 )
 def test_tests_that_may_fail_or_never_run_have_no_mutants(source: str) -> None:

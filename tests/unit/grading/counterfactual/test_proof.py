@@ -180,7 +180,9 @@ async def unnamed(file: bytes, result: RunResult) -> Reference:
 
 
 @pytest.mark.parametrize(("reward", "variants"), [(None, 3), (0.0, 3), (0.9, 0)])
-async def test_without_names_mutated_tests_must_leave_no_reward(reward: float | None, variants: int) -> None:
+async def test_without_names_mutated_tests_must_fail_and_leave_no_reward(
+    reward: float | None, variants: int
+) -> None:
     judgement = Judgement(passed=False, reward=reward)
     failed = replace(run({}), verdict=Verdict.FAILED, judgement=judgement)
     reference = await unnamed(FILE, failed)
@@ -188,11 +190,8 @@ async def test_without_names_mutated_tests_must_leave_no_reward(reward: float | 
     for variant in reference.variants:
         assert (functions(variant), variant.must_fail) == (set(NAMES), ())
     assert coverage_of(reference).value == (3 if variants else 0)
-
-
-@pytest.mark.parametrize("verdict", [Verdict.PASSED, Verdict.TEST_TIMEOUT, Verdict.TAMPERED])
-async def test_without_names_mutated_tests_must_fail(verdict: Verdict) -> None:
-    assert (await unnamed(FILE, replace(run({}), verdict=verdict))).variants == ()
+    for verdict in (Verdict.PASSED, Verdict.TEST_TIMEOUT, Verdict.TAMPERED):
+        assert (await unnamed(FILE, replace(run({}), verdict=verdict))).variants == ()
 
 
 @pytest.mark.parametrize("line", [b"@pytest.mark.skipif(x)\n", b"lib = pytest.importorskip('lib')\n"])
