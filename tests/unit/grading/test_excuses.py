@@ -18,7 +18,6 @@ PASSED, SKIPPED, XFAIL = TestOutcome.PASSED, TestOutcome.SKIPPED, TestOutcome.XF
         ({"a": SKIPPED}, {"a": XFAIL}, ""),
         ({"a": SKIPPED}, {"a": TestOutcome.FAILED}, ""),
         ({"a": SKIPPED}, {}, "a skipped"),
-        ({"b": SKIPPED}, {"a": SKIPPED}, "b skipped"),
         ({"a[0x2]": SKIPPED}, {"a[0x1]": SKIPPED}, ""),
         ({"a[0x2]": SKIPPED}, {"a[0x1]": XFAIL}, "a[0x2] skipped"),
         ({"a[1]": SKIPPED, "a[2]": SKIPPED}, {"a[1]": SKIPPED}, "a[2] skipped"),

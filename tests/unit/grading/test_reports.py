@@ -174,15 +174,15 @@ def test_a_bad_row_is_named(change: dict[str, Any], message: str) -> None:
         regrade(row(**change), log(*BOTH))
 
 
-def test_the_command_line_prints_the_report(tmp_path: Path) -> None:
+def test_the_command_line_prints_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "row.json").write_text(json.dumps(row()), encoding="utf-8-sig")
     (tmp_path / "log").write_bytes(b"\xff\n" + log(*BOTH).encode())
-    command = [sys.executable, "-m", "engine.grading", "log", "--row", str(tmp_path / "row.json")]
-    done = subprocess.run([*command, "--log", str(tmp_path / "log")], capture_output=True, text=True)
-    assert json.loads(done.stdout)["a__b-1"]["resolved"], done.stderr
-    done = subprocess.run([*command, "--log", str(tmp_path / "none")], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "cannot read" in done.stderr
+    command = ["log", "--row", str(tmp_path / "row.json"), "--log"]
+    assert grading_command([*command, str(tmp_path / "log")]) == 0
+    assert json.loads(capsys.readouterr().out)["a__b-1"]["resolved"]
+    assert grading_command([*command, str(tmp_path / "none")]) == 2
+    out, err = capsys.readouterr()
+    assert (out, "cannot read" in err) == ("", True)
 
 
 @pytest.mark.parametrize("limit", ["processor time", "memory"])

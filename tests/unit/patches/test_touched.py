@@ -149,13 +149,6 @@ def test_touched_paths_are_those_that_change(seed: int) -> None:
     assert min(counts.values()) > 0
 
 
-def test_paths_with_a_side_inside_are_left_to_git() -> None:
-    """What no reader of text can tell: where one name ends and the other begins."""
-    state = FileState(0o100644, b"x\n")
-    patch = diff_trees({}, {"x b/y.py": state})
-    assert touched(patch) == ["x b/y.py"]
-
-
 @pytest.mark.parametrize(
     "line",
     [

@@ -47,9 +47,6 @@ def test_a_patch_turns_any_tree_into_any_other(seed: int) -> None:
     patch = diff_trees(before, after)
     patch.encode()
     assert same(applied(before, patch), after)
-
-
-def test_no_difference_is_no_patch() -> None:
     assert diff_trees({"a": regular(b"x", 0o600)}, {"a": regular(b"x", 0o664)}) == ""
 
 
@@ -93,9 +90,6 @@ def test_a_path_through_very_many_folders_is_refused(depth: int) -> None:
     for read in (touched, named_paths, lambda text: apply_patch({name: regular(b"")}, text)):
         with pytest.raises(PatchError, match=f"a path through {depth} folders"):
             read(patch)
-
-
-def test_a_path_through_many_folders_is_not() -> None:
     after = {"a/" * MAX_DEPTH + "f": regular(b"x\n")}
     assert apply_patch({}, diff_trees({}, after)).files == after
 
