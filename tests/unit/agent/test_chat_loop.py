@@ -52,8 +52,9 @@ async def test_native_calls_are_declared_and_answered_by_their_ids() -> None:
     assert [message["role"] for message in first.messages] == ["user"]
     assert second.messages[: len(first.messages)] == first.messages
     said, answer = second.messages[-2:]
-    (sent,) = said.pop("tool_calls")
-    assert said == {"role": "assistant", "content": "I look.", "reasoning_content": "where?"}
+    (sent,) = said["tool_calls"]
+    written = {"role": "assistant", "content": "I look.", "reasoning_content": "where?"}
+    assert said == {**written, "tool_calls": [sent]}
     function = {"name": "file_editor", "arguments": VIEW.arguments}
     assert sent == {"id": sent["id"], "type": "function", "function": function}
     called = {"tool_call_id": sent["id"], "name": "file_editor"}
