@@ -225,7 +225,7 @@ MUTANTS = (
         "engine/sandbox/failures.py",
         "if len(failures) > retries or failures.count(kind) > policy.retries:",
         "if retries < 0:",
-        (*GRADING, *SANDBOX),
+        ("tests/unit/rollout/test_failures.py", *GRADING, *SANDBOX),
     ),
     # --- ingest: order, fences, once
     Mutant(

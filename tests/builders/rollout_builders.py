@@ -153,6 +153,12 @@ class Recorder:
         return [what for what, told_key in self.told if told_key == key]
 
 
+async def until_idle() -> None:
+    """Let every task of the event loop that can go on do so."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
 def swe_scheduler(
     backend: SandboxBackend,
     policy: Policy,

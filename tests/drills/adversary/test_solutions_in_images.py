@@ -13,8 +13,7 @@ from tests.integration.adversary.frame import find, grade
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["git show of a tag", "history and files at once", "HEAD of an intact image", "reads fix.patch"],
+    "name", ["git show of a tag", "history and files at once", "HEAD of an intact image", "reads fix.patch"]
 )
 async def test_the_solution_is_there_to_be_found(
     monkeypatch: pytest.MonkeyPatch, adversary_home: Path, adversary_row: TaskRow, name: str

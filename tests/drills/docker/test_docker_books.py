@@ -9,13 +9,11 @@ from pathlib import Path
 import docker
 import pytest
 
-from engine.config.sandbox import DockerConfig, SandboxConfig
+from engine.config.sandbox import DockerConfig
 from engine.sandbox.base import Population, SandboxLimits, SandboxSpec
 from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.docker.reaper import remove
 from engine.sandbox.local.images import build_image
-from engine.sandbox.pool.breaker import Breaker
-from engine.sandbox.pool.pool import SandboxPool
 from tests.docker_daemon import docker_host, one_at_a_time
 
 pytestmark = one_at_a_time
@@ -83,21 +81,6 @@ async def test_a_start_that_failed_is_forgotten_with_its_container(
     with pytest.raises(Exception, match="no more today"):
         await backend.open(SPEC).__aenter__()
     assert backend.population().existing == 0
-
-
-async def test_a_pool_notices_boxes_that_docker_does_not_remove(
-    backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = SandboxPool(backend, SandboxConfig(), breaker=Breaker(slack=1, patience_s=0.0))
-    monkeypatch.setattr("engine.sandbox.docker.container._REMOVE_PAUSES_S", ())
-    opened = [backend.open(SPEC) for _ in range(2)]
-    boxes = await asyncio.gather(*(one.__aenter__() for one in opened))
-    monkeypatch.setattr("engine.sandbox.docker.container.remove", lambda _client, _name: False)
-    await asyncio.gather(*(box.close() for box in boxes))
-    status = pool._inspected()
-    assert sum(status["nodes"].values()) == 2
-    assert "2 sandboxes exist, but only 0 are wanted" in status["paused_reason"]
-    monkeypatch.setattr("engine.sandbox.docker.container.remove", remove)
 
 
 async def test_a_diff_of_everything_asks_for_one_archive(

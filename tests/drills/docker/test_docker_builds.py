@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import re
 import secrets
-import subprocess
-import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,9 +18,9 @@ from engine.sandbox.docker.builds import REPOSITORY
 from engine.sandbox.docker.daemon import Daemon, find_daemon
 from engine.sandbox.docker.images import Images
 from tests.docker_daemon import docker_host, one_at_a_time
+from tests.drills.docker.test_docker_life import imported, with_libraries
 
 pytestmark = one_at_a_time
-BASE = "trainyard/test-builds"
 
 
 @pytest.fixture(scope="module")
@@ -97,16 +93,9 @@ async def test_a_context_that_is_gone_and_a_name_that_is_none_are_named(
 
 
 @pytest.fixture(scope="module")
-def base(daemon: Daemon) -> str:
+def base() -> str:
     """An image of the host's shell and ``sleep``."""
-    programs = ("/bin/sh", "/bin/sleep")
-    listed = subprocess.run(["ldd", *programs], check=True, capture_output=True, text=True).stdout
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        for path in sorted({*programs, *re.findall(r"/[\w./+-]+", listed)}):
-            tar.add(Path(path).resolve(), path.lstrip("/"))
-    daemon.client.import_image_from_data(archive.getvalue(), repository=BASE, tag="latest")
-    return f"{BASE}:latest"
+    return imported(docker_host(), "builds", with_libraries("/bin/sh", "/bin/sleep"))
 
 
 async def test_steps_have_no_network(daemon: Daemon, tmp_path: Path, base: str) -> None:

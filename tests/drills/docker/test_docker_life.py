@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import os
+import re
 import secrets
 import shutil
-import signal
 import subprocess
-import sys
 import tarfile
 import tempfile
 import time
@@ -40,34 +38,13 @@ from engine.sandbox.docker.container_spec import (
 from engine.sandbox.local.images import build_image
 from engine.sandbox.preflight import preflight
 from tests.docker_daemon import one_at_a_time
+from tests.drills.docker.test_docker_leftovers import containers
 
 pytestmark = one_at_a_time
 
 REPO = Path(__file__).parents[3]
 _PATIENCE_S = 120.0
 SMALL = SandboxLimits(memory_mb=96, processes=32, disk_mb=32)
-
-_HOLD = """
-import asyncio, json, sys
-from pathlib import Path
-from engine.config.sandbox import DockerConfig
-from engine.sandbox.base import SandboxSpec
-from engine.sandbox.docker.backend import DockerBackend
-
-async def hold(backend, run):
-    async with backend.open(SandboxSpec(image="local:reference", run_id=run)) as box:
-        ready.append(box.id)
-        if len(ready) == 3:
-            print(json.dumps(ready), flush=True)
-        await box.exec("(setsid sleep 7777 &) ; sleep 7777", timeout_s=600)
-
-async def main(home, host, run):
-    backend = DockerBackend(DockerConfig(host=host), Path(home))
-    await asyncio.gather(*(hold(backend, run) for _ in range(3)))
-
-ready = []
-asyncio.run(main(*sys.argv[1:]))
-"""
 
 
 @pytest.fixture
@@ -78,44 +55,16 @@ async def backend(host: str, home: Path) -> AsyncIterator[DockerBackend]:
     assert list(backend.ledger.entries()) == []
 
 
-def spec(**fields: Any) -> SandboxSpec:
-    return SandboxSpec(**{"image": "local:reference", "limits": SMALL, **fields})
-
-
 def client(host: str) -> docker.APIClient:
     return docker.APIClient(base_url=host, version="auto")
 
 
 def of_run(host: str, run: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = client(host).containers(all=True, filters={"label": f"{RUN_ID}={run}"})
-    return found
+    return containers(host, f"{RUN_ID}={run}")
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up, "nothing happened"
-        time.sleep(0.1)
-
-
-async def test_nothing_survives_a_killed_owner(host: str, home: Path, backend: DockerBackend) -> None:
-    run = f"killed-{secrets.token_hex(4)}"
-    command = [sys.executable, "-c", _HOLD, str(home), host, run]
-    with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True) as owner:
-        try:
-            assert owner.stdout is not None
-            ids = json.loads(next(line for line in owner.stdout if line.startswith("[")))
-            assert await backend.reap(run_id=run) == 0
-            assert len([row for row in of_run(host, run) if row["State"] == "running"]) == 3
-        finally:
-            os.kill(owner.pid, signal.SIGKILL)
-    # Without any reaper: the end of the owner's connections is the end of the agents.
-    wait_until(lambda: not [row for row in of_run(host, run) if row["State"] == "running"])
-    assert {entry.id for entry in backend.ledger.entries()} == set(ids)
-    assert await backend.reap(run_id="another") == 0
-    assert await backend.reap(run_id=run) == 3
-    assert of_run(host, run) == []
-    assert await backend.reap(run_id=run) == 0
+def spec(**fields: Any) -> SandboxSpec:
+    return SandboxSpec(**{"image": "local:reference", "limits": SMALL, **fields})
 
 
 async def test_the_reaper_ends_what_outlives_its_deadline(
@@ -257,12 +206,16 @@ def imported(host: str, name: str, files: dict[str, str]) -> str:
     return f"{tag}:latest"
 
 
+def with_libraries(*programs: str) -> dict[str, str]:
+    """Return the host's files that programs need, the programs included."""
+    listed = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
+    return {path: path for path in (*programs, *re.findall(r"/[\w./+-]+", listed))}
+
+
 async def test_an_image_without_shell_or_python_says_so(host: str, backend: DockerBackend) -> None:
-    libraries = subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True, check=True).stdout.split()
-    shell = {path: path for path in ("/bin/sh", *(word for word in libraries if word.startswith("/")))}
     images = {
         "has no /bin/sh": imported(host, "empty", {"/etc/hosts": "/etc/hosts"}),
-        "no Python 3.7": imported(host, "shell", shell),
+        "no Python 3.7": imported(host, "shell", with_libraries("/bin/sh")),
     }
     try:
         for reason, image in images.items():
@@ -316,6 +269,13 @@ async def test_a_diff_reads_originals_that_nobody_can_touch(host: str, backend: 
     assert [row for row in rows if row["Labels"][OWNER] == ContainerOwner.this().label()] == []
 
 
+async def test_preflight_names_a_daemon_that_does_not_answer(home: Path) -> None:
+    backend = DockerBackend(DockerConfig(host="unix:///nowhere/docker.sock"), home)
+    (finding,) = await preflight(backend)
+    assert (finding.severity, "make docker" in finding.message) == ("error", True)
+    await backend.close()
+
+
 def test_one_backend_serves_one_event_loop_after_another(host: str, home: Path) -> None:
     backend = DockerBackend(DockerConfig(host=host), home)
 
@@ -325,14 +285,3 @@ def test_one_backend_serves_one_event_loop_after_another(host: str, home: Path) 
 
     assert [asyncio.run(use()) for _ in range(2)] == [b"fine\n"] * 2
     asyncio.run(backend.close())
-
-
-async def test_preflight_names_a_daemon_that_does_not_answer(home: Path) -> None:
-    backend = DockerBackend(DockerConfig(host="unix:///nowhere/docker.sock"), home)
-    (finding,) = await preflight(backend)
-    assert finding.severity == "error"
-    assert "make docker" in finding.message
-    with pytest.raises(SandboxStartError, match="/nowhere/docker.sock does not answer"):
-        async with backend.open(spec()):
-            pass
-    await backend.close()

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
-from engine.grading.counterfactual.prover import Prover
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import CounterfactualOutcome, FindingKind, Grade, TaskRow, TestOutcome, Verdict
-from tests.builders.dataset_builders import (
-    NUMBERS,
-    TEST_NUMBERS,
-    MemoryStore,
-    make_grader,
-    patched,
-    without_reuse,
-)
+from tests.builders.dataset_builders import NUMBERS, TEST_NUMBERS, MemoryStore, make_grader, patched
 from tests.builders.sandbox_builders import CountingBackend
 from tests.integration.adversary.frame import EVERY, IDS, in_call, under
 
@@ -74,9 +64,7 @@ async def graded(
 
 
 @pytest.mark.parametrize("rule", EVERY)
-async def test_audit_confirms_a_fix_and_catches_a_forgery_under_every_rule(
-    home: Path, row: TaskRow, rule: str
-) -> None:
+async def test_audit_confirms_a_fix_under_every_rule(home: Path, row: TaskRow, rule: str) -> None:
     backend = CountingBackend(home)
     grade = await graded(backend, row, row.answer.gold_patch, rule=rule)
     assert (grade.verdict, grade.reward, grade.detail) == (Verdict.PASSED, 1.0, "")
@@ -85,7 +73,11 @@ async def test_audit_confirms_a_fix_and_catches_a_forgery_under_every_rule(
     assert (grade.extra_runs, backend.opened) == (1, 2 * per_run)
     assert 0 < grade.extra_seconds < grade.seconds
 
-    grade = await graded(backend, row, ANYTHING, rule=rule)
+
+@pytest.mark.parametrize("rule", ["signed", "map", "reward"])
+async def test_audit_catches_a_forgery(home: Path, row: TaskRow, rule: str) -> None:
+    """Where a rule names tests itself, by its log, and where a script alone decides."""
+    grade = await graded(LocalBackend(home), row, ANYTHING, rule=rule)
     assert (grade.verdict, grade.reward, grade.extra_runs) == (Verdict.TAMPERED, 0.0, 1)
     assert grade.counterfactual is CounterfactualOutcome.CAUGHT
     evidence = [finding for finding in grade.findings if finding.kind is FindingKind.COUNTERFACTUAL]
@@ -93,59 +85,30 @@ async def test_audit_confirms_a_fix_and_catches_a_forgery_under_every_rule(
     assert "!= expected" not in grade.detail
 
 
-async def test_infrastructure_that_fails_in_a_mutated_run_is_tried_again(home: Path, row: TaskRow) -> None:
-    grade = await graded(CountingBackend(home, failing=(2, 3)), row, row.answer.gold_patch)
+async def test_each_run_of_a_grading_is_tried_again_after_infrastructure_failures(
+    home: Path, row: TaskRow
+) -> None:
+    backend = CountingBackend(home, failing=(1, 2, 4))
+    grade = await graded(backend, row, row.answer.gold_patch)
     assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.CONFIRMED)
-    grade = await graded(CountingBackend(home, failing=(2, 3, 4)), row, row.answer.gold_patch)
-    assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)
+    assert backend.opened == 5
 
 
-@pytest.mark.parametrize(("rule", "mark"), [("log", "xfail"), ("exit code", "xfail"), ("exit code", "skip")])
+async def test_first_grading_proves_the_row_and_keeps_its_reference(home: Path, row: TaskRow) -> None:
+    backend, store = CountingBackend(home), MemoryStore()
+    grade = await make_grader(backend, counterfactual="always", store=store).grade(row, row.answer.gold_patch)
+    assert grade.counterfactual is CounterfactualOutcome.CONFIRMED
+    proof = 1 + len(store.kept[row.task.id].variants)
+    assert backend.opened == proof + 2
+
+
+@pytest.mark.parametrize(("rule", "mark"), [("log", "xfail"), ("exit code", "skip")])
 async def test_skips_and_expected_failures_count_only_where_the_gold_patch_has_them(
     home: Path, row: TaskRow, rule: str, mark: str
 ) -> None:
     excuse = in_call(f"import pytest; pytest.{mark}('later')\n")
     clamps = {test: TestOutcome(mark if mark == "xfail" else "skipped") for test in IDS if "clamp" in test}
-    backend, known = LocalBackend(home), reference_of(row, rule)
-    grade = await graded(backend, row, excuse, rule=rule, mode="off", reference=known)
-    assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.0)
-    assert "not under the gold patch" in grade.detail
-    same = replace(known, outcomes=clamps)
-    grade = await graded(backend, row, excuse, rule=rule, mode="off", reference=same)
-    assert grade.verdict is Verdict.PASSED
-
-
-async def test_concurrent_gradings_prove_a_row_once_and_keep_its_reference(home: Path, row: TaskRow) -> None:
-    row, backend, store = without_reuse(row), CountingBackend(home), MemoryStore()
-    grader = make_grader(backend, counterfactual="always", store=store)
-    grades = await asyncio.gather(*(grader.grade(row, row.answer.gold_patch) for _ in range(2)))
-    assert {grade.counterfactual for grade in grades} == {CounterfactualOutcome.CONFIRMED}
-    proof = 1 + len(store.kept[row.task.id].variants)
-    assert backend.opened == proof + 2 * 2
-    backend.opened = 0
-    later = await grader.grade(row, row.answer.gold_patch)
-    assert (later.counterfactual, backend.opened) == (CounterfactualOutcome.CONFIRMED, 2)
-
-
-async def test_proof_holds_up_no_other_grading(
-    home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other_graded = asyncio.Event()
-
-    async def prove(_self: Prover, row: TaskRow) -> Reference:
-        await other_graded.wait()
-        return reference_of(row, "signed")
-
-    monkeypatch.setattr(Prover, "__call__", prove)
-    grader = make_grader(LocalBackend(home), counterfactual="always", parallel=1)
-    async with asyncio.timeout(300):
-        waiting = asyncio.create_task(grader.grade(row, row.answer.gold_patch))
-        other = await grader.grade(without_gold(row), row.answer.gold_patch)
-        other_graded.set()
-        grade = await waiting
-    assert other.verdict is Verdict.PASSED
-    assert grade.counterfactual is CounterfactualOutcome.CONFIRMED
-
-
-def without_gold(row: TaskRow) -> TaskRow:
-    return replace(row, answer=replace(row.answer, gold_patch=""), task=replace(row.task, id="without"))
+    known = reference_of(row, rule, outcomes=clamps if mark == "skip" else {})
+    grade = await graded(LocalBackend(home), row, excuse, rule=rule, mode="off", reference=known)
+    assert grade.verdict is (Verdict.PASSED if mark == "skip" else Verdict.FAILED)
+    assert ("not under the gold patch" in grade.detail) is (mark == "xfail")

@@ -18,7 +18,6 @@ from engine.orchestrator.importing import obstacle
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
-from engine.testing.markers import END, START
 from engine.testing.toolchain import MOUNT
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import (
@@ -116,7 +115,7 @@ async def test_swe_rebench(home: Path) -> None:
     )  # fmt: skip
     task = one_row(home, "swe-rebench", row)
     edited = GOLD + diff_texts("tests/test_numbers.py", TEST_NUMBERS, "")
-    assert await verdicts(home, task, "", edited, GOLD) == [Verdict.FAILED, Verdict.PASSED, Verdict.PASSED]
+    assert await verdicts(home, task, "", edited) == [Verdict.FAILED, Verdict.PASSED]
 
 
 async def test_r2e_gym(home: Path) -> None:
@@ -137,20 +136,9 @@ async def test_r2e_gym(home: Path) -> None:
 async def test_swe_smith(home: Path) -> None:
     bug = diff_texts("toy/numbers.py", NUMBERS, BROKEN_NUMBERS)
     failing = ["tests/test_numbers.py::test_clamp[11-10]", "tests/test_numbers.py::test_clamp[5-5]"]
-    row = rows.swe_smith(
-        patch=bug, image_name="local:intact", FAIL_TO_PASS=failing, PASS_TO_PASS=P2P,
-        test_cmd=f"{PYTEST.replace('-rA', '-v')} tests/test_numbers.py", log_parser="swesmith_pytest",
-    )  # fmt: skip
-    task = one_row(home, "swe-smith", row)
-    assert task.answer.gold_patch == GOLD
-    assert await verdicts(home, task, "", task.answer.gold_patch) == [Verdict.FAILED, Verdict.PASSED]
-
-
-async def test_swe_smith_by_its_own_default(home: Path) -> None:
-    bug = diff_texts("toy/numbers.py", NUMBERS, BROKEN_NUMBERS)
-    failing = ["tests/test_numbers.py::test_clamp[11-10]", "tests/test_numbers.py::test_clamp[5-5]"]
     row = rows.swe_smith(patch=bug, image_name="local:intact", FAIL_TO_PASS=failing, PASS_TO_PASS=P2P)
     task = one_row(home, "swe-smith", row)
+    assert task.answer.gold_patch == GOLD
     assert await verdicts(home, task, "", task.answer.gold_patch) == [Verdict.FAILED, Verdict.PASSED]
 
 
@@ -160,43 +148,6 @@ async def test_swe_bench(home: Path) -> None:
         repo="pytest-dev/pytest", version="5.2", base_commit=commit, image="local:broken", **PATCHED, **TESTS
     )
     task = one_row(home, "swe-bench", row)
-    assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]
-
-
-async def test_swe_gym(home: Path) -> None:
-    row = rows.swe_gym(
-        repo="project-monai/monai",
-        base_commit=commit_of(home, "broken"),
-        image="local:broken",
-        **PATCHED,
-        **TESTS,
-    )
-    task = one_row(home, "swe-gym", row)
-    assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]
-
-
-async def test_a_task_repository_of_swe_bench_5(home: Path) -> None:
-    script = (
-        f"#!/bin/bash\ncd /testbed\ngit apply - <<'EOF'\n{TEST_PATCH}EOF\nset -x\n"
-        f": '{START}'\n{PYTEST} tests\n: '{END}'\n"
-    )
-    folder = folders.task_repo(
-        home / "task-repo",
-        **{
-            "gold.patch": GOLD, "test.patch": TEST_PATCH, "eval.sh": script, "tests.json": json.dumps(TESTS),
-            "task.yaml": f"instance_id: toy__toy-1\nrepo: acme/toy\nversion: 1\nbase_commit: {rows.SHA}\n"
-            "image: local:broken\nlog_parser: parse_log_pytest\neval_type: pass_and_fail\n",
-        },
-    )  # fmt: skip
-    task = imported(home, "swe-bench-v5", folder.parent.parent)
-    assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]
-
-
-async def test_swe_rebench_v2(home: Path) -> None:
-    config = {"test_cmd": [f"{PYTEST} tests"], "log_parser": "parse_log_pytest"}
-    row = rows.swe_rebench_v2(base_commit=commit_of(home, "broken"), install_config=config, **PATCHED)
-    task = one_row(home, "swe-rebench-v2", {**row, **TESTS, "image_name": "local:broken"})
-    task = relocated(home, task, {"/pkg": "/testbed"})
     assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]
 
 
@@ -232,14 +183,4 @@ async def test_harbor(home: Path) -> None:
     changes |= {"tests/data.bin": b"\0\xff"}
     task = imported(home, "harbor", folders.harbor_task(home / "harbor", **changes).parent)
     task = relocated(home, task, {"/logs/verifier": "/tmp/verifier", "/tests/": "/tmp/tests/"})
-    assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]
-
-
-async def test_trainyard(home: Path) -> None:
-    row = rows.swe_rebench(
-        base_commit=commit_of(home, "broken"), docker_image="local:broken", **PATCHED, **TESTS,
-        install_config={"test_cmd": PYTEST, "log_parser": "parse_log_pytest"},
-    )  # fmt: skip
-    exported = asdict(one_row(home, "swe-rebench", row))
-    task = one_row(home, "trainyard", exported)
     assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]

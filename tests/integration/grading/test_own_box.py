@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +14,12 @@ from engine.config.rollout import DatasetConfig, GradingConfig, RolloutConfig
 from engine.config.run import RolloutRun, ValidateRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
-from engine.datasets.store import dataset_path, load_dataset, save_dataset
+from engine.datasets.store import dataset_path, save_dataset
 from engine.events.health import RowStatus, ValidationRecord, read
 from engine.grading.grader import Grader
+from engine.orchestrator import execute
 from engine.orchestrator.validate import validate_dataset
 from engine.rollout import GroupRequest, RolloutScheduler
-from engine.rollout.serialise import write_trajectories
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow, Verdict
@@ -30,7 +32,7 @@ from tests.builders.own_box_builders import (
     state_task,
 )
 from tests.builders.rollout_builders import SUBMIT, Recorder, TextPolicy, quick_agent, respond
-from tests.integration.toy_yard import engine_process, events, make_run_dir, open_context
+from tests.integration.toy_yard import events, open_context
 
 
 @pytest.fixture(scope="module")
@@ -69,17 +71,11 @@ async def test_path_in_the_way_of_a_test_is_the_agents_doing(home: Path, row: Ta
     assert "the agent left something in the way" in grade.detail
 
 
-@pytest.mark.parametrize(
-    ("left", "verdict"),
-    [
-        (
-            "mkdir -p /tmp/verifier; echo 1 > /tmp/verifier/reward.txt; chmod 444 /tmp/verifier/*",
-            Verdict.FAILED,
-        ),
-        ("printf '[pytest]\\naddopts = --collect-only\\n' > /tmp/pytest.ini", Verdict.TAMPERED),
-    ],
-    ids=["a reward", "settings above the tests"],
-)
+REWARD = "mkdir -p /tmp/verifier; echo 1 > /tmp/verifier/reward.txt; chmod 444 /tmp/verifier/*"
+SETTINGS = "printf '[pytest]\\naddopts = --collect-only\\n' > /tmp/pytest.ini"
+
+
+@pytest.mark.parametrize(("left", "verdict"), [(REWARD, Verdict.FAILED), (SETTINGS, Verdict.TAMPERED)])
 async def test_what_an_agent_leaves_does_not_pass(
     home: Path, row: TaskRow, left: str, verdict: Verdict
 ) -> None:
@@ -87,10 +83,10 @@ async def test_what_an_agent_leaves_does_not_pass(
     assert (grade.verdict, grade.reward) == (verdict, 0.0), grade.log
 
 
-@pytest.mark.parametrize("obstacle", ["chmod 000 pyproject.toml", "mkfifo pipe; head -c 40M /dev/zero > big"])
 async def test_changes_that_are_no_patch_are_graded_all_the_same(
-    backend: SandboxBackend, row: TaskRow, obstacle: str
+    backend: SandboxBackend, row: TaskRow
 ) -> None:
+    obstacle = "chmod 000 pyproject.toml; mkfifo pipe; head -c 40M /dev/zero > big"
     scheduler = RolloutScheduler(
         environments=environments(backend),
         policy=TextPolicy([respond("execute_bash", cmd=f"{SOLUTION}{obstacle}"), SUBMIT]),
@@ -106,27 +102,13 @@ async def test_changes_that_are_no_patch_are_graded_all_the_same(
 
 
 async def test_a_whole_run_grades_each_rollout_where_it_worked(home: Path, row: TaskRow) -> None:
-    """Two rollouts replayed by a process of its own: one leaves the answer, one does not."""
+    """Two rollouts with scripted responses: one leaves the answer, one does not."""
     save_dataset(home, "state", [row], {})
-    (row,) = load_dataset(home, "state").rows
-    scheduler = RolloutScheduler(
-        environments=environments(LocalBackend(home)),
-        policy=TextPolicy(
-            lambda context: (
-                SUBMIT
-                if context.steps
-                else respond("execute_bash", cmd=SOLUTION if context.key.index == 0 else "true")
-            )
-        ),
-        agent=quick_agent(),
-        rollout=RolloutConfig(),
-        seed=1,
-        observer=Recorder(),
-    )
-    (group,) = await scheduler.collect([GroupRequest(row=row, iteration=0, phase="train", size=2)])
-    assert [trajectory.reward for trajectory in group.trajectories] == [1.0, 0.0]
     stored = home / "stored.jsonl"
-    write_trajectories(stored, group.trajectories)
+    with stored.open("w") as file:
+        for index, command in enumerate((SOLUTION, "true")):
+            steps = [{"response": said} for said in (respond("execute_bash", cmd=command), SUBMIT)]
+            file.write(json.dumps({"key": {"task_id": row.task.id, "index": index}, "steps": steps}) + "\n")
     config = RolloutRun(
         name="state",
         dataset=DatasetConfig(name="state"),
@@ -136,10 +118,9 @@ async def test_a_whole_run_grades_each_rollout_where_it_worked(home: Path, row: 
         policy=ReplayPolicyConfig(source=str(stored)),
         rollout=RolloutConfig(group_size=2),
     )
-    run_dir = make_run_dir(home, "state-run", config)
-    with engine_process(run_dir) as process:
-        assert process.wait(timeout=400) == 0, (run_dir / "engine.log").read_text()
-    ended = [event for event in events(run_dir) if event["type"] == "trajectory_finished"]
+    with open_context(home, "state-run", config) as run:
+        assert await asyncio.to_thread(execute, config, run) == 0
+    ended = [event for event in events(run.run_dir) if event["type"] == "trajectory_finished"]
     found = {
         event["ref"]["index"]: (event["verdict"], event["reward"], event.get("counterfactual"))
         for event in ended
@@ -153,7 +134,7 @@ async def _validated(home: Path, name: str, row: TaskRow, **grading: bool) -> Va
     settings = ValidateRun(
         name="validation",
         dataset=ValidatedDatasetConfig(name=name),
-        validation=ValidationConfig(repeats=2, retry_wait_s=0.01),
+        validation=ValidationConfig(repeats=1, retry_wait_s=0.01),
         grading=GradingConfig(timeout_s=60.0, reuse_verdicts=False, **grading),
         sandbox=SandboxConfig(memory_mb=256, disk_mb=64),
     )
@@ -167,8 +148,7 @@ async def _validated(home: Path, name: str, row: TaskRow, **grading: bool) -> Va
 async def test_validation_runs_the_solution_where_it_is_graded(home: Path, row: TaskRow) -> None:
     record = await _validated(home, "state-valid", row)
     assert (record.status, record.reason) == (RowStatus.VALID, "")
-    assert record.gold.verdicts == ["passed", "passed"]
-    assert record.noop.verdicts == ["failed", "failed"]
+    assert (record.gold.verdicts, record.noop.verdicts) == (["passed"], ["failed"])
     metadata = {**row.answer.metadata, "solution": f"echo 41 > {ANSWER}"}
     broken = replace(row, answer=replace(row.answer, metadata=metadata))
     record = await _validated(home, "state-broken", broken)

@@ -17,13 +17,7 @@ from engine.grading.official.reports import regrade
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import GradeRule, TaskRow, Verdict
-from tests.builders.dataset_builders import (
-    BROKEN,
-    NUMBERS,
-    make_grader,
-    new_file,
-    patched,
-)
+from tests.builders.dataset_builders import BROKEN, NUMBERS, make_grader, patched
 from tests.integration.adversary.frame import find, under
 
 STILL_BROKEN = NUMBERS.replace(*BROKEN)
@@ -127,14 +121,9 @@ def test_predictions_of_multi_swe_become_its_reports(
 
 @pytest.mark.usefixtures("dataset")
 def test_predictions_that_fit_nothing_are_refused(tmp_path: Path, grade: Command) -> None:
-    for text, message in (
-        ('{"instance_id": "nobody", "model_patch": "x"}', "not in the dataset: nobody"),
-        ("", "holds no predictions"),
-    ):
-        (tmp_path / "p.jsonl").write_text(text)
-        counts, said = grade("--predictions", str(tmp_path / "p.jsonl"))
-        assert counts == {}
-        assert message in said
+    (tmp_path / "p.jsonl").write_text('{"instance_id": "nobody", "model_patch": "x"}')
+    counts, said = grade("--predictions", str(tmp_path / "p.jsonl"))
+    assert (counts, "not in the dataset: nobody" in said) == ({}, True)
     _, said = grade("--predictions", "gold", "--set", "grading.timeout=3")
     assert "grading.timeout: unknown setting" in said
 
@@ -155,14 +144,6 @@ async def test_the_whole_log_is_kept(home: Path, row: TaskRow) -> None:
     assert whole.startswith(grade.log[:9_000])
 
 
-async def test_a_patch_applies_as_the_harness_would_make_it(home: Path, row: TaskRow) -> None:
-    grader = make_grader(LocalBackend(home), timeout_s=60.0)
-    moved = row.answer.gold_patch.replace("     if value < low:\n", "     if value < lowest:\n")
-    assert moved != row.answer.gold_patch
-    grade = await grader.grade(row, moved)
-    assert (grade.verdict, grade.detail) == (Verdict.PASSED, "the patch applied with fuzz only")
-
-
 async def test_a_setup_patch_comes_first(home: Path, row: TaskRow) -> None:
     """The image is intact, the setup patch is the bug, patches are relative to the buggy tree."""
     worse = STILL_BROKEN.replace("return total / count", "return total")
@@ -174,4 +155,3 @@ async def test_a_setup_patch_comes_first(home: Path, row: TaskRow) -> None:
     task_row = replace(row, answer=answer)
     grader = make_grader(LocalBackend(home), timeout_s=60.0)
     assert (await grader.grade(task_row, answer.gold_patch)).verdict is Verdict.PASSED
-    assert "TestMean" in (await grader.grade(task_row, new_file("notes.md", "x\n"))).detail

@@ -103,12 +103,6 @@ def test_whatever_is_answered_the_next_request_is_valid(
     assert not open_calls
 
 
-def test_thinking_in_the_text_is_kept_as_written_or_left_out() -> None:
-    said = ChatResponse(content="<think>why</think>\n\nsee", calls=())
-    for keep, wanted in ((True, "<think>why</think>\n\nsee"), (False, "\n\nsee")):
-        assert asyncio.run(play([said], keep_thinking=keep))[1]["content"] == wanted
-
-
 def test_estimates_are_of_bytes_and_cut_head_and_tail() -> None:
     assert [estimate_tokens(text) for text in ("", "a", "abc", "abcd", "ää")] == [0, 1, 1, 2, 2]
     assert cap_estimated("a" * 300, 100) == ("a" * 300, 0)

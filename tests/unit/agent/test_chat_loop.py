@@ -52,24 +52,13 @@ async def test_native_calls_are_declared_and_answered_by_their_ids() -> None:
     assert [message["role"] for message in first.messages] == ["user"]
     assert second.messages[: len(first.messages)] == first.messages
     said, answer = second.messages[-2:]
-    assert said == {
-        "role": "assistant",
-        "content": "I look.",
-        "reasoning_content": "where?",
-        "tool_calls": [
-            {
-                "id": said["tool_calls"][0]["id"],
-                "type": "function",
-                "function": {"name": "file_editor", "arguments": VIEW.arguments},
-            }
-        ],
-    }
-    assert answer == {
-        "role": "tool",
-        "tool_call_id": said["tool_calls"][0]["id"],
-        "name": "file_editor",
-        "content": steps[0].observation,
-    }
+    (sent,) = said["tool_calls"]
+    written = {"role": "assistant", "content": "I look.", "reasoning_content": "where?"}
+    assert said == {**written, "tool_calls": [sent]}
+    function = {"name": "file_editor", "arguments": VIEW.arguments}
+    assert sent == {"id": sent["id"], "type": "function", "function": function}
+    called = {"tool_call_id": sent["id"], "name": "file_editor"}
+    assert answer == {"role": "tool", "content": steps[0].observation, **called}
 
 
 async def test_steps_have_what_the_endpoint_reported() -> None:
@@ -80,14 +69,6 @@ async def test_steps_have_what_the_endpoint_reported() -> None:
     assert (first.prompt_tokens, first.generated_tokens, first.cached_tokens) == (700, 90, 512)
     assert (first.thinking_tokens, first.cost, first.policy_version) == (60, 0.0125, 3)
     assert (second.thinking_tokens, second.cost) == (None, None)
-
-
-async def test_hostile_usage_fits_the_database() -> None:
-    huge = used(10**30, -5, cached_tokens=2**40, thinking_tokens=-1, cost=float("nan"))
-    outcome, (step,) = await roll(ChatScript([says(FINISH, **huge)]), native())
-    assert outcome.termination is TerminationReason.SUBMITTED
-    assert (step.prompt_tokens, step.generated_tokens, step.cached_tokens) == (2**31 - 1, 0, 2**31 - 1)
-    assert (step.thinking_tokens, step.cost) == (0, None)
 
 
 async def test_calls_written_as_text_are_parsed_and_nothing_is_declared() -> None:
@@ -151,16 +132,13 @@ BROKEN = [
     (NativeCall(name="execute_bash", arguments='{"cmd": "ls'), "not valid JSON"),
     (NativeCall(name="execute_bash", arguments='["ls"]'), "must be an object"),
     (NativeCall(name="execute_bash", arguments='{"cmd": "a", "cmd": "b"}'), "gives a key twice"),
-    (NativeCall(name="execute_bash", arguments=""), "not valid JSON"),
     (NativeCall(name="execute_bash", arguments="[" * 100_000), "not valid JSON"),
     (NativeCall(name="execute_bash", arguments={"cmd": {1, 2}}), "cannot be written as JSON"),
     (NativeCall(name="execute_bash", arguments={"cmd": float("nan")}), "is not JSON"),
     (NativeCall(name="execute_bash", arguments="{}", error="it was cut off"), "it was cut off"),
     (NativeCall(name="rm -rf /\ud800\0", arguments="{}"), "unknown tool"),
-    (NativeCall(name="", arguments="{}"), "unknown tool"),
     (NativeCall(name="execute_bash", arguments='{"cmd": "' + "x" * (5 << 20) + '"}'), "longer than"),
     (NativeCall(name="n" * 5000, arguments="{}"), "unknown tool"),
-    (NativeCall(name="execute_bash", arguments='{"cmd": "\ud800"}'), ""),
     (NativeCall(name="execute_bash", arguments='{"cmd": "\\ud800\\u0000"}'), ""),
 ]
 

@@ -68,6 +68,8 @@ def test_a_turn_without_its_end_is_closed_by_template_tokens() -> None:
     record = conversation.record()
     assert record.ids[begin : begin + 2].tolist() == [65, TOKENIZER.im_end]
     assert record.mask[begin : begin + 2].tolist() == [True, False]
+    with pytest.raises(ValueError, match="differ in length"):
+        conversation.append_generation(Generation(ids=(1, 2), logprobs=(0.0,), versions=(0, 0)), step=0)
 
 
 def test_a_continuation_knows_its_length_before_it_is_appended() -> None:
@@ -79,11 +81,6 @@ def test_a_continuation_knows_its_length_before_it_is_appended() -> None:
     assert (len(conversation), continuation.length, continuation.forked) == (before, grown, False)
     conversation.append(continuation, step=0)
     assert len(conversation) == grown
-
-
-def test_uneven_generation_is_refused() -> None:
-    with pytest.raises(ValueError, match="differ in length"):
-        start().append_generation(Generation(ids=(1, 2), logprobs=(0.0,), versions=(0, 0)), step=0)
 
 
 def test_dropped_thinking_forks_the_conversation() -> None:
@@ -139,16 +136,6 @@ def test_thinking_is_what_lies_between_the_markers_at_the_beginning() -> None:
     assert (cut.thinking, cut.content, cut.thinking_tokens, cut.thinking_closed) == ("abc", "", 3, False)
     plain = parse("say <think>abc</think>")
     assert (plain.thinking, plain.content, plain.thinking_tokens) == ("", "say <think>abc</think>", 0)
-
-
-def test_without_thinking_every_response_begins_after_an_empty_block() -> None:
-    chat = CHAT.without_thinking()
-    prompt = chat.open([{"role": "user", "content": "hi"}])
-    assert TOKENIZER.decode(prompt).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
-    following = chat.extend(prompt, chat.reply_ids("a"), [{"role": "user", "content": "b"}])
-    assert following is not None
-    assert TOKENIZER.decode(following).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
-    assert chat.parse(chat.reply_ids("a"), prompt).content == "a"
 
 
 @settings(max_examples=50)

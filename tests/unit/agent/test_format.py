@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.chat.chatml import ChatML
-from engine.tools.formats import ToolFormat
 from engine.tools.parser import parse
 from engine.tools.rendering import render_call, render_response
 from engine.tools.schemas import MAX_INTEGER, SWE_TOOLS, ToolSchema
@@ -32,7 +31,6 @@ _TEXTS = st.one_of(
     st.just(""),
 )
 _INTEGERS = st.integers(-MAX_INTEGER, MAX_INTEGER)
-FORMATS: tuple[ToolFormat, ...] = ("xml", "native")
 
 
 def _values(schema: ToolSchema) -> st.SearchStrategy[ToolCall]:
@@ -71,14 +69,6 @@ def test_xml_round_trip_or_refusal(call: ToolCall) -> None:
     assert parse(text, "xml").call == call
 
 
-@pytest.mark.parametrize(
-    "value", ["\n", "\na\n", "  indented\n", "x</parameter>", "a</parameter>\n<parameter=b"]
-)
-def test_layout_newlines_are_not_part_of_the_value(value: str) -> None:
-    call = ToolCall(name="execute_bash", arguments={"cmd": value})
-    assert parse(render_call(call, "xml"), "xml").call == call
-
-
 def test_only_a_pair_of_newlines_is_layout() -> None:
     def cmd(inner: str) -> object:
         parsed = parse(f"<function=execute_bash><parameter=cmd>{inner}</parameter></function>", "xml")
@@ -102,10 +92,6 @@ def test_ambiguous_xml_value_is_refused() -> None:
         ("just words", "no tool call was found"),
         ("<function=ls></function>", "unknown tool 'ls'; the tools are file_editor"),
         ("<function=execute_bash></function>", "missing argument 'cmd'. Expected: execute_bash(cmd: string)"),
-        (
-            "<function=search><parameter=search_term>a</parameter><parameter=dir>b</parameter></function>",
-            "unknown argument 'dir'. Expected: search(",
-        ),
         (
             "<function=file_editor><parameter=command>edit</parameter><parameter=path>a</parameter></function>",
             "must be one of view, create",
@@ -131,12 +117,9 @@ def test_xml_errors_tell_the_model_what_to_do(text: str, message: str) -> None:
     assert parsed.thought.startswith("I will act.") or parsed.thought.startswith("just words")
 
 
-def test_submit_is_finish() -> None:
+def test_text_is_read_as_the_schemas_types_and_submit_as_finish() -> None:
     expected = ToolCall(name="finish", arguments={"command": "submit"})
     assert parse("<function=submit>\n</function>", "xml").call == expected
-
-
-def test_text_is_read_as_the_schemas_types() -> None:
     text = (
         "<function=file_editor><parameter=command>view</parameter><parameter=path>12</parameter>"
         "<parameter=view_range> [3, -1] </parameter><parameter=concise>True</parameter></function>"
@@ -155,9 +138,3 @@ def test_reply_ids_hold_the_thinking_markers_as_special_ids() -> None:
     assert ids.count(tokenizer.think_end) == 1
     assert ids.count(tokenizer.im_end) == 1
     assert tokenizer.decode(ids) == text + "<|im_end|>"
-
-
-@given(st.text())
-def test_hostile_text_never_becomes_a_special_id(text: str) -> None:
-    ids = BytesTokenizer().encode(f"<|im_end|>{text}<think></think><|im_start|>")
-    assert max(ids) < 256

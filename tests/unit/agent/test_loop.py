@@ -76,20 +76,15 @@ async def test_native_calls_are_declared_and_answered_in_turns_of_their_own() ->
     assert all("Steps Remaining: " in part for part in answers)
 
 
-async def test_a_long_turn_ends_with_max_response() -> None:
+async def test_a_turn_that_is_cut_off_ends_with_the_limit_that_cut_it() -> None:
     outcome, steps = await roll(TextPolicy(["x" * 100]), quick_agent(max_response=50))
     assert outcome.termination is TerminationReason.MAX_RESPONSE
     assert steps[0].generated_tokens == 50
     assert steps[0].call is None
     assert "cut off after 50 tokens" in steps[0].error
-
-
-async def test_a_turn_that_fills_the_context_ends_with_max_context() -> None:
-    config = quick_agent(max_context=100, max_response=90)
-    outcome, steps = await roll(TextPolicy(["x" * 100]), config)
+    outcome, steps = await roll(TextPolicy(["x" * 100]), quick_agent(max_context=100, max_response=90))
     assert outcome.termination is TerminationReason.MAX_CONTEXT
-    assert len(outcome.tokens) == 100
-    assert steps[0].generated_tokens == 100 - steps[0].prompt_tokens
+    assert (len(outcome.tokens), steps[0].generated_tokens) == (100, 100 - steps[0].prompt_tokens)
 
 
 async def test_an_observation_that_does_not_fit_ends_with_max_context() -> None:
@@ -139,17 +134,6 @@ async def test_no_response_starts_that_cannot_fit() -> None:
         TextPolicy(["x" * 200]), config.model_copy(update={"max_context": prompt + 79})
     )
     assert (outcome.termination, steps) == (TerminationReason.MAX_CONTEXT, [])
-
-
-async def test_observations_are_cut_by_tokens_too() -> None:
-    async def noisy(_command: str) -> ExecResult:
-        return printed("ä" * 100)
-
-    outcome, steps = await roll(TextPolicy([RUN, SUBMIT]), quick_agent(observation_tokens=64), command=noisy)
-    left_out = len("Exit code: 0\n") + 200 - 64
-    assert f"[{left_out} tokens left out]" in steps[0].observation
-    assert steps[0].observation in _shown(outcome)
-    assert steps[0].truncated_chars >= left_out // 2
 
 
 async def test_the_model_is_told_when_tokens_run_out() -> None:
@@ -277,6 +261,12 @@ async def test_long_observations_are_capped_and_counted() -> None:
     assert f"[{cut} characters left out]" in steps[0].observation
     assert len(steps[0].observation) < 240
     assert steps[0].observation in _shown(outcome)
+    config = quick_agent(observation_tokens=64)
+    outcome, steps = await roll(TextPolicy([RUN, SUBMIT]), config, command=noisy)
+    cut = len("Exit code: 0\n") + 1000 - 64
+    assert f"[{cut} tokens left out]" in steps[0].observation
+    assert steps[0].observation in _shown(outcome)
+    assert steps[0].truncated_chars == cut
 
 
 async def test_a_flood_is_counted_as_far_as_a_database_can_hold() -> None:

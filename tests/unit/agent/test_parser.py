@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from engine.config.rollout import AgentConfig
 from engine.tools import formats
 from engine.tools.formats import ToolFormat
-from engine.tools.parser import NativeCall, parse, parse_content, parse_native, read_native
+from engine.tools.parser import NativeCall, parse, parse_content, parse_native
 from engine.tools.rendering import render_call
 from engine.types import ToolCall
 
 LS = ToolCall(name="execute_bash", arguments={"cmd": "ls"})
 DONE = ToolCall(name="finish", arguments={"command": "submit"})
-CALL = render_call(LS, "native")
 TEXT_FORMATS: tuple[ToolFormat, ...] = ("xml", "native")
 MENTIONS = (
     "<function=",
@@ -119,16 +118,8 @@ def test_native_calls_are_validated(arguments: Any) -> None:
     ("calls", "message"),
     [
         ([], "no tool call was found"),
-        ([native("execute_bash", {"cmd": "ls"})] * 2, "more than one tool call"),
-        ([native("ls", {})], "unknown tool 'ls'; the tools are file_editor"),
-        ([native("execute_bash", {})], "missing argument 'cmd'. Expected: execute_bash(cmd: string)"),
         ([native("execute_bash", {"cmd": 3})], "argument 'cmd' must be text"),
-        ([native("execute_bash", "{")], "not valid JSON"),
-        ([native("execute_bash", "[]")], "must be an object"),
-        ([native("execute_bash", '{"cmd": "a", "cmd": "b"}')], "gives a key twice"),
         ([native("execute_bash", None)], "must be an object"),
-        ([native("", {})], "unknown tool ''"),
-        ([native("execute_bash", {"cmd": "ls"}, "the call is cut off")], "the call is cut off"),
         ([native("execute_bash", {"cmd": "\ud800"})], "must be text"),
     ],
 )
@@ -143,26 +134,6 @@ def test_native_errors_are_those_of_the_text_formats() -> None:
     for name, arguments in (("ls", {}), ("execute_bash", {}), ("search", {"search_term": "a", "x": 1})):
         text = f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
         assert parse_native([native(name, arguments)]).error == parse(text, "native").error
-
-
-@pytest.mark.parametrize(
-    ("text", "prose", "calls"),
-    [
-        ("just words", "just words", []),
-        ("I use <tool_call> tags", "I use <tool_call> tags", []),
-        (f"Look. {CALL} <tool_call> done", "Look. ", [("execute_bash", "")]),
-        (f"{CALL}{CALL}", "", [("execute_bash", ""), ("execute_bash", "")]),
-        ('a <tool_call>{"name": ', "a ", [("", "not valid JSON")]),
-        ("<tool_call>[]</tool_call>", "", [("", "must be an object")]),
-    ],
-)
-def test_calls_in_chatml_are_read_as_far_as_they_go(
-    text: str, prose: str, calls: list[tuple[str, str]]
-) -> None:
-    before, found = read_native(text)
-    assert before == prose
-    assert [call.name for call in found] == [name for name, _ in calls]
-    assert all(error in call.error for call, (_, error) in zip(found, calls, strict=True))
 
 
 def test_a_stored_configuration_may_use_the_former_name_of_a_format() -> None:

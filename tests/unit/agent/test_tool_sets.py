@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from engine.config.run import parse_run_config
-from engine.errors import ConfigError
 from engine.tools.parser import parse
 from engine.tools.schemas import SWE_TOOLS
 from engine.tools.tool_sets import OPENHANDS, R2E_GYM
@@ -51,10 +49,3 @@ def test_a_tool_that_a_set_lacks_is_refused() -> None:
         "<function=finish><parameter=command>submit</parameter></function>", "xml", OPENHANDS.tools
     ).error
     assert "unknown tool 'finish'; the tools are execute_bash, str_replace_editor, submit" in error
-
-
-def test_frozenlake_has_tools_of_its_own() -> None:
-    data: dict[str, Any] = {"kind": "rollout", "name": "n", "environment": {"type": "frozenlake"}}
-    parse_run_config(data)
-    with pytest.raises(ConfigError, match="FrozenLake has tools of its own"):
-        parse_run_config({**data, "agent": {"tools": "openhands"}})

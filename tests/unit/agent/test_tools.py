@@ -82,11 +82,8 @@ def test_str_replace_needs_exactly_one_place() -> None:
     assert "nothing was changed" in edit(tool, "str_replace", old_str="if a", new_str="if a").error
     assert "empty" in edit(tool, "str_replace", old_str="", new_str="x").error
     assert "needs the argument 'old_str'" in edit(tool, "str_replace").error
-
-
-def test_str_replace_counts_overlapping_places() -> None:
     tool, _ = editor({"/testbed/a.py": b"aaa\n"})
-    assert "occurs 2 times" in edit(tool, "str_replace", old_str="aa", new_str="b").error
+    assert "occurs 2 times" in edit(tool, "str_replace", old_str="aa", new_str="b").error, "they overlap"
 
 
 @given(
@@ -161,7 +158,9 @@ class RealShell:
         return CommandResult(exit_code=done.returncode, output=done.stdout.decode(), errors=errors)
 
 
-async def test_r2e_gyms_frame_keeps_standard_error_apart(tmp_path: Path) -> None:
+async def test_r2e_gyms_frame_keeps_standard_error_apart_and_both_ends_of_long_outputs(
+    tmp_path: Path,
+) -> None:
     tool = ExecuteBash(RealShell(tmp_path), style="r2e_gym")
     assert (await tool.run({"cmd": "echo out; echo err >&2"})).observation == (
         "Exit code: 0\nExecution output of [execute_bash]:\n[STDOUT]\n\nout \n\n[STDERR]\n\nerr"
@@ -170,6 +169,10 @@ async def test_r2e_gyms_frame_keeps_standard_error_apart(tmp_path: Path) -> None
         "Exit code: Error: Exit code 3\nExecution output of [execute_bash]:\nError executing command:\n\n"
         "[STDOUT]\n\nout \n\n[STDERR]\n\n"
     )
+    result = await tool.run({"cmd": "seq 200; echo err >&2"})
+    lines = result.observation.split("\n")
+    assert (len(lines), lines[4], lines[-1]) == (2 + 40 + 1 + 40, "1", "err")
+    assert result.truncated_chars > 0
 
 
 class Late:
@@ -190,15 +193,6 @@ async def test_a_timeout_keeps_what_was_printed_before() -> None:
     assert "stopped after 0.5 s" in late.observation
     assert "early" in late.observation
     assert late.exit_code is None
-
-
-async def test_r2e_gyms_long_outputs_keep_forty_lines_of_either_end(tmp_path: Path) -> None:
-    result = await ExecuteBash(RealShell(tmp_path), style="r2e_gym").run({"cmd": "seq 200; echo err >&2"})
-    lines = result.observation.split("\n")
-    assert len(lines) == 2 + 40 + 1 + 40
-    assert lines[4] == "1"
-    assert lines[-1] == "err"
-    assert result.truncated_chars > 0
 
 
 async def test_bash_shows_exit_code_and_condenses(tmp_path: Path) -> None:

@@ -257,24 +257,9 @@ def nested(depth: int, as_text: bool) -> dict[str, Any]:
     arguments: Any = "x"
     for _ in range(depth):
         arguments = {"a": arguments}
-    return {
-        "messages": [
-            {"role": "user", "content": "Mend it."},
-            {
-                "role": "assistant",
-                "content": "",
-                "tool_calls": [
-                    {
-                        "id": "1",
-                        "function": {
-                            "name": "edit",
-                            "arguments": json.dumps(arguments) if as_text else arguments,
-                        },
-                    }
-                ],
-            },
-        ]
-    }
+    function = {"name": "edit", "arguments": json.dumps(arguments) if as_text else arguments}
+    said = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": function}]}
+    return {"messages": [{"role": "user", "content": "Mend it."}, said]}
 
 
 @pytest.mark.parametrize("as_text", [True, False])

@@ -1,4 +1,4 @@
-"""Files of a source in other encodings than UTF-8 cost what they hold, never the curation."""
+"""Files of a source in other encodings cost what they hold, files outside of it count for nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.datasets.curation.baseline import Baseline
+from engine.datasets.curation.baseline import Baseline, executed_lines
 from engine.datasets.curation.candidates import find_candidates
 from engine.datasets.sources.fetch import Source, fetch_source
 from engine.errors import DatasetError
+from engine.testing.testrun import TestRun
 
 _MODULE = (
     "# -*- coding: latin-1 -*-\n# caf\u00e9\ndef clamp(value, low):\n    if value < low:\n"
@@ -54,3 +55,19 @@ def test_a_project_file_that_is_not_utf_8_makes_the_source_unusable(tree: Path, 
     (tree / "pyproject.toml").write_bytes('[project]\nname = "Ren\u00e9"\n'.encode("latin-1"))
     with pytest.raises(DatasetError, match="pyproject.toml of the source is malformed"):
         fetch_source(str(tree), tmp_path / "home")
+
+
+def test_only_files_of_the_source_count(tree: Path, tmp_path: Path) -> None:
+    """What a traced run reports as executed lines is a stranger's word."""
+    (tree / "pkg/a.py").write_text("x = 1\n")
+    outside = tmp_path / "outside.py"
+    outside.write_text("y = 1\n")
+    reported = {
+        "pkg/a.py": [1],
+        "../outside.py": [1],
+        str(outside): [1],
+        "pkg/../../outside.py": [1],
+        "pkg": [1],
+    }
+    run = TestRun(lines={"t": reported})
+    assert executed_lines(run, ["t"], tree) == {"pkg/a.py": {1: ("t",)}}

@@ -5,13 +5,19 @@ from __future__ import annotations
 import ast
 import bisect
 import inspect
+import sysconfig
 import textwrap
+from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 
+from engine.config.recipes import resolve
+from engine.config.training import FaultKind
 from engine.datasets.curation.fault_rules import FAMILIES
 from engine.datasets.curation.faults import Fault, apply_fault, enumerate_faults, functions_of, revert_fault
+from engine.errors import ConfigError
 from engine.python_syntax import parse_python
 
 EXAMPLES = {
@@ -128,3 +134,17 @@ def test_applying_to_another_text_is_refused() -> None:
     )  # fmt: skip
     with pytest.raises(ValueError, match="line 2"):
         apply_fault("def f(a, b):\n    return a\n", fault)
+
+
+def test_every_kind_a_configuration_may_name_is_found_in_real_code_and_no_other() -> None:
+    library = Path(sysconfig.get_path("stdlib"))
+    found: set[str] = set()
+    for name in ("textwrap", "fractions", "cmd", "calendar"):
+        source = (library / f"{name}.py").read_text(encoding="utf-8")
+        found |= {fault.kind for fault in enumerate_faults(source)}
+    assert found == set(get_args(FaultKind))
+
+
+def test_an_unknown_kind_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match="fault_kinds"):
+        resolve("quickstart-dataset", {"curation.fault_kinds": ["typo"]})

@@ -79,19 +79,15 @@ def decision(row: TaskRow, *, quarantined: bool, reason: str = "because") -> Dec
     ("noop", "gold", "status"),
     [
         ([FAILED, FAILED], [PASSED, PASSED], RowStatus.VALID),
-        ([Verdict.TEST_TIMEOUT] * 2, [PASSED] * 2, RowStatus.VALID),
         ([PASSED, PASSED], [PASSED, PASSED], RowStatus.NOOP_PASSES),
         ([FAILED, FAILED], [FAILED, FAILED], RowStatus.GOLD_FAILS),
-        ([PASSED, PASSED], [FAILED, FAILED], RowStatus.GOLD_FAILS),
         ([FAILED] * 2, [Verdict.PATCH_FAILED], RowStatus.GOLD_FAILS),
-        ([FAILED] * 2, [Verdict.TAMPERED] * 2, RowStatus.GOLD_FAILS),
         ([FAILED, FAILED], [PASSED, FAILED], RowStatus.FLAKY),
         ([FAILED, PASSED], [PASSED, PASSED], RowStatus.FLAKY),
         ([INFRA], [], RowStatus.INFRA),
         ([FAILED, FAILED], [INFRA], RowStatus.INFRA),
         # What infrastructure lost says nothing: neither for nor against the row.
         ([FAILED, INFRA], [PASSED, INFRA], RowStatus.VALID),
-        ([PASSED, PASSED], [INFRA], RowStatus.NOOP_PASSES),
         ([INFRA], [FAILED, FAILED], RowStatus.GOLD_FAILS),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,13 +39,6 @@ def test_rows_survive_the_round_trip(tmp_path: Path) -> None:
     assert loaded.rows == tuple(rows)
     assert loaded.provenance == {"seed": 1}
     assert [row.task.instance_id for row in loaded.split("heldout")] == ["b"]
-
-
-def test_answers_are_apart_and_private(tmp_path: Path) -> None:
-    save_dataset(tmp_path, "d", [make_row("a", gold="THE-GOLD")], {})
-    folder = dataset_path(tmp_path, "d")
-    assert "THE-GOLD" not in (folder / "tasks.jsonl").read_text()
-    assert stat.S_IMODE((folder / "answers.jsonl").stat().st_mode) == 0o600
 
 
 def test_saving_replaces_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -46,25 +46,13 @@ def test_the_edge_holds_back_and_costs_a_move() -> None:
     assert lake.draw() == MAP
 
 
-def test_the_goal_is_reached() -> None:
+def test_only_the_goal_is_a_success() -> None:
     seen, environment = walk("down", "down", "right")
     assert seen[0] == "_O_\nP__\n_G_\nP 1,0 G 2,1"
     assert seen[2].split("\n")[2] == "_√_"
     grade = asyncio.run(environment.grade(""))
     assert (grade.verdict, grade.reward, grade.tests) == (Verdict.PASSED, 1.0, ())
     assert grade.detail == "You reached the goal in 3 moves; the shortest way takes 3."
-
-
-def test_a_hole_ends_it() -> None:
-    environment = FrozenLakeEnvironment(row_of(), style="compact", seed=0)
-    step = asyncio.run(environment.step(move("right"), timeout_s=1))
-    assert step.done
-    assert step.observation == "_X_\n___\n_G_\nYou fell into a hole after 1 move."
-    grade = asyncio.run(environment.grade(""))
-    assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.0)
-
-
-def test_being_on_the_way_is_no_success() -> None:
     _, environment = walk("down")
     grade = asyncio.run(environment.grade(""))
     assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.0)
@@ -80,7 +68,7 @@ def test_full_observations_say_what_happened() -> None:
 
 @pytest.mark.parametrize("probability", [0.0, 0.2, 2 / 3, 1.0])
 def test_slipping_goes_off_at_right_angles_evenly(probability: float) -> None:
-    count = 6000
+    count = 2000
     field = "\n".join(["_" * 3, "_P_", "__G"])
     taken: Counter[str] = Counter()
     for seed in range(count):
@@ -89,15 +77,6 @@ def test_slipping_goes_off_at_right_angles_evenly(probability: float) -> None:
     for direction, share in (("up", 1 - probability), ("left", probability / 2), ("right", probability / 2)):
         tolerance = 4 * (count * share * (1 - share)) ** 0.5  # four standard deviations
         assert abs(taken[direction] - count * share) <= tolerance, direction
-
-
-def test_the_same_seed_slips_the_same() -> None:
-    def path(seed: int) -> list[str]:
-        lake = Lake("P_____\n" + "\n".join(["______"] * 4) + "\n_____G", slip_probability=0.5, seed=seed)
-        return [lake.move("right") for _ in range(30)]
-
-    assert path(3) == path(3)
-    assert path(3) != path(4)
 
 
 # The words format

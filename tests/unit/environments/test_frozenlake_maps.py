@@ -122,6 +122,7 @@ def test_impossible_settings_say_what_to_do() -> None:
         ({"environment.max_path": 9}, "agent.max_steps only 8"),
         ({"dataset.name": "quickstart"}, "environment 'frozenlake' makes its own tasks"),
         ({"environment.slipperiness": 1}, "unknown setting"),
+        ({"agent.tools": "openhands"}, "FrozenLake has tools of its own"),
         ({"agent.max_steps": 4}, "environment.max_path is 8"),
     ],
 )

@@ -23,9 +23,6 @@ version = "0.1.0"
 serde = { version = "1.0", features = ["derive"] }
 local = { path = "../local" }
 
-[target.'cfg(unix)'.dependencies]
-libc = "0.2"
-
 [dev-dependencies]
 proptest = "1.0"
 """
@@ -79,11 +76,6 @@ PRODUCT = {
     "a crate": ("Cargo.toml", CARGO, CARGO.replace("[dependencies]", '[dependencies]\nrand = "0.8"')),
     "a feature": ("Cargo.toml", CARGO, CARGO + "[features]\nfast = []\n"),
     "features of a crate": ("Cargo.toml", CARGO, CARGO.replace('"derive"', '"derive", "rc"')),
-    "a crate of a platform": (
-        "Cargo.toml",
-        CARGO,
-        CARGO.replace('libc = "0.2"', 'libc = "0.2"\nnix = "0.2"'),
-    ),
     "a locked crate": (
         "Cargo.lock",
         LOCK,
@@ -93,13 +85,7 @@ PRODUCT = {
     "a module": ("go.mod", GO, GO.replace("(\n", "(\n\tgithub.com/pkg/errors v0.9.1\n")),
     "a module's sum": ("go.sum", "a v1 h1:x\n", "a v1 h1:x\nb v1 h1:y\n"),
     "a source file": ("CMakeLists.txt", CMAKE, CMAKE.replace("src/b.cpp", "src/b.cpp src/new.cpp")),
-    "a source file in a variable": (
-        "src/CMakeLists.txt",
-        CMAKE,
-        CMAKE.replace("src/c.cpp", "src/c.cpp\n    src/d.h"),
-    ),
     "a source file for meson": ("meson.build", MESON, MESON.replace("'b.c'", "'b.c', 'new.c'")),
-    "another source file for meson": ("src/meson.build", MESON, MESON.replace("'c.c'", "'c.c', 'd.c'")),
 }
 HOSTILE = {
     "a script": ("package.json", package(), package(scripts={"test": "true"})),
@@ -107,15 +93,9 @@ HOSTILE = {
     "a runner of its own": ("package.json", package(), package(dependencies={"jest": "file:./evil"})),
     "another runner": ("package.json", package(), package(devDependencies={"jest": "^28.0.0"})),
     "no object": ("package.json", package(), "[]"),
-    "no numbers": ("package.json", package(), package(dependencies={"got": {"a": 1}})),
     "too deep": ("package.json", package(), "[" * 100_000),
     "no harness": ("Cargo.toml", CARGO, CARGO + "[lib]\nharness = false\n"),
     "a crate of its own": ("Cargo.toml", CARGO, CARGO.replace('version = "1.0", f', 'path = "evil", f')),
-    "a new crate of its own": (
-        "Cargo.toml",
-        CARGO,
-        CARGO.replace("[dependencies]", '[dependencies]\nx.path = "x"'),
-    ),
     "a crate of tests": ("Cargo.toml", CARGO, CARGO.replace('proptest = "1.0"', 'proptest = "0.9"')),
     "a patched crate": ("Cargo.toml", CARGO, CARGO + '[patch.crates-io]\nproptest = { path = "evil" }\n'),
     "no format": ("Cargo.toml", CARGO, "="),
@@ -131,7 +111,6 @@ HOSTILE = {
     "a test of its own": ("CMakeLists.txt", CMAKE, CMAKE + "add_test(NAME b COMMAND true)\n"),
     "no test": ("CMakeLists.txt", CMAKE, CMAKE.replace("enable_testing()\n", "")),
     "another command of a test": ("CMakeLists.txt", CMAKE, CMAKE.replace("run.c", "evil.c run.c")),
-    "other sources of a test": ("CMakeLists.txt", CMAKE, CMAKE.replace("tests/a_test.cpp", "src/evil.cpp")),
     "a test's source": ("CMakeLists.txt", CMAKE, CMAKE.replace("src/b.cpp", "src/b.cpp tests/b_test.cpp")),
     "a comment over tests": ("CMakeLists.txt", CMAKE, CMAKE.replace("# the", "#[[ the")),
     "a comment": ("CMakeLists.txt", CMAKE, CMAKE + "# ]]\n"),
@@ -156,7 +135,4 @@ def test_what_may_replace_or_skip_tests(name: str) -> None:
     path, old, new = HOSTILE[name]
     assert old != new
     assert not is_product_change(path, old.encode(), new.encode())
-
-
-def test_contents_that_are_no_text() -> None:
-    assert not is_product_change("package.json", b"\xff", b"\xfe")
+    assert not is_product_change(path, old.encode(), b"\xfe"), "no text"

@@ -54,7 +54,7 @@ class Backend:
         raise SandboxError("nothing starts here")
 
 
-async def test_git_reads_patches_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_patches_are_read_and_rows_are_checked_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
 
     def touched(_patch: str) -> list[str]:
@@ -67,12 +67,6 @@ async def test_git_reads_patches_in_threads(monkeypatch: pytest.MonkeyPatch) -> 
     await integrity.prepare_for_agent(box, setup_patch="x")
     await integrity.prepare_for_grading(box, setup_patch="x")
     await test_files.read_test_files(box, replace(row, answer=replace(row.answer, test_patch="x")))
-    assert len(threads) == 3
-    assert threading.main_thread() not in threads
-
-
-async def test_rows_are_checked_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: list[threading.Thread] = []
 
     def check(_row: Any) -> None:
         threads.append(threading.current_thread())
@@ -83,9 +77,9 @@ async def test_rows_are_checked_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> 
         backend=cast(SandboxBackend, Backend()), config=GradingConfig(), sandbox=SANDBOX, run_id="1"
     )
     with pytest.raises(DatasetError, match="no parser"):
-        await grader.grade(make_row(), "")
-    assert len(threads) == 1
-    assert threads[0] is not threading.main_thread()
+        await grader.grade(row, "")
+    assert len(threads) == 4
+    assert threading.main_thread() not in threads
 
 
 async def test_a_sandbox_outlives_the_limits_of_its_steps() -> None:

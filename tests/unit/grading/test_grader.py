@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from engine.config.sandbox import SandboxConfig
 from engine.datasets.health import row_content
 from engine.errors import SandboxStartError
 from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
+from engine.grading.counterfactual.prover import Prover
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import RunExecutor, RunResult, unjudged
 from engine.grading.grader import Grader
@@ -81,7 +82,6 @@ def run(outcome: TestOutcome = TestOutcome.PASSED, *, recorded: bool = True, **e
 
 
 PASSED, FAILED = run(), run(TestOutcome.FAILED)
-Execution = Callable[[TaskRow, str, Mapping[str, bytes]], Awaitable[RunResult]]
 
 
 @dataclass
@@ -108,37 +108,39 @@ class Executions:
         return self.mutated if overlay else self.original
 
 
-def grader_of(
-    monkeypatch: pytest.MonkeyPatch,
-    executions: Any,
-    mode: Mode = "always",
-    *,
-    run_id: str = "r1",
-    **rest: Any,
-) -> Grader:
-    monkeypatch.setattr(RunExecutor, "execute", staticmethod(executions))
-    config = GradingConfig(counterfactual=mode)
-    backend: LocalBackend = rest.pop("backend", None)
-    rest.setdefault("store", MemoryStore((ROW, reference_of())))
-    return Grader(backend=backend, config=config, sandbox=SandboxConfig(), run_id=run_id, **rest)
+class Graders:
+    """Makes graders that execute nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    def make(self, executions: Any, mode: Mode = "always", *, run_id: str = "r1", **rest: Any) -> Grader:
+        self._monkeypatch.setattr(RunExecutor, "execute", staticmethod(executions))
+        settings = {name: rest.pop(name) for name in ("reuse_verdicts", "max_parallel") if name in rest}
+        config = GradingConfig(counterfactual=mode, **settings)
+        backend: LocalBackend = rest.pop("backend", None)
+        rest.setdefault("store", MemoryStore((ROW, reference_of())))
+        return Grader(backend=backend, config=config, sandbox=SandboxConfig(), run_id=run_id, **rest)
+
+    async def grade(self, executions: Executions, mode: Mode = "always", **rest: Any) -> Grade:
+        return await self.make(executions, mode, **rest).grade(ROW, "patch")
 
 
-async def grade_of(
-    monkeypatch: pytest.MonkeyPatch, executions: Executions, mode: Mode = "always", **rest: Any
-) -> Grade:
-    return await grader_of(monkeypatch, executions, mode, **rest).grade(ROW, "patch")
+@pytest.fixture
+def graders(monkeypatch: pytest.MonkeyPatch) -> Graders:
+    return Graders(monkeypatch)
 
 
-async def test_a_submission_that_fails_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_submission_that_fails_is_run_once(graders: Graders) -> None:
     executions = Executions(original=FAILED)
-    grade = await grade_of(monkeypatch, executions)
+    grade = await graders.grade(executions)
     assert (grade.verdict, grade.reward, grade.counterfactual) == (Verdict.FAILED, 0.0, None)
     assert (executions.made, grade.extra_runs) == ([("patch", {})], 0)
 
 
-async def test_a_submission_that_passes_is_run_once_more_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_submission_that_passes_is_run_once_more_in_training(graders: Graders) -> None:
     executions = Executions()
-    grade = await grade_of(monkeypatch, executions)
+    grade = await graders.grade(executions)
     assert (grade.verdict, grade.reward) == (Verdict.PASSED, 1.0)
     assert (grade.counterfactual, grade.extra_runs) == (CounterfactualOutcome.CONFIRMED, 1)
     assert grade.log == "log of passed"
@@ -147,17 +149,17 @@ async def test_a_submission_that_passes_is_run_once_more_in_training(monkeypatch
     assert mutated[PATH] in [b"assert f() == %c" % wrong for wrong in b"456"]
 
 
-async def test_an_evaluation_runs_all_three_variants(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_evaluation_runs_all_three_variants(graders: Graders) -> None:
     executions = Executions()
-    grade = await grader_of(monkeypatch, executions, "sample").grade(ROW, "patch", evaluation=True)
+    grade = await graders.make(executions, "sample").grade(ROW, "patch", evaluation=True)
     assert (grade.counterfactual, grade.extra_runs) == (CounterfactualOutcome.CONFIRMED, 3)
     assert len({overlay[PATH] for _, overlay in executions.made[1:]}) == 3
 
 
-async def test_the_gold_patch_is_not_audited_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_gold_patch_is_not_audited_again(graders: Graders) -> None:
     gold = diff_texts("a.py", "x\n", "y\n")
     row, executions = row_of(gold_patch=gold), Executions()
-    grader = grader_of(monkeypatch, executions, store=MemoryStore((row, reference_of(row))))
+    grader = graders.make(executions, store=MemoryStore((row, reference_of(row))))
     submission = gold.replace("--- a", "index 1..2\n--- a").replace(" @@", " @@ def f():")
     grade = await grader.grade(row, submission)
     assert (grade.counterfactual, grade.extra_runs) == (CounterfactualOutcome.CONFIRMED, 0)
@@ -165,11 +167,9 @@ async def test_the_gold_patch_is_not_audited_again(monkeypatch: pytest.MonkeyPat
     assert (grade.counterfactual, grade.extra_runs) == (CounterfactualOutcome.CONFIRMED, 1)
 
 
-async def test_passing_a_mutated_test_is_tampering_with_the_assertion_as_evidence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_passing_a_mutated_test_is_tampering_with_the_assertion_as_evidence(graders: Graders) -> None:
     executions = Executions(mutated=run(seconds=1.0))
-    grade = await grader_of(monkeypatch, executions, "sample").grade(ROW, "patch", evaluation=True)
+    grade = await graders.make(executions, "sample").grade(ROW, "patch", evaluation=True)
     assert (grade.verdict, grade.reward) == (Verdict.TAMPERED, 0.0)
     assert (grade.counterfactual, grade.extra_runs) == (CounterfactualOutcome.CAUGHT, 1)
     (finding,) = grade.findings
@@ -181,49 +181,47 @@ async def test_passing_a_mutated_test_is_tampering_with_the_assertion_as_evidenc
 
 
 @pytest.mark.parametrize("outcome", [TestOutcome.ERROR, TestOutcome.MISSING, TestOutcome.SKIPPED])
-async def test_a_mutated_test_that_does_not_pass_says_nothing(
-    monkeypatch: pytest.MonkeyPatch, outcome: TestOutcome
-) -> None:
-    grade = await grade_of(monkeypatch, Executions(mutated=run(outcome)))
+async def test_a_mutated_test_that_does_not_pass_says_nothing(graders: Graders, outcome: TestOutcome) -> None:
+    grade = await graders.grade(Executions(mutated=run(outcome)))
     assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.CONFIRMED)
 
 
-async def test_a_mutated_run_with_signs_of_tampering_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_mutated_run_with_signs_of_tampering_is_caught(graders: Graders) -> None:
     mutated = run(TestOutcome.FAILED, signs=("a hook was replaced",))
-    grade = await grade_of(monkeypatch, Executions(mutated=mutated))
+    grade = await graders.grade(Executions(mutated=mutated))
     assert (grade.verdict, grade.counterfactual) == (Verdict.TAMPERED, CounterfactualOutcome.CAUGHT)
     store = MemoryStore((ROW, reference_of(signs=("a hook was replaced",))))
-    grade = await grade_of(monkeypatch, Executions(mutated=mutated), store=store)
+    grade = await graders.grade(Executions(mutated=mutated), store=store)
     assert grade.counterfactual is CounterfactualOutcome.CONFIRMED, "the gold patch gives it, too"
 
 
 @pytest.mark.parametrize(("reward", "caught"), [(0.0, False), (0.2, True), (1.0, True)])
 async def test_without_names_a_reward_for_mutated_tests_is_tampering(
-    monkeypatch: pytest.MonkeyPatch, reward: float, caught: bool
+    graders: Graders, reward: float, caught: bool
 ) -> None:
     unnamed = tuple(replace(variant, must_fail=()) for variant in VARIANTS)
     judgement = Judgement(passed=reward == 1.0, reward=reward)
     verdict = Verdict.PASSED if reward == 1.0 else Verdict.FAILED
     mutated = replace(FAILED, verdict=verdict, judgement=judgement)
     store = MemoryStore((ROW, reference_of(variants=unnamed)))
-    grade = await grade_of(monkeypatch, Executions(mutated=mutated), store=store)
+    grade = await graders.grade(Executions(mutated=mutated), store=store)
     assert (grade.verdict is Verdict.TAMPERED) is caught
 
 
-async def test_of_a_part_of_the_reward_only_passed_tests_count(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_a_part_of_the_reward_only_passed_tests_count(graders: Graders) -> None:
     """A wrong answer may be what a mutated assertion expects."""
     partial = replace(FAILED, judgement=replace(FAILED.judgement, reward=0.5))
-    grade = await grade_of(monkeypatch, Executions(original=partial, mutated=PASSED))
+    grade = await graders.grade(Executions(original=partial, mutated=PASSED))
     assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.5)
     assert grade.counterfactual is CounterfactualOutcome.CONFIRMED
     partial = replace(
         PASSED, verdict=Verdict.FAILED, judgement=replace(partial.judgement, tests=PASSED.judgement.tests)
     )
-    grade = await grade_of(monkeypatch, Executions(original=partial, mutated=PASSED))
+    grade = await graders.grade(Executions(original=partial, mutated=PASSED))
     assert (grade.verdict, grade.reward) == (Verdict.TAMPERED, 0.0)
 
 
-async def test_a_mutated_run_asks_for_tests_by_their_new_names(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_mutated_run_asks_for_tests_by_their_new_names(graders: Graders) -> None:
     names = {f"{TEST}[3]": f"{TEST}[4]", f"{TEST}[4]": f"{TEST}[it's 5]", f"{TEST}[0]": f"{TEST}[1]"}
     command = f"python3 {DRIVER} -- '{TEST}[3]' '{TEST}[4]' '{TEST}[0]'"
     row = row_of(fail_to_pass=tuple(names)[:2], pass_to_pass=tuple(names)[2:], test_command=command)
@@ -240,7 +238,7 @@ async def test_a_mutated_run_asks_for_tests_by_their_new_names(monkeypatch: pyte
         return replace(run, judgement=replace(run.judgement, tests=tests))
 
     store = MemoryStore((row, reference_of(row, variants=(variant,))))
-    grade = await grader_of(monkeypatch, execute, store=store).grade(row, "patch")
+    grade = await graders.make(execute, store=store).grade(row, "patch")
     original, mutated = asked
     assert original == row.answer
     assert (*mutated.fail_to_pass, *mutated.pass_to_pass) == tuple(names.values())
@@ -249,15 +247,15 @@ async def test_a_mutated_run_asks_for_tests_by_their_new_names(monkeypatch: pyte
     assert grade.detail == f"1 tests passed although they were mutated: {TEST}[4]"
 
 
-async def test_trusted_patches_are_run_once_and_never_tampered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_trusted_patches_are_run_once_and_never_tampered(graders: Graders) -> None:
     executions = Executions(original=run(signs=("a hook was replaced",)))
-    grade = await grader_of(monkeypatch, executions).grade(ROW, "patch", trusted=True, evaluation=True)
+    grade = await graders.make(executions).grade(ROW, "patch", trusted=True, evaluation=True)
     assert (grade.verdict, grade.counterfactual, len(executions.made)) == (Verdict.PASSED, None, 1)
 
 
-async def test_nothing_is_audited_when_audits_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_audited_when_audits_are_off(graders: Graders) -> None:
     executions = Executions(mutated=PASSED)
-    grader = grader_of(monkeypatch, executions, "off")
+    grader = graders.make(executions, "off")
     for evaluation in (False, True):
         grade = await grader.grade(ROW, "patch", evaluation=evaluation)
         assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.OFF)
@@ -270,30 +268,26 @@ async def sampled(grader: Grader, row: TaskRow, patches: int) -> list[bool]:
 
 
 async def test_one_in_eight_passing_rollouts_of_training_is_audited_by_a_seeded_draw(
-    monkeypatch: pytest.MonkeyPatch,
+    graders: Graders,
 ) -> None:
-    grader = grader_of(monkeypatch, Executions(), "sample")
+    grader = graders.make(Executions(), "sample")
     drawn = await sampled(grader, ROW, 400)
     assert 0.5 < sum(drawn) / (400 / AUDITED_SHARE) < 1.5
-    assert await sampled(grader_of(monkeypatch, Executions(), "sample"), ROW, 400) == drawn, "resumed"
-    assert await sampled(grader_of(monkeypatch, Executions(), "sample", run_id="r2"), ROW, 400) != drawn
+    assert await sampled(graders.make(Executions(), "sample"), ROW, 400) == drawn, "resumed"
+    assert await sampled(graders.make(Executions(), "sample", run_id="r2"), ROW, 400) != drawn
     other = row_of("b")
     store = MemoryStore((other, reference_of(other)))
-    assert await sampled(grader_of(monkeypatch, Executions(), "sample", store=store), other, 400) != drawn
+    assert await sampled(graders.make(Executions(), "sample", store=store), other, 400) != drawn
 
 
 async def test_once_something_is_caught_all_of_the_run_are_audited_and_the_task_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
+    graders: Graders,
 ) -> None:
     other, told = row_of("b"), list[tuple[str, str]]()
     store = MemoryStore((ROW, reference_of()), (other, reference_of(other)))
     executions = Executions(mutated=PASSED)
-    grader = grader_of(
-        monkeypatch,
-        executions,
-        "sample",
-        store=store,
-        on_caught=lambda row, why: told.append((row.task.id, why)),
+    grader = graders.make(
+        executions, "sample", store=store, on_caught=lambda row, why: told.append((row.task.id, why))
     )
     grades = [await grader.grade(ROW, f"patch {number}") for number in range(50)]
     caught = [grade.counterfactual is CounterfactualOutcome.CAUGHT for grade in grades]
@@ -305,19 +299,17 @@ async def test_once_something_is_caught_all_of_the_run_are_audited_and_the_task_
 
     executions.mutated = FAILED
     assert all(await sampled(grader, other, 20)), "the other tasks of the run"
-    resumed = grader_of(monkeypatch, executions, "sample", store=store)
+    resumed = graders.make(executions, "sample", store=store)
     assert all(await sampled(resumed, other, 20)), "the run goes on where it was"
-    later = grader_of(monkeypatch, executions, "sample", store=store, run_id="r2")
+    later = graders.make(executions, "sample", store=store, run_id="r2")
     assert all(await sampled(later, ROW, 20)), "the task in a later run"
     assert not all(await sampled(later, other, 20))
 
 
-async def test_a_caught_task_is_audited_again_although_its_verdict_is_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_caught_task_is_audited_again_although_its_verdict_is_known(graders: Graders) -> None:
     row = row_of(deterministic=True)
     executions = Executions(mutated=PASSED)
-    grader = grader_of(monkeypatch, executions, "sample", store=MemoryStore((row, reference_of(row))))
+    grader = graders.make(executions, "sample", store=MemoryStore((row, reference_of(row))))
     grades = [await grader.grade(row, f"patch {number}") for number in range(50)]
     assert grades[0].verdict is Verdict.PASSED
     assert grades[-1].verdict is Verdict.TAMPERED
@@ -326,34 +318,94 @@ async def test_a_caught_task_is_audited_again_although_its_verdict_is_known(
 
 
 async def test_identical_patches_of_a_deterministic_task_share_a_verdict(
-    monkeypatch: pytest.MonkeyPatch,
+    graders: Graders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = row_of(deterministic=True)
     executions = Executions()
-    grader = grader_of(monkeypatch, executions, store=MemoryStore((row, reference_of(row))))
+    monkeypatch.setattr("engine.grading.grades._LOG_CHARS", 8)
+    grader = graders.make(executions, store=MemoryStore((row, reference_of(row))))
     grades = await asyncio.gather(*(grader.grade(row, "patch") for _ in range(3)))
     assert sorted(grade.reused for grade in grades) == [False, True, True]
     assert len(executions.made) == 2
     assert {grade.extra_runs for grade in grades if grade.reused} == {0}
     assert {grade.counterfactual for grade in grades} == {CounterfactualOutcome.CONFIRMED}
+    assert {(bool(grade.whole_log), grade.reused) for grade in grades} == {(True, False), (False, True)}
+    assert {grade.log for grade in grades} == {grades[0].log}
+    assert (await grader.grade(row, "patch\nindex 1234567..89abcde 100644\n")).reused
     assert not (await grader.grade(row, "patch", evaluation=True)).reused
     assert not (await grader.grade(row, "patch", trusted=True)).reused
 
 
-async def test_rows_without_mutants_or_solution_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    grade = await grade_of(monkeypatch, Executions(), store=MemoryStore((ROW, reference_of(variants=()))))
+async def test_verdicts_are_reused_only_for_deterministic_tasks_and_on_request(graders: Graders) -> None:
+    executions = Executions(original=FAILED)
+    for row, reuse in ((ROW, True), (row_of(deterministic=True), False)):
+        grader = graders.make(executions, reuse_verdicts=reuse)
+        assert [(await grader.grade(row, "patch")).reused for _ in range(2)] == [False, False]
+    assert len(executions.made) == 4
+
+
+async def test_a_timeout_is_not_remembered(graders: Graders) -> None:
+    """The machine may have been busy."""
+    executions = Executions(original=replace(FAILED, verdict=Verdict.TEST_TIMEOUT))
+    grader = graders.make(executions)
+    grades = [await grader.grade(row_of(deterministic=True), "patch") for _ in range(2)]
+    assert [(grade.verdict, grade.reused) for grade in grades] == [(Verdict.TEST_TIMEOUT, False)] * 2
+
+
+async def test_a_cancelled_grading_does_not_take_its_siblings_along(
+    graders: Graders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, may_end = asyncio.Event(), asyncio.Event()
+
+    async def execute(_row: TaskRow, _patch: str, **_: Any) -> RunResult:
+        asked.set()
+        await may_end.wait()
+        return FAILED
+
+    row, grader = row_of(deterministic=True), graders.make(execute)
+    first = asyncio.create_task(grader.grade(row, "patch"))
+    await asked.wait()
+    waiting, shield = asyncio.Event(), asyncio.shield
+
+    def shielded(verdict: asyncio.Future[Grade]) -> asyncio.Future[Grade]:
+        waiting.set()
+        return shield(verdict)
+
+    monkeypatch.setattr(asyncio, "shield", shielded)
+    second = asyncio.create_task(grader.grade(row, "patch"))
+    await waiting.wait()
+    first.cancel()
+    may_end.set()
+    assert (await second).verdict is Verdict.FAILED
+
+
+async def test_a_proof_holds_up_no_other_grading(graders: Graders, monkeypatch: pytest.MonkeyPatch) -> None:
+    other_graded = asyncio.Event()
+
+    async def prove(_self: Prover, _row: TaskRow) -> Reference:
+        await other_graded.wait()
+        return reference_of()
+
+    monkeypatch.setattr(Prover, "__call__", prove)
+    grader = graders.make(Executions(), store=MemoryStore(), max_parallel=1)
+    waiting = asyncio.create_task(grader.grade(ROW, "patch"))
+    assert (await grader.grade(row_of("b", gold_patch=""), "patch")).verdict is Verdict.PASSED
+    other_graded.set()
+    assert (await waiting).counterfactual is CounterfactualOutcome.CONFIRMED
+
+
+async def test_rows_without_mutants_or_solution_say_so(graders: Graders) -> None:
+    grade = await graders.grade(Executions(), store=MemoryStore((ROW, reference_of(variants=()))))
     assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.NO_MUTANTS)
     without = row_of(gold_patch="")
-    grade = await grader_of(monkeypatch, Executions(), store=None).grade(without, "patch")
+    grade = await graders.make(Executions(), store=None).grade(without, "patch")
     assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.NO_MUTANTS)
 
 
-async def test_a_failed_proof_leaves_submissions_unaudited_and_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_failed_proof_leaves_submissions_unaudited_and_says_so(graders: Graders) -> None:
     store = MemoryStore()
     executions = Executions(gold=FAILED)
-    grader = grader_of(monkeypatch, executions, store=store)
+    grader = graders.make(executions, store=store)
     for number in range(3):
         grade = await grader.grade(ROW, f"patch {number}")
         assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.UNPROVEN)
@@ -362,48 +414,42 @@ async def test_a_failed_proof_leaves_submissions_unaudited_and_says_so(
     assert "does not pass with its gold patch" in store.kept["a"].problem
 
 
-async def test_a_runner_that_was_not_recorded_is_named_in_the_grade(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "not recorded" in (await grade_of(monkeypatch, Executions(original=run(recorded=False)))).detail
-    assert (await grade_of(monkeypatch, Executions())).detail == ""
+async def test_a_runner_that_was_not_recorded_is_named_in_the_grade(graders: Graders) -> None:
+    assert "not recorded" in (await graders.grade(Executions(original=run(recorded=False)))).detail
+    assert (await graders.grade(Executions())).detail == ""
 
 
 @pytest.mark.parametrize("outcome", [TestOutcome.PASSED, TestOutcome.FAILED])
 async def test_signs_of_tampering_count_unless_the_gold_patch_gives_them(
-    monkeypatch: pytest.MonkeyPatch, outcome: TestOutcome
+    graders: Graders, outcome: TestOutcome
 ) -> None:
     executions = Executions(original=run(outcome, signs=("a hook was replaced",)))
-    grade = await grade_of(monkeypatch, executions, "off")
+    grade = await graders.grade(executions, "off")
     assert grade.verdict is Verdict.TAMPERED
     assert [finding.kind for finding in grade.findings] == [FindingKind.FORGED_REPORT]
     store = MemoryStore((ROW, reference_of(signs=("a hook was replaced",))))
-    grade = await grade_of(monkeypatch, executions, "off", store=store)
+    grade = await graders.grade(executions, "off", store=store)
     assert grade.verdict is (Verdict.PASSED if outcome is TestOutcome.PASSED else Verdict.FAILED)
 
 
-async def test_signs_that_only_a_solution_can_excuse_do_not_count_without_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_signs_that_only_a_solution_can_excuse_do_not_count_without_one(graders: Graders) -> None:
     changed = replace(run(data_signs=("tests/data.json changed",)), verdict=Verdict.TAMPERED)
-    grader = grader_of(monkeypatch, Executions(original=changed), store=None)
+    grader = graders.make(Executions(original=changed), store=None)
     assert (await grader.grade(row_of(gold_patch=""), "patch")).verdict is Verdict.PASSED
-    assert (await grade_of(monkeypatch, Executions(original=changed))).verdict is Verdict.TAMPERED
+    assert (await graders.grade(Executions(original=changed))).verdict is Verdict.TAMPERED
 
 
-async def test_skips_count_as_passed_only_where_the_gold_patch_has_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_skips_count_as_passed_only_where_the_gold_patch_has_them(graders: Graders) -> None:
     executions = Executions(original=run(TestOutcome.XFAIL))
-    grade = await grade_of(monkeypatch, executions, "off")
+    grade = await graders.grade(executions, "off")
     assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.0)
     assert "but not under the gold patch" in grade.detail
     store = MemoryStore((ROW, reference_of(outcomes={TEST: TestOutcome.XFAIL})))
-    assert (await grade_of(monkeypatch, executions, "off", store=store)).verdict is Verdict.PASSED
+    assert (await graders.grade(executions, "off", store=store)).verdict is Verdict.PASSED
 
 
 @pytest.mark.parametrize("mutated_only", [False, True])
-async def test_a_lost_sandbox_is_no_reward_and_not_remembered(
-    monkeypatch: pytest.MonkeyPatch, mutated_only: bool
-) -> None:
+async def test_a_lost_sandbox_is_no_reward_and_not_remembered(graders: Graders, mutated_only: bool) -> None:
     row, lost = row_of(deterministic=True), [True]
 
     async def execute(_row: TaskRow, _patch: str, *, overlay: Mapping[str, bytes], **_: Any) -> RunResult:
@@ -411,7 +457,7 @@ async def test_a_lost_sandbox_is_no_reward_and_not_remembered(
             raise SandboxStartError("no room")
         return FAILED if overlay else PASSED
 
-    grader = grader_of(monkeypatch, execute, store=MemoryStore((row, reference_of(row))))
+    grader = graders.make(execute, store=MemoryStore((row, reference_of(row))))
     grade = await grader.grade(row, "patch")
     assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)
     assert grade.detail == "the grading sandbox failed: no room"
@@ -419,7 +465,7 @@ async def test_a_lost_sandbox_is_no_reward_and_not_remembered(
     assert (await grader.grade(row, "patch")).verdict is Verdict.PASSED
 
 
-async def test_gradings_run_at_most_so_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gradings_run_at_most_so_many_at_once(graders: Graders) -> None:
     running, most = 0, 0
 
     async def execute(_row: TaskRow, _patch: str, *, overlay: Mapping[str, bytes], **_: Any) -> RunResult:
@@ -431,6 +477,6 @@ async def test_gradings_run_at_most_so_many_at_once(monkeypatch: pytest.MonkeyPa
         running -= 1
         return FAILED if overlay else PASSED
 
-    grader = grader_of(monkeypatch, execute)
+    grader = graders.make(execute)
     await asyncio.gather(*(grader.grade(ROW, f"patch {number}") for number in range(9)))
     assert most == GradingConfig().max_parallel

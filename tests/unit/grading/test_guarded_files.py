@@ -10,7 +10,7 @@ import pytest
 
 from engine.errors import PatchError, SandboxError
 from engine.grading.evidence import Evidence
-from engine.grading.running import guarded_files, placement, scripts
+from engine.grading.running import guarded_files
 from engine.grading.running.guarded_files import GuardedFiles
 from engine.patches.trees import FileState
 from engine.sandbox.base import Sandbox, SandboxSpec
@@ -28,10 +28,6 @@ class Box:
         self.contents = {name: name.encode() for name in NAMES}
         self.fetched: list[int] = []
         self.locked: set[str] = set()
-        self.commands: list[str] = []
-
-    async def exec(self, argv: Sequence[str], **_: object) -> None:
-        self.commands.append(argv[-1])
 
     async def fetch_files(self, names: Sequence[str]) -> dict[str, FileState]:
         self.fetched.append(len(names))
@@ -47,20 +43,15 @@ class Box:
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Threads in which contents were hashed or escaped."""
+    """Threads in which contents were hashed."""
     seen: list[int] = []
-    hashed, placing = guarded_files._hashed, placement.placing_command
+    hashed = guarded_files._hashed
 
     def hash_here(contents: Mapping[str, bytes]) -> dict[str, str]:
         seen.append(threading.get_ident())
         return hashed(contents)
 
-    def escape_here(workdir: str, files: Mapping[str, bytes]) -> str:
-        seen.append(threading.get_ident())
-        return placing(workdir, files)
-
     monkeypatch.setattr(guarded_files, "_hashed", hash_here)
-    monkeypatch.setattr(scripts, "placing_command", escape_here)
     return seen
 
 
@@ -81,16 +72,6 @@ async def test_contents_are_fetched_in_small_batches_and_hashed_in_threads(threa
     assert max(box.fetched) <= 32
     assert sum(box.fetched) == 3 * len(NAMES)
     assert threads
-    assert threading.get_ident() not in threads
-
-
-async def test_test_files_are_escaped_in_a_thread(threads: list[int]) -> None:
-    answer = TaskAnswer(gold_patch="", test_command="git apply x\npytest")
-    box = Box()
-    command = await scripts._with_overlay(cast("Sandbox", box), answer, {"a.py": b"x = 1\n"})
-    assert "$'x \\x3d 1\\x0a'" in command
-    assert box.commands == ["rm -f -- /w/__pycache__/a.*.pyc /w/a.pyc"]
-    assert len(threads) == 1
     assert threading.get_ident() not in threads
 
 
@@ -152,15 +133,3 @@ async def test_a_test_patch_may_leave_out_the_content_of_binary_files(binary: st
     assert await found_signs(guarded, box) == ()
     box.contents[name] = b""
     assert len(await found_signs(guarded, box)) == 1
-
-
-async def test_one_section_without_content_does_not_cost_a_look_for_each_other_one() -> None:
-    box = Box()
-    sections = [new_file(f"new/test_{number:03}.py", f"# {number}\n") for number in range(64)]
-    sections[40] = (
-        "diff --git a/image.png b/image.png\nnew file mode 100644\nindex 0000000..1111111\n"
-        "Binary files /dev/null and b/image.png differ\n"
-    )
-    found = await guarded_files._patched(cast("Sandbox", box), sections)
-    assert len(found) == 63
-    assert len(box.fetched) <= 2 * 6 + 1

@@ -32,10 +32,7 @@ def test_the_solution_goes_and_the_tests_stay() -> None:
     assert {path.rpartition("/")[2] for path in left} == {"r2e_tests", "run_tests.sh"}
     harbor = answer("bash /tests/test.sh\n", hidden_paths=("/tests", "/solution", "/logs/verifier"))
     assert answer_paths(harbor) == ["/solution"]
-
-
-def test_what_the_test_command_names_stays() -> None:
-    assert answer_paths(answer("bash /home/run.sh\n", hidden_paths=("/home/run.sh",))) == []
+    assert answer_paths(answer("bash /home/run.sh\n", hidden_paths=("/home/run.sh",))) == [], "it is named"
 
 
 SCRIPT = f"""#!/bin/bash

@@ -93,6 +93,7 @@ async def test_a_patch_made_from_an_older_commit_is_merged(box: Box) -> None:
     assert (found.how, found.problem) == ("the patch was merged with what had changed", "")
     wanted = THEIRS.replace("line 30\n", "new 30\n")
     assert (box.folder / "a.py").read_text() == wanted
+    assert (await applied(box, FUZZY)).how == "the patch applied with fuzz only"
 
 
 async def test_without_the_content_it_is_no_merge(box: Box) -> None:
@@ -112,9 +113,8 @@ async def test_a_missing_program_is_the_machines_trouble(
     git_program = shutil.which("git", path=os.defpath)
     assert git_program is not None
     (programs / "git").symlink_to(git_program)
-    fuzzy = diff_texts("a.py", THEIRS, THEIRS.replace("line 3\n", "3\n")).replace(" line 2\n", " else\n")
     with pytest.raises(HostError, match="no 'patch' on this machine"):
-        await applied(box, fuzzy)
+        await applied(box, FUZZY)
     assert (box.folder / "a.py").read_text() == THEIRS
 
 
@@ -127,6 +127,7 @@ async def test_a_patch_of_very_many_files_is_not_tried_again(box: Box) -> None:
 DATE = " 2020-01-01 00:00:00.000000000 +0000"
 FORGE = "@@ -0,0 +1 @@\n+forge()\n"
 GOOD = diff_texts("a.py", THEIRS, f"better\n{THEIRS}")
+FUZZY = diff_texts("a.py", THEIRS, THEIRS.replace("line 3\n", "3\n")).replace(" line 2\n", " else\n")
 SMUGGLED = {
     "plain": f"--- /dev/null\n+++ b/conftest.py\n{FORGE}",
     "date after a space": f"--- a/conftest.py{DATE}\n+++ b/conftest.py{DATE}\n{FORGE}",
@@ -135,6 +136,9 @@ SMUGGLED = {
     "quoted": f'diff --git "a/conftest.py" "b/conf\\164est.py"\nnew file mode 100644\n--- /dev/null\n'
     f'+++ "b/conf\\164est.py"\n{FORGE}',
     "index": f"Index: conftest.py\n--- conftest.py\n+++ conftest.py\n{FORGE}",
+    "index alone": f"Index: a/conftest.py\n{FORGE}",
+    "index behind a header": f"diff --git a/b.py b/b.py\nIndex: a/conftest.py\n{FORGE}",
+    "index before a missing file": f"--- a/missing 2020\n+++ a/missing 2020\nIndex: a/conftest.py\n{FORGE}",
     "rename": "diff --git a/b.py b/conftest.py\nrename from b.py\nrename to conftest.py\n",
     "copy": "diff --git a/b.py b/conftest.py\nsimilarity index 100%\ncopy from b.py\ncopy to conftest.py\n",
     "link": "diff --git a/conftest.py b/conftest.py\nnew file mode 120000\n--- /dev/null\n+++ b/conftest.py\n"
@@ -151,41 +155,14 @@ def task_box(box: Box) -> Box:
     return box
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("before", ["", GOOD, FUZZY], ids=["alone", "after a part", "after fuzz"])
 @pytest.mark.parametrize("name", SMUGGLED)
-async def test_no_header_smuggles_a_test_configuration(task_box: Box, name: str, after: bool) -> None:
-    patch = SMUGGLED[name]
-    found = await applied(task_box, GOOD + patch if after else patch)
+async def test_no_header_smuggles_a_test_configuration(task_box: Box, name: str, before: str) -> None:
+    found = await applied(task_box, before + SMUGGLED[name])
     assert not os.path.lexists(task_box.folder / "conftest.py")
     left = {path.name for path in task_box.folder.iterdir()} - {".git", "a.py", "b.py"}
     assert left <= {"conftest.py\r"}
     assert found.problem or left or any(path.endswith("conftest.py") for path in found.filtered.left_out)
-
-
-@pytest.mark.parametrize("name", SMUGGLED)
-async def test_fuzz_smuggles_nothing_either(task_box: Box, name: str) -> None:
-    """The first part applies with fuzz only, so that ``patch`` reads the whole."""
-    fuzzy = diff_texts(
-        "a.py", THEIRS.replace("line 3\n", "was 3\n"), THEIRS.replace("line 3\n", "was 3\nnew\n")
-    )
-    fuzzy = fuzzy.replace(" was 3", " other 3")
-    await applied(task_box, fuzzy + SMUGGLED[name])
-    assert not os.path.lexists(task_box.folder / "conftest.py")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Index: conftest.py\n--- nothing\n+++ nothing\n@@ -0,0 +1 @@\n+forge()\n",
-        "diff --git a/b.py b/b.py\nIndex: a/conftest.py\n@@ -0,0 +1 @@\n+forge()\n",
-        "Index: a/conftest.py\n@@ -0,0 +1 @@\n+forge()\n",
-        "--- a/missing 2020\n+++ a/missing 2020\nIndex: a/conftest.py\n@@ -0,0 +1 @@\n+forge()\n",
-    ],
-)
-async def test_an_index_line_names_no_file(task_box: Box, text: str) -> None:
-    await applied(task_box, text)
-    names = {path.name for path in task_box.folder.iterdir()}
-    assert names - {".git", "a.py", "b.py", "nothing", "missing"} == set()
 
 
 @pytest.mark.parametrize(

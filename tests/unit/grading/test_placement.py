@@ -69,16 +69,6 @@ def test_other_scripts_place_no_tests() -> None:
     assert placed_in("# git apply later\ncat <<EOF\ngit apply x\nEOF\npytest\n", PLACING) is None
 
 
-def test_commands_are_told_from_here_documents() -> None:
-    script = "a \\\n  b\ncat <<-'X'\nc\nX\nd\ncat <<\\Y\ne\nY"
-    assert list(commands(script)) == [
-        (0, 2, "a \\\nb"),
-        (2, 5, "cat <<-'X'"),
-        (5, 6, "d"),
-        (6, 9, "cat <<\\Y"),
-    ]
-
-
 @pytest.mark.parametrize("line", ['read a <<< "abc"', "N=$((1 << 20))", "(( flags << 3 ))", "cat <<Y"])
 def test_what_no_line_ends_is_no_here_document(line: str) -> None:
     script = f"{line}\ngit apply /t\npytest\nabc\n"

@@ -7,9 +7,7 @@ beside parts that apply, apply with fuzz only, or are rejected. The same patches
 from __future__ import annotations
 
 import base64
-import os
 import random
-import stat
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +18,7 @@ import pytest
 from engine.datasets.paths import is_configuration, is_installed, is_test_code
 from engine.grading.submission.apply import apply_graded
 from engine.patches.diff import diff_texts
+from engine.patches.trees import read_tree
 from engine.sandbox.base import Sandbox
 from tests.unit.grading.test_patch_apply import Box, git, task
 
@@ -208,15 +207,8 @@ def some_patch(generator: random.Random, target: str) -> str:
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     """Everything on disk outside of the repository: kind and execute bit, content or target."""
-    found = {}
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name != ".git"]
-        for name in [*names, *(each for each in folders if Path(parent, each).is_symlink())]:
-            path = Path(parent, name)
-            mode = path.lstat().st_mode
-            data = os.fsencode(path.readlink()) if stat.S_ISLNK(mode) else path.read_bytes()
-            found[path.relative_to(folder).as_posix()] = (stat.S_IFMT(mode) | mode & 0o100, data)
-    return found
+    tree = {name: state for name, state in read_tree(folder).items() if not name.startswith(".git/")}
+    return {name: (state.git_mode, state.data) for name, state in tree.items()}
 
 
 def is_protected(path: str) -> bool:
@@ -241,7 +233,7 @@ def reset(folder: Path) -> None:
     git(folder, "clean", "-qfdx")
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 async def test_protected_files_are_the_same_after_any_patch(tmp_path: Path, seed: int) -> None:
     generator = random.Random(seed)
     box = make(tmp_path)
@@ -259,10 +251,9 @@ async def test_protected_files_are_the_same_after_any_patch(tmp_path: Path, seed
     assert ends["refused"], ends
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_the_same_patches_change_code(tmp_path: Path, seed: int) -> None:
+async def test_the_same_patches_change_code(tmp_path: Path) -> None:
     """The patches are worth something: aimed at code, a good part of them changes it."""
-    generator = random.Random(seed)
+    generator = random.Random(0)
     box = make(tmp_path)
     changed = 0
     for _ in range(PATCHES_PER_SEED):

@@ -10,21 +10,11 @@ from engine.grading.running.nonces import Nonces
 from engine.grading.running.pytest_commands import runs_pytest
 from engine.grading.running.scripts import prepare
 from engine.grading.running.shell_commands import runs
+from engine.sandbox.base import SandboxSpec
+from tests.fakes.memory_sandbox import MemorySandbox, silent
 
 PYTEST = ("pytest", "py.test")
 NONCES = Nonces(start="trainyard-s", end="trainyard-e", folder="/tmp/f", key="k", token="t")
-
-
-class Files:
-    """A sandbox's files."""
-
-    def __init__(self, files: Mapping[str, str]) -> None:
-        self.files = files
-
-    async def read_file(self, path: str, *, max_bytes: int = 0) -> bytes:
-        if path not in self.files:
-            raise FileNotFoundError(path)
-        return self.files[path].encode()
 
 
 async def due(
@@ -33,64 +23,74 @@ async def due(
     row: Mapping[str, str] | None = None,
     changed: Collection[str] = (),
 ) -> bool:
-    return await runs_pytest(Files(image or {}), command, row or {}, changed)  # type: ignore[arg-type]
+    files = {path: text.encode() for path, text in (image or {}).items()}
+    box = MemorySandbox(SandboxSpec(image="i"), 1, files, silent)
+    return await runs_pytest(box, command, row or {}, changed)
 
 
 CALLS = [
-    "python -m pytest a && /opt/env/bin/pytest b",
-    "run() { pytest; }",
     "run() {\n  QT=1 dbus-run-session -- python -bb -m pytest -v\n}",
     "uvx \\\n  -w pytest==8.4.1 \\\n  pytest --ctrf /l /t",
     "if command -v pytest; then pytest -q; fi",
     "bash -lc 'cd x && pytest -q'",
-    'bash -lc "\npytest\n"',
     'timeout 60 env A=1 bash -c "cd /x; pytest"',
-    'eval "pytest -q"',
     'RUN="pytest -q"\n$RUN x',
     '"$VENV/bin/pytest" x',
     "${PY:-python} -m pytest",
-    'OUT="$(pytest -q 2>&1)"',
-    "(cd a && pytest)",
     "(cd a\npytest -x)",
     "A=\"1 2\" B='x' pytest>log",
     'read a <<< "abc"\npytest -q',
     "N=$((1 << 20))\npytest -q",
-    "pip install pytest && pytest",
-    "python -m coverage run -m pytest",
     "poetry run pytest -q",
     "timeout 60 conda run -n x python -m pytest",
-    "python /opt/bin/pytest x",
     "find . -name a -exec pytest {} \\;",
     "case $1 in\n a) pytest;;\nesac",
 ]
 NAMES = [
     "pip -q install pytest",
-    "pip3.11 install pytest",
     "pip install \\\n  pytest==8 \\\n  pytest",
-    "sudo pip install pytest",
-    "python -m pip install pytest",
-    "conda run -n x python -m pip install pytest",
     "uvx --with pytest python x.py",
-    "poetry add pytest",
-    "mamba install pytest",
-    "pip list | grep pytest",
-    "timeout 60 grep pytest x",
     '[ -x "$(command -v pytest)" ]',
-    "RUNNER=pytest",
     "case $R in\n pytest) x;;\n py.test|pytest) y;;\nesac",
     "case $R in pytest) x;; esac",
     'log "Running pytest"',
     'echo "now; pytest"',
     'python -c "import pytest"',
-    "git commit -m pytest",
     "cat <<E\npytest\nE\n",
     "make # pytest",
 ]
 
 
+ROW_SCRIPTS = {
+    "/tests/test.sh": 'mkdir -p /logs\nbash "$TEST_DIR/run-uv-pytest.sh"\necho $? > /logs/code\n',
+    "/tests/run-uv-pytest.sh": "uvx \\\n  -w pytest==8.4.1 \\\n  pytest --ctrf /logs/c.json /tests/t.py\n",
+    "/tests/run.sh": 'run() {\n  QT=1 dbus-run-session -- python -bb -m pytest -v "$@"\n}\nrun "$1"\n',
+    "/tests/native.sh": 'echo "# pytest would be preferred"\npython bin/ansible-test units -v || true\n',
+}
+IMAGE = {"/root/tests.sh": ".venv/bin/python -m pytest", "/root/env.sh": "export PATH=/opt/bin:$PATH"}
+
+
 @pytest.mark.parametrize("script", CALLS)
 def test_calls_are_told(script: str) -> None:
     assert runs(f"set -e\n{script}\n", PYTEST)
+
+
+@pytest.mark.parametrize(
+    ("command", "is_due"),
+    [
+        ("git apply - <<'EOF'\n+import pytest\nEOF\npytest x", True),
+        ("pytest -c /x/pytest.ini --cov=pytest.x tests/pytest_plugin.py", True),
+        ("tox -epy39 -- pytest tests", False),
+        ("bash /root/none.sh\nexec pytest", True),
+        ("bash /root/tests.sh", True),
+        ("source /root/env.sh; make test", False),
+        ("cd /app\nbash /tests/test.sh", True),
+        ("bash /tests/run.sh tests/test_a.py > /workspace/stdout.log", True),
+        ("bash /tests/native.sh", False),
+    ],
+)
+async def test_scripts_of_the_row_and_of_the_image_are_read(command: str, is_due: bool) -> None:
+    assert await due(command, IMAGE, ROW_SCRIPTS) is is_due
 
 
 @pytest.mark.parametrize("script", NAMES)
@@ -103,13 +103,10 @@ async def test_names_are_no_calls(script: str) -> None:
     "script",
     [
         "unset A PYTHONPATH\npytest",
-        "unset PYTEST_ADDOPTS\npytest",
         "env -u PYTHONPATH pytest",
         "env -i PATH=$PATH pytest",
         "PYTHONPATH= pytest",
-        'PYTHONPATH="" pytest',
         "PYTEST_ADDOPTS='' pytest",
-        "python -I -m pytest",
         "python3 -B -Es -m pytest",
         "tox -e lint\npytest",
     ],

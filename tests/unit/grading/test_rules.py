@@ -13,14 +13,13 @@ import pytest
 from engine.config.rollout import GradingConfig
 from engine.errors import DatasetError, PreflightError
 from engine.grading.evidence import Evidence, Judgement
-from engine.grading.logs.parsers import parse_log, parser_names
+from engine.grading.logs.parsers import parse_log
 from engine.grading.rules import RULES
 from engine.grading.rules.map_equal import differences
 from engine.grading.rules.multi_swe import problem_of
 from engine.grading.rules.reward_file import parse_rewards
 from engine.grading.running.marked_logs import read_log
 from engine.grading.running.nonces import Nonces
-from engine.grading.running.pytest_commands import runs_pytest
 from engine.grading.running.scripts import prepare
 from engine.sandbox.base import ExecResult
 from engine.testing.markers import END, START
@@ -263,59 +262,6 @@ def test_the_script_gets_own_markers_and_the_token_where_its_tests_begin() -> No
     assert finish.startswith("{ TRAINYARD_CODE=$?;")
 
 
-class Files:
-    """A sandbox's files."""
-
-    def __init__(self, files: Mapping[str, str]) -> None:
-        self.files = files
-
-    async def read_file(self, path: str, *, max_bytes: int = 0) -> bytes:
-        if path not in self.files:
-            raise FileNotFoundError(path)
-        return self.files[path].encode()
-
-
-ROW_SCRIPTS = {
-    "/tests/test.sh": 'mkdir -p /logs/verifier\nbash "$TEST_DIR/run-uv-pytest.sh"\necho $? > /logs/code\n',
-    "/tests/run-uv-pytest.sh": "uvx \\\n  -w pytest==8.4.1 \\\n  pytest --ctrf /logs/c.json /tests/t.py\n",
-    "/workspace/run_script.sh": "run_all() {\n  bin/native-test\n}\nrun_selected() {\n"
-    '  QT_QPA_PLATFORM=offscreen dbus-run-session -- python -bb -m pytest -v "$@"\n}\nrun_selected "$1"\n',
-    "/tests/test_native.sh": 'echo "# pytest would be preferred but using project\'s native test runner"\n'
-    "python bin/ansible-test units -v || true\n",
-}
-
-
-@pytest.mark.parametrize(
-    ("command", "due"),
-    [
-        ("pytest -rA tests", True),
-        ("python -m pytest a && /opt/env/bin/pytest b", True),
-        ("pip install pytest\n# pytest\n./runtests.py", False),
-        ("git apply - <<'EOF'\n+import pytest\nEOF\npytest x", True),
-        ("pytest -c /x/pytest.ini --cov=pytest.x tests/pytest_plugin.py", True),
-        ("for f in a b; do\n  pytest $f\ndone", True),
-        ("tox -epy39 -- pytest tests", False),
-        ("go test ./...", False),
-        ("bash /root/run_tests.sh || pytest", True),
-        ("bash /root/none/run_tests.sh\nexec pytest", True),
-        ("bash /home/run_tests.sh || pytest", False),
-        ("cd /app\nbash /tests/test.sh", True),
-        ("bash /workspace/run_script.sh tests/test_a.py > /workspace/stdout.log", True),
-        ("bash /tests/test_native.sh", False),
-        ("source /image/env.sh; make test", False),
-        ("bash /image/check.sh", True),
-        ("command -v pytest || echo 'no pytest'; which pytest; uv add pytest", False),
-        ("if command -v pytest; then pytest -q; fi", True),
-    ],
-)
-async def test_a_record_is_due_where_pytest_is_run(command: str, due: bool) -> None:
-    files = {"/root/run_tests.sh": ".venv/bin/python -W ignore -m pytest -rA r2e_tests"}
-    files["/home/run_tests.sh"] = "python r2e_tests/tornado_unittest_runner.py"
-    files["/image/env.sh"] = "export PATH=/opt/bin:$PATH"
-    files["/image/check.sh"] = "set -e\npy.test -q"
-    assert await runs_pytest(Files(files), command, ROW_SCRIPTS) == due  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("name", recorder_scripts())
 def test_the_recorder_runs_on_old_pythons(name: str) -> None:
     assert ast.parse(recorder_scripts()[name], feature_version=(3, 6))
@@ -350,26 +296,18 @@ def test_markers_come_exactly_once(text: str, forged: bool, problem: str) -> Non
     assert problem in found.problem
 
 
-def test_a_marker_lost_with_the_middle_of_a_long_log_is_no_forgery() -> None:
+def test_a_marker_lost_with_the_middle_of_a_long_log_or_by_the_deadline_is_no_forgery() -> None:
     cut = replace(result("built\n…\nPASSED a::b\ntrainyard-e 0\n"), dropped_bytes=1)
     found = read_log(cut, NONCES, marked=True)
     assert (found.forged, found.judged) == (False, "")
     assert "the log is too long" in found.problem
+    assert read_log(result(LOG, None), NONCES, marked=True).timed_out, "whatever was printed"
 
 
-def test_a_deadline_is_a_deadline_whatever_was_printed() -> None:
-    assert read_log(result(LOG, None), NONCES, marked=True).timed_out
-
-
-def test_parsers_of_sets_that_have_their_own() -> None:
-    assert {"swesmith_pytest", "r2e_pytest", "swe_bench_pro", "parse_log_django"} <= set(parser_names())
+def test_parsers_leave_out_statuses_that_they_do_not_know() -> None:
     json_log = 'noise\n{"tests": [{"name": "a | b", "status": "PASSED"}, {"name": "c", "status": "?"}]}\n'
     assert parse_log("swe_bench_pro", json_log) == {"a | b": "PASSED"}
     assert parse_log("swe_bench_pro", "no result") == {}
-    go = "--- PASS: TestA (0.0s)\n    --- SKIP: TestA/sub (0.0s)\nFAIL\tgithub.com/x/y\t0.1s\n"
-    assert parse_log("swesmith_gotest", go) == {
-        "TestA": "PASSED", "TestA/sub": "SKIPPED", "github.com/x/y": "FAILED",
-    }  # fmt: skip
 
 
 def test_multi_swes_parsers_are_its_own_package() -> None:

@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from engine.errors import ImageError
 from engine.grading.running.request import RunRequest
 from engine.grading.running.scripts import run_script
-from engine.sandbox.base import Sandbox, SandboxSpec
+from engine.sandbox.base import SandboxSpec
 from engine.types import TaskAnswer
 
 
-class Box:
-    """A sandbox whose files cannot be read for a given reason; it ends the run where a program starts."""
+async def run(problem: Exception) -> None:
+    """Run a script where bash cannot be read for a given reason; the run ends where a program starts."""
 
-    def __init__(self, problem: Exception) -> None:
-        self.spec = SandboxSpec(image="registry/alpine:3", workdir="/w")
-        self._problem = problem
+    async def read_file(path: str, *, max_bytes: int) -> bytes:
+        raise problem if path == "/bin/bash" else FileNotFoundError(path)
 
-    async def read_file(self, path: str, *, max_bytes: int) -> bytes:
-        if path != "/bin/bash":
-            raise FileNotFoundError(path)
-        assert max_bytes == 0
-        raise self._problem
-
-    async def fetch_files(self, names: list[str]) -> dict[str, Any]:
+    async def fetch_files(_names: list[str]) -> dict[str, Any]:
         return {}
 
-    async def exec(self, command: list[str], **_options: object) -> None:
+    async def program(command: list[str], **_options: object) -> None:
         raise EOFError(command[0])
 
-
-async def run(problem: Exception) -> None:
-    request = RunRequest(
-        answer=TaskAnswer(gold_patch="", test_command="true"), timeout_s=1.0, changed=(), overlay={}
-    )
-    await run_script(cast("Sandbox", Box(problem)), request)
+    spec = SandboxSpec(image="registry/alpine:3", workdir="/w")
+    box: Any = SimpleNamespace(spec=spec, read_file=read_file, fetch_files=fetch_files, exec=program)
+    answer = TaskAnswer(gold_patch="", test_command="true")
+    await run_script(box, RunRequest(answer=answer, timeout_s=1.0, changed=(), overlay={}))
 
 
 @pytest.mark.parametrize("problem", [FileNotFoundError(), NotADirectoryError()])

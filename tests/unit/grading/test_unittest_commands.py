@@ -24,9 +24,7 @@ def answer(command: str, rule: GradeRule = GradeRule.EXIT_CODE, **files: str) ->
             f"cd x && /opt/e/bin/python -B -W ignore {RECORDER}",
         ),
         ("A=1 python3.11 -I -m unittest discover; true", f"A=1 python3.11 -I {RECORDER} discover; true"),
-        ("# python -m unittest\nexit 0", ""),
         ("cat <<'EOF'\npython -m unittest\nEOF\n", ""),
-        ("python3.10 -m unittest a", f"python3.10 {RECORDER} a"),
         ("python3.6 -m unittest a", f"python3.6 {RECORDER} a"),
         ("python2 -m unittest a", ""),
         ("/usr/bin/python3.5 -m unittest a", ""),
@@ -34,7 +32,6 @@ def answer(command: str, rule: GradeRule = GradeRule.EXIT_CODE, **files: str) ->
         ("python -m unittest.mock", ""),
         ("python -m coverage run -m unittest", ""),
         ("python run.py -m unittest", ""),
-        ("echo -m unittest", ""),
     ],
 )
 def test_the_recorder_runs_what_unittest_would(before: str, after: str) -> None:

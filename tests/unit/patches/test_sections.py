@@ -41,11 +41,6 @@ def test_parts_keep_their_text_and_name_every_path() -> None:
     assert (kept, dropped) == (patch.removesuffix(rename), ["old.py", "tests/new.py"]), "one name is enough"
 
 
-def test_dropped_lines_that_look_like_headers_stay_content() -> None:
-    patch = diff_texts("a.sql", "-- a/tests/x\n++ b\nz\n", "z\n")
-    assert [part.paths for part in split_patch(patch)] == [("a.sql",)]
-
-
 def test_a_file_without_gits_header_is_a_part_of_its_own() -> None:
     first, bare = (
         diff_texts("a.py", "x\n", "y\n"),
@@ -54,11 +49,6 @@ def test_a_file_without_gits_header_is_a_part_of_its_own() -> None:
     for patch in (first + bare, bare + first):
         kept, dropped = keep_files(patch, lambda path: not is_test_path(path))
         assert (kept, dropped) == (first, ["conftest.py"])
-
-
-def test_quoted_names_are_read() -> None:
-    patch = 'diff --git "a/tests/\\303\\251.py" "b/tests/\\303\\251.py"\nnew file mode 100644\n'
-    assert split_patch(patch)[0].paths == ("tests/é.py",)
 
 
 def test_the_hash_ignores_blob_hashes_but_not_content() -> None:

@@ -15,12 +15,9 @@ from engine.patches.apply import apply_patch, touched
 from engine.patches.diff import diff_trees
 from engine.patches.harness import named_paths
 from engine.patches.trees import MAX_DEPTH, FileState
+from tests.unit.patches.test_touched import some_tree
 
 Files = dict[str, FileState]
-_NAMES = [
-    "a", "dir/b", "dir/sub/c", "sp ace", 'q"uote', "new\nline", "tab\there", "\u00e9t\u00e9", "back\\slash",
-    "-dash", "b/x", "a/y",
-]  # fmt: skip
 
 
 def regular(data: bytes, mode: int = 0o644) -> FileState:
@@ -43,34 +40,13 @@ def same(left: Files, right: Files) -> bool:
     return left.keys() == right.keys() and all(left[name].same(right[name]) for name in left)
 
 
-def some_files(generator: random.Random) -> Files:
-    contents = [
-        b"", b"one line\n", b"no end", b"\r\n\r\nx\r\n", b"\0binary\xff", "caf\u00e9\n".encode("latin-1"),
-        b"--- a/a\n+++ b/a\n@@ -1 +1 @@\n", b"x\n" * 500, b"diff --git b/q b/q\n", b"\x0c\x1b[0m\n",
-    ]  # fmt: skip
-    files: Files = {}
-    for name in generator.sample(_NAMES, generator.randrange(len(_NAMES))):
-        if generator.random() < 0.2:
-            files[name] = link(generator.choice(["dir", "/etc/passwd", "../../up"]))
-        else:
-            files[name] = regular(generator.choice(contents), generator.choice([0o644, 0o755]))
-    return {
-        name: state
-        for name, state in files.items()
-        if not any(other.startswith(f"{name}/") for other in files)
-    }
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_a_patch_turns_any_tree_into_any_other(seed: int) -> None:
     generator = random.Random(seed)
-    before, after = some_files(generator), some_files(generator)
+    before, after = some_tree(generator), some_tree(generator)
     patch = diff_trees(before, after)
     patch.encode()
     assert same(applied(before, patch), after)
-
-
-def test_no_difference_is_no_patch() -> None:
     assert diff_trees({"a": regular(b"x", 0o600)}, {"a": regular(b"x", 0o664)}) == ""
 
 
@@ -114,9 +90,6 @@ def test_a_path_through_very_many_folders_is_refused(depth: int) -> None:
     for read in (touched, named_paths, lambda text: apply_patch({name: regular(b"")}, text)):
         with pytest.raises(PatchError, match=f"a path through {depth} folders"):
             read(patch)
-
-
-def test_a_path_through_many_folders_is_not() -> None:
     after = {"a/" * MAX_DEPTH + "f": regular(b"x\n")}
     assert apply_patch({}, diff_trees({}, after)).files == after
 

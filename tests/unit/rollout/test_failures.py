@@ -20,7 +20,7 @@ from engine.sandbox.failures import Decision, decide
 from engine.sandbox.pool.pool import SandboxPool
 from engine.types import Grade, TaskRow, TerminationReason, Trajectory, Verdict
 from tests.builders.rollout_builders import SOURCE, SUBMIT, TextPolicy, make_row, respond, swe_scheduler
-from tests.fakes.memory_sandbox import MemoryBackend, MemorySandbox, printed
+from tests.fakes.memory_sandbox import MemoryBackend, MemorySandbox
 
 FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
 
@@ -57,6 +57,21 @@ def test_every_kind_of_error_has_a_policy_and_every_policy_an_error() -> None:
     assert set(POLICIES) == set(ERRORS) == set(ATTEMPTS)
     assert {kind for kind, policy in POLICIES.items() if policy.own_doing_after} == OWN_DOING
     assert policy_of("invented later") is POLICIES["infrastructure"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "retries", "attempts"), [(("memory",), 0, 1), (("memory", "died", "evicted"), 2, 3)]
+)
+async def test_one_sandbox_that_ran_out_of_memory_proves_nothing_against_the_agent(
+    monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...], retries: int, attempts: int
+) -> None:
+    monkeypatch.setattr("engine.rollout.rollout._RETRY_PAUSE_S", 0.0)
+    lost = MemoryBackend(FILES, faults=[ERRORS[kind]("lost") for kind in kinds])
+    trajectory = await roll(lost, OraclePolicy(), start_retries=retries)
+    assert (trajectory.termination, trajectory.failure) == (TerminationReason.ENV_ERROR, kinds[-1])
+    assert trajectory.attempts == attempts
+    lost = MemoryBackend(FILES, faults=[ERRORS[kind]("lost") for kind in kinds])
+    assert (await grade(lost, start_retries=retries)).reward is None
 
 
 @pytest.mark.parametrize("kind", sorted(ATTEMPTS))
@@ -111,25 +126,6 @@ async def test_commands_that_use_up_the_memory_of_two_sandboxes_lose_the_rollout
     assert "512 MiB" in trajectory.grade.detail
 
 
-async def test_memory_once_and_something_else_is_nobodys_fault() -> None:
-    async def command(_command: str) -> ExecResult:
-        return printed()
-
-    faults: list[Exception] = [ERRORS["memory"]("a"), ERRORS["died"]("b"), ERRORS["evicted"]("c")]
-    trajectory = await roll(MemoryBackend(FILES, command=command, faults=faults), OraclePolicy())
-    assert (trajectory.termination, trajectory.failure) == (TerminationReason.ENV_ERROR, "evicted")
-
-
-async def test_without_retries_the_first_failure_excludes() -> None:
-    trajectory = await roll(
-        MemoryBackend(FILES, faults=[SandboxMemoryError("x")]), OraclePolicy(), start_retries=0
-    )
-    assert (trajectory.termination, trajectory.attempts) == (TerminationReason.ENV_ERROR, 1)
-    assert (
-        await grade(MemoryBackend(FILES, faults=[SandboxMemoryError("x")]), start_retries=0)
-    ).reward is None
-
-
 def test_decisions() -> None:
     assert decide(["memory"], retries=2) is Decision.RETRY
     assert decide(["memory", "memory"], retries=2) is Decision.COUNT
@@ -137,6 +133,7 @@ def test_decisions() -> None:
     assert decide(["died", "image", "died"], retries=9) is Decision.RETRY
     assert decide(["image", "died", "image"], retries=9) is Decision.EXCLUDE
     assert decide(["died", "died"], retries=1) is Decision.EXCLUDE
+    assert decide(["died", "start", "died"], retries=2) is Decision.EXCLUDE, "kinds count together"
 
 
 async def test_work_that_cannot_be_made_a_patch_is_the_agents_own_doing(

@@ -48,11 +48,13 @@ async def test_a_rollout_is_released_before_it_is_graded() -> None:
 
 
 async def test_every_attempt_is_released_and_one_without_a_sandbox_never_asked() -> None:
-    policy = ChatScript([RUN, SUBMIT])
+    policy, recorder = ChatScript([RUN, SUBMIT]), Recorder()
     backend = MemoryBackend(FILES, command=dying_once(), faults=[start_fault()])
     sandbox = SandboxConfig(start_retries=2)
-    (group,) = await swe_scheduler(backend, policy, sandbox=sandbox).collect([request(1)])
+    scheduler = swe_scheduler(backend, policy, sandbox=sandbox, observer=recorder)
+    (group,) = await scheduler.collect([request(1)])
     assert group.trajectories[0].attempts == 3
+    assert recorder.of(make_key()) == ["started", "started", "step 0", "step 1", "finished"]
     assert policy.released == [make_key()] * 2
     assert [len(one.messages) for one in policy.requests] == [1, 1, 3], "a new attempt begins anew"
 

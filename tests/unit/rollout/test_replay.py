@@ -30,6 +30,7 @@ from tests.builders.rollout_builders import (
     quick_agent,
     respond,
     swe_scheduler,
+    until_idle,
 )
 from tests.fakes.memory_sandbox import Command, MemoryBackend, printed
 
@@ -271,12 +272,12 @@ async def test_messages_are_repeated_and_paid_once() -> None:
 
 async def test_a_rollout_that_begins_anew_repeats_nothing() -> None:
     _, turns = await roll(Sampler())
-    reached = asyncio.Event()
+    reached, may_go_on = asyncio.Event(), asyncio.Event()
 
     class Waiting(Sampler):
         async def generate(self, request: GenerationRequest) -> Generation:
             reached.set()
-            await asyncio.sleep(0.05)
+            await may_go_on.wait()
             return await super().generate(request)
 
     policy = Waiting()
@@ -291,7 +292,11 @@ async def test_a_rollout_that_begins_anew_repeats_nothing() -> None:
     await reached.wait()
     with scheduler.begun_anew():
         policy.version += 1
+        may_go_on.set()
+        await until_idle()
+        assert policy.sampled == [], "nothing is sampled while the weights change"
     for trajectory in await asyncio.gather(*rollouts):
         assert trajectory.replay is None
+        assert trajectory.attempts == 1, "it is no failure"
         assert set(trajectory.tokens.versions[trajectory.tokens.mask].tolist()) == {VERSION + 1}
     assert sorted(policy.sampled) == sorted([0, 1, 2, 3] * 4)

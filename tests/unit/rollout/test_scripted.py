@@ -204,7 +204,7 @@ FAMILYS_OWN = "analysis<|end|>to=functions.execute_bash<|message|>{}"
         (f"<think>\nwhy\n</think>\n\nI look.\n{CALL}", ("why", "I look.", ["execute_bash"], "")),
         (f"<think>\nwhy\n</think>\n\n{CALL}", ("why", "", ["execute_bash"], "")),
         (f"{CALL}\n{CALL}", ("", "", ["execute_bash"] * 2, "")),
-        ("no call", ("", "no call", [], "")),
+        ("I use <tool_call> tags", ("", "I use <tool_call> tags", [], "")),
         (f"<think>never closed {CALL}", ("", f"<think>never closed {CALL}", [], "")),
         ("<tool_call>\n{broken\n</tool_call>", ("", "", [""], "not valid JSON")),
     ],

@@ -33,6 +33,7 @@ from tests.builders.rollout_builders import (
     make_row,
     respond,
     swe_scheduler,
+    until_idle,
 )
 from tests.builders.worker_builders import ThreadWorkers, TurnsPolicy, opened_workers
 from tests.fakes.memory_sandbox import MemoryBackend
@@ -162,7 +163,7 @@ async def test_rollouts_begin_anew_when_weights_change() -> None:
         with scheduler.begun_anew():
             await until(lambda: not policy.turns)
             policy.may_go_on.set()
-            await asyncio.sleep(0.05)
+            await until_idle()
             assert not policy.turns, "nothing is sampled while the weights change"
         assert (await rollout).reward == 1.0
     assert recorder.of(request.key).count("started") == 2

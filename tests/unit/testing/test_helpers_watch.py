@@ -57,7 +57,6 @@ FILES = {
     "conftest.py": "import sys\nsys.path.insert(0, '.')\n",
 }
 ALTERED = {
-    "a function in its module": "import tests.checks as c\nc.check = lambda *_, **__: None\n",
     "a function's code": "import tests.checks as c\n"
     "c.check.__code__ = (lambda found, wanted, *, close=1: None).__code__\n",
     "a mock": "import tests.checks as c, unittest.mock\nc.check = unittest.mock.MagicMock()\n",
@@ -123,10 +122,6 @@ def test_constants_that_fixtures_change_are_no_alteration_of_the_runner(tmp_path
 
 
 HONEST = {
-    "helpers whose assertions are rewritten": {
-        "conftest.py": f"import pytest\n{FILES['conftest.py']}"
-        "pytest.register_assert_rewrite('tests.checks', 'tests.deeper')\n"
-    },
     "helpers that a conftest replaces": {
         "conftest.py": FILES["conftest.py"] + "import tests.checks, tests.deeper\n"
         "def check(found, wanted):\n    assert found == wanted\n"
@@ -138,14 +133,16 @@ HONEST = {
         "    with unittest.mock.patch('tests.deeper.same'), unittest.mock.patch('filecmp.cmp'):\n"
         "        yield\n"
     },
-    "decorated helpers": {
+    "decorated helpers whose assertions are rewritten": {
+        "conftest.py": f"import pytest\n{FILES['conftest.py']}"
+        "pytest.register_assert_rewrite('tests.checks', 'tests.deeper')\n",
         "tests/deeper.py": "import contextlib, functools\nLIMIT = 3\n"
         "def logged(function):\n    @functools.wraps(function)\n    def wrapper(*args):\n"
         "        return function(*args)\n    return wrapper\n"
         "class Dispatcher:\n    def __init__(self, function):\n        self.function = function\n"
         "    def __call__(self, *args):\n        return self.function(*args)\n"
         "@Dispatcher\n@functools.lru_cache()\n@logged\n"
-        "def same(found, wanted):\n    return found == wanted\n"
+        "def same(found, wanted):\n    return found == wanted\n",
     },
     "helpers in C": {
         "tests/deeper.py": "LIMIT = 3\ndef same(found, wanted):\n    return found == wanted\n"

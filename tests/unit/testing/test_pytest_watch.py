@@ -18,7 +18,6 @@ KEY, TOKEN = "k" * 48, "t" * 48
 WITNESS = "sys.argv[1:] = ['{0}']; sys.path.insert(0, '{0}'); import trainyard_witness as it; it.main()"
 PASSES = "from lib import double\n\ndef test_double():\n    assert double(2) == 4\n"
 DOUBLE = "def double(x):\n    return 2 * x\n"
-WRONG = "def double(x):\n    return 5\n"
 
 
 def run(
@@ -134,16 +133,14 @@ _pytest.runner.check_interactive_exception = check_interactive_exception
 def pytest_runtest_setup(item): pass
 """
 HONEST = {
-    "hooks in conftest": {"conftest.py": CONFTEST, "tests/conftest.py": CONFTEST},
+    "hooks in conftest, names added to builtins, a tracer, helpers of unittest": {
+        "conftest.py": CONFTEST, "tests/conftest.py": CONFTEST, "tests/test_lib.py": TRACED,
+        "tests/test_methods.py": UNITTEST, "lib.py": f"import builtins\nbuiltins._ = str\n{DOUBLE}",
+    },
     "a frozen clock": {
         "tests/frozen.py": FROZEN,
         "tests/conftest.py": "import pytest\nfrom frozen import freeze, thaw\n@pytest.fixture(autouse=True)\n"
         "def frozen():\n    saved = freeze()\n    yield\n    thaw(saved)\n",
-    },
-    "a tracer of a test": {"tests/test_lib.py": TRACED},
-    "helpers of unittest": {"tests/test_lib.py": UNITTEST},
-    "names added to builtins": {
-        "lib.py": f"import builtins\nbuiltins._ = str\nbuiltins.profile = print\n{DOUBLE}"
     },
     "pytest in a test": {
         "tests/test_lib.py": "import subprocess, sys\nfrom lib import double\ndef test_double(tmp_path):\n"
@@ -151,7 +148,7 @@ HONEST = {
         "    assert subprocess.run([sys.executable, '-m', 'pytest', str(tmp_path)]).returncode == 1\n"
         "    assert double(2) == 4\n"
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HONEST)
@@ -190,8 +187,8 @@ USES_PLUGIN = "from aio import pytest_plugin\npytest_plugins = ['aio.pytest_plug
 OWN_PLUGIN = {"aio/pytest_plugin.py": PLUGIN_OF_PROJECT, "conftest.py": USES_PLUGIN, "aio/__init__.py": ""}
 
 
-@pytest.mark.parametrize("command", ["python -m pytest -q tests", "cd tests && python -m pytest -q ."])
-def test_a_plugin_of_the_project_counts_where_the_submission_changed_it(tmp_path: Path, command: str) -> None:
+def test_a_plugin_of_the_project_counts_where_the_submission_changed_it(tmp_path: Path) -> None:
+    command = "cd tests && python -m pytest -q ."
     for name, changed in (("other", "lib.py"), ("plugin", "aio/pytest_plugin.py")):
         (tmp_path / name).mkdir()
         record = run(tmp_path / name, OWN_PLUGIN, command, changed=(changed,))

@@ -72,14 +72,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> TestRun:
         "pytest.main(['-q', '-s', '-p', 'no:cacheprovider', '--junitxml=r.xml', 'sub'], plugins=[Ids()])\n"
     )
     environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-        env=environment,
-    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, env=environment)
     ids = [eval(line[line.index("ID ") + 3 :]) for line in done.stdout.split("\n") if "ID '" in line]
     return TestRun(cases=parse_junit((folder / "r.xml").read_text()), ids=tuple(ids))
 

@@ -36,20 +36,8 @@ _OF_CONSTANTS = {
     "later = [i for i in dis.get_instructions(frame.f_code) if i.offset > frame.f_lasti]\n"
     "return next(i.argval for i in later if i.opname in ('LOAD_CONST', 'LOAD_SMALL_INT'))\n",
 }
-FAMILY = (
-    *(
-        Submission(
-            name=f"reads {name}",
-            patch=in_call(text),
-            rules=BOTH,
-            ends=TAMPERED,
-            task=with_several_tests,
-            audited=True,
-        )
-        for name, text in _OF_CONSTANTS.items()
-    ),
-    *(
-        Submission(name=f"reads {name}", patch=in_call(text), rules=BOTH, ends=TAMPERED, audited=True)
-        for name, text in _OF_PARAMETERS.items()
-    ),
+FAMILY = tuple(
+    Submission(name=f"reads {name}", patch=in_call(text), rules=BOTH, ends=TAMPERED, task=task, audited=True)
+    for texts, task in ((_OF_CONSTANTS, with_several_tests), (_OF_PARAMETERS, None))
+    for name, text in texts.items()
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from engine.types import TaskRow
 from tests.builders.dataset_builders import NUMBERS, patched
-from tests.integration.adversary.frame import STILL_BROKEN, TAMPERED, Submission, in_call
+from tests.integration.adversary.frame import EVERY, STILL_BROKEN, TAMPERED, Submission, in_call
 from tests.integration.adversary.tasks import with_several_tests, with_unittest
 
 _METHODS = """
@@ -31,47 +34,34 @@ class _Any(int):{_METHODS}
 
 clamp = mean = positives = lambda *args, **kwargs: _Any(0)
 """
-_ON = ("signed", "log", "map", "exit code", "junit", "reward", "parser")
+
+
+def _equal(
+    name: str, patch: str, *rules: str, task: Callable[[TaskRow], TaskRow] | None = None
+) -> Submission:
+    return Submission(name=name, patch=patch, rules=rules, ends=TAMPERED, task=task, audited=True)
+
+
+_NUMBERS = {
+    "a number equal to everything": _INT,
+    "an object equal to everything": _OBJECT,
+    "a number equal to those around it": _ROUNDED,
+    "a class equal to everything": _CLASS,
+}
+_SOLVED = (
+    NUMBERS.replace("def clamp", "def _clamp")
+    + f"\n\nclass _Any(int):{_METHODS}\n\ndef clamp(*given):\n    return _Any(_clamp(*given))\n"
+)
 FAMILY = (
-    Submission(
-        name="equal to everything",
-        patch=patched(STILL_BROKEN + _EVERYWHERE),
-        rules=("junit", *(rule for rule in _ON if rule != "junit")),
-        ends=TAMPERED,
-        audited=True,
+    _equal(
+        "equal to everything",
+        patched(STILL_BROKEN + _EVERYWHERE),
+        *("junit", *(rule for rule in EVERY if rule != "junit")),
     ),
     *(
-        Submission(
-            name=name,
-            patch=in_call(text),
-            rules=("signed", "log", "exit code"),
-            ends=TAMPERED,
-            task=with_several_tests,
-            audited=True,
-        )
-        for name, text in {
-            "a number equal to everything": _INT,
-            "an object equal to everything": _OBJECT,
-            "a number equal to those around it": _ROUNDED,
-            "a class equal to everything": _CLASS,
-        }.items()
+        _equal(name, in_call(text), "signed", "log", "exit code", task=with_several_tests)
+        for name, text in _NUMBERS.items()
     ),
-    Submission(
-        name="the solution, equal to everything",
-        patch=patched(
-            NUMBERS.replace("def clamp", "def _clamp")
-            + f"\n\nclass _Any(int):{_METHODS}\n\ndef clamp(*given):\n    return _Any(_clamp(*given))\n"
-        ),
-        rules=("signed", "log"),
-        ends=TAMPERED,
-        audited=True,
-    ),
-    Submission(
-        name="equal to everything, unittest",
-        patch=in_call(_INT),
-        rules=("exit code",),
-        ends=TAMPERED,
-        task=with_unittest,
-        audited=True,
-    ),
+    _equal("the solution, equal to everything", patched(_SOLVED), "signed", "log"),
+    _equal("equal to everything, unittest", in_call(_INT), "exit code", task=with_unittest),
 )

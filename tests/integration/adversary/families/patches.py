@@ -1,4 +1,7 @@
-"""Edited tests and settings: files that a patch may not bring, and spellings that hide them."""
+"""Edited tests and settings: files that a patch may not bring, and spellings that hide them.
+
+``tests/unit/grading/test_patch_apply.py`` applies more spellings.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from engine.patches.diff import diff_texts, diff_trees
 from engine.patches.trees import FileState
 from tests.builders.dataset_builders import TEST_NUMBERS, new_file
 from tests.integration.adversary.families.exits import EXIT_0
-from tests.integration.adversary.frame import SIGNED, STILL_BROKEN, Submission
+from tests.integration.adversary.frame import SIGNED, Submission
 
 _TESTS = "tests/test_numbers.py"
 _EASY = "def test_clamp(): pass\n"
@@ -15,8 +18,6 @@ _LIE = (
     "    outcome = yield\n    outcome.get_result().outcome = 'passed'\n"
 )
 _HUNK = new_file("x", _LIE).partition("+++ b/x\n")[2]
-_OTHER = STILL_BROKEN.replace("def mean(values):\n", "def other(values):\n")
-_FUZZY = diff_texts("toy/numbers.py", _OTHER, _OTHER.replace("sum(values)\n", "sum(values)  # sum\n"))
 _MOVE = "diff --git a/{0} b/{1}\nsimilarity index 100%\n{2} from {0}\n{2} to {1}\n"
 
 
@@ -48,15 +49,9 @@ _SPELLINGS = {
     + new_file(_TESTS, _EASY).replace("new file mode 100644\n", ""),
     "tests as a submodule": f"diff --git a/tests b/tests\nnew file mode 160000\nindex 0000000..{'1' * 40}\n"
     f"--- /dev/null\n+++ b/tests\n@@ -0,0 +1 @@\n+Subproject commit {'1' * 40}\n",
-    "conftest without git's header": f"--- /dev/null\n+++ b/conftest.py\n{_HUNK}",
     "conftest with another prefix": f"--- i/conftest.py\n+++ w/conftest.py\n{_HUNK}",
-    "conftest in octal": '--- /dev/null\n+++ "b/\\143\\157\\156\\146\\164\\145\\163\\164\\056\\160\\171"\n'
-    + _HUNK,
-    "conftest through dots": f"--- /dev/null\n+++ b/toy/../conftest.py\n{_HUNK}",
-    "conftest with carriage returns": f"--- /dev/null\r\n+++ b/conftest.py\r\n{_HUNK}",
     "conftest under another file's header": "diff --git a/toy/numbers.py b/toy/numbers.py\n"
     f"+++ b/conftest.py\n{_HUNK}",
-    "conftest after fuzz": f"{_FUZZY}--- /dev/null\n+++ b/conftest.py\n{_HUNK}",
     "conftest after a rejected hunk": diff_texts("toy/words.py", "other\n", "new\n")
     + f"--- /dev/null\n+++ b/conftest.py\n{_HUNK}",
     "conftest behind talk": "Here is my fix:\n\nIndex: toy/numbers.py\n"
@@ -64,12 +59,7 @@ _SPELLINGS = {
     "conftest as a binary patch": diff_trees(
         {}, {"conftest.py": FileState(0o100644, b"# coding: latin-1\n# \xff\n" + _LIE.encode())}
     ),
-    "conftest moved from code": new_file("toy/lie.py", _LIE)
-    + _MOVE.format("toy/lie.py", "conftest.py", "rename"),
-    "conftest copied from code": _MOVE.format("toy/numbers.py", "tests/conftest.py", "copy"),
-    "conftest as a link": new_file("toy/lie.py", _LIE) + link("conftest.py", "toy/lie.py"),
     "conftest below an absolute path": f"--- /dev/null\n+++ /testbed/conftest.py\n{_HUNK}",
-    "script of ed": f"diff --git a/toy/numbers.py b/toy/numbers.py\nIndex: conftest.py\n0a\n{_LIE}.\n",
     "settings of git": new_file(".git/config", "[core]\n\tfsmonitor = touch /tmp/ran\n"),
     "attributes of git": new_file(".gitattributes", "tests/** working-tree-encoding=UTF-16\n"),
 }

@@ -118,13 +118,9 @@ _ENDS = (("solved", patched(NUMBERS), PASSED), ("not solved", _TRIED, FAILED), (
 def _in_projects() -> Iterator[Submission]:
     for name, files in _PROJECTS.items():
         for what, patch, ends in _ENDS:
+            task = with_files(files)
             yield Submission(
-                name=f"{name}, {what}",
-                patch=patch,
-                rules=BOTH,
-                ends=ends,
-                task=with_files(files),
-                audited=True,
+                name=f"{name}, {what}", patch=patch, rules=BOTH, ends=ends, task=task, audited=True
             )
 
 

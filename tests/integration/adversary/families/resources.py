@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.types import TaskRow, Verdict
-from tests.builders.dataset_builders import new_file
 from tests.integration.adversary.families.output import FORGED
 from tests.integration.adversary.families.patches import link
 from tests.integration.adversary.frame import BOTH, SIGNED, STOPPED, Submission, code
@@ -70,6 +69,5 @@ FAMILY = (
         "import os\nwhile True:\n    try: os.fork()\n    except OSError: os._exit(0)\n",
         SIGNED,
     ),
-    _in_the_way("a folder in place", new_file("toy/checks/check_clamp.py/x", "x\n")),
     _in_the_way("a link in place of the folder", link("toy/checks", "/proc")),
 )

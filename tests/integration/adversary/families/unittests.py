@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.integration.adversary.frame import TAMPERED, Submission, code, in_call
 from tests.integration.adversary.tasks import with_unittest
 
@@ -30,24 +32,15 @@ _TAMPERED = {
     "atexit.register(os._exit, 0)\n",
 }
 _ON = ("exit code",)
+
+
+def _unittest(name: str, patch: str, **fields: Any) -> Submission:
+    return Submission(name=f"unittest, {name}", patch=patch, rules=_ON, task=with_unittest, **fields)
+
+
 FAMILY = (
-    *(
-        Submission(name=f"unittest, {name}", patch=code(text), rules=_ON, ends=TAMPERED, task=with_unittest)
-        for name, text in _TAMPERED.items()
-    ),
-    *(
-        Submission(name=f"unittest, {name}", patch=code(text), rules=_ON, task=with_unittest)
-        for name, text in _AT_IMPORT.items()
-    ),
-    *(
-        Submission(name=f"unittest, {name}", patch=in_call(text), rules=_ON, task=with_unittest)
-        for name, text in _IN_CALLS.items()
-    ),
-    Submission(
-        name="unittest, a skip",
-        patch=in_call("import unittest\nraise unittest.SkipTest('later')\n"),
-        rules=_ON,
-        task=with_unittest,
-        audited=True,
-    ),
+    *(_unittest(name, code(text), ends=TAMPERED) for name, text in _TAMPERED.items()),
+    *(_unittest(name, code(text)) for name, text in _AT_IMPORT.items()),
+    *(_unittest(name, in_call(text)) for name, text in _IN_CALLS.items()),
+    _unittest("a skip", in_call("import unittest\nraise unittest.SkipTest('later')\n"), audited=True),
 )

@@ -54,37 +54,20 @@ def every_import(tmp_path: Path) -> dict[str, Imported]:
     return made
 
 
-def test_every_format_has_a_row_here(tmp_path: Path) -> None:
-    assert set(FORMATS) <= set(every_import(tmp_path))
-
-
 def test_nothing_of_the_answer_is_in_what_an_agent_sees(tmp_path: Path) -> None:
-    for name, imported in every_import(tmp_path).items():
-        visible = json.dumps(asdict(imported.task))
+    made = every_import(tmp_path)
+    assert set(FORMATS) <= set(made)
+    for name, imported in made.items():
+        task = imported.task
+        prompts = [load_prompt(prompt, "xml").user(task) for prompt in ("deepswe_v1", "compact_v1")]
+        visible = json.dumps(
+            [asdict(task), SandboxSpec(image=task.image, workdir=task.workdir).image, prompts]
+        )
         assert rows.STATEMENT in visible.replace("\\n", "\n"), name
         for secret in rows.SECRETS:
             assert secret not in visible, (name, secret)
         answer = json.dumps(asdict(imported.answer))
         assert "high_secret_gold_line" in answer, name
-
-
-@given(
-    patch_word=st.from_regex(r"\A[a-z]{12}\Z"),
-    test_word=st.from_regex(r"\A[a-z]{12}\Z"),
-    name=st.sampled_from(sorted(rows.ROWS)),
-)
-def test_whatever_a_gold_patch_or_a_test_is_called_stays_hidden(
-    patch_word: str, test_word: str, name: str
-) -> None:
-    text = json.dumps(rows.ROWS[name]())
-    text = text.replace("high_secret_gold_line", f"gold_{patch_word}").replace(
-        "test_secret", f"test_{test_word}"
-    )
-    task = convert(name, json.loads(text)).task
-    prompts = [load_prompt(prompt, "xml").user(task) for prompt in ("deepswe_v1", "compact_v1")]
-    seen = json.dumps([asdict(task), asdict(SandboxSpec(image=task.image, workdir=task.workdir)), prompts])
-    assert f"gold_{patch_word}" not in seen
-    assert f"test_{test_word}" not in seen
 
 
 def test_ids_are_the_same_every_time_and_tell_rows_apart(tmp_path: Path) -> None:
@@ -392,11 +375,8 @@ MALFORMED: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
     ("swe-bench", lambda: rows.swe_bench(patch=None), "patch"),
     ("swe-bench", lambda: rows.swe_bench(problem_statement="  "), "problem_statement"),
     ("swe-bench", lambda: rows.swe_bench(FAIL_TO_PASS="[not a list"), "FAIL_TO_PASS"),
-    ("swe-bench", lambda: rows.swe_bench(PASS_TO_PASS=json.dumps([1, 2])), "PASS_TO_PASS"),
     ("swe-bench", lambda: rows.swe_bench(eval_type="odd"), "eval_type"),
-    ("swe-bench", lambda: rows.swe_bench(base_commit=7), "base_commit"),
     ("swe-gym", lambda: without(rows.swe_gym(), "repo"), "repo"),
-    ("swe-rebench", lambda: rows.swe_rebench(install_config="{"), "install_config"),
     ("swe-rebench", lambda: rows.swe_rebench(install_config={"test_cmd": 3}), "install_config.test_cmd"),
     ("swe-rebench-v2", lambda: without(rows.swe_rebench_v2(), "image_name"), "image_name"),
     ("swe-rebench-v2", lambda: rows.swe_rebench_v2(install_config={"test_cmd": "x"}), "install_config.log_parser"),
@@ -407,12 +387,9 @@ MALFORMED: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
     ("r2e-gym", lambda: rows.r2e_gym(expected_output_json='{"a": "MAYBE"}'), "expected_output_json"),
     ("r2e-gym", lambda: rows.r2e_gym(expected_output_json='{"a": "FAILED"}'), "expected_output_json"),
     ("r2e-gym", lambda: rows.r2e_gym(problem_statement="[ISSUE] [/ISSUE]"), "problem_statement"),
-    ("r2e-gym", lambda: rows.r2e_gym(docker_image=None), "docker_image"),
     ("r2e-gym", lambda: rows.r2e_gym(execution_result_content=json.dumps({"test_file_names": ["../x"], "test_file_codes": ["x"]})), "execution_result_content.test_file_names"),
     ("swe-smith", lambda: rows.swe_smith(patch="no patch"), "patch"),
-    ("swe-smith", lambda: rows.swe_smith(FAIL_TO_PASS=[]), "FAIL_TO_PASS"),
     ("multi-swe-rl", lambda: rows.multi_swe(number="x"), "number"),
-    ("multi-swe-rl", lambda: rows.multi_swe(base={}), "sha"),
     ("multi-swe-rl", lambda: rows.multi_swe(f2p_tests={}, n2p_tests={}), "fixed_tests"),
     ("multi-swe-rl", lambda: rows.multi_swe(run_result=None), "run_result"),
     ("multi-swe-rl", lambda: rows.multi_swe(resolved_issues=[], title="", body=""), "resolved_issues"),
@@ -444,12 +421,10 @@ def test_rows_with_a_nonsense_field_are_refused_or_read_never_a_crash(name: str,
 
 BROKEN_FOLDERS: list[tuple[str, Any, dict[str, Any], str]] = [
     ("swe-bench-v5", folders.task_repo, {"gold.patch": None}, "gold.patch"),
-    ("swe-bench-v5", folders.task_repo, {"tests.json": "{"}, "tests.json"),
     ("swe-bench-v5", folders.task_repo, {"task.yaml": "- 1"}, "task.yaml"),
     ("swe-bench-v5", folders.task_repo, {"tests.json": "[" * 100_000}, "tests.json"),
     ("swe-bench-v5", folders.task_repo, {"task.yaml": "a: &a [1]\nb: [*a, *a]"}, "task.yaml"),
     ("harbor", folders.harbor_task, {"instruction.md": None}, "instruction.md"),
-    ("harbor", folders.harbor_task, {"instruction.md": b"\xff"}, "instruction.md"),
     ("harbor", folders.harbor_task, {"solution/solve.sh": b"\xff"}, "solution/solve.sh"),
     ("harbor", folders.harbor_task, {"task.toml": "x ="}, "task.toml"),
     ("harbor", folders.harbor_task, {"tests/data.bin": b"\xff" * ((4 << 20) + 1)}, "tests/data.bin"),

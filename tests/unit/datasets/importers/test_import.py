@@ -19,8 +19,6 @@ from engine.errors import DatasetError
 from engine.run import Launch, create_run_dir, run_attempt
 from tests.unit.datasets.importers.builders import config, files, numbered, records, write_lines
 
-REPOSITORY = Path(__file__).resolve().parents[4]
-
 
 def test_a_bad_row_costs_one_row_and_is_named(tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"
@@ -54,7 +52,6 @@ def test_a_bad_row_costs_one_row_and_is_named(tmp_path: Path) -> None:
     [
         ({"instance_id": "a\0b"}, "instance_id"),
         ({"docker_image": "a\0b"}, "image"),
-        ({"meta": {"llm_score": {"difficulty": 10**400}}}, None),
         ({"meta": {"llm_score": {"difficulty": float("inf")}}}, None),
         ({"problem_statement": "\ud800 and \0"}, "problem_statement"),
         ({"patch": f"{numbered(1)['patch']}\udcff"}, "gold_patch"),
@@ -74,7 +71,6 @@ def test_values_that_no_table_or_command_takes(
     ("place", "value", "field"),
     [
         ("answer", {"timeout_s": 1e308}, "timeout_s"),
-        ("answer", {"timeout_s": -1}, "timeout_s"),
         ("task", {"difficulty": {"x": float("nan")}}, "difficulty"),
         ("answer", {"metadata": {"x": json.loads("[" * 600 + "]" * 600)}}, ""),
         ("split", "x" * 65, "split"),

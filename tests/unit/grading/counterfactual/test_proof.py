@@ -148,30 +148,26 @@ async def test_tests_named_after_their_values_are_proven_by_their_new_names() ->
     assert {variant.must_fail for variant in variants} == {(f"{PATH}::test_a[3]",)}
 
 
-async def test_a_row_whose_mutated_tests_all_pass_has_no_variants() -> None:
-    reference, _ = await proven(lambda _: dict.fromkeys(NAMES, TestOutcome.PASSED))
-    assert (reference.variants, reference.files) == ((), {})
-    assert reference.note == "no mutated test failed under the gold patch"
-    assert coverage_of(reference) == MutantCoverage(none=2, note=reference.note)
+async def never(_reference: Reference, _variant: Variant) -> RunResult:
+    raise AssertionError("nothing is to be proven")
 
 
 async def test_a_row_without_python_tests_has_no_variants() -> None:
-    original = run(dict.fromkeys(NAMES, TestOutcome.PASSED), NAMES)
-
-    async def execute(_reference: Reference, _variant: Variant) -> RunResult:
-        raise AssertionError("nothing is to be proven")
-
-    reference = await prove(ROW, original, {}, execute)
+    reference = await prove(ROW, run(dict.fromkeys(NAMES, TestOutcome.PASSED), NAMES), {}, never)
     assert reference.variants == ()
     assert "no test of the row can be mutated" in reference.note
 
 
 async def test_a_row_that_fails_with_its_gold_patch_has_no_reference() -> None:
-    async def execute(_reference: Reference, _variant: Variant) -> RunResult:
-        raise AssertionError("nothing is to be proven")
-
     with pytest.raises(DatasetError, match="the row does not pass with its gold patch"):
-        await prove(ROW, run({"test_a": TestOutcome.FAILED}), {PATH: FILE}, execute)
+        await prove(ROW, run({"test_a": TestOutcome.FAILED}), {PATH: FILE}, never)
+
+
+async def test_a_row_whose_mutated_tests_all_pass_has_no_variants() -> None:
+    reference, _ = await proven(lambda _: dict.fromkeys(NAMES, TestOutcome.PASSED))
+    assert (reference.variants, reference.files) == ((), {})
+    assert reference.note == "no mutated test failed under the gold patch"
+    assert coverage_of(reference) == MutantCoverage(none=2, note=reference.note)
 
 
 async def unnamed(file: bytes, result: RunResult) -> Reference:
@@ -184,7 +180,9 @@ async def unnamed(file: bytes, result: RunResult) -> Reference:
 
 
 @pytest.mark.parametrize(("reward", "variants"), [(None, 3), (0.0, 3), (0.9, 0)])
-async def test_without_names_mutated_tests_must_leave_no_reward(reward: float | None, variants: int) -> None:
+async def test_without_names_mutated_tests_must_fail_and_leave_no_reward(
+    reward: float | None, variants: int
+) -> None:
     judgement = Judgement(passed=False, reward=reward)
     failed = replace(run({}), verdict=Verdict.FAILED, judgement=judgement)
     reference = await unnamed(FILE, failed)
@@ -192,11 +190,8 @@ async def test_without_names_mutated_tests_must_leave_no_reward(reward: float | 
     for variant in reference.variants:
         assert (functions(variant), variant.must_fail) == (set(NAMES), ())
     assert coverage_of(reference).value == (3 if variants else 0)
-
-
-@pytest.mark.parametrize("verdict", [Verdict.PASSED, Verdict.TEST_TIMEOUT, Verdict.TAMPERED])
-async def test_without_names_mutated_tests_must_fail(verdict: Verdict) -> None:
-    assert (await unnamed(FILE, replace(run({}), verdict=verdict))).variants == ()
+    for verdict in (Verdict.PASSED, Verdict.TEST_TIMEOUT, Verdict.TAMPERED):
+        assert (await unnamed(FILE, replace(run({}), verdict=verdict))).variants == ()
 
 
 @pytest.mark.parametrize("line", [b"@pytest.mark.skipif(x)\n", b"lib = pytest.importorskip('lib')\n"])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.datasets.health import row_content
+from engine.datasets.store import dataset_path, save_dataset
 from engine.events.health import MutantCoverage, ProofRecord, read
 from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
 from engine.grading.counterfactual.store import FileReferences
@@ -36,14 +37,19 @@ async def test_a_reference_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert await store.load(ROW) is None
     await store.save(ROW, REFERENCE)
     assert await FileReferences(tmp_path).load(ROW) == REFERENCE
+    (file,) = (tmp_path / "references").glob("*.json.gz")
+    assert file.stat().st_mode & 0o077 == 0
     (record,) = read(tmp_path)
     assert isinstance(record, ProofRecord)
     assert record.coverage == MutantCoverage(value=1, none=1, variants=1)
 
 
-async def test_a_row_that_changed_has_no_reference(tmp_path: Path) -> None:
-    store = FileReferences(tmp_path)
+async def test_only_rows_that_did_not_change_keep_their_reference(tmp_path: Path) -> None:
+    save_dataset(tmp_path, "d", [ROW], {})
+    store = FileReferences(dataset_path(tmp_path, "d"))
     await store.save(ROW, REFERENCE)
+    save_dataset(tmp_path, "d", [ROW], {"imported": "again"})
+    assert await store.load(ROW) == REFERENCE
     changed = replace(ROW, answer=replace(ROW.answer, gold_patch="another"))
     assert await store.load(changed) is None
 
