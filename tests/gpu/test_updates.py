@@ -57,7 +57,8 @@ def test_coarser_numbers_move_the_same_way(
     if setting == "optimizer":
         pytest.importorskip("torchao", reason="trainer.optimizer='adamw_8bit' needs torchao")
     start = torch.cat([p.detach().flatten() for p in make_model().parameters()])
-    precise, coarse = (updated(device, **{setting: name})[0] - start for name in names)
+    choices: list[dict[str, Any]] = [{setting: name} for name in names]
+    precise, coarse = (updated(device, **choice)[0] - start for choice in choices)
     assert torch.nn.functional.cosine_similarity(coarse, precise, dim=0) > 0.9
 
 

@@ -109,7 +109,7 @@ def test_sigterm_stops_in_order(home: Path) -> None:
     ids=["fenced", "refused"],
 )
 def test_an_attempt_that_the_server_does_not_accept_ends_without_an_event(
-    home: Path, epoch: int, faults: list[Answer], code: int
+    home: Path, epoch: int, faults: list[Answer | None], code: int
 ) -> None:
     """A fenced one writes no end; a refused event fails the run, which says so on disk."""
     with ingest_server() as server:

@@ -36,12 +36,16 @@ pytestmark = pytest.mark.django_db
 HOSTILE = "<script>alert(1)</script>"
 
 
+def folder_of(run: str) -> None:
+    (Path(settings.TRAINYARD_HOME) / "runs" / run).mkdir(parents=True, exist_ok=True)
+
+
 def draft(**overrides: Any) -> Run:
     return runs.create(recipe="verify", overrides={"policy.checkpoint": "fresh:tiny", **overrides})
 
 
 def verifier(source: str = "7007") -> tuple[Run, Claim]:
-    (Path(settings.TRAINYARD_HOME) / "runs" / source).mkdir(parents=True, exist_ok=True)
+    folder_of(source)
     return launched(draft(**{"verifier.runs": [source]}))
 
 
@@ -270,7 +274,7 @@ def test_a_page_tells_which_runs_had_not_ended_when_they_were_read(*, follow: bo
     going = Stream()
     going.started()
     post(collecting, going)
-    (Path(settings.TRAINYARD_HOME) / "runs" / str(source.pk)).mkdir(parents=True)
+    folder_of(str(source.pk))
     run, _ = launched(draft(**{"verifier.runs": [str(source.pk)], "verifier.follow": follow}))
     told = f"Run {source.pk} had not ended when this run read it"
     assert (told in reader().get(f"/runs/{run.pk}/").content.decode()) is not follow
@@ -292,25 +296,32 @@ def test_trajectories_in_the_database_are_linked() -> None:
     assert f"/runs/{collected.pk}/train/0/t1/0/" in page
 
 
-@pytest.mark.parametrize("named", [[], ["900404"]])
-def test_a_verifier_without_its_runs_is_not_queued(named: list[str]) -> None:
-    run = draft(**{"verifier.runs": named})
+@pytest.mark.parametrize(
+    ("recipe", "setting", "named"),
+    [
+        ("verify", "verifier.runs", []),
+        ("verify", "verifier.runs", ["900404"]),
+        ("verify-by-tests", "verifier.tests", ["900404"]),
+    ],
+)
+def test_a_verifier_without_its_runs_is_not_queued(recipe: str, setting: str, named: list[str]) -> None:
+    folder_of("7007")
+    judge = {"policy.checkpoint": "fresh:tiny"} if recipe == "verify" else {}
+    run = runs.create(recipe=recipe, overrides={**judge, "verifier.runs": ["7007"], setting: named})
     with pytest.raises(ConfigError) as refused:
         runs.start(run=run)
-    assert [problem.setting for problem in refused.value.problems] == ["verifier.runs"]
+    assert [problem.setting for problem in refused.value.problems] == [setting]
 
 
 def test_the_page_needs_the_same_queries_for_any_number_of_scores(
     django_assert_max_num_queries: Any,
 ) -> None:
-    counts = []
+    counts, client = [], reader()
     for number in (10, 40):
         run, claim, stream = judging()
         for index in range(number):
             score(stream, index, index / 50, task=f"t{index}")
         post(claim, stream)
-        client = Client()
-        client.force_login(make_user(f"counter-{number}", Role.VIEWER))
         client.get(f"/runs/{run.pk}/")
         with django_assert_max_num_queries(100) as captured:
             client.get(f"/runs/{run.pk}/")

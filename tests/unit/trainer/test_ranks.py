@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -258,16 +259,6 @@ def assert_two_ranks_that_share_a_row_compute_what_one_does(
             assert (their_gradients[name] - gradient).norm() <= 1e-5 * gradient.norm(), name
 
 
-class _Gathered:
-    """An exchange of ranks whose keys and values are those of the whole row already."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def gather(self, whole: torch.Tensor) -> torch.Tensor:
-        return whole
-
-
 SHARED = (13, 9, 17)
 """Lengths of sequences that have a beginning in common."""
 
@@ -292,10 +283,12 @@ def test_ranks_of_a_row_attend_to_what_the_whole_row_attends_to(
     assert rows[0].segments.exchange is not None
     whole = rows[0].segments.exchange.row
     expected = attend(q, k, v, whole)
+    # An exchange of ranks whose keys and values are those of the whole row already.
+    gathered = SimpleNamespace(size=size, gather=lambda whole: whole)
     seen: list[int] = []
     for row in rows:
         assert row.here is not None
-        segments = replace(row.segments, exchange=_Gathered(size))  # type: ignore[arg-type]
+        segments = replace(row.segments, exchange=gathered)
         found = attend(q[row.here], k, v, segments)
         torch.testing.assert_close(found, expected[row.here], rtol=1e-5, atol=1e-6)
         assert torch.equal(row.segments.positions, whole.positions[row.here])
