@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import pytest
+
 from engine.config.policies import VllmConfig
 from engine.errors import EngineError
 from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams, WeightSource
+from engine.inference.vllm import fleet
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.policy import Publisher, VllmPolicy
 from engine.inference.vllm.publishing.publication import PublicationReport
@@ -140,11 +143,14 @@ async def attached(
     publisher, sink, chat = Stamps(in_flight=config.in_flight), Recorder(), ChatML(tokenizer())
     policy = VllmPolicy(replicas, publishing or publisher, config, chat=chat, max_context=2048, sink=sink)
     policy.start()
+    patched = pytest.MonkeyPatch()
+    patched.setattr(fleet, "_FIRST_PAUSE_S", 0.01)
     try:
         if publish:
             await policy.publish(0, NoWeights())
         yield Rig(policy, fakes, addresses, publisher, sink)
     finally:
+        patched.undo()
         await policy.close()
         for serving in servings:
             await serving.__aexit__(None, None, None)

@@ -113,6 +113,8 @@ class OpenAIServer:
         self.pause_s = 0.0
         """Time that an answer takes."""
         self.sent_bytes = 0
+        self.on_hang: Callable[[], None] = lambda: None
+        """Called, in the server's thread, where it sends nothing more."""
         self.disconnected = 0
         """Clients that went before their answer was complete."""
 
@@ -142,7 +144,7 @@ class OpenAIServer:
 
     async def _answer(self, request: web.Request, body: dict[str, Any], reply: Reply) -> web.StreamResponse:
         if reply.hang == "before":
-            await asyncio.Event().wait()
+            await self._hang()
         if reply.status != 200:
             return web.json_response({"error": reply.error}, status=reply.status, headers=reply.headers)
         stream = bool(body.get("stream"))
@@ -159,11 +161,15 @@ class OpenAIServer:
         while reply.endless:
             await self._write(response, reply.endless)
         if reply.hang:
-            await asyncio.Event().wait()
+            await self._hang()
         if reply.cut:
             assert request.transport is not None
             request.transport.abort()
         return response
+
+    async def _hang(self) -> None:
+        self.on_hang()
+        await asyncio.Event().wait()
 
     async def _write(self, response: web.StreamResponse, part: bytes) -> None:
         await response.write(part)

@@ -2,7 +2,7 @@
 
 Tokens come from a script, or from our own sampler over a policy folder, so that log-probabilities are
 real and new weights change them. As a process (``python -m tests.fakes.vllm_server``) it can be killed; in a
-test's own event loop it is fast. ``POST /faults`` adds a ``Fault``; each strikes a number of requests.
+test's own event loop it is fast. Each ``Fault`` strikes a number of requests.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ _CONTEXT = GenerationContext(
 class Fault:
     """A misbehaviour; the first one that has strikes left is used up by the next request."""
 
-    kind: Literal[
-        "die", "hang", "cut", "nan", "short", "beyond", "error", "refuse", "oom", "slow", "stale", "version"
-    ]
+    kind: Literal["hang", "cut", "nan", "short", "beyond", "error", "refuse", "oom", "version"]
     requests: int = 1
     """Number of requests that it strikes; negative: all."""
     after: int = 0
@@ -116,7 +114,6 @@ class FakeVllm:
                 web.post("/weight_checker", self._checksums),
                 web.post("/v1/load_lora_adapter", self._load_adapter),
                 web.post("/v1/unload_lora_adapter", self._unload_adapter),
-                web.post("/faults", self._add_fault),
             ]
         )
         return app
@@ -145,7 +142,7 @@ class FakeVllm:
     async def _guarded(self, request: web.Request, handler: Any) -> web.StreamResponse:
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             return web.json_response({"error": "Unauthorized"}, status=401)
-        if self.is_dead and request.path != "/faults":
+        if self.is_dead:
             return web.json_response({"error": {"message": "EngineDeadError", "code": 500}}, status=503)
         answer: web.StreamResponse = await handler(request)
         return answer
@@ -182,10 +179,9 @@ class FakeVllm:
             vocabulary = VOCABULARY if self.policy is None else self.policy._model.vocab_size
             return web.json_response({"results": [{"vocabulary": vocabulary, "tensors": 1}]})
         assert body["method"] == "trainyard_load_folder"
-        if not self._strikes("stale"):
-            self.weights = body["args"][0]
-            if self.policy is not None:
-                self._load(Path(self.weights))
+        self.weights = body["args"][0]
+        if self.policy is not None:
+            self._load(Path(self.weights))
         return web.json_response({"results": [{"tensors": 1, "bytes": 1}]})
 
     def _load(self, folder: Path) -> None:
@@ -243,10 +239,6 @@ class FakeVllm:
         if self.adapters.pop(name, None) is None:
             return web.json_response({"error": {"message": f"no {name}", "code": 404}}, status=404)
         return web.Response()
-
-    async def _add_fault(self, request: web.Request) -> web.Response:
-        self.faults.append(Fault(**await request.json()))
-        return web.json_response({})
 
     # --- sampling ----------------------------------------------------------------------------------
 
@@ -311,8 +303,6 @@ class FakeVllm:
     ) -> None:
         rest = choice(generation, start, len(generation.ids))
         match fault.kind:
-            case "die":
-                os._exit(9)
             case "hang":
                 await asyncio.Event().wait()
             case "cut":
@@ -330,8 +320,6 @@ class FakeVllm:
                 rest["logprobs"]["content"].pop()
             case "beyond":
                 rest["token_ids"][-1] = 10**6
-            case "slow":
-                await asyncio.sleep(1.0)
         stamp(spans, start, len(generation.ids), "999" if fault.kind == "version" else self.version)
         await self._event(response, {"choices": [rest]})
 
@@ -374,17 +362,10 @@ class FakeVllm:
 
     def _next_fault(self) -> Fault | None:
         for fault in self.faults:
-            if fault.requests and fault.kind != "stale":
+            if fault.requests:
                 fault.requests -= 1
                 return fault
         return None
-
-    def _strikes(self, kind: str) -> bool:
-        for fault in self.faults:
-            if fault.requests and fault.kind == kind:
-                fault.requests -= 1
-                return True
-        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,12 +417,8 @@ def main(token_s: float = 0.0) -> None:
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--model", default="", help="a policy folder; without one tokens follow a script")
-    parser.add_argument("--cache-tokens", type=int, default=10_000)
     parser.add_argument("--token-s", type=float, default=token_s)
-    parser.add_argument("--broken", action="store_true", help="end at once, as if out of memory")
     options, _ = parser.parse_known_args()  # of vLLM's own there are many more
-    if options.broken:
-        sys.exit("RuntimeError: CUDA out of memory")
     asyncio.run(_serve(options))
 
 
@@ -452,12 +429,7 @@ async def _serve(options: argparse.Namespace) -> None:
 
         opened = open_model(options.model, home=Path(options.model))
         policy = TransformerPolicy(opened.model, opened.chat())
-    fake = FakeVllm(
-        policy,
-        cache_tokens=options.cache_tokens,
-        token_s=options.token_s,
-        key=os.environ.get("VLLM_API_KEY", ""),
-    )
+    fake = FakeVllm(policy, token_s=options.token_s, key=os.environ.get("VLLM_API_KEY", ""))
     async with fake.serving(options.port, host=options.host):
         await asyncio.Event().wait()
 

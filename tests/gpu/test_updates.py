@@ -48,16 +48,17 @@ def test_float32_equals_the_cpu(device: torch.device, settings: dict[str, Any]) 
     assert metrics["mismatch/max"] <= 1e-4
 
 
-def test_bfloat16_moves_the_same_way(device: torch.device) -> None:
+@pytest.mark.parametrize(
+    ("setting", "names"), [("precision", ("f32", "bf16")), ("optimizer", ("adamw", "adamw_8bit"))]
+)
+def test_coarser_numbers_move_the_same_way(
+    device: torch.device, setting: str, names: tuple[str, str]
+) -> None:
+    if setting == "optimizer":
+        pytest.importorskip("torchao", reason="trainer.optimizer='adamw_8bit' needs torchao")
     start = torch.cat([p.detach().flatten() for p in make_model().parameters()])
-    precise, coarse = (updated(device, precision=name)[0] - start for name in ("f32", "bf16"))
-    assert torch.nn.functional.cosine_similarity(coarse, precise, dim=0) > 0.9
-
-
-def test_eight_bit_moments_move_the_same_way(device: torch.device) -> None:
-    pytest.importorskip("torchao", reason="trainer.optimizer='adamw_8bit' needs torchao")
-    start = torch.cat([p.detach().flatten() for p in make_model().parameters()])
-    precise, coarse = (updated(device, optimizer=name)[0] - start for name in ("adamw", "adamw_8bit"))
+    choices: list[dict[str, Any]] = [{setting: name} for name in names]
+    precise, coarse = (updated(device, **choice)[0] - start for choice in choices)
     assert torch.nn.functional.cosine_similarity(coarse, precise, dim=0) > 0.9
 
 

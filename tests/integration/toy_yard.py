@@ -26,7 +26,7 @@ from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, Rol
 from engine.config.run import AnyRun, CurateRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.trainer import TrainerConfig
-from engine.config.training import CurationConfig, EvaluationConfig
+from engine.config.training import CurationConfig, EvaluationConfig, ScheduleConfig
 from engine.events.control import Control
 from engine.events.spool import SpoolSink, read_lines
 from engine.inference.scripted.policies import OraclePolicy
@@ -59,6 +59,8 @@ AGENT = AgentConfig(
 )
 SANDBOX = SandboxConfig(memory_mb=256, disk_mb=32, max_live=8, max_starting=2)
 GRADING = GradingConfig(timeout_s=120.0)
+PATIENCE_S = 400.0
+"""Deadline of an attempt in a process."""
 SOLVED_HALF_THE_TIME = 0.7
 """Negative log-likelihood of an episode, nats, at which a policy samples it with probability 0.5."""
 ARCHITECTURE = TransformerConfig(
@@ -189,6 +191,17 @@ def training(home: Path, *, concurrent: int = 8, **trainer: Any) -> TrainRun:
     )
 
 
+def overlapping(home: Path, **schedule: Any) -> TrainRun:
+    """Four iterations of one group."""
+    config = training(home, iterations=4, tasks_per_iteration=1, minibatches=1, checkpoint_every=2)
+    changes = {
+        "schedule": ScheduleConfig(**schedule),
+        "algorithm": config.algorithm.model_copy(update={"importance_correction": "token_tis"}),
+        "evaluation": config.evaluation.model_copy(update={"samples": 1, "train_samples": 0}),
+    }
+    return TrainRun.model_validate(config.model_copy(update=changes).model_dump())
+
+
 def sampling(policy: Any) -> RolloutRun:
     """One attempt at every training task by a scripted policy."""
     return RolloutRun(
@@ -221,12 +234,12 @@ def make_run_dir(
 
 
 @contextmanager
-def open_context(home: Path, name: str, config: AnyRun) -> Iterator[RunContext]:
+def open_context(home: Path, name: str, config: AnyRun, *, epoch: int = 1) -> Iterator[RunContext]:
     """A run context in this process."""
-    run_dir = make_run_dir(home, name, config)
-    sink = SpoolSink(run_dir, epoch=1)
+    run_dir = make_run_dir(home, name, config, epoch=epoch)
+    sink = SpoolSink(run_dir, epoch=epoch)
     try:
-        yield RunContext(run_id=name, epoch=1, run_dir=run_dir, home=home, sink=sink, control=Control())
+        yield RunContext(run_id=name, epoch=epoch, run_dir=run_dir, home=home, sink=sink, control=Control())
     finally:
         sink.close()
 
@@ -254,6 +267,21 @@ def engine_process(
         process.wait()
 
 
+def finish(run_dir: Path) -> Path:
+    """Perform an attempt in its own process to its end, which is no failure."""
+    with engine_process(run_dir) as process:
+        assert process.wait(timeout=PATIENCE_S) == 0, events(run_dir)[-1:]
+    return run_dir
+
+
+def kill_when(run_dir: Path, condition: Callable[[], bool]) -> None:
+    """Perform an attempt in its own process, and ``kill -9`` it once a condition holds."""
+    with engine_process(run_dir) as process:
+        assert wait_for(process, condition)
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "it ended before it was killed"
+
+
 def events(run_dir: Path) -> list[dict[str, Any]]:
     """All complete events of the spool."""
     return [json.loads(line.data) for line in read_lines(run_dir / "events.jsonl")]
@@ -261,7 +289,7 @@ def events(run_dir: Path) -> list[dict[str, Any]]:
 
 def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> bool:
     """Wait until the condition holds (True) or the process ends (False)."""
-    deadline = time.monotonic() + 400
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         if process.poll() is not None:
             return condition()

@@ -17,21 +17,23 @@ from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis, end_left
 from webapp.supervisor.home import port_is_free
 
 
+def connected(server: EmbeddedPostgres, password: str) -> psycopg.Connection:
+    return psycopg.connect(
+        host="127.0.0.1", port=server.port, user="trainyard", password=password, dbname="trainyard"
+    )
+
+
 def test_postgres_keeps_data_over_a_restart_and_a_kill(tmp_path: Path) -> None:
     server = EmbeddedPostgres(tmp_path / "pg", port=reserved_port(), password="p@ss", durable=True)
     server.start()
-    with psycopg.connect(
-        host="127.0.0.1", port=server.port, user="trainyard", password="p@ss", dbname="trainyard"
-    ) as db:
+    with connected(server, "p@ss") as db:
         db.execute("create table kept (n int)")
         db.execute("insert into kept values (7)")
     assert server.process is not None
     server.process.kill()
     server.process.wait()
     server.start()
-    with psycopg.connect(
-        host="127.0.0.1", port=server.port, user="trainyard", password="p@ss", dbname="trainyard"
-    ) as db:
+    with connected(server, "p@ss") as db:
         assert db.execute("select n from kept").fetchone() == (7,)
     pid = server.process.pid
     server.stop()
@@ -44,9 +46,7 @@ def test_postgres_starts_again_although_a_busy_session_outlived_the_killed_serve
     server = EmbeddedPostgres(tmp_path / "pg", port=reserved_port(), password="x", durable=False)
     server.start()
     assert server.process is not None
-    busy = psycopg.connect(
-        host="127.0.0.1", port=server.port, user="trainyard", password="x", dbname="trainyard"
-    )
+    busy = connected(server, "x")
     busy.pgconn.send_query(b"select count(*) from generate_series(1, 1000000000000)")
     session = busy.info.backend_pid
     os.kill(session, signal.SIGSTOP)  # it does not even learn that its server has gone

@@ -18,29 +18,17 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 def test_kill_minus_nine_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "rows.jsonl", [numbered(n) for n in range(1_200)])
-    command = [
-        sys.executable,
-        "-m",
-        "engine.orchestrator.importing",
-        "--format",
-        "swe-rebench",
-        "--name",
-        "d",
-        "--home",
-    ]
+    options = ["--format", "swe-rebench", "--name", "d", "--home", str(tmp_path)]
+    command = [sys.executable, "-m", "engine.orchestrator.importing", *options, str(source)]
     state = tmp_path / "datasets" / ".import-d" / "state.json"
-    process = subprocess.Popen(
-        [*command, str(tmp_path), str(source)], cwd=REPOSITORY, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 240
     while not state.exists() and time.monotonic() < deadline:
         time.sleep(0.002)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not dataset_path(tmp_path, "d").exists()
-    done = subprocess.run(
-        [*command, str(tmp_path), str(source)], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     counts = json.loads(done.stdout.splitlines()[-1])
     assert (counts["read"], counts["imported"], counts["resumed"]) == (1_200, 1_200, True)
     assert [row.task.instance_id for row in load_dataset(tmp_path, "d").rows] == [

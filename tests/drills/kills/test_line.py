@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 
@@ -14,7 +12,6 @@ from engine.processes import process_start
 from tests.integration.toy_line import (
     TERMINAL,
     Line,
-    assert_nothing_lost_or_duplicated,
     running_line,
     sandboxes_left,
 )
@@ -38,25 +35,6 @@ def test_a_dataset_is_curated_and_synchronised(line: Line) -> None:
     assert counts == [("curated", 3), (DATASET, 3)]
 
 
-def test_kills_of_engine_web_and_worker_lose_and_duplicate_nothing(line: Line) -> None:
-    run = line.launch()
-    line.until(lambda: line.finished_iterations(run) >= 1, "a first iteration")
-    engine = line.engine_pid(run)
-    os.killpg(engine, signal.SIGKILL)
-    line.until(lambda: line.engine_pid(run) != engine, "a new engine")
-    before = line.finished_iterations(run)
-    line.kill("web")
-    line.until(lambda: line.finished_iterations(run) > before, "the spool to be shipped to a new web server")
-    second = line.engine_pid(run)
-    line.kill("worker")
-    line.until(lambda: line.state(run) in TERMINAL, "the end of the run")
-    assert line.state(run) == "succeeded", line.value("select reason from webapp_run where id = %s", run)
-    assert line.engine_pid(run) == second, "neither web server nor worker take the engine with them"
-    assert line.value("select epoch from webapp_run where id = %s", run) == 2
-    assert_nothing_lost_or_duplicated(line, run)
-    assert sandboxes_left(line, run) == []
-
-
 def test_pause_is_acknowledged_resume_goes_on_and_stop_ends_everything(line: Line) -> None:
     run = line.launch(**{"trainer.iterations": 200})
     line.until(lambda: line.finished_iterations(run) >= 1, "a first iteration")
@@ -73,14 +51,6 @@ def test_pause_is_acknowledged_resume_goes_on_and_stop_ends_everything(line: Lin
     line.until(lambda: process_start(engine) is None, "the engine's end")
     assert sandboxes_left(line, run) == []
     line.until(lambda: not list((line.stack.home / "sandboxes").glob("*.json")), "an empty ledger")
-
-
-def test_an_engine_that_never_reaches_its_checkpoint_fails_with_a_reason(line: Line) -> None:
-    (line.stack.home / "policies" / "nowhere").mkdir()
-    run = line.launch(**{"policy.checkpoint": "nowhere"})
-    line.until(lambda: line.state(run) in TERMINAL, "the end of the run")
-    assert line.state(run) == "failed"
-    assert "nowhere" in line.value("select reason from webapp_run where id = %s", run)
 
 
 def test_a_verifiers_run_scores_what_another_run_collected(line: Line) -> None:

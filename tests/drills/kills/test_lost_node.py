@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +21,7 @@ from tests.integration.toy_records import (
     of_type,
     weights,
 )
-from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
+from tests.integration.toy_yard import engine_process, events, finish, kill_when, make_run_dir
 
 
 @pytest.fixture(scope="module")
@@ -33,35 +31,25 @@ def bucket() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toy_yard.taught_home(tmp_path_factory.mktemp("home"))
-
-
 def test_a_run_whose_node_is_lost_ends_as_if_nothing_happened(home: Path, bucket: str) -> None:
     plain = toy_yard.training(home)
     config = plain.model_copy(update={"storage": StorageConfig(url=bucket, interval_s=0.2)})
     whole = make_run_dir(home, "whole", plain)
-    with engine_process(whole) as process:
-        assert process.wait(timeout=400) == 0
+    finish(whole)
     with ingest_server() as server:
         run_dir = make_run_dir(home, "lost", config, ingest_url=server.url)
-        with engine_process(run_dir) as process:
-            assert wait_for(
-                process,
-                lambda: (
-                    bool(of_type(run_dir, "iteration_finished"))
-                    and any(event["type"] == "iteration_finished" for event in server.events)
-                ),
-            )
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
+        kill_when(
+            run_dir,
+            lambda: (
+                bool(of_type(run_dir, "iteration_finished"))
+                and any(event["type"] == "iteration_finished" for event in server.events)
+            ),
+        )
         shipped = list(server.events)
         shutil.rmtree(run_dir)
         server.epoch = 2
         run_dir = make_run_dir(home, "lost", config, ingest_url=server.url, epoch=2)
-        with engine_process(run_dir) as process:
-            assert process.wait(timeout=400) == 0, (run_dir / "engine.log").read_text()[-3000:]
+        finish(run_dir)
         assert server.events[: len(shipped)] == shipped
         assert server.events == events(run_dir)
         assert [event["seq"] for event in server.events] == list(range(1, len(server.events) + 1))

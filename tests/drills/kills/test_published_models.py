@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,17 +11,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.integration.runs.test_published_models import _FAMILY, home, training
 from tests.integration.toy_records import assert_same_state, of_type, weights
-from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
+from tests.integration.toy_yard import (
+    PATIENCE_S,
+    finish,
+    kill_when,
+    make_run_dir,
+)
 from tests.unit.models.chat_templates import TEMPLATES
 
 __all__ = ["home"]  # a fixture
-
-_PATIENCE_S = 400.0
-
-
-def run_to_end(run_dir: Path) -> int:
-    with engine_process(run_dir) as process:
-        return process.wait(timeout=_PATIENCE_S)
 
 
 def test_killed_and_resumed_it_learns_the_same_and_its_export_opens(home: Path, tmp_path: Path) -> None:
@@ -32,26 +28,23 @@ def test_killed_and_resumed_it_learns_the_same_and_its_export_opens(home: Path, 
     The checkpoint that the second attempt starts from is removed while it trains.
     """
     whole = make_run_dir(home, "whole", training(home))
-    assert run_to_end(whole) == 0, events(whole)[-1]
+    finish(whole)
     assert of_type(whole, "iteration_finished")[-1]["policy_version"] == 4
 
     killed = make_run_dir(home, "killed", training(home))
-    with engine_process(killed) as process:
-        assert wait_for(process, lambda: len(of_type(killed, "checkpoint_saved")) > 1)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    kill_when(killed, lambda: len(of_type(killed, "checkpoint_saved")) > 1)
     assert of_type(killed, "run_finished") == []
     last_words = (killed / "engine.log").read_text().splitlines()[-1]
     assert last_words.startswith("{"), "a page shows them below the reason"
     make_run_dir(home, "killed", training(home), epoch=2)
-    assert run_to_end(killed) == 0, events(killed)[-1]
+    finish(killed)
     assert of_type(killed, "run_started")[-1]["resumed_from"] > 0
     assert_same_state(whole, killed)
     assert weights(whole) == weights(killed)
 
     out = tmp_path / "export"
     command = [sys.executable, "-m", "engine.trainer", "export", str(killed), str(out)]
-    subprocess.run(command, check=True, timeout=_PATIENCE_S)
+    subprocess.run(command, check=True, timeout=PATIENCE_S)
     model = AutoModelForCausalLM.from_pretrained(out)
     assert model.config.model_type == _FAMILY
     before = AutoModelForCausalLM.from_pretrained(home / "policies" / _FAMILY)

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from engine.config.run import TrainRun
 from engine.config.training import ScheduleConfig
 from tests.integration import toy_yard
 from tests.integration.toy_records import assert_same_state, of_type, sandboxes, weights
-from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
+from tests.integration.toy_yard import events, finish, kill_when, make_run_dir
 
-_PATIENCE_S = 400.0
 Key = tuple[int, str, int]
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with the toy dataset and its half-taught policy."""
-    return toy_yard.taught_home(tmp_path_factory.mktemp("home"))
 
 
 def training(home: Path, **schedule: Any) -> TrainRun:
@@ -35,12 +24,6 @@ def training(home: Path, **schedule: Any) -> TrainRun:
         "evaluation": config.evaluation.model_copy(update={"samples": 1, "train_samples": 0}),
     }
     return TrainRun.model_validate(config.model_copy(update=changes).model_dump())
-
-
-def finish(run_dir: Path) -> Path:
-    with engine_process(run_dir) as process:
-        assert process.wait(timeout=_PATIENCE_S) == 0
-    return run_dir
 
 
 def key(event: dict[str, Any]) -> Key:
@@ -69,10 +52,7 @@ def kill_in_flight(run_dir: Path, *, finished: int) -> dict[Key, int]:
         spooled = events(run_dir)
         return len(graded(spooled)) >= finished and any(in_flight(spooled).values())
 
-    with engine_process(run_dir) as process:
-        assert wait_for(process, is_due)
-        os.killpg(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+    kill_when(run_dir, is_due)
     return {rollout: steps for rollout, steps in in_flight(events(run_dir)).items() if steps}
 
 

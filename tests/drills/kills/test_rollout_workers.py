@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 
 from engine.config.run import TrainRun
-from tests.drills.kills.test_training import _PATIENCE_S, home, uninterrupted
+from tests.drills.kills.test_training import uninterrupted
 from tests.integration import toy_yard
 from tests.integration.toy_records import assert_same_state, expected_keys, of_type, sandboxes, weights
-from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
+from tests.integration.toy_yard import PATIENCE_S, engine_process, events, make_run_dir, wait_for
 
-__all__ = ["home", "uninterrupted"]  # fixtures
+__all__ = ["uninterrupted"]  # a fixture
 
 
 def with_workers(data: Path) -> TrainRun:
@@ -59,7 +59,7 @@ def test_a_killed_worker_loses_nothing_and_changes_nothing(home: Path, uninterru
     with engine_process(run_dir) as process:
         assert wait_for(process, is_busy)
         victims[0].kill()
-        assert process.wait(timeout=_PATIENCE_S) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
     assert b'"rollout_worker_lost"' in (run_dir / "engine.log").read_bytes()
     keys = Counter(tuple(e["ref"].values()) for e in of_type(run_dir, "trajectory_finished"))
     assert keys == expected_keys(home), "every rollout is reported once"
@@ -74,7 +74,7 @@ def test_a_stop_reaches_the_workers(home: Path) -> None:
         assert wait_for(process, lambda: bool(busy_workers(home, process)))
         started = workers(process)
         os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(timeout=_PATIENCE_S) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
     assert len(started) == 2
     assert not psutil.wait_procs(started, timeout=240)[1]
     assert events(run_dir)[-1]["state"] == "stopped"

@@ -6,52 +6,24 @@ import os
 import shutil
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from engine.config.run import TrainRun
-from engine.config.training import CurriculumConfig, ScheduleConfig
-from tests.integration import toy_yard
+from engine.config.training import CurriculumConfig
 from tests.integration.toy_records import (
     assert_every_rollout_trained_once,
     of_type,
     sandboxes,
     weights,
 )
-from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
+from tests.integration.toy_yard import engine_process, events, finish, make_run_dir, overlapping, wait_for
 
 ITERATIONS = 4
-_PATIENCE_S = 400.0
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with the toy dataset and its half-taught policy."""
-    return toy_yard.taught_home(tmp_path_factory.mktemp("home"))
-
-
-def training(home: Path, mode: str, **schedule: Any) -> TrainRun:
-    config = toy_yard.training(
-        home, iterations=ITERATIONS, tasks_per_iteration=1, minibatches=1, checkpoint_every=2
-    )
-    changes = {
-        "schedule": ScheduleConfig(mode=mode, **schedule),
-        "algorithm": config.algorithm.model_copy(update={"importance_correction": "token_tis"}),
-        "evaluation": config.evaluation.model_copy(update={"samples": 1, "train_samples": 0}),
-    }
-    return TrainRun.model_validate(config.model_copy(update=changes).model_dump())
-
-
-def finish(run_dir: Path) -> Path:
-    with engine_process(run_dir) as process:
-        assert process.wait(timeout=_PATIENCE_S) == 0
-    return run_dir
 
 
 @pytest.mark.parametrize("after", [10, 40, 75])
 def test_killed_at_any_point_nothing_is_lost_or_made_twice(home: Path, after: int) -> None:
-    config = training(home, "async", max_staleness=2)
+    config = overlapping(home, mode="async", max_staleness=2)
     if after == 40:
         weighted = CurriculumConfig(mode="solve_rate", rest_passes=1)
         config = config.model_copy(update={"curriculum": weighted})
@@ -88,7 +60,7 @@ def test_killed_at_any_point_nothing_is_lost_or_made_twice(home: Path, after: in
 
 
 def test_one_step_off_trains_in_the_order_of_the_tasks(home: Path) -> None:
-    run_dir = finish(make_run_dir(home, "off", training(home, "one_step_off", on_update="restart")))
+    run_dir = finish(make_run_dir(home, "off", overlapping(home, mode="one_step_off", on_update="restart")))
     assert_every_rollout_trained_once(run_dir, iterations=ITERATIONS)
     batches = of_type(run_dir, "batch_selected")
     assert [[group["iteration"] for group in event["groups"]] for event in batches] == [[0], [1], [2], [3]]

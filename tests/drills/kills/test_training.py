@@ -5,33 +5,21 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.fakes.ingest_server import IngestServer, ingest_server
+from tests.fakes.ingest_server import ingest_server
 from tests.integration import toy_yard
 from tests.integration.toy_records import assert_same_state, expected_keys, of_type, sandboxes, weights
-from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
-
-_PATIENCE_S = 400.0
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with the toy dataset and its half-taught policy."""
-    return toy_yard.taught_home(tmp_path_factory.mktemp("home"))
+from tests.integration.toy_yard import PATIENCE_S, engine_process, events, finish, make_run_dir, wait_for
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(home: Path) -> Path:
     """A training run that nobody disturbed, its rollouts sampled eight at a time."""
-    run_dir = make_run_dir(home, "uninterrupted", toy_yard.training(home))
-    with engine_process(run_dir) as process:
-        assert process.wait(timeout=_PATIENCE_S) == 0
-    return run_dir
+    return finish(make_run_dir(home, "uninterrupted", toy_yard.training(home)))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -63,7 +51,7 @@ def _run_and_kill(run_dir: Path, *, after_lines: int | None) -> bool:
     """Run the next attempt, killing it once the spool has so many events; whether it finished."""
     with engine_process(run_dir) as process:
         if after_lines is None or not wait_for(process, lambda: len(events(run_dir)) >= after_lines):
-            assert process.wait(timeout=_PATIENCE_S) == 0
+            assert process.wait(timeout=PATIENCE_S) == 0
             return True
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -82,41 +70,9 @@ def test_stopped_about_an_update_and_resumed_it_ends_as_if_nothing_happened(home
     with engine_process(run_dir) as process:
         assert wait_for(process, collected)
         process.terminate()
-        assert process.wait(timeout=_PATIENCE_S) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
     assert events(run_dir)[-1]["state"] == "stopped"
-    make_run_dir(home, "stopped-in-update", config, epoch=2)
-    with engine_process(run_dir) as process:
-        assert process.wait(timeout=240) == 0
-    whole = make_run_dir(home, "whole", config)
-    with engine_process(whole) as process:
-        assert process.wait(timeout=240) == 0
+    finish(make_run_dir(home, "stopped-in-update", config, epoch=2))
+    whole = finish(make_run_dir(home, "whole", config))
     assert weights(run_dir) == weights(whole)
     assert_same_state(run_dir, whole)
-
-
-def test_pause_resume_and_stop_from_the_web(home: Path) -> None:
-    with ingest_server() as server:
-        run_dir = make_run_dir(home, "paused", toy_yard.training(home, iterations=500), ingest_url=server.url)
-        with engine_process(run_dir) as process:
-            assert wait_for(process, lambda: _count(server, "iteration_finished") >= 1)
-            server.desired = "pause"
-            assert wait_for(process, lambda: _count(server, "run_paused") == 1)
-            time.sleep(0.5)
-            # The pool's last report comes up to 2 s after what it tells of.
-            assert _work(server)[-1] == "run_paused"
-            server.desired = "run"
-            assert wait_for(process, lambda: _count(server, "run_resumed") == 1)
-            server.desired = "stop"
-            assert process.wait(timeout=_PATIENCE_S) == 0
-        assert server.events[-1]["state"] == "stopped"
-
-
-def _work(server: IngestServer) -> list[str]:
-    """Types of the events, but for reports about sandboxes."""
-    types = [event["type"] for event in server.events]
-    return [name for name in types if name not in ("sandboxes_changed", "pool_status")]
-
-
-def _count(server: IngestServer, name: str) -> int:
-    with server.lock:
-        return sum(event["type"] == name for event in server.events)

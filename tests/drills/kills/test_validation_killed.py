@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from engine.events.health import ValidationRecord, read
 from engine.types import TaskRow
 from tests.integration.grading.conftest import home, row
 from tests.integration.grading.test_validation import config, variant
-from tests.integration.toy_yard import engine_process, events, make_run_dir, wait_for
+from tests.integration.toy_yard import events, finish, kill_when, make_run_dir
 
 __all__ = ["home", "row"]
 
@@ -23,15 +21,11 @@ def test_killed_validation_goes_on_where_it_was(home: Path, row: TaskRow) -> Non
     folder = dataset_path(home, "killed")
     settings = config("killed", repeats=1)
     run_dir = make_run_dir(home, "killed", settings)
-    with engine_process(run_dir) as process:
-        assert wait_for(process, lambda: len(_validations(folder)) >= 3)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+    kill_when(run_dir, lambda: len(_validations(folder)) >= 3)
     before = _by_task(folder)
     assert 3 <= len(before) < 8
     make_run_dir(home, "killed", settings, epoch=2)
-    with engine_process(run_dir) as process:
-        assert process.wait(timeout=400) == 0
+    finish(run_dir)
     counted = Counter(record.task_id for record in _validations(folder))
     assert counted == {one.task.id: 1 for one in rows}
     assert {key: record for key, record in _by_task(folder).items() if key in before} == before

@@ -20,10 +20,11 @@ from engine.trainer.factory import TrainingSetup
 from engine.trainer.processes.group import TrainerGroup
 from engine.trainer.processes.launchers import LocalRanks
 from engine.trainer.processes.rank import RankSettings
+from tests.builders.process_memory import forget_peak, memory
 from tests.unit.models.chat_templates import TEMPLATES
 from tests.unit.models.tiny_families import write_tiny
-from tests.unit.trainer.test_sent_weights import GROUPS, assert_sent_as_exported, configured
-from tests.unit.trainer.trainer_builders import processes_of
+from tests.unit.trainer.test_sent_weights import GROUPS, assert_sent_as_exported
+from tests.unit.trainer.trainer_builders import make_run, processes_of
 from tests.unit.trainer.weight_consumers import IDS, Drop, Hoard, Store
 
 
@@ -39,8 +40,7 @@ async def test_with_ranks_and_vllm_this_process_holds_no_weights(
     policy = write_tiny(tmp_path / "policy", "qwen3", chat_template=TEMPLATES["qwen3"])
     found = {}
     for engine in ("builtin", "vllm"):
-        config = configured(policy, data_parallel=2, **settings)
-        config = config.model_copy(update={"policy": config.policy.model_copy(update={"engine": engine})})
+        config = make_run(policy, engine=engine, data_parallel=2, **settings)
         folder = tmp_path / engine
         folder.mkdir()
         trainer = await AsyncTrainer.open(
@@ -62,12 +62,6 @@ async def test_with_ranks_and_vllm_this_process_holds_no_weights(
     assert found["builtin"][1] == found["vllm"][1]
     for name, tensor in found["builtin"][0].items():
         assert torch.equal(tensor, found["vllm"][0][name]), name
-
-
-def memory(pid: int, name: str) -> int:
-    """Return a number of a process's ``/proc/PID/status`` in bytes."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
 @pytest.fixture
@@ -99,10 +93,10 @@ def peaks(group: TrainerGroup, consumer: Any) -> list[int]:
     """Return the memory that each rank needs on top to send its weights, in bytes."""
     pids = [process.pid for process in processes_of(group)]
     for pid in pids:
-        Path(f"/proc/{pid}/clear_refs").write_text("5")  # forgets the peak so far
-    before = [memory(pid, "VmRSS:") for pid in pids]
+        forget_peak(pid)
+    before = [memory("VmRSS:", pid) for pid in pids]
     assert group.send_weights(consumer)
-    return [memory(pid, "VmHWM:") - start for pid, start in zip(pids, before, strict=True)]
+    return [memory("VmHWM:", pid) - start for pid, start in zip(pids, before, strict=True)]
 
 
 def test_no_rank_holds_a_second_copy(large: tuple[TrainerGroup, int], tmp_path: Path) -> None:

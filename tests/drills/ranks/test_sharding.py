@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
+import gc
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 from transformers import AutoConfig
 
+from engine.models.published.networks import build_causal
+from engine.models.published.pretrained import PretrainedModel
+from engine.models.sharding import load_weights, shard
 from engine.models.weights.conversion import meta_network, published_tensors
 from engine.models.weights.model_weights import expected_tensors
+from engine.models.weights.opening import open_weights
 from engine.models.weights.writing import write_safetensors
+from tests.builders.process_memory import forget_peak, memory
+from tests.unit.trainer.rank_pair import rank_pair
 
 
 def write_large(folder: Path) -> None:
@@ -31,21 +36,42 @@ def write_large(folder: Path) -> None:
     write_safetensors(folder, infos, tensors, max_file_bytes=64 << 20)
 
 
+class Root(nn.Module):
+    """A module around everything that touches a parameter."""
+
+    def __init__(self, model: PretrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *_: Tensor) -> Tensor:
+        raise AssertionError
+
+
+def measure(folder: Path) -> dict[str, int]:
+    """Load a large model; return the peak of this process's memory above what it had before."""
+    model = PretrainedModel(build_causal(AutoConfig.from_pretrained(folder), dtype=torch.float32, meta=True))
+    source = open_weights(folder, model)
+    root = Root(model)
+    shard(root, model.blocks, init_device_mesh("cpu", (2,)), compute=None)
+    gc.collect()
+    forget_peak()
+    before = memory("VmRSS:")
+    load_weights(root, model, source, torch.device("cpu"))
+    peak = memory("VmHWM:") - before
+    locals_ = [p.to_local() for p in model.parameters() if isinstance(p, DTensor)]
+    assert all((local == local.flatten()[0]).all() for local in locals_)
+    return {
+        "peak": peak,
+        "shard": sum(local.numel() * local.element_size() for local in locals_),
+        "whole": sum(p.numel() * p.element_size() for p in model.parameters()),
+        "tensor": max(info.num_bytes for info in source.tensors.values()),
+    }
+
+
 def test_a_rank_needs_the_memory_of_its_shard_and_one_tensor(tmp_path: Path) -> None:
-    write_large(tmp_path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.drills.ranks.sharding_script", str(tmp_path)]
-    ranks = [
-        subprocess.Popen(command, env={**shared, "RANK": rank}, stderr=subprocess.PIPE, text=True)
-        for rank in "01"
-    ]
-    errors = [rank.communicate(timeout=800)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors)
-    for rank in range(2):
-        found = json.loads((tmp_path / f"memory-{rank}.json").read_text())
-        limit = 1.2 * found["shard"] + found["tensor"]
-        assert limit < 0.8 * found["whole"], "the model is too small to tell"
-        assert found["peak"] <= limit, found
+    write_large(tmp_path / "model")
+    with rank_pair(tmp_path, __name__) as pair:
+        for found in pair.run(measure, tmp_path / "model"):
+            limit = 1.2 * found["shard"] + found["tensor"]
+            assert limit < 0.8 * found["whole"], "the model is too small to tell"
+            assert found["peak"] <= limit, found

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from engine.config.run import with_overrides
 from engine.types import RunState
 from tests.builders.ray_clusters import RayCluster
 from tests.builders.web_builders import make_run
+from tests.integration.runs.test_workers import attempt, wait_for
 from webapp.models import Event, Run, RunAttempt
 from webapp.selectors.run.folders import run_folder
 from webapp.selectors.run.logs import log_tail
@@ -54,17 +53,6 @@ def launched(home: Path, word: str, **settings: Any) -> Run:
     lifecycle.launch(run_id=run.pk)
     run.refresh_from_db()
     return run
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 400
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.1)
-
-
-def attempt(run: Run) -> RunAttempt:
-    return RunAttempt.objects.filter(run=run).latest("epoch")
 
 
 def process(run: Run) -> ProcessState:

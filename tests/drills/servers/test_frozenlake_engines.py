@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config.recipes import resolve
 from tests.fakes.vllm_server import fake_interpreter
-from tests.unit.environments.lake_builders import SMALL, of_type, perform, small_run
+from tests.unit.environments.lake_builders import of_type, perform, small_run
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +68,3 @@ def test_a_resumed_run_publishes_the_checkpoints_weights(home: Path, engines: di
         if one["epoch"] == 2 and one["ref"]["phase"] == "train"
     }
     assert versions == {1}
-
-
-def test_an_evaluation_samples_a_proven_policy(home: Path, engines: dict[str, Any]) -> None:
-    shared = ("environment.", "policy.", "rollout.")
-    settings = {name: value for name, value in {**SMALL, **engines}.items() if name.startswith(shared)}
-    config = resolve("frozenlake-evaluate", {**settings, "rollout.group_size": 2})
-    events = perform(home, "evaluated", config)
-    (evaluated,) = of_type(events, "evaluation_finished")
-    assert evaluated["num_samples"] == 6
-    assert evaluated["metrics"]["engine/tokens_per_s"] > 0
-    assert evaluated["metrics"]["engine/restarts"] == 0
-    assert evaluated["metrics"]["solve/rate"] == evaluated["solve_rate"]
-    ready = [one for event in of_type(events, "engines_reported") for one in event["replicas"]]
-    assert any(one["state"] == "ready" and one["version"] == 0 for one in ready)
-    assert not (home / "runs" / "evaluated" / "engines" / "weights").exists(), "a second copy of the weights"

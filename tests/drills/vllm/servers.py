@@ -17,15 +17,13 @@ import engine.models.builtin
 from engine.inference.base import Generation, GenerationRequest, SamplingParams
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
-from engine.models.attention import Segments
-from engine.models.base import LanguageModel, logits_of
+from engine.models.base import LanguageModel
 from engine.models.opening import open_model
 from tests.unit.models import small
 
 QUICKSTART = Path(engine.models.builtin.__file__).parent / "shipped" / "quickstart"
 PARITY = 1e-4
 """Bar of sampled against recomputed log-probabilities, float32."""
-_CPU = torch.device("cpu")
 _COMPANY = 47
 """Requests beside one that a test interrupts. Alone it could be over before a busy machine got to that."""
 
@@ -68,27 +66,6 @@ def open_folder(folder: Path) -> LanguageModel:
     """Open a folder's model in float32."""
     torch.set_num_threads(1)
     return open_model(str(folder), home=folder).model
-
-
-@torch.no_grad()
-def logits_over(model: LanguageModel, ids: Sequence[int]) -> torch.Tensor:
-    """Return the logits [T, V] after each id, by our own forward."""
-    hidden = model.packed_hidden(torch.tensor(ids), Segments.whole([len(ids)], _CPU))
-    return logits_of(hidden, model.head).float()
-
-
-def recomputed(model: LanguageModel, ids: Sequence[int], *, temperature: float = 1.0) -> list[float]:
-    """Return the log-probability of each id after the first, by our own forward."""
-    table = torch.log_softmax(logits_over(model, ids) / temperature, -1)
-    return [float(table[i, token]) for i, token in enumerate(ids[1:])]
-
-
-def gap(
-    model: LanguageModel, prompt: Sequence[int], generation: Generation, *, temperature: float = 1.0
-) -> float:
-    """Return the largest difference of a response's log-probabilities to recomputed ones."""
-    again = recomputed(model, [*prompt, *generation.ids], temperature=temperature)[len(prompt) - 1 :]
-    return max(abs(a - b) for a, b in zip(generation.logprobs, again, strict=True))
 
 
 async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float = 300) -> None:

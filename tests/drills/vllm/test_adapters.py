@@ -11,8 +11,8 @@ from engine.config.trainer import TrainerConfig
 from engine.errors import EngineError
 from engine.models.adapters import adapter_parameters, add_adapters, save_adapters, target_names
 from engine.models.base import LanguageModel
-from tests.drills.vllm.servers import PARITY, QUICKSTART, command, gap, open_folder, request, started
-from tests.unit.models.small import prompt
+from tests.drills.vllm.servers import PARITY, QUICKSTART, command, open_folder, request, started
+from tests.unit.models.small import gap, prompt
 
 
 def _write_adapter(folder: Path, seed: int) -> LanguageModel:

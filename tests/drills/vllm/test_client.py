@@ -9,26 +9,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 import torch
-from packaging.specifiers import SpecifierSet
 from safetensors.torch import load_file, save_file
 
 from engine.errors import EngineError
-from engine.inference.vllm.clients import client as client_module
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.servers.server import VllmServer
 from engine.models.base import LanguageModel
-from tests.drills.vllm.servers import (
-    PARITY,
-    QUICKSTART,
-    gap,
-    in_flight,
-    logits_over,
-    open_folder,
-    recomputed,
-    request,
-    until,
-)
-from tests.unit.models.small import prompt
+from tests.drills.vllm.servers import PARITY, QUICKSTART, in_flight, open_folder, request, until
+from tests.unit.models.small import gap, logits_over, prompt, recomputed
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +71,7 @@ async def test_seeded_prompts_beyond_one_forward_pass(client: VllmClient) -> Non
     prompts = [prompt(400, 50 + i) for i in range(24)]
 
     async def sample(i: int, attempt: str) -> tuple[int, ...]:
-        asked = request(prompts[i], seed=i, max_tokens=8)
+        asked = request(prompts[i], seed=2**63 + i, max_tokens=8)
         return (await client.generate(asked, request_id=f"long-{attempt}-{i}")).ids
 
     together = await asyncio.gather(*(sample(i, "together") for i in range(24)))
@@ -102,18 +90,6 @@ async def test_recorded_logprobs_are_of_the_cut_distribution(
         assert token in kept.indices
         own = float(torch.log_softmax(kept.values, -1)[kept.indices == token])
         assert abs(own - logprob) <= PARITY
-
-
-async def test_a_seed_gives_the_same_tokens_whoever_is_beside_it(client: VllmClient) -> None:
-    ids = prompt(50, 4)
-    first = await client.generate(request(ids, seed=2**63 + 7), request_id="s1")
-    again, other, *_ = await asyncio.gather(
-        client.generate(request(ids, seed=2**63 + 7), request_id="s2"),
-        client.generate(request(ids, seed=8), request_id="s3"),
-        *(client.generate(request(prompt(20, s), seed=s), request_id=f"n{s}") for s in range(4)),
-    )
-    assert again.ids == first.ids
-    assert other.ids != first.ids
 
 
 async def test_a_stop_token_ends_the_response_and_is_part_of_it(client: VllmClient) -> None:
@@ -254,16 +230,8 @@ async def test_every_route_but_health_needs_the_key(vllm_server: VllmServer, cli
     assert opened == ["/health"]
 
 
-async def test_a_server_of_another_name_or_version_is_refused(
-    vllm_server: VllmServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_of_another_name_is_refused(vllm_server: VllmServer) -> None:
     stranger = VllmClient(vllm_server.address, model="other", api_key=vllm_server.api_key)
     with pytest.raises(EngineError, match="serves policy and not 'other'"):
         await stranger.check()
     await stranger.close()
-    monkeypatch.setattr(client_module, "SUPPORTED", SpecifierSet(">=0.99"))
-    client = vllm_server.client()
-    with pytest.raises(EngineError, match=r"vLLM 0\.32.*make vllm") as raised:
-        await client.check()
-    assert raised.value.kind == "refused"
-    await client.close()

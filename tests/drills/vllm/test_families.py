@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.drills.vllm.servers import PARITY, command, gap, open_folder, recomputed, request, started
-from tests.unit.models.small import prompt
+from tests.drills.vllm.servers import PARITY, command, open_folder, request, started
+from tests.unit.models.small import gap, prompt, recomputed
 from tests.unit.models.tiny_families import write_tiny
 
 _SIZES: dict[str, Any] = {"head_dim": 32, "hidden_size": 64, "intermediate_size": 96}

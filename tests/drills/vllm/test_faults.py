@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from engine.errors import EngineError
-from engine.inference.vllm.servers.server import VllmServer
 from tests.builders.vllm_policies import pid_of
 from tests.drills.vllm.servers import QUICKSTART, command, in_flight, session_processes, started, until
 from tests.unit.models.small import prompt
@@ -95,11 +94,3 @@ async def test_nothing_survives_a_killed_guard(vllm_python: Path, tmp_path: Path
         await until(has_ended)
         await server.stop()
         await until(lambda: _is_empty(pid_of(server)))
-
-
-async def test_a_server_that_does_not_start_says_why(vllm_python: Path, tmp_path: Path) -> None:
-    server = VllmServer(command(tmp_path / "nothing", vllm_python), log=tmp_path / "vllm.log")
-    with pytest.raises(EngineError, match=r"with code \d+; the end of .*vllm\.log:(.|\n)*nothing") as raised:
-        await server.start()
-    assert raised.value.kind == "lost"
-    assert not server.is_alive()

@@ -10,10 +10,8 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-from engine.config.policies import TransformerPolicyConfig, VllmConfig
-from engine.config.run import TrainRun, parse_run_config
+from engine.config.policies import VllmConfig
 from engine.errors import EngineError
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.clients.responses import Answer
@@ -21,27 +19,17 @@ from engine.inference.vllm.publishing.publication import PublicationReport, Publ
 from engine.inference.vllm.servers.server import VllmServer
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.factory import TrainingSetup
-from tests.drills.vllm.servers import PARITY, QUICKSTART, command, gap, request, started
-from tests.unit.models.small import prompt
+from tests.drills.vllm.servers import PARITY, QUICKSTART, command, request, started
+from tests.unit.models.small import gap, prompt
 from tests.unit.trainer.rl_model import make_groups, make_model
+from tests.unit.trainer.trainer_builders import make_run
 
 GROUPS = make_groups(make_model(vocab=2048), [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]])
 
 
 async def open_trainer(folder: Path, **settings: Any) -> AsyncTrainer:
     """Return a trainer of the quickstart model."""
-    config = parse_run_config(
-        {
-            "kind": "train",
-            "name": "t",
-            "dataset": {"name": "d"},
-            "agent": {"max_context": 512, "max_response": 256},
-            "policy": TransformerPolicyConfig().model_dump(mode="json"),
-            "trainer": {"threads": 1, "minibatches": 1, "device": "cpu", "learning_rate": 1e-3, **settings},
-            "seed": 5,
-        }
-    )
-    assert isinstance(config, TrainRun)
+    config = make_run(QUICKSTART, **{"tokens_per_microbatch": 4096, "learning_rate": 1e-3, **settings})
     return await AsyncTrainer.open(TrainingSetup.of(config), run_dir=folder, home=folder, checkpoint=None)
 
 
@@ -147,22 +135,6 @@ class Stale(Faulty):
             await super().load_weights(folder, version)
 
 
-class Half(Faulty):
-    """A server that takes every second tensor of an update, and the others of the one before."""
-
-    async def load_weights(self, folder: Path, version: int) -> None:
-        kept = folder.parent.with_name("previous")
-        if self.is_broken:
-            new, old = (load_file(path / "model.safetensors") for path in (folder, kept))
-            mixed = {name: (new if i % 2 else old)[name] for i, name in enumerate(sorted(new))}
-            folder = folder.parent.with_name("mixture")
-            folder.mkdir()
-            save_file(mixed, folder / "model.safetensors")
-        else:
-            shutil.copytree(folder, kept)
-        await super().load_weights(folder, version)
-
-
 class Cached(Faulty):
     """A server that keeps its prefix cache."""
 
@@ -181,10 +153,8 @@ class Cached(Faulty):
     ("kind", "rate", "reason"),
     [
         (Stale, 1e-3, "differ from the trainer's"),
-        (Half, 1e-3, "differ from the trainer's"),
         (Cached, 1e-3, "prefix cache was not reset"),
         (Stale, 1e-8, "are those of the previous version"),
-        (Half, 1e-8, "are those of the previous version"),
         (Cached, 1e-8, "prefix cache was not reset"),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,14 @@ def test_curation_is_told_as_events(home: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "rate"), [(OraclePolicyConfig(), 1.0), (NoopPolicyConfig(), 0.0)], ids=["oracle", "noop"]
 )
-def test_the_oracle_solves_what_doing_nothing_does_not(home: Path, policy: Any, rate: float) -> None:
+def test_the_oracle_solves_what_doing_nothing_does_not(
+    home: Path, tmp_path: Path, policy: Any, rate: float
+) -> None:
+    """In a data folder that was moved."""
+    moved = tmp_path / "moved"
+    shutil.copytree(home, moved, symlinks=True)
     config = toy_yard.sampling(policy)
-    with open_context(home, f"run-{policy.type}", config) as run:
+    with open_context(moved, f"run-{policy.type}", config) as run:
         assert execute(config, run) == 0
     finished = of_type(run.run_dir, "trajectory_finished")
     assert [event["reward"] for event in finished] == [rate, rate]
@@ -51,14 +55,11 @@ def test_the_oracle_solves_what_doing_nothing_does_not(home: Path, policy: Any, 
 
 
 def test_a_run_fails_when_infrastructure_loses_every_rollout(home: Path, tmp_path: Path) -> None:
-    """Not one graded rollout is no solve rate of 0; a data folder that was moved complete is fine."""
-    moved = tmp_path / "moved"
-    subprocess.run(["cp", "-a", str(home), str(moved)], check=True)
+    """Not one graded rollout is no solve rate of 0."""
+    broken = tmp_path / "broken"
+    shutil.copytree(home, broken, symlinks=True, ignore=shutil.ignore_patterns("toolchain"))
     config = toy_yard.sampling(OraclePolicyConfig())
-    with open_context(moved, "complete", config) as run:
-        assert execute(config, run) == 0
-    shutil.rmtree(moved / "toolchain")
-    with open_context(moved, "broken", config) as run:
+    with open_context(broken, "broken", config) as run:
         assert execute(config, run) == 1
     last = events(run.run_dir)[-1]
     assert last["state"] == "failed"
@@ -102,25 +103,25 @@ def test_sigterm_stops_in_order(home: Path) -> None:
     assert sandboxes(home) == []
 
 
-def test_a_fenced_process_ends_with_3_and_writes_no_end(home: Path) -> None:
+@pytest.mark.parametrize(
+    ("epoch", "faults", "code"),
+    [(2, [], 3), (1, [Answer(422, {"detail": "no such field", "line": 1})], 1)],
+    ids=["fenced", "refused"],
+)
+def test_an_attempt_that_the_server_does_not_accept_ends_without_an_event(
+    home: Path, epoch: int, faults: list[Answer | None], code: int
+) -> None:
+    """A fenced one writes no end; a refused event fails the run, which says so on disk."""
     with ingest_server() as server:
         config = toy_yard.sampling(OraclePolicyConfig())
-        run_dir = make_run_dir(home, "fenced", config, ingest_url=server.url)
-        server.epoch = 2
+        run_dir = make_run_dir(home, f"not-accepted-{code}", config, ingest_url=server.url)
+        server.epoch, server.faults = epoch, faults
         with engine_process(run_dir) as process:
-            assert process.wait(timeout=_PATIENCE_S) == 3
+            assert process.wait(timeout=_PATIENCE_S) == code
         assert server.events == []
-    assert not of_type(run_dir, "run_finished")
-
-
-def test_a_refused_event_fails_the_run_and_says_so_on_disk(home: Path) -> None:
-    with ingest_server() as server:
-        config = toy_yard.sampling(OraclePolicyConfig())
-        run_dir = make_run_dir(home, "refused", config, ingest_url=server.url)
-        server.faults = [Answer(422, {"detail": "no such field", "line": 1})]
-        with engine_process(run_dir) as process:
-            assert process.wait(timeout=_PATIENCE_S) == 1
-        assert server.events == []
+    if code == 3:
+        assert not of_type(run_dir, "run_finished")
+        return
     failure = json.loads((run_dir / "failure.json").read_text())
     assert failure["epoch"] == 1
     assert "no such field" in failure["reason"]

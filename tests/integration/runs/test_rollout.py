@@ -18,8 +18,6 @@ from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
 from engine.sandbox.pool.pool import SandboxPool
-from engine.tools.formats import ToolFormat
-from engine.tools.tool_sets import OPENHANDS
 from engine.types import Grade, Group, TaskRow, TerminationReason, Verdict
 from tests.builders.rollout_builders import (
     FIXED,
@@ -173,52 +171,6 @@ async def test_every_tool_in_a_real_sandbox(home: Path) -> None:
     assert FIXED.split("\n")[1] in trajectory.patch
     assert trajectory.reward == 1.0
     assert trajectory.timings.sandbox > 0
-
-
-async def test_published_names_and_observations_in_a_real_sandbox(home: Path) -> None:
-    turns = [
-        respond("str_replace_editor", command="view", path="/testbed/pkg/m.py", view_range=[1, 2]),
-        respond("execute_bash", command="echo out; echo err >&2; exit 3"),
-        respond("execute_bash", command="echo out"),
-        respond("execute_bash", cmd="ls"),
-        respond(
-            "str_replace_editor", command="str_replace", path="pkg/m.py", old_str="a - 1", new_str="a + 1"
-        ),
-        respond("submit"),
-    ]
-    policy = TextPolicy(turns)
-    built = scheduler(home, policy, tools="openhands", prompt="deepswe_rllm_v1", max_steps=10)
-    (trajectory,) = (await collect(built, make_row())).trajectories
-    assert (trajectory.error, trajectory.reward, trajectory.termination) == (
-        "",
-        1.0,
-        TerminationReason.SUBMITTED,
-    )
-    seen = [step.observation for step in trajectory.steps]
-    assert seen[0].startswith("Execution output of [str_replace_editor]:\n")
-    assert seen[0].endswith(f"     1 {SOURCE.split(chr(10))[0]}\n     2 {SOURCE.split(chr(10))[1]}")
-    assert seen[1] == (
-        "Exit code: Error: Exit code 3\nExecution output of [execute_bash]:\nError executing command:\n\n"
-        "[STDOUT]\n\nout \n\n[STDERR]\n\nerr"
-    )
-    assert seen[2].startswith("Exit code: 0\nExecution output of [execute_bash]:\n[STDOUT]\n\nout")
-    assert "missing argument 'command'" in seen[3] or "unknown argument 'cmd'" in seen[3]
-    names = [step.call.name for step in trajectory.steps if step.call]
-    assert names == ["str_replace_editor", *["execute_bash"] * 2, "str_replace_editor", "submit"]
-
-
-@pytest.mark.parametrize("tool_format", ["xml", "native"])
-async def test_the_oracle_works_under_published_names(home: Path, tool_format: ToolFormat) -> None:
-    policy = OraclePolicy(tool_format=tool_format, tool_set=OPENHANDS)
-    changes: dict[str, Any] = {
-        "tools": "openhands",
-        "tool_format": tool_format,
-        "prompt": "deepswe_r2e_v1",
-        "snippet_lines": 4,
-    }
-    (trajectory,) = (await collect(scheduler(home, policy, **changes), make_row(patch=PATCH))).trajectories
-    assert (trajectory.error, trajectory.reward) == ("", 1.0)
-    assert {step.call.name for step in trajectory.steps if step.call} == set(OPENHANDS.tools)
 
 
 async def test_cancellation_leaves_no_sandbox(home: Path) -> None:

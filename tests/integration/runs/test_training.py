@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -13,13 +12,13 @@ from typing import Any
 import pytest
 
 from engine.config.run import TrainRun
-from engine.config.training import ScheduleConfig
 from engine.events.control import Control
 from engine.events.spool import SpoolSink
 from engine.events.token_block import decode
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from engine.types import RunState
+from tests.builders.cut_runs import cut_off
 from tests.builders.web_builders import launched
 from tests.fakes.ingest_server import terminal_keys
 from tests.integration import toy_yard
@@ -69,20 +68,6 @@ def train(home: Path, name: str, config: TrainRun, *, epoch: int = 1, react: Rea
     return run_dir
 
 
-def cut_off(run_dir: Path, folder: Path, *, rollouts: int) -> None:
-    """Copy what a process that was killed would have left, so many rollouts after its first iteration."""
-    shutil.copytree(run_dir, folder)
-    spool = folder / "events.jsonl"
-    lines = spool.read_bytes().splitlines(keepends=True)
-    types = [json.loads(line)["type"] for line in lines]
-    end = types.index("iteration_finished") + 1
-    for _ in range(rollouts):
-        end = types.index("trajectory_finished", end) + 1
-    spool.write_bytes(b"".join(lines[:end]))
-    last = sorted((folder / "checkpoints").glob("[0-9]*"))[-1]
-    shutil.rmtree(last)
-
-
 @pytest.fixture(scope="module")
 def whole(home: Path) -> Path:
     """A run of two iterations that nobody disturbed."""
@@ -127,8 +112,7 @@ def test_the_events_of_a_run_become_its_rows(home: Path, whole: Path) -> None:
 
 
 def test_an_attempt_after_a_kill_ends_as_if_nothing_had_happened(home: Path, whole: Path) -> None:
-    cut_off(whole, home / "runs" / "cut", rollouts=3)
-    known = len(events(home / "runs" / "cut"))
+    known = len(cut_off(whole, home / "runs" / "cut", iterations=1, rollouts=3))
     run_dir = train(home, "cut", toy_yard.training(home), epoch=2)
     (started,) = [event for event in events(run_dir)[known:] if event["type"] == "run_started"]
     assert started["resumed_from"] == 1
@@ -159,20 +143,10 @@ def test_a_run_pauses_goes_on_and_stops_in_order(home: Path) -> None:
     assert sandboxes(home) == []
 
 
-def overlapping(home: Path) -> TrainRun:
-    config = toy_yard.training(home, iterations=4, tasks_per_iteration=1, minibatches=1, checkpoint_every=2)
-    changes = {
-        "schedule": ScheduleConfig(mode="async", max_staleness=2),
-        "algorithm": config.algorithm.model_copy(update={"importance_correction": "token_tis"}),
-        "evaluation": config.evaluation.model_copy(update={"samples": 1, "train_samples": 0}),
-    }
-    return TrainRun.model_validate(config.model_copy(update=changes).model_dump())
-
-
 @pytest.fixture(scope="module")
 def asynchronous(home: Path) -> Path:
     """A run whose feed collects while the trainer updates."""
-    return train(home, "async", overlapping(home))
+    return train(home, "async", toy_yard.overlapping(home, mode="async", max_staleness=2))
 
 
 def test_a_feed_collects_while_the_trainer_updates(home: Path, asynchronous: Path) -> None:
@@ -195,9 +169,9 @@ def test_a_feed_collects_while_the_trainer_updates(home: Path, asynchronous: Pat
 
 def test_an_asynchronous_run_is_repeated_from_its_record(home: Path, asynchronous: Path) -> None:
     """The same batches in the same order give the same weights bit for bit, without a rollout."""
-    again = make_run_dir(home, "again", overlapping(home))
+    again = make_run_dir(home, "again", toy_yard.overlapping(home, mode="async", max_staleness=2))
     shutil.copy(asynchronous / "events.jsonl", again / "events.jsonl")
     known = len(events(again))
-    train(home, "again", overlapping(home), epoch=2)
+    train(home, "again", toy_yard.overlapping(home, mode="async", max_staleness=2), epoch=2)
     assert not [event for event in events(again)[known:] if event.get("ref", {}).get("phase") == "train"]
     assert weights(again) == weights(asynchronous)

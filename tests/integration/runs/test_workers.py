@@ -71,6 +71,23 @@ def state_of(run: Run) -> str:
     return run.state
 
 
+def wait_for_end(run: Run) -> None:
+    wait_for(lambda: process(run) is ProcessState.DEAD)
+
+
+def performed(*words: str) -> Run:
+    """A run whose first engine is at work."""
+    run = queued(*words)
+    lifecycle.launch(run_id=run.pk)
+    wait_for((run_folder(run.pk) / "ready").exists)
+    return run
+
+
+def kill(run: Run) -> None:
+    os.kill(int(attempt(run).handle.partition(":")[0]), signal.SIGKILL)
+    wait_for_end(run)
+
+
 def _process(folder: Path) -> tuple[int, int]:
     record = json.loads((folder / "engine.pid").read_text())
     return record["pid"], record["started"]
@@ -84,7 +101,7 @@ def test_a_run_is_launched_once_and_its_last_events_are_taken(started: None) -> 
     assert state_of(run) == "starting"
     folder = run_folder(run.pk)
     assert (folder / "launch.json").stat().st_mode & 0o777 == 0o600
-    wait_for(lambda: process(run) is ProcessState.DEAD)
+    wait_for_end(run)
     reconciler.reconcile()
     assert state_of(run) == "succeeded"
     assert Event.objects.filter(run=run).count() == 2
@@ -95,7 +112,7 @@ def test_a_run_is_launched_once_and_its_last_events_are_taken(started: None) -> 
 def test_the_last_events_of_a_lost_node_are_taken_from_its_store(started: None, tmp_path: Path) -> None:
     run = queued("finish")
     lifecycle.launch(run_id=run.pk)
-    wait_for(lambda: process(run) is ProcessState.DEAD)
+    wait_for_end(run)
     spool = run_folder(run.pk) / "events.jsonl"
     store, content = Store(f"file://{tmp_path}/store", str(run.pk)), spool.read_bytes()
     store.write("spool/all", content)
@@ -113,19 +130,16 @@ def test_the_last_events_of_a_lost_node_are_taken_from_its_store(started: None, 
 
 @pytest.mark.django_db
 def test_a_killed_engine_is_replaced_under_a_higher_epoch(started: None) -> None:
-    run = queued("sleep", "finish")
-    lifecycle.launch(run_id=run.pk)
-    wait_for((run_folder(run.pk) / "ready").exists)
+    run = performed("sleep", "finish")
     reconciler.reconcile()
     assert RunAttempt.objects.filter(run=run).count() == 1
-    os.kill(int(attempt(run).handle.partition(":")[0]), signal.SIGKILL)
-    wait_for(lambda: process(run) is ProcessState.DEAD)
+    kill(run)
     reconciler.reconcile()
     run.refresh_from_db()
     assert run.epoch == 2
     assert Alert.objects.get(run=run).code == "run.relaunched"
     assert AuditEntry.objects.filter(run=run, action="run.relaunch").exists()
-    wait_for(lambda: process(run) is ProcessState.DEAD)
+    wait_for_end(run)
     reconciler.reconcile()
     assert state_of(run) == "succeeded"
 
@@ -134,11 +148,8 @@ def test_a_killed_engine_is_replaced_under_a_higher_epoch(started: None) -> None
 def test_reconcilers_that_overlap_replace_a_lost_attempt_once(
     started: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = queued("sleep", "sleep")
-    lifecycle.launch(run_id=run.pk)
-    wait_for((run_folder(run.pk) / "ready").exists)
-    os.kill(int(attempt(run).handle.partition(":")[0]), signal.SIGKILL)
-    wait_for(lambda: process(run) is ProcessState.DEAD)
+    run = performed("sleep", "sleep")
+    kill(run)
     take = reconciler._take_last_events
 
     def overtaken(late: Run) -> None:
@@ -158,7 +169,7 @@ def test_a_run_that_always_crashes_fails_with_its_last_words(started: None) -> N
     run = queued("crash")
     lifecycle.launch(run_id=run.pk)
     for _ in range(attempts.MAX_ATTEMPTS):
-        wait_for(lambda: process(run) is ProcessState.DEAD)
+        wait_for_end(run)
         reconciler.reconcile()
     assert state_of(run) == "failed"
     assert "the fake engine ends: crash" in run.reason_detail
@@ -168,15 +179,13 @@ def test_a_run_that_always_crashes_fails_with_its_last_words(started: None) -> N
 
 
 @pytest.mark.django_db
-def test_stopping_asks_first_and_kills_what_does_not_listen(started: None) -> None:
-    for word, killed in (("sleep", False), ("stubborn", True)):
-        run = queued(word)
-        lifecycle.launch(run_id=run.pk)
-        wait_for((run_folder(run.pk) / "ready").exists)
+def test_stopping_asks_first_and_kills_what_does_not_listen_and_what_stopped_goes_on(started: None) -> None:
+    for words, killed in ((("sleep", "finish"), False), (("stubborn",), True)):
+        run = performed(*words)
         runs.stop(run=run)
         lifecycle.ask_to_stop(run_id=run.pk)
         if not killed:
-            wait_for(lambda run=run: process(run) is ProcessState.DEAD)  # type: ignore[misc]
+            wait_for_end(run)
         reconciler.reconcile()
         if killed:
             assert state_of(run) == "stopping"
@@ -186,6 +195,12 @@ def test_stopping_asks_first_and_kills_what_does_not_listen(started: None) -> No
         assert state_of(run) == "stopped"
         assert process(run) is ProcessState.DEAD
         assert run.reason == (states.TIMEOUTS[RunState.STOPPING].reason if killed else "stopped")
+        if not killed:
+            runs.resume(run=run)
+            assert lifecycle.launch(run_id=run.pk)
+            wait_for_end(run)
+            reconciler.reconcile()
+            assert state_of(run) == "succeeded"
 
 
 @pytest.mark.django_db
@@ -203,32 +218,13 @@ def test_what_a_killed_engine_wrote_to_the_end_is_taken(
             super().kill(host=host, handle=handle)
 
     monkeypatch.setitem(launchers.LAUNCHERS, "local", Interrupted(FAKE))
-    run = queued("stubborn")
-    lifecycle.launch(run_id=run.pk)
-    wait_for((run_folder(run.pk) / "ready").exists)
+    run = performed("stubborn")
     runs.stop(run=run)
     past = timezone.now() - states.TIMEOUTS[RunState.STOPPING].after
     Run.objects.filter(pk=run.pk).update(state_changed_at=past)
     reconciler.reconcile()
     assert process(run) is ProcessState.DEAD
     assert list(Event.objects.filter(run=run).values_list("seq", flat=True)) == [1, 2]
-
-
-@pytest.mark.django_db
-def test_a_stopped_run_goes_on_when_resumed(started: None) -> None:
-    run = queued("sleep", "finish", "finish")
-    lifecycle.launch(run_id=run.pk)
-    wait_for((run_folder(run.pk) / "ready").exists)
-    runs.stop(run=run)
-    lifecycle.ask_to_stop(run_id=run.pk)
-    wait_for(lambda: process(run) is ProcessState.DEAD)
-    reconciler.reconcile()
-    assert state_of(run) == "stopped"
-    runs.resume(run=run)
-    assert lifecycle.launch(run_id=run.pk)
-    wait_for(lambda: process(run) is ProcessState.DEAD)
-    reconciler.reconcile()
-    assert state_of(run) == "succeeded"
 
 
 @pytest.mark.django_db

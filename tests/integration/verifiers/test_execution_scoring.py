@@ -61,14 +61,8 @@ def rollout(name: str, patch: str, *, task: str = "toy__numbers-8", **columns: A
 
 def command(home: Path, folder: Path, *arguments: str) -> list[str]:
     given = ["--home", str(home), "--dataset", "toy", "--output", str(folder / "out")]
-    return [
-        *given,
-        "--rollouts",
-        str(folder / "rollouts.jsonl"),
-        "--set",
-        "sandbox.memory_mb=512",
-        *arguments,
-    ]
+    rollouts = ["--rollouts", str(folder / "rollouts.jsonl"), "--set", "sandbox.memory_mb=512"]
+    return [*given, *rollouts, *arguments]
 
 
 def test_rollouts_are_scored_into_a_table_that_selection_reads(
@@ -145,6 +139,7 @@ def test_what_is_raised_for_one_task_leaves_the_others_their_scores(
     assert lost["error"] == "OSError: no space left on device"
     assert "regression_passes" not in lost
     assert scored["regression_passes"] == scored["regression_tests"] > 0
+    assert scored.get("reproduction_passes") is None, "none were wanted"
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["without_score"] == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,11 @@ from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
 from engine.sandbox.pool.pool import SandboxPool
-from engine.testing import testrun
 from engine.testing.toolchain import MOUNT
 from engine.types import TaskAnswer, TaskRow, TerminationReason, Trajectory
 from engine.verifiers.execution_based.regression import RegressionSuite, find_regression_tests
 from engine.verifiers.execution_based.reports import RunStatus
-from engine.verifiers.execution_based.reproduction import Rejection, ReproductionTest, examine
+from engine.verifiers.execution_based.reproduction import Examination, Rejection, ReproductionTest, examine
 from engine.verifiers.execution_based.runs import TestRuns, TestSelection
 from engine.verifiers.execution_based.scores import CandidatePatch, CandidateScore, score_candidates
 from engine.verifiers.execution_based.store import FolderReports
@@ -111,6 +111,24 @@ def own_row(home: Path) -> TaskRow:
     return own_pytest_task(folder, write_toy(folder / "source"))
 
 
+@pytest.fixture(scope="module")
+def suite(home: Path, row: TaskRow) -> RegressionSuite:
+    """Regression tests of patches to the file with numbers."""
+    return asyncio.run(find_regression_tests(make_runs(home), row, [GOOD]))
+
+
+@pytest.fixture(scope="module")
+def both(home: Path, row: TaskRow) -> RegressionSuite:
+    """Regression tests of patches to either file."""
+    return asyncio.run(find_regression_tests(make_runs(home), row, [GOOD, WORDS_CHANGED, "no patch"]))
+
+
+@pytest.fixture(scope="module")
+def kept(home: Path, row: TaskRow) -> Examination:
+    """A reproduction test of which two functions fail on the untouched tree."""
+    return asyncio.run(examine(make_runs(home), row, ReproductionTest(author="t1", content=REPRODUCTION)))
+
+
 def make_runs(home: Path, *, timeout_s: float = 120.0, **changes: Any) -> TestRuns:
     parts = {"backend": LocalBackend(home), "sandbox": SandboxConfig(memory_mb=512), "run_id": "test"}
     return TestRuns(**{**parts, "timeout_s": timeout_s, **changes})
@@ -159,15 +177,13 @@ async def test_a_datasets_own_script_runs_regression_tests(home: Path, own_row: 
         await find_regression_tests(make_runs(home), unreadable, [GOOD])
 
 
-async def test_regression_tests_pass_untouched_and_touch_what_candidates_change(
-    home: Path, row: TaskRow
+def test_regression_tests_pass_untouched_and_touch_what_candidates_change(
+    suite: RegressionSuite, both: RegressionSuite
 ) -> None:
-    suite = await suite_of(home, row, GOOD)
     assert {MEAN, POSITIVES} <= set(suite.tests)
     assert not any("test_words" in test for test in suite.tests)
     assert "tests/test_numbers.py::test_clamp[5-5]" in suite.failing
     assert (suite.changed, suite.untested) == (("toy/numbers.py",), ())
-    both = await suite_of(home, row, GOOD, WORDS_CHANGED, "no patch")
     assert "tests/test_words.py::test_shout" in both.tests
     assert "tests/test_words.py::test_always_broken" in both.failing
     assert set(suite.tests) < set(both.tests)
@@ -194,7 +210,9 @@ async def test_a_traced_test_touches_files_that_it_does_not_import(home: Path, t
     assert "tests/test_api.py::test_nothing" not in suite.tests
 
 
-async def test_candidates_run_on_the_same_tests_and_are_keyed_by_trajectory(home: Path, row: TaskRow) -> None:
+async def test_candidates_run_on_the_same_tests_and_are_keyed_by_trajectory(
+    home: Path, row: TaskRow, suite: RegressionSuite, kept: Examination
+) -> None:
     patches = {
         "good": GOOD,
         "breaking": BREAKING,
@@ -202,10 +220,8 @@ async def test_candidates_run_on_the_same_tests_and_are_keyed_by_trajectory(home
         "tests": new_file("tests/test_x.py", "x = 1\n"),
     }
     patches["broken"] = "diff --git a/toy/numbers.py b/toy/numbers.py\n@@ nonsense"
-    suite = await suite_of(home, row, *patches.values())
     candidates = [CandidatePatch(trajectory_id=name, patch=patch) for name, patch in patches.items()]
     runs = make_runs(home)
-    kept = await examine(runs, row, ReproductionTest(author="t1", content=REPRODUCTION))
     scores = await score_candidates(runs, row, candidates, suite=suite, tests=[kept])
     assert list(scores) == list(patches)
     found = {name: (broken_tests(score, suite), score.reproduction_passes) for name, score in scores.items()}
@@ -225,18 +241,16 @@ async def test_candidates_run_on_the_same_tests_and_are_keyed_by_trajectory(home
 
 
 async def test_a_hanging_candidate_times_out(home: Path, row: TaskRow) -> None:
-    report = await make_runs(home, timeout_s=5).report(
+    report = await make_runs(home, timeout_s=1).report(
         row, HANGING, TestSelection(files=("tests/test_numbers.py",))
     )
     assert report.status is RunStatus.TIMED_OUT
     assert not report.outcomes
 
 
-async def test_a_crash_costs_its_own_file_only(home: Path, row: TaskRow) -> None:
-    suite = await suite_of(home, row, CRASHING, WORDS_CHANGED)
-    scores = await score_candidates(
-        make_runs(home), row, [CandidatePatch(trajectory_id="a", patch=CRASHING)], suite=suite
-    )
+async def test_a_crash_costs_its_own_file_only(home: Path, row: TaskRow, both: RegressionSuite) -> None:
+    candidates = [CandidatePatch(trajectory_id="a", patch=CRASHING)]
+    scores = await score_candidates(make_runs(home), row, candidates, suite=both)
     regression = scores["a"].regression
     assert regression is not None
     assert regression.status is RunStatus.NO_REPORT
@@ -254,16 +268,6 @@ async def test_a_shouting_candidate_is_reported_with_the_end_of_its_output(
         assert len(report.log) == 4000
 
 
-async def test_a_report_beyond_all_limits_is_none(
-    home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(testrun, "REPORT_BYTES", 100_000)
-    selection = TestSelection(files=("tests/test_numbers.py",))
-    report = await make_runs(home).report(row, SHOUTING, selection)
-    assert report.status is RunStatus.NO_REPORT
-    assert "larger than 100000 bytes" in report.detail
-
-
 async def test_a_candidate_that_reaches_into_the_runner_scores_nothing(home: Path, row: TaskRow) -> None:
     report = await make_runs(home).report(row, FORGING, TestSelection(files=("tests/test_numbers.py",)))
     assert report.status is RunStatus.TAMPERED
@@ -271,10 +275,9 @@ async def test_a_candidate_that_reaches_into_the_runner_scores_nothing(home: Pat
 
 
 async def test_reports_of_identical_patches_are_kept_over_processes(
-    home: Path, row: TaskRow, tmp_path: Path
+    home: Path, row: TaskRow, suite: RegressionSuite, tmp_path: Path
 ) -> None:
     backend = CountingBackend(home)
-    suite = await suite_of(home, row, GOOD)
     twins = [CandidatePatch(trajectory_id=name, patch=GOOD) for name in ("a", "b")]
     first = make_runs(home, backend=backend, store=FolderReports(tmp_path / "reports"))
     scores = await score_candidates(first, row, twins, suite=suite)
@@ -293,9 +296,10 @@ async def test_reports_of_identical_patches_are_kept_over_processes(
     assert backend.opened == 3
 
 
-async def test_lost_infrastructure_is_a_missing_score_and_is_not_kept(home: Path, row: TaskRow) -> None:
+async def test_lost_infrastructure_is_a_missing_score_and_is_not_kept(
+    home: Path, row: TaskRow, suite: RegressionSuite
+) -> None:
     backend = CountingBackend(home)
-    suite = await suite_of(home, row, GOOD)
     runs = make_runs(home, backend=backend, sandbox=SandboxConfig(memory_mb=512, start_retries=0))
     candidates = [CandidatePatch(trajectory_id="a", patch=GOOD)]
     backend.refuses = True
@@ -333,11 +337,7 @@ async def test_a_repository_whose_tests_do_not_run_is_an_error(home: Path, row: 
     [
         ("", Rejection.NO_TEST),
         ("x = 1\n", Rejection.DID_NOT_RUN),
-        ("import nothing_like_it\n\n\ndef test_a():\n    assert False\n", Rejection.DID_NOT_RUN),
-        ("def test_a(:\n", Rejection.DID_NOT_RUN),
         ("import os\n\n\ndef test_a():\n    os._exit(0)\n", Rejection.DID_NOT_RUN),
-        ("def test_a(no_such_fixture):\n    pass\n", Rejection.DID_NOT_RUN),
-        ("def test_a():\n    assert True\n", Rejection.PASSES),
         (
             "from toy.numbers import mean\n\n\ndef test_a():\n    assert mean([1]) == 1\n\n\n"
             "def test_b(no_such_fixture):\n    pass\n",
@@ -348,22 +348,22 @@ async def test_a_repository_whose_tests_do_not_run_is_an_error(home: Path, row: 
             "    assert False\n",
             Rejection.TAMPERED,
         ),
-        (REPRODUCTION, None),
     ],
 )
 async def test_only_tests_that_run_and_fail_untouched_are_kept(
-    home: Path, row: TaskRow, content: str, rejection: Rejection | None
+    home: Path, row: TaskRow, content: str, rejection: Rejection
 ) -> None:
     examined = await examine(make_runs(home), row, ReproductionTest(author="t1", content=content))
     assert examined.rejection is rejection, examined
-    assert examined.kept == bool(examined.failing)
-    assert examined.kept or examined.detail
+    assert not examined.kept
+    assert not examined.failing
+    assert examined.detail
 
 
 async def test_a_reproduction_test_that_hangs_is_not_kept(home: Path, row: TaskRow) -> None:
     content = "def test_a():\n    while True:\n        pass\n"
     examined = await examine(
-        make_runs(home, timeout_s=5), row, ReproductionTest(author="t1", content=content)
+        make_runs(home, timeout_s=1), row, ReproductionTest(author="t1", content=content)
     )
     assert examined.rejection is Rejection.TIMED_OUT
 
@@ -408,18 +408,12 @@ async def written_by(
     return group.trajectories
 
 
-@pytest.mark.parametrize("tokens", [False, True])
-async def test_a_testing_agent_writes_a_test_that_tells_candidates_apart(
-    home: Path, row: TaskRow, tokens: bool
-) -> None:
+async def test_a_testing_agent_writes_a_test(home: Path, row: TaskRow) -> None:
     turns = writes(REPRODUCTION, also="echo 'x = 1' >> toy/words.py")
-    script = ChatScript(turns)
-    runs = make_runs(home)
-    policy: Policy = in_bytes(script) if tokens else script
-    (trajectory,) = await written_by(home, row, policy, runs)
+    (trajectory,) = await written_by(home, row, in_bytes(ChatScript(turns)), make_runs(home))
     assert (trajectory.termination, trajectory.reward) == (TerminationReason.SUBMITTED, 1.0)
     assert "clamp" in trajectory.steps[0].observation
-    assert (len(trajectory.tokens.ids) > 0) is tokens
+    assert len(trajectory.tokens.ids) > 0
     assert trajectory.grade is not None
     assert [test.test_id for test in trajectory.grade.tests] == [
         "test_issue.py::test_inside",
@@ -427,15 +421,6 @@ async def test_a_testing_agent_writes_a_test_that_tells_candidates_apart(
     ]
     (test,) = written_tests([trajectory, trajectory])
     assert test.content == REPRODUCTION
-    scores = await score_candidates(
-        runs,
-        row,
-        [CandidatePatch(trajectory_id="g", patch=GOOD), CandidatePatch(trajectory_id="b", patch=BREAKING)],
-        suite=RegressionSuite(),
-        tests=[await examine(runs, row, test)],
-    )
-    assert [scores[name].reproduction_passes for name in "gb"] == [2, 0]
-    assert [scores[name].regression_passes for name in "gb"] == [0, 0]
 
 
 async def test_a_testing_agent_gets_no_answer_and_no_reward_for_useless_tests(
@@ -464,39 +449,33 @@ async def test_a_testing_agent_gets_no_answer_and_no_reward_for_useless_tests(
     assert len(written_tests(trajectories)) == 3
 
 
-@pytest.mark.parametrize(
-    ("patch", "status", "passes"),
-    [
-        (GOOD + new_file("test_issue.py/x.py", "x = 1\n"), RunStatus.RAN, 2),
-        (BROKEN_ALONE + new_file("test_issue.py", "def test_inside():\n    pass\n"), RunStatus.RAN, 0),
-        (BROKEN_ALONE + new_file("conftest.py", "collect_ignore = ['test_issue.py']\n"), RunStatus.RAN, 0),
-        (
-            patched(
-                NUMBERS.replace(*BROKEN).replace(
-                    "def clamp", "open(__file__[:9] + 'test_issue.py', 'w')\n\n\ndef clamp"
-                )
-            ),
-            RunStatus.TAMPERED,
-            0,
+JUDGED: dict[str, tuple[str, RunStatus, int]] = {
+    "in the way": (GOOD + new_file("test_issue.py/x.py", "x = 1\n"), RunStatus.RAN, 2),
+    "own test": (
+        BROKEN_ALONE + new_file("test_issue.py", "def test_inside():\n    pass\n"), RunStatus.RAN, 0,
+    ),
+    "ignored": (
+        BROKEN_ALONE + new_file("conftest.py", "collect_ignore = ['test_issue.py']\n"), RunStatus.RAN, 0,
+    ),
+    "emptied": (
+        patched(
+            NUMBERS.replace(*BROKEN).replace(
+                "def clamp", "open(__file__[:9] + 'test_issue.py', 'w')\n\n\ndef clamp"
+            )
         ),
-    ],
-)
+        RunStatus.TAMPERED,
+        0,
+    ),
+}  # fmt: skip
+"""How a candidate interferes with the test that judges it; how the test ends, and functions that pass."""
+
+
 async def test_no_candidate_reaches_the_tests_that_judge_it(
-    home: Path, row: TaskRow, patch: str, status: RunStatus, passes: int
+    home: Path, row: TaskRow, kept: Examination
 ) -> None:
-    runs = make_runs(home)
-    kept = await examine(runs, row, ReproductionTest(author="t1", content=REPRODUCTION))
-    candidates = [CandidatePatch(trajectory_id="a", patch=patch)]
-    score = (await score_candidates(runs, row, candidates, suite=RegressionSuite(), tests=[kept]))["a"]
-    assert [one.status for one in score.reproduction] == [status]
-    assert score.reproduction_passes == passes
-
-
-async def test_the_keep_rule_is_applied_once_to_a_test(home: Path, row: TaskRow) -> None:
-    backend = CountingBackend(home)
-    runs = make_runs(home, backend=backend)
-    test = ReproductionTest(author="t1", content=REPRODUCTION)
-    examined = await examine(runs, row, test)
-    assert backend.opened == 2
-    assert await examine(runs, row, test) == examined
-    assert backend.opened == 2
+    candidates = [CandidatePatch(trajectory_id=name, patch=patch) for name, (patch, *_) in JUDGED.items()]
+    scores = await score_candidates(make_runs(home), row, candidates, suite=RegressionSuite(), tests=[kept])
+    for name, (_, status, passes) in JUDGED.items():
+        assert [one.status for one in scores[name].reproduction] == [status], name
+        assert scores[name].reproduction_passes == passes, name
+        assert scores[name].regression_passes == 0, name

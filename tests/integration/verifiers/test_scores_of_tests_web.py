@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.core.management import CommandError, call_command
-from django.test import Client
 
 from engine.config.fine_tuning import TrajectoryQuery
 from engine.errors import ConfigError
@@ -21,6 +19,7 @@ from tests.builders.event_builders import Stream, ref
 from tests.builders.html_regions import inner_html
 from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import launched, make_user, post, snapshot, streamed
+from tests.integration.verifiers.test_scores_web import HOSTILE, folder_of, reader
 from webapp.models import ExaminedTest, Run, Score, Task
 from webapp.permissions import Role
 from webapp.selectors.dataset import datasets as dataset_reads
@@ -30,18 +29,7 @@ from webapp.selectors.run import runs as run_reads
 from webapp.services.run import runs
 
 pytestmark = pytest.mark.django_db(transaction=True)
-HOSTILE = "<script>alert(1)</script>"
 Passes = tuple[int | None, int | None]
-
-
-def viewer() -> Client:
-    client = Client()
-    client.force_login(make_user("v", Role.VIEWER))
-    return client
-
-
-def folder_of(run: str) -> None:
-    (Path(settings.TRAINYARD_HOME) / "runs" / run).mkdir(parents=True, exist_ok=True)
 
 
 def by_tests(source: str, stream: Stream) -> Run:
@@ -102,7 +90,7 @@ def printed(*command: Any) -> Any:
 
 def test_passes_and_written_tests_are_on_the_page_and_in_the_api() -> None:
     run = by_tests("9007", some_scores())
-    client = viewer()
+    client = reader()
     whole = client.get(f"/runs/{run.pk}/").content.decode()
     assert "Toxic tests:" in whole
     page = inner_html(whole, "run-panel")
@@ -150,7 +138,7 @@ def test_reports_select_by_tests_and_by_judge_and_tests_together() -> None:
     judge = scored(run, tasks[0], {0: 0.9, 1: 0.3, 2: 0.8, 3: 0.1})
     # resolved are 0 and 1: tests alone choose 1, the judge 0, tests among the judge's better half 2
     tests = scored_by_tests(run, tasks[0], {0: (3, 0), 1: (5, 2), 2: (5, 0), 3: (4, 2)})
-    client, address = viewer(), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report"
+    client, address = reader(), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report"
     report = client.get(address).json()
     best = {curve["rule"]: curve["points"][-1]["rate"] for curve in report["curves"]}
     assert (report["verifier"], report["tests"]) == (judge.pk, tests.pk)
@@ -170,7 +158,7 @@ def test_regression_tests_alone_select_in_reports_and_submissions() -> None:
     run = evaluated(tasks[:1], FIRST)
     judge = scored(run, tasks[0], {0: 0.9, 1: 0.3, 2: 0.8, 3: 0.1})
     tests = scored_by_tests(run, tasks[0], {0: (3, None), 1: (4, None), 2: (5, None), 3: (4, None)})
-    client, point = viewer(), f"evaluations/{run.pk}/eval:heldout/0"
+    client, point = reader(), f"evaluations/{run.pk}/eval:heldout/0"
     address = f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0"
     report = client.get(f"{address}/report").json()
     assert (report["curves_error"], report["regression_only"]) == ("", True)
@@ -221,15 +209,6 @@ def test_exports_have_the_passes_that_selection_reads(tmp_path: Path) -> None:
         printed("export_rollouts", run.pk, "--output", path, "--verifier", tests.pk)
 
 
-@pytest.mark.parametrize("setting", ["verifier.runs", "verifier.tests"])
-def test_a_run_that_is_not_there_is_named_with_its_setting(setting: str) -> None:
-    folder_of("9007")
-    run = runs.create(recipe="verify-by-tests", overrides={"verifier.runs": ["9007"], setting: ["900404"]})
-    with pytest.raises(ConfigError) as refused:
-        runs.start(run=run)
-    assert [problem.setting for problem in refused.value.problems] == [setting]
-
-
 def test_rollouts_of_testing_agents_count_as_no_solution(tmp_path: Path) -> None:
     dataset, tasks = make_dataset()
     found = {}
@@ -252,8 +231,7 @@ def test_rollouts_of_testing_agents_count_as_no_solution(tmp_path: Path) -> None
     assert [run for run, _ in chosen.runs] == [found["collect"].pk]
     named = learning.choose(TrajectoryQuery(splits=(), runs=(found["write-tests"].pk,)), seed=0)
     assert [run for run, _ in named.runs] == [found["write-tests"].pk]
-    client = Client()
-    client.force_login(make_user("o", Role.OPERATOR))
+    client = reader(Role.OPERATOR)
     writers = Run.objects.filter(pk=found["write-tests"].pk)
     for kept in (0, 1):
         writers.update(collection={"solved": kept, "graded": 1})

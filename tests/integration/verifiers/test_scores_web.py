@@ -20,7 +20,7 @@ from tests.builders.event_builders import Stream, ref
 from tests.builders.html_regions import inner_html
 from tests.builders.page_builders import make_dataset
 from tests.builders.verifier_builders import TASKS, Source, by_model, roll_out, verifying
-from tests.builders.web_builders import launched, make_user, post, relaunched, snapshot
+from tests.builders.web_builders import launched, make_user, post, relaunched
 from webapp.contexts.evaluation.scores import build_scores
 from webapp.contexts.run.run_header import build_header
 from webapp.live.fragments import RUN_REGIONS, Subscription
@@ -36,19 +36,41 @@ pytestmark = pytest.mark.django_db
 HOSTILE = "<script>alert(1)</script>"
 
 
+def folder_of(run: str) -> None:
+    (Path(settings.TRAINYARD_HOME) / "runs" / run).mkdir(parents=True, exist_ok=True)
+
+
 def draft(**overrides: Any) -> Run:
     return runs.create(recipe="verify", overrides={"policy.checkpoint": "fresh:tiny", **overrides})
 
 
 def verifier(source: str = "7007") -> tuple[Run, Claim]:
-    (Path(settings.TRAINYARD_HOME) / "runs" / source).mkdir(parents=True, exist_ok=True)
+    folder_of(source)
     return launched(draft(**{"verifier.runs": [source]}))
 
 
-def score(stream: Stream, index: int, p_yes: float | None, *, task: str = "t1", **fields: Any) -> None:
-    ref = {"iteration": 0, "phase": "train", "task_id": task, "index": index}
+def judging(source: str = "7007") -> tuple[Run, Claim, Stream]:
+    """A verifier and the events of its first attempt, which has begun."""
+    run, claim = verifier(source)
+    stream = Stream(epoch=claim.epoch)
+    stream.started(total=0)
+    return run, claim, stream
+
+
+def score(
+    stream: Stream,
+    index: int,
+    p_yes: float | None,
+    *,
+    task: str = "t1",
+    source: str = "7007",
+    phase: str = "train",
+    iteration: int = 0,
+    **fields: Any,
+) -> None:
+    ref = {"iteration": iteration, "phase": phase, "task_id": task, "index": index}
     given = {"p_yes": p_yes, "resolved": index % 2 == 0, **fields}
-    stream.add("trajectory_scored", source="7007", ref=ref, score=given)
+    stream.add("trajectory_scored", source=source, ref=ref, score=given)
 
 
 def reader(role: Role = Role.VIEWER) -> Client:
@@ -58,9 +80,7 @@ def reader(role: Role = Role.VIEWER) -> Client:
 
 
 def test_scores_are_stored_under_their_keys_and_later_ones_replace() -> None:
-    run, claim = verifier()
-    stream = Stream()
-    stream.started(total=0)
+    run, claim, stream = judging()
     score(stream, 0, None, error="no answer", attempts=3)
     score(stream, 1, 0.25, yes_logprob=-2.0, no_logprob=-0.9)
     post(claim, stream)
@@ -71,21 +91,6 @@ def test_scores_are_stored_under_their_keys_and_later_ones_replace() -> None:
     post(newer, again)
     rows = Score.objects.filter(run=run).order_by("index").values_list("index", "p_yes", "error", "attempts")
     assert list(rows) == [(0, 0.75, "", 1), (1, 0.25, "", 1)]
-
-
-def test_one_event_at_a_time_stores_the_same() -> None:
-    stored = []
-    for size in (1, 3, 100):
-        run, claim = verifier()
-        stream = Stream()
-        stream.started(total=0)
-        for number in range(8):
-            score(stream, number % 5, None if number == 4 else number / 10)
-        for start in range(0, len(stream.lines), size):
-            post(claim, stream, start, start + size)
-        stored.append(snapshot(run)["Score"])
-    assert len(stored[0]) == 5
-    assert stored[0] == stored[1] == stored[2]
 
 
 def test_what_an_engine_recorded_is_on_the_page(tmp_path: Path) -> None:
@@ -110,9 +115,7 @@ def test_what_an_engine_recorded_is_on_the_page(tmp_path: Path) -> None:
 
 
 def test_a_missing_score_is_shown_with_its_reason_and_never_as_a_number() -> None:
-    run, claim = verifier()
-    stream = Stream()
-    stream.started(total=0)
+    run, claim, stream = judging()
     score(stream, 0, None, error=HOSTILE, attempts=3, task=HOSTILE)
     score(stream, 1, 0.0)
     post(claim, stream)
@@ -132,9 +135,7 @@ def test_a_missing_score_is_shown_with_its_reason_and_never_as_a_number() -> Non
 
 
 def test_missing_scores_of_a_run_that_succeeded_are_tried_again_on_demand() -> None:
-    run, claim = verifier()
-    stream = Stream()
-    stream.started(total=0)
+    run, claim, stream = judging()
     score(stream, 0, None, error="no answer")
     score(stream, 1, 0.5)
     stream.add("run_finished", state="succeeded", summary={"without_score": 1})
@@ -161,9 +162,7 @@ def test_calibration_is_shown_by_length_and_repository() -> None:
     dataset = Dataset.objects.create(name="mixed")
     for number, repo in enumerate(["left", "right"]):
         Task.objects.create(dataset=dataset, key=f"t{number}", instance_id=f"i{number}", repo=repo)
-    run, claim = verifier()
-    stream = Stream()
-    stream.started(total=0)
+    run, claim, stream = judging()
     for index in range(4):
         score(stream, index, 0.9 - index / 10, task="t0", prompt_tokens=1000)
         score(stream, index, 0.1 + index / 10, task="t1", prompt_tokens=9000)
@@ -183,13 +182,9 @@ def test_calibration_is_shown_by_length_and_repository() -> None:
 
 
 def test_calibration_is_shown_over_the_iterations_of_training() -> None:
-    run, claim = verifier()
-    stream = Stream()
-    stream.started(total=0)
+    run, claim, stream = judging()
     for iteration, p_yes in ((0, 0.9), (0, 0.2), (11, 0.1), (11, 0.8), (12, 0.5)):
-        ref = {"iteration": iteration, "phase": "train", "task_id": "t1", "index": round(p_yes * 10)}
-        graded = {"p_yes": p_yes, "resolved": p_yes in (0.9, 0.1)}
-        stream.add("trajectory_scored", source="7007", ref=ref, score=graded)
+        score(stream, round(p_yes * 10), p_yes, iteration=iteration, resolved=p_yes in (0.9, 0.1))
     post(claim, stream)
     (found,) = build_scores(run, {}).breakdowns
     assert (found.title, [part.name for part in found.parts]) == ("Iteration", ["0–1", "10–11", "12–13"])
@@ -197,9 +192,7 @@ def test_calibration_is_shown_over_the_iterations_of_training() -> None:
 
 
 def test_calibration_keeps_runs_phases_and_their_iterations_apart() -> None:
-    run, claim = verifier()
-    stream = Stream()
-    stream.started(total=0)
+    run, claim, stream = judging()
     for source, phase, iteration in (
         ("7007", "train", 0),
         ("7007", "train", 1),
@@ -207,9 +200,8 @@ def test_calibration_keeps_runs_phases_and_their_iterations_apart() -> None:
         ("7008", "train", 0),
     ):
         for index, p_yes in enumerate((0.8, 0.3)):
-            ref = {"iteration": iteration, "phase": phase, "task_id": "t1", "index": index}
-            graded = {"p_yes": p_yes, "resolved": (index == 0) is (phase == "train")}
-            stream.add("trajectory_scored", source=source, ref=ref, score=graded)
+            resolved = (index == 0) is (phase == "train")
+            score(stream, index, p_yes, source=source, phase=phase, iteration=iteration, resolved=resolved)
     post(claim, stream)
     rollouts, iterations = build_scores(run, {}).breakdowns
     assert [(part.name, part.calibration.auc) for part in rollouts.parts] == [
@@ -229,13 +221,11 @@ def test_scores_of_rollouts_that_are_no_more_count_nowhere() -> None:
     for key in keys:
         rollout(stream, key, 1, key["index"] == 0, "a")
     post(claim, stream)
-    run, judging = verifier(str(source.pk))
-    judged = Stream(epoch=judging.epoch)
-    judged.started(total=0)
+    run, judges, judged = judging(str(source.pk))
     for key in keys:
         given = {"p_yes": 0.9 - key["index"] / 10, "resolved": key["index"] == 0}
         judged.add("trajectory_scored", source=str(source.pk), source_epoch=claim.epoch, ref=key, score=given)
-    post(judging, judged)
+    post(judges, judged)
     panel = build_scores(run, {})
     assert (panel.calibration.count, panel.page.total, panel.num_stale) == (4, 4, 0)
     newer = relaunched(source, claim)
@@ -262,9 +252,7 @@ def test_scores_of_rollouts_that_are_no_more_count_nowhere() -> None:
 
 
 def test_scores_that_are_shown_stay_until_the_run_ends() -> None:
-    run, claim = verifier()
-    stream = Stream()
-    stream.started(total=0)
+    run, claim, stream = judging()
     score(stream, 0, 0.5)
     post(claim, stream)
     page = inner_html(reader().get(f"/runs/{run.pk}/").content.decode(), "run-panel")
@@ -286,7 +274,7 @@ def test_a_page_tells_which_runs_had_not_ended_when_they_were_read(*, follow: bo
     going = Stream()
     going.started()
     post(collecting, going)
-    (Path(settings.TRAINYARD_HOME) / "runs" / str(source.pk)).mkdir(parents=True)
+    folder_of(str(source.pk))
     run, _ = launched(draft(**{"verifier.runs": [str(source.pk)], "verifier.follow": follow}))
     told = f"Run {source.pk} had not ended when this run read it"
     assert (told in reader().get(f"/runs/{run.pk}/").content.decode()) is not follow
@@ -299,39 +287,41 @@ def test_a_page_tells_which_runs_had_not_ended_when_they_were_read(*, follow: bo
 
 def test_trajectories_in_the_database_are_linked() -> None:
     collected, _ = launched()
-    run, claim = verifier(str(collected.pk))
-    stream = Stream()
-    stream.started(total=0)
+    run, claim, stream = judging(str(collected.pk))
     for source in (str(collected.pk), "elsewhere", "9" * 30):
-        ref = {"iteration": 0, "phase": "train", "task_id": "t1", "index": 0}
-        stream.add("trajectory_scored", source=source, ref=ref, score={"p_yes": 0.5})
+        score(stream, 0, 0.5, source=source)
     post(claim, stream)
     page = inner_html(reader().get(f"/runs/{run.pk}/").content.decode(), "run-panel")
     assert page.count("/train/0/t1/0/") == 1
     assert f"/runs/{collected.pk}/train/0/t1/0/" in page
 
 
-@pytest.mark.parametrize("named", [[], ["900404"]])
-def test_a_verifier_without_its_runs_is_not_queued(named: list[str]) -> None:
-    run = draft(**{"verifier.runs": named})
+@pytest.mark.parametrize(
+    ("recipe", "setting", "named"),
+    [
+        ("verify", "verifier.runs", []),
+        ("verify", "verifier.runs", ["900404"]),
+        ("verify-by-tests", "verifier.tests", ["900404"]),
+    ],
+)
+def test_a_verifier_without_its_runs_is_not_queued(recipe: str, setting: str, named: list[str]) -> None:
+    folder_of("7007")
+    judge = {"policy.checkpoint": "fresh:tiny"} if recipe == "verify" else {}
+    run = runs.create(recipe=recipe, overrides={**judge, "verifier.runs": ["7007"], setting: named})
     with pytest.raises(ConfigError) as refused:
         runs.start(run=run)
-    assert [problem.setting for problem in refused.value.problems] == ["verifier.runs"]
+    assert [problem.setting for problem in refused.value.problems] == [setting]
 
 
 def test_the_page_needs_the_same_queries_for_any_number_of_scores(
     django_assert_max_num_queries: Any,
 ) -> None:
-    counts = []
+    counts, client = [], reader()
     for number in (10, 40):
-        run, claim = verifier()
-        stream = Stream()
-        stream.started(total=0)
+        run, claim, stream = judging()
         for index in range(number):
             score(stream, index, index / 50, task=f"t{index}")
         post(claim, stream)
-        client = Client()
-        client.force_login(make_user(f"counter-{number}", Role.VIEWER))
         client.get(f"/runs/{run.pk}/")
         with django_assert_max_num_queries(100) as captured:
             client.get(f"/runs/{run.pk}/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,10 @@ from engine.config.recipes import resolve
 from engine.config.run import AnyRun, TestVerifierRun, parse_run_config
 from engine.datasets.store import save_dataset
 from engine.errors import ConfigError
-from engine.events.control import Control
-from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
+from engine.events.spool import SPOOL_NAME, SpoolSink
 from engine.events.types import RunStarted
 from engine.orchestrator import execute
-from engine.orchestrator.context import RunContext, RunStopped
+from engine.orchestrator.context import RunStopped
 from engine.orchestrator.verification.verify_by_tests import REPORTS_NAME, TestVerification
 from engine.types import TaskRow
 from engine.verifiers.execution_based.runs import TestRuns
@@ -32,8 +31,9 @@ from tests.builders.dataset_builders import (
     write_toy,
 )
 from tests.builders.rollout_builders import SUBMIT, respond
-from tests.builders.verifier_builders import roll_out
+from tests.builders.verifier_builders import events, roll_out
 from tests.fakes.openai_server import Reply, openai_server
+from tests.integration.toy_yard import open_context
 
 GOOD = patched(NUMBERS)
 BREAKING = patched(NUMBERS.replace("return total / count", "return total"))
@@ -67,26 +67,11 @@ def finished(home: Path, name: str, task_id: str, patches: Mapping[str, bool]) -
             roll_out(sink, task_id, index, passed=passed, patch=patch)
 
 
-@contextmanager
-def running(home: Path, name: str, *, epoch: int = 1) -> Iterator[RunContext]:
-    run_dir = home / "runs" / name
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with closing(SpoolSink(run_dir, epoch=epoch)) as sink:
-        yield RunContext(run_id=name, epoch=epoch, run_dir=run_dir, home=home, sink=sink, control=Control())
-
-
 def perform(home: Path, name: str, config: AnyRun, *, epoch: int = 1) -> dict[str, Any]:
     """Perform a run; return its terminal event."""
-    (home / "runs" / name).mkdir(parents=True, exist_ok=True)
-    (home / "runs" / name / "config.json").write_text(config.model_dump_json())
-    with running(home, name, epoch=epoch) as run:
+    with open_context(home, name, config, epoch=epoch) as run:
         execute(config, run)
     return events(home, name)[-1]
-
-
-def events(home: Path, name: str, kind: str = "") -> list[dict[str, Any]]:
-    found = [json.loads(line.data) for line in read_lines(home / "runs" / name / SPOOL_NAME)]
-    return [event for event in found if event["type"] == kind or not kind]
 
 
 def by_tests(runs: list[str], **settings: Any) -> AnyRun:
@@ -124,20 +109,12 @@ def tests_run(home: Path, row: TaskRow) -> str:
     global _turns
     _turns = iter(range(100))
     with openai_server(writing) as server:
-        config = resolve(
-            "write-tests",
-            {
-                "dataset.name": "toy",
-                "dataset.split": row.split,
-                "policy.type": "endpoint",
-                "policy.endpoint": server.url,
-                "policy.model": "m",
-                "rollout.group_size": 3,
-                "rollout.max_concurrent": 1,
-                "sandbox.memory_mb": 512,
-            },
-        )
-        ended = perform(home, "written", config)
+        settings = {
+            "dataset.name": "toy", "dataset.split": row.split, "policy.type": "endpoint",
+            "policy.endpoint": server.url, "policy.model": "m", "rollout.group_size": 3,
+            "rollout.max_concurrent": 1, "sandbox.memory_mb": 512,
+        }  # fmt: skip
+        ended = perform(home, "written", resolve("write-tests", settings))
     assert ended["state"] == "succeeded", ended
     return "written"
 
@@ -156,12 +133,19 @@ def test_testing_agents_are_rewarded_for_tests_that_fail_on_the_untouched_tree(
     assert events(home, tests_run)[-1]["summary"]["solve_rate_last"] == pytest.approx(2 / 3)
 
 
-def test_patches_are_scored_by_the_repositorys_tests_and_by_written_ones(
-    home: Path, row: TaskRow, tests_run: str
-) -> None:
+@pytest.fixture(scope="module")
+def verified(home: Path, row: TaskRow, tests_run: str) -> AnyRun:
+    """Configuration of a run that verified the three patches of another one by the written tests."""
     finished(home, "7", row.task.id, {GOOD: True, BREAKING: False, "": False})
-    ended = perform(home, "v", by_tests(["7"], **{"verifier.tests": [tests_run]}))
+    config = by_tests(["7"], **{"verifier.tests": [tests_run]})
+    ended = perform(home, "v", config)
     assert ended["state"] == "succeeded", ended
+    return config
+
+
+def test_patches_are_scored_by_the_repositorys_tests_and_by_written_ones(
+    home: Path, row: TaskRow, tests_run: str, verified: AnyRun
+) -> None:
     found = scores(home, "v")
     total = found[0]["regression_tests"]
     assert total > 2
@@ -178,27 +162,20 @@ def test_patches_are_scored_by_the_repositorys_tests_and_by_written_ones(
     assert {(event["source"], event["source_epoch"]) for event in examined} == {(tests_run, 1)}
     by_rejection = sorted((event["test"]["rejection"], event["test"]["good_passed"]) for event in examined)
     assert by_rejection == [("", 0), ("", 1), ("passes", 0)]
-    summary = ended["summary"]
-    assert (summary["scored"], summary["tests"], summary["tests_kept"], summary["tests_toxic"]) == (
-        3,
-        3,
-        2,
-        1,
-    )
+    summary = events(home, "v")[-1]["summary"]
+    counts = [summary[name] for name in ("scored", "tests", "tests_kept", "tests_toxic")]
+    assert counts == [3, 3, 2, 1]
     (alert,) = events(home, "v", "alert")
     assert (alert["code"], alert["task_ids"]) == ("toxic_tests", [row.task.id])
 
 
 def test_a_later_attempt_scores_what_is_left_without_running_tests_again(
-    home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
+    home: Path, verified: AnyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished(home, "8", row.task.id, {GOOD: True, BREAKING: False})
-    config = by_tests(["8"])
-    assert perform(home, "w", config)["summary"]["scored"] == 2
+    shutil.copytree(home / "runs" / "v", home / "runs" / "w")
     first = scores(home, "w")
-    assert all(score["reproduction_passes"] is None for score in first.values()), "none were wanted"
     spool = home / "runs" / "w" / SPOOL_NAME
-    kept = [line for line in spool.read_bytes().splitlines(True) if b"trajectory_scored" not in line]
+    begun = spool.read_bytes().splitlines(keepends=True)[0]
     ran: list[str] = []
 
     async def counted(runs: TestRuns, *given: Any, **named: Any) -> Any:
@@ -206,31 +183,29 @@ def test_a_later_attempt_scores_what_is_left_without_running_tests_again(
         raise AssertionError
 
     monkeypatch.setattr(TestRuns, "run", counted)
-    assert perform(home, "w", config, epoch=2)["summary"]["scored"] == 2
-    assert len(events(home, "w", "trajectory_scored")) == 2, "scored tasks are passed over"
-    spool.write_bytes(b"".join(kept[:1]))
+    assert perform(home, "w", verified, epoch=2)["summary"]["scored"] == 3
+    assert len(events(home, "w", "trajectory_scored")) == 3, "scored tasks are passed over"
+    spool.write_bytes(begun)
     assert (home / "runs" / "w" / REPORTS_NAME).is_dir()
-    assert perform(home, "w", config, epoch=3)["state"] == "succeeded"
+    assert perform(home, "w", verified, epoch=3)["state"] == "succeeded"
     assert scores(home, "w") == first
     assert ran == []
 
 
 def test_tests_of_a_testing_run_that_was_started_over_do_not_count(
-    home: Path, row: TaskRow, tests_run: str
+    home: Path, tests_run: str, verified: AnyRun
 ) -> None:
-    shutil.copytree(home / "runs" / tests_run, home / "runs" / "rewritten")
-    finished(home, "21", row.task.id, {GOOD: True, BREAKING: False})
-    config = by_tests(["21"], **{"verifier.tests": ["rewritten"]})
-    assert perform(home, "rewritten-scores", config)["summary"]["tests_toxic"] == 1
-    spool = home / "runs" / "rewritten" / SPOOL_NAME
-    toxic = TOXIC.splitlines()[-1].strip().encode()
+    shutil.copytree(home / "runs" / "v", home / "runs" / "rewritten")
+    spool = home / "runs" / tests_run / SPOOL_NAME
+    toxic, content = TOXIC.splitlines()[-1].strip().encode(), spool.read_bytes()
     lines = [
         line
-        for line in spool.read_bytes().splitlines(keepends=True)
+        for line in content.splitlines(keepends=True)
         if not (b'"trajectory_finished"' in line and toxic in line)
     ]
     spool.write_bytes(b"".join(lines))
-    ended = perform(home, "rewritten-scores", config, epoch=2)
+    ended = perform(home, "rewritten", verified, epoch=2)
+    spool.write_bytes(content)
     assert ended["state"] == "succeeded", ended
     assert (ended["summary"]["tests"], ended["summary"]["tests_toxic"]) == (2, 0)
 
@@ -239,7 +214,7 @@ def test_reading_ends_when_the_run_is_stopped(home: Path, row: TaskRow) -> None:
     finished(home, "22", row.task.id, {GOOD: True})
     config = by_tests(["22"])
     assert isinstance(config, TestVerifierRun)
-    with running(home, "unread") as run:
+    with open_context(home, "unread", config) as run:
         run.control.stop("enough")
         with pytest.raises(RunStopped):
             TestVerification(config, run).read()

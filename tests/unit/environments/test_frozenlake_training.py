@@ -12,13 +12,15 @@ import torch
 
 from bench.frozenlake_report import sign_flip_p
 from engine.config.environment import FrozenLakeConfig
+from engine.config.recipes import resolve
 from engine.environments.frozenlake_maps import frozenlake_rows
 from engine.events.token_block import decode
 from engine.models.chat.chatml import ChatML
 from engine.models.opening import fresh_tokenizer, open_model
 from engine.tools.schemas import LAKE_TOOLS
 from engine.trainer.sft.frozenlake import Episodes, warm_start
-from tests.unit.environments.lake_builders import AGENT, LAKE, perform, small_run
+from tests.builders.cut_runs import cut_off
+from tests.unit.environments.lake_builders import AGENT, LAKE, of_type, perform, small_run
 
 LAKE_CONFIG = FrozenLakeConfig(**LAKE)
 
@@ -115,6 +117,24 @@ def test_evaluations_leave_the_training_stream_alone(home: Path, plain: list[dic
     evaluated = {e["ref"]["task_id"] for e in plain if "ref" in e and e["ref"]["phase"] == "eval:heldout"}
     trained = {e["ref"]["task_id"] for e in plain if "ref" in e and e["ref"]["phase"] == "train"}
     assert evaluated.isdisjoint(trained)
+
+
+def test_an_evaluation_that_was_killed_has_the_numbers_of_one_go(
+    home: Path, plain: list[dict[str, Any]]
+) -> None:
+    lake = {f"environment.{name}": value for name, value in LAKE.items()}
+    policy = {"policy.checkpoint": "run:plain", "rollout.group_size": 4, "rollout.max_concurrent": 1}
+    config = resolve("frozenlake-evaluate", {**lake, **policy})
+    whole = perform(home, "evaluated", config)
+    cut_off(home / "runs" / "evaluated", home / "runs" / "killed", rollouts=7)
+    killed = perform(home, "killed", config, epoch=2)
+    assert of_type(killed, "run_started")[1]["rollouts_kept"] == 7
+    refs = [event["ref"] for event in of_type(killed, "trajectory_finished")]
+    assert sorted(map(str, refs)) == sorted(str(e["ref"]) for e in of_type(whole, "trajectory_finished"))
+    (expected,), (found,) = (of_type(events, "evaluation_finished") for events in (whole, killed))
+    assert [entry["k"] for entry in found["pass_at_k"]] == [1, 2, 4]
+    for part in ("pass_at_k", "solve_rate", "num_samples"):
+        assert found[part] == expected[part]
 
 
 # The bench

@@ -1,4 +1,4 @@
-"""A clock for tests of waits."""
+"""Clocks for tests of waits."""
 
 from __future__ import annotations
 
@@ -25,3 +25,17 @@ async def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
     monkeypatch.setattr(loop._selector, "select", skip)
     monkeypatch.setattr(loop, "time", read)
     return read
+
+
+@pytest.fixture
+async def skip_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return a function, for any thread, that makes seconds of the event loop's time pass at once."""
+    loop = asyncio.get_running_loop()
+    now, ahead = loop.time, [0.0]
+
+    def skip(seconds: float) -> None:
+        ahead[0] += seconds
+        loop.call_soon_threadsafe(lambda: None)  # wakes the loop, which looks at its clock
+
+    monkeypatch.setattr(loop, "time", lambda: now() + ahead[0])
+    return skip

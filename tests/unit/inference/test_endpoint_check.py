@@ -26,11 +26,7 @@ async def test_a_check_learns_the_context_and_sends_the_runs_own_parameters() ->
 @pytest.mark.parametrize(
     ("reply", "settings", "words"),
     [
-        (
-            Reply(status=400, error={"message": "seed unsupported"}),
-            {},
-            "seed unsupported; what is sent",
-        ),
+        (Reply(status=400, error={"message": "seed unsupported"}), {}, "seed unsupported; what is sent"),
         (FAILED, {}, "oops"),
         (Reply(status=401, error={"message": KEY}), {}, "refuses the key"),
         (

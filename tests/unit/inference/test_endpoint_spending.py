@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +83,13 @@ PRICES: Any = {"input_price": 1000.0, "output_price": 1000.0}
         (Reply(status=429, error={"message": "slow down"}), False),
     ],
 )
-async def test_lost_requests_are_counted_by_estimates(lost: Reply, is_billed: bool, tmp_path: Path) -> None:
+async def test_lost_requests_are_counted_by_estimates(
+    lost: Reply, is_billed: bool, tmp_path: Path, skip_time: Callable[[float], None]
+) -> None:
     key = request().context.key
     with openai_server([lost, OK, lost, OK]) as server:
-        book = tmp_path / "spend.json"
-        timeout_s = 2.0 if lost.hang else 600.0
-        async with opened(server, book=book, timeout_s=timeout_s, **PRICES) as endpoint:
+        book, server.on_hang = tmp_path / "spend.json", partial(skip_time, 601.0)
+        async with opened(server, book=book, timeout_s=600.0, **PRICES) as endpoint:
             response = await endpoint.respond(request())
             assert response.usage.cost == pytest.approx(0.12), "of the answer alone"
             first = endpoint.spent - 0.12
@@ -166,7 +169,7 @@ async def test_rollouts_do_not_pay_for_the_runs_rate_with_their_time(monkeypatch
 
 
 async def test_failures_that_are_no_rate_limits_cost_a_rollout_its_time(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, skip_time: Callable[[float], None]
 ) -> None:
     clock = controlled_clock(monkeypatch)
 
@@ -176,7 +179,8 @@ async def test_failures_that_are_no_rate_limits_cost_a_rollout_its_time(
 
     key = request().context.key
     with openai_server(reply) as server:
-        async with opened(server, timeout_s=1.0) as endpoint:
+        server.on_hang = partial(skip_time, 601.0)
+        async with opened(server, timeout_s=600.0) as endpoint:
             await endpoint.respond(request())
             assert len(server.requests) == 2
             assert clock.paused > 0.0

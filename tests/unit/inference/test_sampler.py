@@ -17,17 +17,7 @@ from engine.models.builtin.architectures import ARCHITECTURES
 from engine.models.builtin.transformer import Transformer
 from engine.models.caches.base import Piece
 from engine.models.chat.chatml import ChatML
-from tests.unit.models.small import VOCAB, model, prompt, request, tokenizer
-
-
-def recomputed(
-    net: Transformer, ids: list[int], generation: Generation, temperature: float = 1.0
-) -> list[float]:
-    whole = [*ids, *generation.ids]
-    with torch.no_grad():
-        logits = net(torch.tensor([whole]), torch.tensor([len(whole)]))[0] / temperature
-    table = torch.log_softmax(logits, -1)
-    return [float(table[len(ids) + i - 1, token]) for i, token in enumerate(generation.ids)]
+from tests.unit.models.small import VOCAB, gap, model, prompt, recomputed, request, tokenizer
 
 
 async def converse(policy: TransformerPolicy, index: int, turns: int = 3) -> list[Generation]:
@@ -50,8 +40,7 @@ async def test_sampled_logprobs_equal_recomputed_ones(temperature: float) -> Non
     )
     await policy.close()
     for ids, generation in zip(prompts, found, strict=True):
-        again = recomputed(net, ids, generation, temperature)
-        assert max(abs(a - b) for a, b in zip(generation.logprobs, again, strict=True)) <= 1e-5
+        assert gap(net, ids, generation, temperature=temperature) <= 1e-5
         assert len(generation.entropy) == len(generation.versions) == len(generation.ids)
 
 
@@ -70,17 +59,23 @@ async def test_results_do_not_depend_on_the_rest_of_the_batch() -> None:
     await narrow.close()
 
 
-async def test_a_continued_prompt_feeds_only_its_new_tokens_and_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    net, fed = model(), []
-    extend = net.extend
+def lengths_fed(net: Transformer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the length of the longest piece of every forward pass from now on."""
+    extend, fed = net.extend, list[int]()
 
     def counting(pieces: list[Piece], *rest: Any) -> torch.Tensor:
         fed.append(max(len(piece.ids) for piece in pieces))
         return extend(pieces, *rest)
 
     monkeypatch.setattr(net, "extend", counting)
+    return fed
+
+
+async def test_a_continued_prompt_feeds_only_its_new_tokens_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = model()
+    fed = lengths_fed(net, monkeypatch)
     ids = prompt(40)
     policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=2)
     first = await policy.generate(request(ids, seed=1, max_tokens=6))
@@ -111,19 +106,12 @@ async def test_a_sibling_with_the_same_prompt_does_not_take_a_cache_away() -> No
         await policy.generate(request(ids, seed=80 + index, max_tokens=3))
     await policy.close()
     for longer, generation in seconds:
-        again = recomputed(net, longer, generation)
-        assert max(abs(a - b) for a, b in zip(generation.logprobs, again, strict=True)) <= 1e-5
+        assert gap(net, longer, generation) <= 1e-5
 
 
 async def test_a_sibling_borrows_what_another_row_has_fed(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, fed = model(), []
-    extend = net.extend
-
-    def counting(pieces: list[Piece], *rest: Any) -> torch.Tensor:
-        fed.append(max(len(piece.ids) for piece in pieces))
-        return extend(pieces, *rest)
-
-    monkeypatch.setattr(net, "extend", counting)
+    net = model()
+    fed = lengths_fed(net, monkeypatch)
     shared = prompt(40)
     policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=4)
     await policy.generate(request(shared, seed=1, max_tokens=4))
@@ -141,8 +129,7 @@ async def test_a_sibling_borrows_what_another_row_has_fed(monkeypatch: pytest.Mo
     await policy.close()
     assert borrowed.ids == fresh.ids
     for generation, start in ((borrowed, branch), (again, shared)):
-        known = recomputed(net, start, generation)
-        assert max(abs(a - b) for a, b in zip(generation.logprobs, known, strict=True)) <= 1e-5
+        assert gap(net, start, generation) <= 1e-5
 
 
 async def test_stops_at_the_stop_id_and_keeps_it() -> None:
@@ -221,12 +208,8 @@ def test_top_k_and_min_p_keep_the_most_likely_tokens_and_renormalise() -> None:
         shares = [x / sum(likely) for x in likely]
         assert logprob == pytest.approx(math.log(shares[token]), abs=1e-5)
         assert entropy == pytest.approx(-sum(x * math.log(x) for x in shares), abs=1e-5)
-
-
-def test_equally_likely_tokens_are_cut_to_exactly_k() -> None:
-    assert sample(torch.zeros(1, 6), [SamplingParams(top_k=2)], [0.99]).logprobs == [
-        pytest.approx(math.log(1 / 2))
-    ]
+    equal = sample(torch.zeros(1, 6), [SamplingParams(top_k=2)], [0.99])
+    assert equal.logprobs == pytest.approx([math.log(1 / 2)]), "exactly k"
 
 
 async def test_a_publication_in_mid_sequence_takes_effect_at_the_next_token() -> None:
@@ -258,7 +241,7 @@ async def test_a_publication_in_mid_sequence_takes_effect_at_the_next_token() ->
     assert any(len(set(one.versions)) == 2 for one in generations), "nothing was in flight"
     for ids, one in zip(prompts, generations, strict=True):
         assert list(one.versions) == sorted(one.versions)
-        known = {0: recomputed(first, ids, one), 1: recomputed(trained, ids, one)}
+        known = [recomputed(net, [*ids, *one.ids])[len(ids) - 1 :] for net in (first, trained)]
         for place, version in enumerate(one.versions):
             assert one.logprobs[place] == pytest.approx(known[version][place], abs=1e-5)
 

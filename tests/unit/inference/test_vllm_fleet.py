@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -95,15 +96,20 @@ async def test_a_server_that_fails_is_restarted_and_proven_until_it_failed_too_o
     assert not other.is_alive()
 
 
-async def test_a_restarted_server_that_proves_nothing_does_not_serve() -> None:
+async def test_a_restarted_server_that_proves_nothing_does_not_serve(
+    skip_time: Callable[[float], None],
+) -> None:
     server, publisher = InLoop(), Stamps()
-    settings: Any = {"max_restarts": 2, "stall_timeout_s": 1.0}
-    async with started(server, publisher=publisher, **settings) as (policy, replicas, _):
+    settings: Any = {"max_restarts": 2, "stall_timeout_s": 600.0}
+    async with started(server, publisher=publisher, **settings) as (policy, replicas, sink):
         await policy.publish(0, NoWeights())
         publisher.never = True
         server.fake.faults.append(Fault(kind="oom"))
+        generating = asyncio.create_task(policy.generate(make_request()))
+        await until(lambda: "engines_lost" in sink.alerts())
+        skip_time(601.0)
         with pytest.raises(ModelError, match="does not prove that it serves version 0"):
-            await policy.generate(make_request())
+            await generating
         assert replicas[0].is_out
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from engine.errors import EngineError, ModelError
+from engine.inference import waits
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.replicas import ReplicaState
+from tests.builders.endpoint_builders import Clock
 from tests.builders.vllm_policies import attached, make_request, until, whole
 from tests.fakes.vllm_server import Fault
 
@@ -99,6 +102,7 @@ async def test_a_cancelled_request_gives_its_place_back_and_is_aborted_on_the_se
 
 async def test_conversations_that_nobody_released_give_their_room_back(monkeypatch: Any) -> None:
     monkeypatch.setattr("engine.inference.vllm.admission.FORGET_S", 0.0)
+    monkeypatch.setattr("engine.inference.vllm.monitor.POLL_S", 0.01)
     async with attached(1, cache_tokens=100) as rig:
         for index in range(2):
             await rig.policy.generate(make_request(index))
@@ -151,11 +155,14 @@ async def test_a_response_whose_end_alone_was_lost_is_complete() -> None:
         assert rig.fakes[1].prompts == []
 
 
-async def test_a_hung_engine_is_given_up_and_its_tokens_are_kept() -> None:
-    async with attached(2, stall_timeout_s=1.0) as rig:
+async def test_a_hung_engine_is_given_up_and_its_tokens_are_kept(skip_time: Callable[[float], None]) -> None:
+    async with attached(2, stall_timeout_s=5.0) as rig:
         request = make_request(max_tokens=60, seed=3)
         rig.fakes[0].faults.append(Fault(kind="hang", after=8))
-        generation = await rig.policy.generate(request)
+        generating = asyncio.create_task(rig.policy.generate(request))
+        await until(lambda: rig.fakes[0].counters["generation_tokens"] == 8)
+        skip_time(6.0)
+        generation = await generating
         assert generation.ids[:8] == whole(request)[:8]
         assert rig.fakes[1].prompts == [[1, 2, 3, *whole(request)[:8]]]
 
@@ -202,12 +209,18 @@ async def test_impossible_requests_reach_no_engine() -> None:
         assert rig.fakes[0].prompts == []
 
 
-async def test_without_any_engine_requests_fail_after_the_stall_time_and_one_that_returns_serves() -> None:
-    async with attached(2, stall_timeout_s=1.0) as rig:
+async def test_without_any_engine_requests_fail_after_the_stall_time_and_one_that_returns_serves(
+    skip_time: Callable[[float], None],
+) -> None:
+    async with attached(2, stall_timeout_s=600.0) as rig:
         for fake in rig.fakes:
             fake.is_dead = True
+        lost = asyncio.create_task(rig.policy.generate(make_request()))
+        await until(lambda: "engines_lost" in rig.sink.alerts())
+        assert not lost.done()
+        skip_time(601.0)
         with pytest.raises(ModelError, match="no engine is left.*engine-0.*engine-1"):
-            await rig.policy.generate(make_request())
+            await lost
         with pytest.raises(ModelError, match="no engine is left"):
             await rig.policy.generate(make_request(1))
         assert rig.sink.alerts().count("engines_lost") == 1
@@ -276,19 +289,28 @@ async def test_metrics_and_events_of_an_iteration() -> None:
         assert "ready" in states.values()
 
 
-async def test_waiting_for_engines_is_no_time_of_the_rollout() -> None:
-    async with attached(1, cache_tokens=100, token_s=0.01) as rig:
+async def test_waiting_for_engines_is_no_time_of_the_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(waits, "time", clock)
+    async with attached(1, cache_tokens=100) as rig:
         first, second, third = (make_request(i, seed=3, max_tokens=40) for i in range(3))
         key = third.context.key
         await asyncio.gather(rig.policy.generate(first), rig.policy.generate(second))
         waiting = asyncio.create_task(rig.policy.generate(third))
-        await until(lambda: rig.policy.waited_seconds(key) > 0.3)
+        await until(lambda: rig.policy._admission.num_waiting)
+        clock.now += 5.0
+        assert rig.policy.waited_seconds(key) == 5.0
+        count = rig.fakes[0]._count_prefix
+
+        def took(prompt: Sequence[int]) -> None:
+            clock.now += 3.0
+            count(prompt)
+
+        monkeypatch.setattr(rig.fakes[0], "_count_prefix", took)
         rig.fakes[0].faults.append(Fault(kind="cut", after=20))
         rig.policy.release(first.context.key)
-        await until(lambda: rig.replicas[0].requests)
-        before = rig.policy.waited_seconds(key)
         await waiting
-        assert rig.policy.waited_seconds(key) >= before + 0.2  # of the attempt that failed
+        assert rig.policy.waited_seconds(key) == 8.0, "the attempt that failed, and not the other"
         rig.policy.release(key)
         assert rig.policy.waited_seconds(key) == 0.0
 

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams
+from engine.inference.base import Generation, GenerationContext, GenerationRequest, SamplingParams
+from engine.models.attention import Segments
+from engine.models.base import LanguageModel, logits_of
 from engine.models.builtin.architectures import TransformerConfig
 from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import Transformer
@@ -67,3 +69,24 @@ def request(
 def prompt(length: int, seed: int = 0) -> list[int]:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(5, VOCAB, (length,), generator=generator).tolist()
+
+
+@torch.no_grad()
+def logits_over(model: LanguageModel, ids: Sequence[int]) -> torch.Tensor:
+    """Return the logits [T, V] after each id, by our own forward."""
+    hidden = model.packed_hidden(torch.tensor(ids), Segments.whole([len(ids)], torch.device("cpu")))
+    return logits_of(hidden, model.head).float()
+
+
+def recomputed(model: LanguageModel, ids: Sequence[int], *, temperature: float = 1.0) -> list[float]:
+    """Return the log-probability of each id after the first, by our own forward."""
+    table = torch.log_softmax(logits_over(model, ids) / temperature, -1)
+    return [float(table[i, token]) for i, token in enumerate(ids[1:])]
+
+
+def gap(
+    model: LanguageModel, prompt: Sequence[int], generation: Generation, *, temperature: float = 1.0
+) -> float:
+    """Return the largest difference of a response's log-probabilities to recomputed ones."""
+    again = recomputed(model, [*prompt, *generation.ids], temperature=temperature)[len(prompt) - 1 :]
+    return max(abs(a - b) for a, b in zip(generation.logprobs, again, strict=True))

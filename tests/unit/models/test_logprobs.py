@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch.autograd import backward
@@ -11,6 +9,7 @@ from torch.autograd import backward
 from engine.models import logit_tiles
 from engine.models.base import Head
 from engine.models.logprobs import token_logprobs
+from tests.builders.process_memory import forget_peak, memory
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
@@ -87,12 +86,6 @@ def test_weights_in_bfloat16_get_their_gradient_in_bfloat16(dtype: torch.dtype) 
         assert (leaf.grad - gradient).norm() < 0.02 * gradient.norm()
 
 
-def memory(name: str) -> int:
-    """Return a number of ``/proc/self/status`` in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
-
-
 def test_the_whole_table_never_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     """2,048 positions over 32,000 tokens: 250 MiB a table, of which the plain way holds several.
 
@@ -102,7 +95,7 @@ def test_the_whole_table_never_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight = torch.randn(2048, 16, requires_grad=True), torch.randn(32_000, 16, requires_grad=True)
     targets = torch.randint(32_000, (2048,))
     token_logprobs(hidden[:64], Head(weight=weight), targets[:64], 1.0)
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+    forget_peak()
     before = memory("VmRSS:")
     backward(token_logprobs(hidden, Head(weight=weight), targets, 1.0)[0].sum())
     assert memory("VmHWM:") - before < 100 << 20

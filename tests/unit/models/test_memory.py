@@ -141,13 +141,27 @@ def command(ref: str, *settings: str, gib: float) -> int:
     return main(["plan", ref, *chosen, "--device-gib", str(gib), "--longest", "8192"])
 
 
-def test_adapters_on_4b_parameters_fit_24_gib(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("family", "sizes", "settings", "gib", "told"),
+    [
+        ("qwen3", QWEN3_4B, ("lora_rank=32",), 23.5, ("4.09 billion parameters", "fits 23.5 GiB")),
+        ("qwen3_moe", QWEN3_30B_A3B, ("data_parallel=8",), 80, ("30.53 billion parameters, 3.35 active",)),
+    ],
+    ids=["adapters", "experts"],
+)
+def test_large_models_are_planned_without_their_weights(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    family: str,
+    sizes: dict[str, Any],
+    settings: tuple[str, ...],
+    gib: float,
+    told: tuple[str, ...],
+) -> None:
     """The arithmetic whose scaled-down cases are measured above."""
-    ref = write_config(tmp_path / "qwen3-4b", "qwen3", QWEN3_4B)
-    assert command(ref, *FITTING, "lora_rank=32", gib=24 - 0.5) == 0
+    assert command(write_config(tmp_path / "model", family, sizes), *FITTING, *settings, gib=gib) == 0
     out = capsys.readouterr().out
-    assert "4.09 billion parameters" in out
-    assert "fits 23.5 GiB" in out
+    assert all(text in out for text in told)
 
 
 @pytest.mark.parametrize(("stored", "precision", "size"), [("bfloat16", "f32", 4), ("float32", "bf16", 2)])
@@ -168,14 +182,6 @@ def test_what_cannot_be_trained_is_not_planned(tmp_path: Path, capsys: pytest.Ca
     assert "quantised with 'fp8'" in capsys.readouterr().err
     assert command(write_config(tmp_path / "wrong", "qwen3", {**settings, "head_dim": "x"}), gib=80) == 2
     assert "cannot read the model in" in capsys.readouterr().err
-
-
-def test_a_mixture_of_experts_is_planned_without_its_weights(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ref = write_config(tmp_path / "moe", "qwen3_moe", QWEN3_30B_A3B)
-    assert command(ref, *FITTING, "data_parallel=8", gib=80) == 0
-    assert "30.53 billion parameters, 3.35 active" in capsys.readouterr().out
 
 
 def test_a_plan_names_the_part_that_does_not_fit() -> None:

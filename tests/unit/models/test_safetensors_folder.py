@@ -94,87 +94,59 @@ def test_shards_behind_links_as_in_the_hugging_face_cache(tmp_path: Path) -> Non
     }  # fmt: skip
 
 
-def lose_shard(folder: Path) -> None:
-    (folder / "model-00002-of-00002.safetensors").unlink()
+Damage = Callable[[Path], object]
+FIRST, SECOND = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
 
 
-def cut(size: int) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        path = folder / "model-00001-of-00002.safetensors"
-        os.truncate(path, size if size >= 0 else path.stat().st_size + size)
-
-    return damage
-
-
-def overwrite(data: bytes) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        path = folder / "model-00001-of-00002.safetensors"
-        path.write_bytes(data + path.read_bytes()[len(data) :])
-
-    return damage
+def cut(size: int) -> Damage:
+    """Shorten the first file to a size, or by one where it is negative."""
+    return lambda folder: os.truncate(
+        folder / FIRST, size if size >= 0 else (folder / FIRST).stat().st_size + size
+    )
 
 
-def claim_more(folder: Path) -> None:
-    header = json.dumps(
-        {"a": {"dtype": "F32", "shape": [1000, 1000], "data_offsets": [0, 4_000_000]}}
-    ).encode()
-    path = folder / "model-00001-of-00002.safetensors"
-    path.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 64)
+def overwrite(data: bytes) -> Damage:
+    return lambda folder: (folder / FIRST).write_bytes(data + (folder / FIRST).read_bytes()[len(data) :])
 
 
-def overlap(folder: Path) -> None:
-    entry = {"dtype": "F32", "shape": [4, 2], "data_offsets": [0, 32]}
-    header = json.dumps({"a": entry, "b": entry}).encode()
-    path = folder / "model-00001-of-00002.safetensors"
-    path.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 32)
+def describe(size: int, **entries: tuple[str, list[int], list[int]]) -> Damage:
+    """Write a first file of tensors (type, shape, offsets) with so many bytes of data."""
+    named = {
+        name: dict(zip(("dtype", "shape", "data_offsets"), e, strict=True)) for name, e in entries.items()
+    }
+    header = json.dumps(named).encode()
+    return lambda folder: (folder / FIRST).write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * size)
 
 
-def point_outside(folder: Path) -> None:
-    index = {"weight_map": {"a": "../secret.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+def index(text: str) -> Damage:
+    return lambda folder: (folder / "model.safetensors.index.json").write_text(text)
 
 
-def point_to_pickle(folder: Path) -> None:
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model.bin"}}))
-
-
-def break_index(text: str) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        (folder / "model.safetensors.index.json").write_text(text)
-
-    return damage
-
-
-def four_bits(folder: Path) -> None:
-    header = json.dumps({"a": {"dtype": "F4", "shape": [4], "data_offsets": [0, 2]}}).encode()
-    path = folder / "model-00001-of-00002.safetensors"
-    path.write_bytes(struct.pack("<Q", len(header)) + header + b"\0\0")
+DAMAGED = "model-00001-of-00002.*damaged or incomplete"
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lose_shard, "lacks 1 of the 2 files.*model-00002-of-00002"),
+        (lambda folder: (folder / SECOND).unlink(), "lacks 1 of the 2 files.*model-00002-of-00002"),
         (cut(0), "model-00001-of-00002.*0 bytes.*damaged or incomplete"),
-        (cut(40), "model-00001-of-00002.*damaged or incomplete"),
-        (cut(-1), "model-00001-of-00002.*damaged or incomplete"),
-        (overwrite(b"\xff" * 8), "model-00001-of-00002.*damaged or incomplete"),
-        (overwrite(struct.pack("<Q", 1 << 40)), "model-00001-of-00002.*damaged or incomplete"),
-        (claim_more, "model-00001-of-00002.*damaged or incomplete"),
-        (overlap, "model-00001-of-00002.*damaged or incomplete"),
+        (cut(40), DAMAGED),
+        (cut(-1), DAMAGED),
+        (overwrite(b"\xff" * 8), DAMAGED),
+        (overwrite(struct.pack("<Q", 1 << 40)), DAMAGED),
+        (describe(64, a=("F32", [1000, 1000], [0, 4_000_000])), DAMAGED),
+        (describe(32, a=("F32", [4, 2], [0, 32]), b=("F32", [4, 2], [0, 32])), DAMAGED),
         (lambda folder: write_index(folder, {"a": 1, "z": 2}), "places tensor z in model-00002.*not contain"),
         (lambda folder: write_index(folder, {"a": 2, "b": 1, "c": 2}), "places tensor a in model-00002"),
-        (point_outside, r"places tensor a in '\.\./secret\.safetensors': expected the name"),
-        (point_to_pickle, "places tensor a in 'model.bin'"),
-        (break_index("{"), "is not an index"),
-        (break_index('{"weight_map": 3}'), "is not an index"),
-        (break_index('{"weight_map": {"a": 3}}'), "places tensor a in 3"),
-        (four_bits, "tensor a of .*model-00001.*F4.*unquantised"),
+        (index('{"weight_map": {"a": "../b.safetensors"}}'), r"tensor a in '\.\./b\.safetensors': expected"),
+        (index('{"weight_map": {"a": "model.bin"}}'), "places tensor a in 'model.bin'"),
+        (index("{"), "is not an index"),
+        (index('{"weight_map": 3}'), "is not an index"),
+        (index('{"weight_map": {"a": 3}}'), "places tensor a in 3"),
+        (describe(2, a=("F4", [4], [0, 2])), "tensor a of .*model-00001.*F4.*unquantised"),
     ],
 )  # fmt: skip
-def test_damage_is_named_before_anything_is_read(
-    tmp_path: Path, damage: Callable[[Path], None], message: str
-) -> None:
+def test_damage_is_named_before_anything_is_read(tmp_path: Path, damage: Damage, message: str) -> None:
     damage(sharded(tmp_path))
     with pytest.raises(CheckpointError, match=message):
         SafetensorsFolder(tmp_path)

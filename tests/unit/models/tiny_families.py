@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoConfig, PreTrainedConfig
 
 from engine.models.published.networks import build_causal
+from tests.unit.models.chat_templates import chat_tokenizer
 
 _SIZES = {
     "vocab_size": 320,
@@ -61,42 +58,10 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 """What each family's tiny configuration adds to the common sizes, by ``model_type``."""
 FAMILIES = tuple(CONFIGS)
 
-SPECIALS: Mapping[str, tuple[str, ...]] = {
-    "qwen2": ("<|endoftext|>", "<|im_end|>", "<|im_start|>"),
-    "qwen3": ("<|endoftext|>", "<|im_end|>", "<|im_start|>", "<tool_call>", "</tool_call>", "<think>",
-              "</think>"),
-    "qwen3_moe": ("<|endoftext|>", "<|im_end|>", "<|im_start|>", "<tool_call>", "</tool_call>"),
-    "llama": (
-        "<|finetune_right_pad_id|>", "<|eot_id|>", "<|begin_of_text|>", "<|end_of_text|>",
-        "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|python_tag|>",
-    ),
-    "mistral": ("<pad>", "</s>", "<s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
-                "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
-    "gpt_oss": ("<|endoftext|>", "<|return|>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>",
-                "<|constrain|>", "<|call|>"),
-    "gemma3_text": ("<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"),
-    "glm4_moe": (
-        "<|endoftext|>", "<|user|>", "[gMASK]", "<sop>", "<|assistant|>", "<|system|>", "<|observation|>",
-        "<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
-        "</arg_value>", "<tool_response>", "</tool_response>", "/nothink",
-    ),
-}  # fmt: skip
-"""Special tokens of each family, in the order of their ids: padding, end of turn, others."""
-
 
 def tiny_config(family: str, **settings: Any) -> PreTrainedConfig:
     """Return the family's tiny configuration."""
     return AutoConfig.for_model(family, **{**_SIZES, **CONFIGS[family], **settings})
-
-
-def tiny_tokenizer(family: str) -> Tokenizer:
-    """Return a tokenizer of bytes and the family's special tokens."""
-    alphabet = [*SPECIALS[family], *sorted(ByteLevel.alphabet())]
-    backend = Tokenizer(BPE(vocab={token: number for number, token in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = ByteLevelDecoder()
-    backend.add_special_tokens(list(SPECIALS[family]))
-    return backend
 
 
 def write_tiny(
@@ -120,14 +85,7 @@ def write_tiny(
         max_shard_size: of a file of weights.
         settings: overrides of the configuration.
     """
-    from transformers import PreTrainedTokenizerFast
-
     causal = build_causal(tiny_config(family, **settings), dtype=dtype, seed=seed)
     causal.save_pretrained(folder, max_shard_size=max_shard_size)
-    pad, end, *_ = SPECIALS[family]
-    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tiny_tokenizer(family), eos_token=end, pad_token=pad, chat_template=chat_template,
-        clean_up_tokenization_spaces=False,
-    )  # fmt: skip
-    tokenizer.save_pretrained(folder)
+    chat_tokenizer(family, chat_template=chat_template).save_pretrained(folder)
     return folder

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from engine.events.control import Control
-from engine.events.types import Alert
-from engine.orchestrator.context import RunContext
 from engine.orchestrator.watch.alarms import Alarms
 from engine.tokens import TokenRecord
 from engine.types import Group, TerminationReason
+from tests.unit.orchestrator.memory_sink import MemorySink, context
 from tests.unit.trainer.rl_builders import make_group, make_trajectory
 
 QUIET = {
@@ -26,22 +22,9 @@ QUIET = {
 MIXED, SAME = [1.0, 0.0], [0.0, 0.0]
 
 
-class Sink:
-    def __init__(self) -> None:
-        self.alerts: list[dict[str, Any]] = []
-
-    def emit(self, event_type: type[Any], /, **fields: Any) -> int:
-        assert event_type is Alert
-        self.alerts.append(fields)
-        return len(self.alerts)
-
-
-def make_alarms() -> tuple[Alarms, Sink]:
-    sink = Sink()
-    run = RunContext(
-        run_id="r", epoch=1, run_dir=Path("unused"), home=Path("unused"), sink=sink, control=Control()
-    )
-    return Alarms(run), sink
+def make_alarms() -> tuple[Alarms, MemorySink]:
+    sink = MemorySink()
+    return Alarms(context(sink)), sink
 
 
 def group(

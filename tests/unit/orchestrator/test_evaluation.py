@@ -105,13 +105,6 @@ def test_the_interval_is_an_interval_around_the_rate(rates: list[float]) -> None
     assert sum(rates) / len(rates) - 1e-9 <= high <= 1
 
 
-@pytest.mark.parametrize(
-    ("n", "k", "c", "expected"), [(16, 8, 1, 0.5), (16, 8, 2, 0.7666667), (4, 1, 3, 0.75)]
-)
-def test_pass_at_k_by_hand(n: int, k: int, c: int, expected: float) -> None:
-    assert pass_at_k(n, c, k) == pytest.approx(expected)
-
-
 def test_pass_at_k_is_the_share_of_draws_with_a_success() -> None:
     for n in range(1, 8):
         for c in range(n + 1):

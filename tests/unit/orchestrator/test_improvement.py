@@ -26,6 +26,7 @@ from engine.orchestrator.context import RunStopped
 from engine.orchestrator.improvement.kept import choose_kept, read_kept
 from engine.trainer.__main__ import main
 from engine.trainer.checkpoints.checkpoint import load_latest
+from tests.builders.cut_runs import cut_off
 from tests.unit.environments.lake_builders import LAKE, attempt, of_type, perform
 
 
@@ -124,9 +125,6 @@ def test_every_round_samples_keeps_and_learns_and_is_evaluated(
         parameters(home, "run:whole"), parameters(home, str(home / "runs/whole/checkpoints/00001"))
     )
     assert not list((home / "runs/whole/rounds").glob("*/checkpoints"))
-
-
-def test_the_summary_compares_the_first_policy_with_the_last(whole: list[dict[str, Any]]) -> None:
     summary = whole[-1]["summary"]
     rates = [event["solve_rate"] for event in of_type(whole, "evaluation_finished")]
     assert (summary["heldout_first"], summary["heldout_last"]) == (rates[0], rates[-1])
@@ -135,38 +133,17 @@ def test_the_summary_compares_the_first_policy_with_the_last(whole: list[dict[st
     assert (summary["solve_rate_first"], summary["solve_rate_last"]) == (rounds[0], rounds[-1])
 
 
-class _StopsAt(Control):
-    """Requests a stop once the spool has an event of a type for the n-th time."""
-
-    def __init__(self, spool: Path, event_type: str, count: int) -> None:
-        super().__init__()
-        self._spool, self._mark, self._count = spool, f'"type":"{event_type}"', count
-
-    def desired(self) -> Any:
-        if self._spool.exists() and self._spool.read_text().count(self._mark) >= self._count:
-            self.stop("enough")
-        return super().desired()
-
-
-@pytest.mark.parametrize(
-    ("event_type", "count"),
-    [
-        ("trajectory_finished", 17),  # in the first collection
-        ("checkpoint_saved", 1),
-    ],
-)
-def test_a_resumed_run_ends_as_one_that_was_not_stopped(
-    home: Path, whole: list[dict[str, Any]], event_type: str, count: int
+@pytest.mark.parametrize("lived", [{"rollouts": 17}, {"iterations": 1}], ids=str)
+def test_a_resumed_run_ends_as_one_that_was_not_killed(
+    home: Path, whole: list[dict[str, Any]], lived: dict[str, int]
 ) -> None:
-    name = f"{event_type}-{count}"
-    control = _StopsAt(home / "runs" / name / "events.jsonl", event_type, count)
-    stopped = perform(home, name, configured(), control=control)
-    assert stopped[-1]["state"] == "stopped"
+    name = "-".join(lived)
+    left = cut_off(home / "runs" / "whole", home / "runs" / name, **lived)
     log = perform(home, name, configured(), epoch=2)
     assert log[-1]["state"] == "succeeded"
     again = of_type(log, "run_started")[1]
-    assert again["rollouts_kept"] == len(of_type(stopped, "trajectory_finished"))
-    assert again["resumed_from"] == (len(of_type(stopped, "iteration_finished")) or None)
+    assert again["rollouts_kept"] == len(of_type(left, "trajectory_finished"))
+    assert again["resumed_from"] == (len(of_type(left, "iteration_finished")) or None)
     for number in (1, 2):
         assert [one.tokens for one in kept(home, name, number)] == [
             one.tokens for one in kept(home, "whole", number)
@@ -174,13 +151,12 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(
     assert same(parameters(home, f"run:{name}"), parameters(home, "run:whole"))
     for key in ("heldout_first", "heldout_last", "solve_rate_first", "solve_rate_last"):
         assert log[-1]["summary"][key] == whole[-1]["summary"][key]
-    cancelled = {
-        json.dumps(event["ref"])
-        for event in of_type(log, "trajectory_finished")
-        if event["termination"] == "cancelled"
-    }
     refs = Counter(json.dumps(event["ref"]) for event in of_type(log, "trajectory_finished"))
-    assert {ref for ref, number in refs.items() if number > 1} <= cancelled
+    assert set(refs.values()) == {1}
+
+
+COLLECTED = 6 + 24
+"""Rollouts of the first evaluation and of the first round."""
 
 
 def test_fine_tuning_goes_on_from_its_last_checkpoint_with_what_was_kept_once(
@@ -189,6 +165,7 @@ def test_fine_tuning_goes_on_from_its_last_checkpoint_with_what_was_kept_once(
     """A stop in the middle of a round's fine-tuning repeats no rollout, not even a lost one, and no epoch."""
     name = "tuning"
     spool, folder = home / "runs" / name / "events.jsonl", home / "runs" / name / "rounds" / "01"
+    cut_off(home / "runs" / "whole", folder, rollouts=COLLECTED)
 
     class StopsAfterTheFirstEpoch(Control):
         def desired(self) -> Any:
@@ -197,7 +174,7 @@ def test_fine_tuning_goes_on_from_its_last_checkpoint_with_what_was_kept_once(
             return super().desired()
 
     config = configured(trainer={**configured().trainer.model_dump(), "checkpoint_every": 1})
-    stopped = perform(home, name, config, control=StopsAfterTheFirstEpoch())
+    stopped = perform(home, name, config, epoch=2, control=StopsAfterTheFirstEpoch())
     assert stopped[-1]["state"] == "stopped"
     assert not of_type(stopped, "iteration_finished")
     saved = load_latest(folder)
@@ -209,8 +186,8 @@ def test_fine_tuning_goes_on_from_its_last_checkpoint_with_what_was_kept_once(
     lines = spool.read_text().splitlines()
     lines[stopped.index(failed[0])] = json.dumps(lost, separators=(",", ":"))
     spool.write_text("\n".join(lines) + "\n")
-    log = perform(home, name, config, epoch=2)
-    again = [event for event in log if event["epoch"] == 2]
+    log = perform(home, name, config, epoch=3)
+    again = [event for event in log if event["epoch"] == 3]
     tuned = [e["done"] for e in again if e["type"] == "run_progress" and "tuning" in e["message"]]
     assert tuned[0] == saved.iteration + 1
     assert not [e for e in of_type(again, "trajectory_finished") if e["ref"]["iteration"] == 0]
@@ -224,9 +201,10 @@ def test_fine_tuning_goes_on_from_its_last_checkpoint_with_what_was_kept_once(
 def test_rounds_may_learn_from_the_last_rollouts_and_go_on_from_the_last_policy(
     home: Path, whole: list[dict[str, Any]]
 ) -> None:
-    config = configured(improvement={"learn_from": "last", "start_from": "previous"})
-    log = perform(home, "last", config)
-    assert len(log) > 0
+    cut_off(home / "runs" / "whole", home / "runs" / "last", iterations=1)
+    log = perform(
+        home, "last", configured(improvement={"learn_from": "last", "start_from": "previous"}), epoch=2
+    )
     solved = {
         event["ref"]["task_id"]
         for event in of_type(log, "trajectory_finished")
@@ -235,12 +213,9 @@ def test_rounds_may_learn_from_the_last_rollouts_and_go_on_from_the_last_policy(
         and event["ref"]["iteration"] == 1
     }
     assert {one.task_id for one in kept(home, "last", 2)} == solved
-    first = home / "runs/last/checkpoints/00001"
-    assert same(parameters(home, str(first)), parameters(home, str(home / "runs/whole/checkpoints/00001")))
     assert not same(parameters(home, "run:last"), parameters(home, "run:whole"))
-    assert json.loads((home / "runs/last/checkpoints/00002/provenance.json").read_text())["from"] == str(
-        first
-    )
+    provenance = json.loads((home / "runs/last/checkpoints/00002/provenance.json").read_text())
+    assert provenance["from"] == str(home / "runs/last/checkpoints/00001")
 
 
 def test_adapters_are_trained_in_every_round_and_copied_where_files_cannot_be_linked(
@@ -252,7 +227,8 @@ def test_adapters_are_trained_in_every_round_and_copied_where_files_cannot_be_li
     monkeypatch.setattr(Path, "hardlink_to", refuse)
     monkeypatch.setattr(frozen, "_COPIED_BYTES", 0)
     trainer = {**configured().trainer.model_dump(), "lora_rank": 2}
-    log = perform(home, "lora", configured(trainer=trainer, improvement={"start_from": "previous"}))
+    config = configured(trainer=trainer, improvement={"start_from": "previous"}, evaluation={"samples": 1})
+    log = perform(home, "lora", config)
     assert log[-1]["state"] == "succeeded"
     base = parameters(home, str(home / "runs/lora/start"))
     first = parameters(home, str(home / "runs/lora/checkpoints/00001"))
@@ -303,9 +279,12 @@ def test_blank_patches_are_not_duplicates(tmp_path: Path, whole: list[dict[str, 
     assert (len(found.chosen), found.duplicates) == (2, 0)
 
 
-def test_a_round_in_which_nothing_passes_ends_the_run_with_the_reason(home: Path) -> None:
+def test_a_round_in_which_nothing_passes_ends_the_run_with_the_reason(
+    home: Path, whole: list[dict[str, Any]]
+) -> None:
     config = configured(improvement={"terminations": ["max_context"]})
-    code, log = attempt(home, "nothing", config)
+    cut_off(home / "runs" / "whole", home / "runs" / "nothing", rollouts=COLLECTED)
+    code, log = attempt(home, "nothing", config, epoch=2)
     assert code == 1
     assert log[-1]["state"] == "failed"
     assert "no rollout of round 1 can be kept: none passed and ended by max_context" in log[-1]["reason"]

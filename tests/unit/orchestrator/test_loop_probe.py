@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
-from engine.events.control import Control
-from engine.events.types import Alert
-from engine.orchestrator.context import RunContext
+from engine.orchestrator import loop_probe
 from engine.orchestrator.loop_probe import INTERVAL_S, Hold, LatenessHistogram, LoopProbe, LoopReport
 from engine.orchestrator.watch.alarms import LOOP_HELD_MAX_MS, Alarms
+from tests.unit.orchestrator.memory_sink import MemorySink, context
 
 
 @pytest.mark.parametrize("share", [0.5, 0.99, 0.999])
@@ -29,12 +27,15 @@ def test_percentiles_are_those_of_the_values_within_a_twentieth(share: float) ->
     assert LatenessHistogram().percentile(0.5) == 0.0
 
 
-def test_a_hold_counts_for_every_turn_it_made_the_loop_miss() -> None:
+def test_a_hold_counts_for_every_turn_it_made_the_loop_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = [0.0]  # seconds by which the probe's clock is ahead
+    monkeypatch.setattr(loop_probe, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + held[0]))
+
     async def measured() -> LoopReport:
         async with LoopProbe() as probe:
             await asyncio.sleep(INTERVAL_S)
             probe.report()
-            hold(1.0)
+            held[0] += 1.0
             await asyncio.sleep(2 * INTERVAL_S)
             return probe.report()
 
@@ -46,30 +47,17 @@ def test_a_hold_counts_for_every_turn_it_made_the_loop_miss() -> None:
     assert metrics["loop/held_p50_ms"] >= 300
 
 
-def hold(seconds: float) -> None:
-    """Keep the event loop, but not the interpreter."""
-    time.sleep(seconds)  # what is measured: the loop must stand still for a known time
-
-
 def test_the_alert_is_raised_when_a_loop_begins_to_be_held_and_is_no_part_of_the_saved_state() -> None:
-    alerts: list[dict[str, Any]] = []
-
-    class Sink:
-        def emit(self, event_type: type[Any], /, **fields: Any) -> int:
-            assert event_type is Alert
-            alerts.append(fields)
-            return len(alerts)
-
-    alarms = Alarms(
-        RunContext(run_id="r", epoch=1, run_dir=Path("x"), home=Path("x"), sink=Sink(), control=Control())
-    )
+    sink = MemorySink()
+    alarms = Alarms(context(sink))
     before = alarms.state_dict()
     for iteration, held in enumerate([LOOP_HELD_MAX_MS, LOOP_HELD_MAX_MS + 1, 5000.0, 1.0, 5000.0]):
         longest = Hold(milliseconds=2 * held, phase="update", running="engine.trainer.trainer.Trainer.update")
         alarms.loop_held(iteration, LoopReport(metrics={"loop/held_p999_ms": held}, longest=longest))
-    assert [alert["iteration"] for alert in alerts] == [1, 4]
-    assert {alert["code"] for alert in alerts} == {"event_loop_held"}
+    assert [alert["iteration"] for alert in sink.alerts] == [1, 4]
+    assert {alert["code"] for alert in sink.alerts} == {"event_loop_held"}
     assert (
-        "10000 ms at once during 'update', by engine.trainer.trainer.Trainer.update" in alerts[1]["message"]
+        "10000 ms at once during 'update', by engine.trainer.trainer.Trainer.update"
+        in sink.alerts[1]["message"]
     )
     assert alarms.state_dict() == before

@@ -14,6 +14,7 @@ from engine.events.control import Control
 from engine.events.spool import SpoolSink
 from engine.orchestrator.context import RunContext, RunStopped
 from tests.integration.toy_yard import events
+from tests.unit.orchestrator.memory_sink import MemorySink, context
 
 
 @pytest.mark.parametrize(
@@ -37,14 +38,12 @@ def test_a_lost_rank_ends_the_attempt_and_without_another_the_run(
     assert [event["type"] for event in events(tmp_path)] == recorded
 
 
-def test_a_wait_is_reported_when_it_changes_and_ends_when_the_run_must(tmp_path: Path) -> None:
-    sink, control = SpoolSink(tmp_path, epoch=1), Control()
-    run = RunContext(run_id="1", epoch=1, run_dir=tmp_path, home=tmp_path, sink=sink, control=control)
-    notice = run.notice()
+def test_a_wait_is_reported_when_it_changes_and_ends_when_the_run_must() -> None:
+    sink, control = MemorySink(), Control()
+    notice = context(sink, control).notice()
     for text in ("waiting for 2 × 4 GPUs", "waiting for 2 × 4 GPUs", ""):
         notice(text)
     control.stop("a person stopped it")
     with pytest.raises(RunStopped, match="a person stopped it"):
         notice("")
-    sink.close()
-    assert [event["message"] for event in events(tmp_path)] == ["waiting for 2 × 4 GPUs", ""]
+    assert [event["message"] for _, event in sink.events] == ["waiting for 2 × 4 GPUs", ""]

@@ -19,7 +19,7 @@ from engine.errors import ConfigError, FencedError, SandboxError
 from engine.events.control import Control
 from engine.events.token_block import decode
 from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
-from engine.orchestrator.context import RunContext, RunStopped
+from engine.orchestrator.context import RunStopped
 from engine.orchestrator.evaluations import spread
 from engine.orchestrator.policies import policies
 from engine.orchestrator.training.curriculum import TaskCursor
@@ -32,21 +32,14 @@ from engine.types import (
     Group,
     RolloutKey,
     Step,
-    Task,
-    TaskAnswer,
     TaskRow,
     TerminationReason,
     ToolCall,
     Trajectory,
     Verdict,
 )
-
-
-def row(name: str) -> TaskRow:
-    task = Task(
-        id=name, instance_id=name, repo="toy", base_commit="", problem_statement="", image="local:toy"
-    )
-    return TaskRow(task=task, answer=TaskAnswer(gold_patch=""), split="train")
+from tests.builders.rollout_builders import make_row
+from tests.unit.orchestrator.memory_sink import MemorySink, context
 
 
 def trajectory(
@@ -81,27 +74,12 @@ def step(**fields: Any) -> Step:
     return Step(**{**defaults, **fields})
 
 
-class MemorySink:
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
-
-    def emit(self, event_type: type[Any], /, **fields: Any) -> int:
-        self.events.append((event_type.__name__, fields))
-        return len(self.events)
-
-
-def context(sink: MemorySink, control: Control) -> RunContext:
-    return RunContext(
-        run_id="r", epoch=1, run_dir=Path("unused"), home=Path("unused"), sink=sink, control=control
-    )
-
-
 def names(rows: Sequence[TaskRow]) -> list[str]:
     return [r.task.id for r in rows]
 
 
 def test_every_pass_uses_every_task_once_and_no_iteration_repeats_one() -> None:
-    rows = [row(f"t{i}") for i in range(7)]
+    rows = [make_row(f"t{i}") for i in range(7)]
     cursor = TaskCursor(rows, per_iteration=3, seed=5)
     drawn = [names(cursor.take()) for _ in range(70)]
     assert all(len(set(iteration)) == 3 for iteration in drawn)
@@ -123,21 +101,21 @@ async def test_the_next_images_are_fetched_beside_the_update_and_no_failure_of_i
 
     slow = Slow()
     prefetch = Prefetch(slow, group_size=2)  # type: ignore[arg-type]
-    prefetch.start([row("a"), row("b")])
+    prefetch.start([make_row("a"), make_row("b")])
     await asyncio.sleep(0)
-    prefetch.start([row("c")])
+    prefetch.start([make_row("c")])
     await asyncio.sleep(0)
     assert slow.asked == [["a", "b", "a", "b"]], "one request at a time"
     slow.go.set()
     while len(slow.asked) == 1:
-        prefetch.start([row("c")])
+        prefetch.start([make_row("c")])
         await asyncio.sleep(0)
     assert slow.asked[1:] == [["c", "c"]]
     await prefetch.close()
 
 
 def test_a_saved_cursor_goes_on_with_the_same_tasks() -> None:
-    rows = [row(f"t{i}") for i in range(5)]
+    rows = [make_row(f"t{i}") for i in range(5)]
     first = TaskCursor(rows, per_iteration=2, seed=1)
     for _ in range(4):
         first.take()
@@ -146,14 +124,14 @@ def test_a_saved_cursor_goes_on_with_the_same_tasks() -> None:
     second.load_state_dict(state)
     assert [names(second.take()) for _ in range(9)] == [names(first.take()) for _ in range(9)]
     with pytest.raises(ConfigError, match="no longer"):
-        TaskCursor([row("other")], per_iteration=1, seed=1).load_state_dict(
+        TaskCursor([make_row("other")], per_iteration=1, seed=1).load_state_dict(
             {"passes": 1, "remaining": ["t0"]}
         )
 
 
 def test_more_tasks_per_iteration_than_tasks_is_an_error() -> None:
     with pytest.raises(ConfigError, match="only 2"):
-        TaskCursor([row("a"), row("b")], per_iteration=3, seed=0)
+        TaskCursor([make_row("a"), make_row("b")], per_iteration=3, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +144,7 @@ def test_more_tasks_per_iteration_than_tasks_is_an_error() -> None:
     ],
 )
 def test_evaluation_samples_are_spread_evenly(samples: int, expected: list[tuple[str, int]]) -> None:
-    requests = spread([row(f"t{i}") for i in range(3)], samples, iteration=4, phase="eval:heldout")
+    requests = spread([make_row(f"t{i}") for i in range(3)], samples, iteration=4, phase="eval:heldout")
     assert [(request.row.task.id, request.size) for request in requests] == expected
     assert {(request.iteration, request.phase) for request in requests} == {(4, "eval:heldout")}
 
@@ -174,7 +152,7 @@ def test_evaluation_samples_are_spread_evenly(samples: int, expected: list[tuple
 def test_metrics_keep_infrastructure_apart() -> None:
     def group(name: str, *rewards: float | None) -> Group:
         members = tuple(trajectory(task_id=name, reward=r, index=i) for i, r in enumerate(rewards))
-        return Group(iteration=0, phase="train", task=row(name).task, trajectories=members)
+        return Group(iteration=0, phase="train", task=make_row(name).task, trajectories=members)
 
     metrics = iteration_metrics([group("a", 1.0, 0.0), group("b", 1.0, None), group("c", 0.0, 0.0)])
     assert metrics["reward/mean"] == pytest.approx(2 / 5)
@@ -192,7 +170,7 @@ def test_the_share_of_grading_time_that_extra_runs_took_is_of_all_gradings() -> 
         Grade(verdict=Verdict.PASSED, reward=1.0, seconds=0.0, reused=True),
     ]
     members = tuple(replace(trajectory(index=i), grade=grade) for i, grade in enumerate(grades))
-    group = Group(iteration=0, phase="train", task=row("t").task, trajectories=members)
+    group = Group(iteration=0, phase="train", task=make_row("t").task, trajectories=members)
     assert iteration_metrics([group])["grading/extra_share"] == 0.5
     assert iteration_metrics([])["grading/extra_share"] == 0.0
 
@@ -202,23 +180,20 @@ def test_metrics_of_lengths_are_means_over_steps_and_trajectories() -> None:
         step(prompt_tokens=10, generated_tokens=4, thinking_tokens=2),
         step(index=1, prompt_tokens=30, generated_tokens=8, thinking_tokens=4, call=None),
     ]
+    unknown = [step(thinking_tokens=8), step(index=1, thinking_tokens=None)]
     members = (trajectory(steps=steps), trajectory(steps=steps[:1], index=1))
-    metrics = iteration_metrics([Group(iteration=0, phase="train", task=row("t").task, trajectories=members)])
+    group = Group(iteration=0, phase="train", task=make_row("t").task, trajectories=members)
+    metrics = iteration_metrics([group])
     assert metrics["steps/mean"] == 1.5
     assert metrics["tokens/response_mean"] == 8
-    assert metrics["tokens/thinking_per_step"] == pytest.approx(8 / 3)
     assert metrics["tokens/prompt_mean"] == 10
     assert metrics["steps/unparsed"] == pytest.approx(1 / 3)
     assert metrics["conversation/forks"] == 0
-
-
-def test_trajectories_of_unknown_thinking_are_left_out_of_its_mean() -> None:
-    known, unknown = [step(thinking_tokens=4)], [step(thinking_tokens=8), step(index=1, thinking_tokens=None)]
-    members = (trajectory(steps=known), trajectory(steps=unknown, index=1))
-    group = Group(iteration=0, phase="train", task=row("t").task, trajectories=members)
-    assert iteration_metrics([group])["tokens/thinking_per_step"] == 4
-    group = replace(group, trajectories=(trajectory(steps=unknown),))
-    assert "tokens/thinking_per_step" not in iteration_metrics([group]), "unknown, not 0"
+    for known, thinking in ((members, 8 / 3), (members[:1], 3), ((), None)):
+        mixed = replace(group, trajectories=(*known, trajectory(steps=unknown, index=2)))
+        assert iteration_metrics([mixed]).get("tokens/thinking_per_step") == (
+            None if thinking is None else pytest.approx(thinking)
+        ), "unknown, not 0"
 
 
 def test_a_hostile_step_becomes_a_valid_event() -> None:
@@ -294,31 +269,26 @@ class GatedSink(MemorySink):
         return super().emit(event_type, **fields)
 
 
-async def test_a_finished_trajectory_is_recorded_beside_the_event_loop() -> None:
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_a_finished_trajectory_is_recorded_beside_the_event_loop_and_through_a_stop(
+    is_stopped: bool,
+) -> None:
     sink = GatedSink()
     recording = asyncio.create_task(EventObserver(sink).trajectory_finished(trajectory()))
+    await asyncio.sleep(0)
+    if is_stopped:
+        recording.cancel()
     while not sink.entered.is_set():  # only this coroutine can notice
         await asyncio.sleep(0.001)
     assert not recording.done()
     sink.gate.set()
-    await recording
+    await asyncio.wait({recording})
+    assert recording.cancelled() is is_stopped
     assert [name for name, _ in sink.events] == ["TrajectoryFinished"]
 
 
-async def test_a_stop_does_not_lose_the_record_of_a_finished_trajectory() -> None:
-    sink = GatedSink()
-    recording = asyncio.create_task(EventObserver(sink).trajectory_finished(trajectory()))
-    await asyncio.sleep(0)
-    recording.cancel()
-    while not sink.entered.is_set():
-        await asyncio.sleep(0.001)
-    sink.gate.set()
-    with pytest.raises(asyncio.CancelledError):
-        await recording
-    assert [name for name, _ in sink.events] == ["TrajectoryFinished"]
-
-
-async def test_a_pause_is_acknowledged_and_ends() -> None:
+@pytest.mark.parametrize("then", ["run", "stop"])
+async def test_a_pause_is_acknowledged_and_ends(then: Any) -> None:
     sink, control = MemorySink(), Control()
     run = context(sink, control)
     await run.safe_point()
@@ -328,9 +298,10 @@ async def test_a_pause_is_acknowledged_and_ends() -> None:
     while not sink.events:
         await asyncio.sleep(0.01)
     assert not waiting.done()
-    control.set_desired("run")
-    await waiting
-    assert [name for name, _ in sink.events] == ["RunPaused", "RunResumed"]
+    control.set_desired(then)
+    await asyncio.wait({waiting})
+    assert isinstance(waiting.exception(), RunStopped) is (then == "stop")
+    assert [name for name, _ in sink.events] == ["RunPaused", "RunResumed"][: 1 if then == "stop" else 2]
 
 
 @pytest.mark.parametrize("how", ["stop", "fence"])
@@ -383,15 +354,3 @@ def test_a_small_model_is_sampled_by_one_thread(
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
-
-
-async def test_a_paused_run_can_be_stopped() -> None:
-    sink, control = MemorySink(), Control()
-    control.set_desired("pause")
-    waiting = asyncio.create_task(context(sink, control).safe_point())
-    while not sink.events:
-        await asyncio.sleep(0.01)
-    control.set_desired("stop")
-    with pytest.raises(RunStopped):
-        await waiting
-    assert [name for name, _ in sink.events] == ["RunPaused"]

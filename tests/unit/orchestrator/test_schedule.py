@@ -16,86 +16,11 @@ from engine.events.schedule import BatchSelected, SelectedGroup
 from engine.orchestrator.training.buffer import Batch, GroupBuffer
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.record import GroupKey, TrainingRecord
-from engine.orchestrator.training.schedule import OpenGroup, capacity, choose_batch
+from engine.orchestrator.training.schedule import OpenGroup, choose_batch
 from engine.orchestrator.training.task_weights import Outcome
 from engine.types import Group
 from tests.builders.rollout_builders import make_row
 from tests.unit.trainer.rl_builders import make_trajectory
-
-
-class Simulation:
-    """Groups of a run whose rollouts end in an arbitrary order."""
-
-    def __init__(self, *, batch: int, staleness: int, in_order: bool) -> None:
-        self.rules = {"batch": batch, "staleness": staleness}
-        self.in_order = in_order
-        self.updates = self.admitted = 0
-        self.open: dict[int, OpenGroup] = {}
-        self.batches: list[list[int]] = []
-        self.lags: list[int] = []
-
-    def admit(self, most: int | None = None) -> None:
-        room = capacity(admitted=self.admitted, updates=self.updates, **self.rules)
-        for _ in range(room if most is None else min(room, most)):
-            self.open[self.admitted] = OpenGroup(admitted_at=self.updates, is_complete=False)
-            self.admitted += 1
-
-    def complete(self, number: int) -> None:
-        self.open[number] = OpenGroup(admitted_at=self.open[number].admitted_at, is_complete=True)
-
-    def update(self) -> bool:
-        groups, numbers = list(self.open.values()), list(self.open)
-        chosen = choose_batch(groups, updates=self.updates, in_order=self.in_order, **self.rules)
-        if chosen is None:
-            return False
-        self.lags += [self.updates - groups[place].admitted_at for place in chosen]
-        self.batches.append([numbers[place] for place in chosen])
-        for number in self.batches[-1]:
-            del self.open[number]
-        self.updates += 1
-        return True
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    batch=st.integers(1, 5),
-    staleness=st.integers(0, 5),
-    in_order=st.booleans(),
-    seed=st.integers(0, 10_000),
-    stubborn=st.integers(0, 3),
-)
-def test_no_group_is_staler_than_the_bound_and_none_is_lost(
-    batch: int, staleness: int, in_order: bool, seed: int, stubborn: int
-) -> None:
-    """Some groups end only when nothing else can: the worst stragglers that there are."""
-    rng = random.Random(seed)
-    run = Simulation(batch=batch, staleness=staleness, in_order=in_order)
-    for _ in range(200):
-        run.admit(None if rng.random() < 0.7 else rng.randrange(3))
-        unfinished = [number for number, group in run.open.items() if not group.is_complete]
-        quick = [number for number in unfinished if number % 4 >= stubborn]
-        if unfinished and (rng.random() < 0.8 or not quick):
-            run.complete(rng.choice(quick or unfinished))
-        run.update()
-    while run.open:  # everything admitted ends; the last batches may lack groups
-        run.admit()
-        for number in list(run.open):
-            run.complete(number)
-        assert run.update(), "all groups are complete, so there is a batch"
-        if run.updates > 300:
-            break
-    trained = [number for found in run.batches for number in found]
-    assert len(trained) == len(set(trained)) == batch * run.updates
-    assert max(run.lags) <= staleness
-    assert all(found == sorted(found) for found in run.batches), "the oldest come first"
-    if in_order:
-        assert trained == list(range(len(trained)))
-
-
-@given(batch=st.integers(1, 8), updates=st.integers(0, 50))
-def test_without_staleness_admission_is_synchronous(batch: int, updates: int) -> None:
-    assert capacity(admitted=updates * batch, updates=updates, batch=batch, staleness=0) == batch
-    assert capacity(admitted=(updates + 1) * batch, updates=updates, batch=batch, staleness=0) == 0
 
 
 def test_a_straggler_that_is_due_holds_the_batch_up() -> None:
@@ -135,7 +60,7 @@ class Record(TrainingRecord):
 
 
 class DynamicRun:
-    """A run with dynamic sampling and a curriculum whose groups end in an arbitrary order."""
+    """A run with a curriculum whose groups end in an arbitrary order; without rounds none is replaced."""
 
     iterations = 6
 
@@ -150,9 +75,10 @@ class DynamicRun:
             curriculum=CurriculumConfig(mode="solve_rate"),
             lag=schedule.staleness,
         )
+        replacing = AlgorithmConfig(preset="dapo", max_resampling_rounds=rounds) if rounds else None
         self.buffer = GroupBuffer(
             schedule,
-            AlgorithmConfig(preset="dapo", max_resampling_rounds=rounds),
+            replacing or AlgorithmConfig(),
             self.cursor,
             record,
             iterations=self.iterations,
@@ -204,6 +130,10 @@ class DynamicRun:
         left = len(batch.trained) + len(batch.discarded)
         assert self.batch <= left <= (1 + self.rounds) * self.batch
         assert batch.rounds == -(-(left - self.batch) // self.batch)
+        places = [list(self.record.admitted).index(key) for key in batch.trained]
+        assert places == sorted(places), "the oldest come first"
+        if self.schedule.mode == "one_step_off" and not self.rounds:
+            assert {key.iteration for key in batch.trained} == {iteration}
         lags = [iteration - one.updates for one in batch.trained.values()]
         assert max(lags, default=0) <= self.schedule.staleness
         self.cursor.observe(iteration, self.record.outcomes(iteration))
@@ -231,13 +161,13 @@ class DynamicRun:
 @given(
     batch=st.integers(1, 3),
     staleness=st.sampled_from([None, 1, 2, 3]),
-    rounds=st.integers(1, 3),
+    rounds=st.integers(0, 3),
     spare=st.integers(0, 6),
     uniform=st.sampled_from([0.0, 0.3, 0.8, 1.0]),
     stubborn=st.integers(0, 3),
     seed=st.integers(0, 10_000),
 )
-def test_uniform_groups_are_replaced_within_all_bounds(
+def test_groups_are_trained_on_or_replaced_within_all_bounds(
     batch: int, staleness: int | None, rounds: int, spare: int, uniform: float, stubborn: int, seed: int
 ) -> None:
     """Never staler, never stuck, never more replaced, and an attempt that resumes is in the same place."""
@@ -264,7 +194,7 @@ def test_uniform_groups_are_replaced_within_all_bounds(
     assert not run.buffer.replaced
     left = [one for found in run.record.batches.values() for one in (*found.groups, *found.discarded)]
     assert sorted((one.iteration, one.task_id) for one in left) == sorted(run.record.admitted)
-    if uniform == 0.0:
+    if uniform == 0.0 or not rounds:
         assert len(left) == batch * run.iterations
     elif uniform == 1.0:
         assert not any(found.groups for found in run.record.batches.values())

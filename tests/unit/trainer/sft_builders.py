@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from engine.config.fine_tuning import ConversationConfig
 from engine.config.run import FineTuneRun, parse_run_config
-from engine.events.control import Control
-from engine.events.spool import SpoolSink
 from engine.events.stored_trajectories import (
     TRAJECTORIES_FILE,
     StoredStep,
@@ -18,11 +15,10 @@ from engine.events.stored_trajectories import (
 )
 from engine.events.token_block import TokenBlock
 from engine.models.chat.base import Chat
-from engine.orchestrator import execute
-from engine.orchestrator.context import RunContext
 from engine.tools.rendering import render_response
 from engine.trainer.sft.recorded import ConversationRenderer
 from engine.types import TerminationReason, ToolCall, Verdict
+from tests.unit.environments.lake_builders import attempt
 
 COMPACT = ConversationConfig(prompt="compact_v1")
 
@@ -109,20 +105,9 @@ def put(home: Path, name: str, trajectories: list[StoredTrajectory]) -> Path:
 
 
 def perform(
-    home: Path,
-    name: str,
-    config: FineTuneRun,
-    *,
-    epoch: int = 1,
-    control: Control | None = None,
-    code: int = 0,
+    home: Path, name: str, config: FineTuneRun, *, code: int = 0, **attempted: Any
 ) -> list[dict[str, Any]]:
     """Perform an attempt in this process; return the events of all attempts."""
-    run_dir = home / "runs" / name
-    sink = SpoolSink(run_dir, epoch=epoch)
-    run = RunContext(
-        run_id=name, epoch=epoch, run_dir=run_dir, home=home, sink=sink, control=control or Control()
-    )
-    assert execute(config, run) == code
-    sink.close()
-    return [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    ended, events = attempt(home, name, config, **attempted)
+    assert ended == code
+    return events

@@ -10,20 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config.policies import TransformerPolicyConfig
-from engine.config.run import TrainRun, parse_run_config
+from engine.config.run import TrainRun
 from engine.errors import CheckpointError, TrainerError, UpdateAbandonedError
-from engine.inference.builtin.sampler import TransformerPolicy
 from engine.models.opening import save_policy_checkpoint
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import write_snapshot
 from engine.trainer.factory import TrainingSetup
 from engine.trainer.trainer import Trainer
-from tests.unit.models.chat_templates import TEMPLATES
-from tests.unit.models.small import request
-from tests.unit.models.tiny_families import write_tiny
 from tests.unit.trainer.rl_model import make_groups, make_model
 from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+from tests.unit.trainer.trainer_builders import make_run
 
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]]
 GROUPS = make_groups(make_model(vocab=TOKENIZER_SIZE), REWARDS)
@@ -33,18 +29,7 @@ CURSOR: dict[str, Any] = {"cursor": {}, "provenance": {}, "score": None}
 @pytest.fixture
 def config(tmp_path: Path) -> TrainRun:
     save_policy_checkpoint(tmp_path / "policy", make_model(vocab=TOKENIZER_SIZE), make_tokenizer(), {})
-    settings = {
-        "kind": "train",
-        "name": "t",
-        "dataset": {"name": "d"},
-        "agent": {"max_context": 1024, "max_response": 512},
-        "policy": {"checkpoint": str(tmp_path / "policy")},
-        "trainer": {"threads": 1, "minibatches": 1, "tokens_per_microbatch": 64, "device": "cpu"},
-        "seed": 5,
-    }
-    config = parse_run_config(settings)
-    assert isinstance(config, TrainRun)
-    return config
+    return make_run(tmp_path / "policy", max_context=1024)
 
 
 async def opened(config: TrainRun, folder: Path, **settings: Any) -> AsyncTrainer:
@@ -164,30 +149,3 @@ async def test_what_fails_in_the_thread_comes_out_typed_and_leaves_no_thread(
     with pytest.raises(CheckpointError):
         await opened(config.model_copy(update={"policy": missing}), tmp_path)
     assert not threads()
-
-
-async def test_a_published_model_is_sampled_trained_and_resumed(config: TrainRun, tmp_path: Path) -> None:
-    """Its checkpoint is a folder of the same family, which goes on as if it had never been closed."""
-    family = "gpt_oss"
-    write_tiny(tmp_path / family, family, chat_template=TEMPLATES[family], max_position_embeddings=1024)
-    config = config.model_copy(update={"policy": TransformerPolicyConfig(checkpoint=str(tmp_path / family))})
-    trainer = await opened(config, tmp_path)
-    ids = trainer.chat.open([{"role": "user", "content": "a = 1"}])
-    policy = TransformerPolicy(trainer.model, trainer.chat)
-    generation = await policy.generate(request(ids, max_tokens=8))
-    await policy.close()
-    assert generation.ids
-    before = weights(trainer)
-    await trainer.update(GROUPS, temperature=1.0)
-    assert any(not torch.equal(old, new) for old, new in zip(before, weights(trainer), strict=True))
-    checkpoint = write_snapshot(await trainer.snapshot(tmp_path, 1, **CURSOR))
-    await trainer.update(GROUPS, temperature=1.0)
-    again = await AsyncTrainer.open(
-        TrainingSetup.of(config), run_dir=tmp_path, home=tmp_path, checkpoint=checkpoint
-    )
-    assert again.model.family == family
-    await again.update(GROUPS, temperature=1.0)
-    for ours, theirs in zip(weights(trainer), weights(again), strict=True):
-        assert torch.equal(ours, theirs)
-    await trainer.close()
-    await again.close()

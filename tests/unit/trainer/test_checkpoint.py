@@ -36,20 +36,14 @@ TOKENIZER = make_tokenizer()
 
 def save(run_dir: Path, iteration: int, score: float | None = None, **cursor: Any) -> Checkpoint:
     trainer = make_trainer(MODEL)
-    provenance = {"made_by": "test"}
+    written: dict[str, Any] = {
+        "model": MODEL,
+        "tokenizer": TOKENIZER,
+        "provenance": {"made_by": "test"},
+        "score": score,
+    }
     try:
-        return write_snapshot(
-            snapshot_of(
-                run_dir,
-                iteration,
-                trainer,
-                model=MODEL,
-                tokenizer=TOKENIZER,
-                cursor=cursor,
-                provenance=provenance,
-                score=score,
-            )
-        )
+        return write_snapshot(snapshot_of(run_dir, iteration, trainer, cursor=cursor, **written))
     finally:
         trainer.close()
 
@@ -99,50 +93,33 @@ def test_a_checkpoint_is_a_policy_folder_with_exact_weights(tmp_path: Path) -> N
     assert json.loads((checkpoint.path / "provenance.json").read_text()) == {"made_by": "test"}
 
 
-def truncate(folder: Path) -> None:
-    path = folder / "training.pt"
-    path.write_bytes(path.read_bytes()[:-1])
+def rewrite(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
 
 
-def flip_a_bit(folder: Path) -> None:
-    path = folder / "shards" / "__0_0.distcp"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
-def edit_cursor(folder: Path) -> None:
-    (folder / "cursor.json").write_text('{"n": 99}\n')
-
-
-def edit_manifest(folder: Path) -> None:
-    path = folder / "manifest.json"
-    path.write_text(path.read_text().replace('"iteration": 2', '"iteration": 3'))
-
-
-def future_format(folder: Path) -> None:
-    path = folder / "manifest.json"
-    path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
-
-
-def spoil_manifest(folder: Path) -> None:
-    (folder / "manifest.json").write_text("[]")
-
-
-DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+truncate = rewrite("training.pt", lambda data: data[:-1])
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "torn": (truncate, "training.pt is not the file"),
-    "bit rot": (flip_a_bit, "__0_0.distcp is not the file"),
-    "edited cursor": (edit_cursor, "cursor.json is not the file"),
-    "edited manifest": (edit_manifest, "its own checksum"),
+    "bit rot": (
+        rewrite("shards/__0_0.distcp", lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+        "__0_0.distcp is not the file",
+    ),
+    "edited cursor": (rewrite("cursor.json", lambda _: b'{"n": 99}\n'), "cursor.json is not the file"),
+    "edited manifest": (
+        rewrite("manifest.json", lambda data: data.replace(b'"iteration": 2', b'"iteration": 3')),
+        "its own checksum",
+    ),
     "missing file": (
         lambda folder: (folder / "tokenizer.json").unlink(),
         "missing or extra files: tokenizer.json",
     ),
     "extra file": (lambda folder: (folder / "more").write_text("x"), "missing or extra files: more"),
     "no manifest": (lambda folder: (folder / "manifest.json").unlink(), "no readable manifest.json"),
-    "another manifest": (spoil_manifest, "no readable manifest.json"),
-    "another format": (future_format, "format 3"),
-}
+    "another manifest": (rewrite("manifest.json", lambda _: b"[]"), "no readable manifest.json"),
+    "another format": (
+        rewrite("manifest.json", lambda data: data.replace(b'"format": 2', b'"format": 3')), "format 3",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", DAMAGE)

@@ -11,7 +11,6 @@ import torch
 from torch.nn import functional
 
 from engine.config.fine_tuning import FineTuningConfig
-from engine.events.control import Control
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
 from engine.models.opening import open_model
@@ -22,6 +21,7 @@ from engine.trainer.checkpoints.checkpoint import load_latest
 from engine.trainer.schedule import learning_rate
 from engine.trainer.sft.recorded import ConversationRenderer
 from engine.trainer.trainer import Trainer
+from tests.builders.cut_runs import cut_off
 from tests.unit.trainer.sft_builders import COMPACT, perform, put, run_config, trajectory, with_ids
 
 START = "builtin:quickstart"
@@ -89,16 +89,6 @@ def test_steps_are_those_of_cross_entropy_and_adamw(
     imitating.close()
 
 
-def test_what_was_not_sampled_has_no_loss(records: list[TokenRecord]) -> None:
-    record = records[0]
-    last = int(record.mask.nonzero()[0][-1])
-    longer = TokenRecord([*record.ids, 5, 6, 7], [*record.mask, False, False, False])
-    imitating = trainer(model())
-    assert imitating.cross_entropy([longer]) == imitating.cross_entropy([record])
-    assert last == len(record) - 1
-    imitating.close()
-
-
 def test_a_run_learns_and_its_checkpoint_is_a_policy(chat: Chat, tmp_path: Path) -> None:
     found = [trajectory(number) for number in range(12)]
     found = [with_ids(chat, one) if one.id % 2 else one for one in found]
@@ -124,29 +114,13 @@ def test_a_run_learns_and_its_checkpoint_is_a_policy(chat: Chat, tmp_path: Path)
     before.close()
 
 
-class _StopsAfter(Control):
-    """Requests a stop after so many iterations were recorded."""
-
-    def __init__(self, run_dir: Path, iterations: int) -> None:
-        super().__init__()
-        self._spool, self._iterations = run_dir / "events.jsonl", iterations
-
-    def desired(self) -> Any:
-        if self._spool.exists() and self._spool.read_text().count('"iteration_finished"') >= self._iterations:
-            self.stop("enough")
-        return super().desired()
-
-
 @pytest.mark.parametrize("adapters", [{}, {"lora_rank": 4}])
 def test_a_resumed_run_ends_with_the_same_bits(chat: Chat, tmp_path: Path, adapters: dict[str, Any]) -> None:
     found = [with_ids(chat, trajectory(number)) for number in range(8)]
     config = run_config(trainer={"batch_size": 2, "checkpoint_every": 3, "heldout_share": 0.2, **adapters})
-    for name in ("whole", "parts"):
-        put(tmp_path, name, found)
+    put(tmp_path, "whole", found)
     whole = perform(tmp_path, "whole", config)
-    run_dir = tmp_path / "runs" / "parts"
-    stopped = perform(tmp_path, "parts", config, control=_StopsAfter(run_dir, 4))
-    assert stopped[-1]["state"] == "stopped"
+    cut_off(tmp_path / "runs" / "whole", tmp_path / "runs" / "parts", iterations=4)
     log = perform(tmp_path, "parts", config, epoch=2)
     resumed = [event for event in log if event["type"] == "run_started"][1]
     assert resumed["resumed_from"] == 3

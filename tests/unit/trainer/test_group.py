@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 
 from engine.errors import CheckpointError, PublicationError, RankLostError
-from engine.models.adapters import adapter_parameters
 from engine.models.opening import open_model
 from engine.trainer.checkpoints.checkpoint import load_latest, restore_training, write_snapshot
 from tests.unit.trainer.checkpoint_builders import snapshot_of
@@ -27,7 +26,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_policy(tmp_path_factory.mktemp("home") / "policy")
 
 
-def test_data_parallel_ranks_update_publish_save_and_resume_in_one(tmp_path: Path, policy: Path) -> None:
+def test_ranks_update_publish_save_and_resume_in_one_until_one_dies(tmp_path: Path, policy: Path) -> None:
     single, shared = whole_model(), whole_model()
     trainer = alone(single)
     smaller = alone(make_model())
@@ -55,6 +54,13 @@ def test_data_parallel_ranks_update_publish_save_and_resume_in_one(tmp_path: Pat
             ranks.restore(tmp_path / "other" / "shards")
         ranks.update(episodes(), temperature=1.0)
         assert ranks.updates == 3
+        after = [weight.detach().clone() for weight in shared.parameters()]
+        processes_of(ranks)[1].kill()
+        for _ in range(2):
+            with pytest.raises(RankLostError, match="rank 1 of the trainer ended"):
+                ranks.update(episodes(), temperature=1.0)
+        assert all(process.poll() is not None for process in processes_of(ranks))
+        assert all(torch.equal(*pair) for pair in zip(after, shared.parameters(), strict=True))
     checkpoint = load_latest(tmp_path)
     assert checkpoint is not None
     assert len(list((checkpoint.path / "shards").glob("*.distcp"))) == 2
@@ -63,30 +69,3 @@ def test_data_parallel_ranks_update_publish_save_and_resume_in_one(tmp_path: Pat
     restore_training(checkpoint, resumed)
     resumed.update(episodes(), temperature=1.0)
     assert distance(again, shared) <= 1e-6
-
-
-def test_context_parallel_ranks_train_adapters_that_one_rank_began_until_one_dies(
-    tmp_path: Path, policy: Path
-) -> None:
-    lora = {"lora_rank": 2, "lora_targets": ("q_proj", "down_proj")}
-    single, sampler = whole_model(), whole_model()
-    trainer = alone(single, **lora)
-    trainer.update(episodes(), temperature=1.0)
-    trainer.save(tmp_path / "shards").result()
-    began = {name: weight.detach().clone() for name, weight in adapter_parameters(single).items()}
-    trainer.update(episodes(), temperature=1.0)
-    alone(sampler, **lora).close()  # gives the sampler its adapters
-    with group(policy, sampler, ranks=1, context_parallel=2, **lora) as ranks:
-        ranks.restore(tmp_path / "shards")
-        assert all(torch.equal(weight, began[name]) for name, weight in adapter_parameters(sampler).items())
-        ranks.updates = 1
-        ranks.update(episodes(), temperature=1.0)
-        expected, found = adapter_parameters(single), adapter_parameters(sampler)
-        for name, weight in expected.items():
-            assert (found[name] - weight).norm() <= 1e-5 * weight.norm(), name
-        processes_of(ranks)[1].kill()
-        with pytest.raises(RankLostError, match="rank 1 of the trainer ended"):
-            ranks.update(episodes(), temperature=1.0)
-        assert all(process.poll() is not None for process in processes_of(ranks))
-        with pytest.raises(RankLostError, match="rank 1 of the trainer ended"):
-            ranks.update(episodes(), temperature=1.0)

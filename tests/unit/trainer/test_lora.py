@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-from engine.config.recipes import resolve
 from engine.config.run import TrainRun
 from engine.errors import CheckpointError
 from engine.models.adapters import adapter_parameters
@@ -26,7 +24,7 @@ from engine.trainer.trainer import Trainer
 from tests.unit.models.tiny_families import write_tiny
 from tests.unit.trainer.rl_model import make_groups, make_model
 from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer
-from tests.unit.trainer.trainer_builders import REWARDS, make_trainer
+from tests.unit.trainer.trainer_builders import REWARDS, make_run, make_trainer
 
 torch.set_num_threads(1)
 TEMPLATE = "{% for message in messages %}<|im_start|>{{ message['content'] }}<|im_end|>{% endfor %}"
@@ -84,26 +82,8 @@ def test_the_state_of_other_adapters_is_not_restored(
 
 
 def write_run(folder: Path, policy: Path, **trainer: Any) -> TrainRun:
-    config = resolve(
-        "quickstart",
-        {
-            "policy.checkpoint": str(policy),
-            "agent.max_context": 64,
-            "agent.max_response": 16,
-            "seed": 5,
-            **{
-                f"trainer.{name}": value
-                for name, value in {
-                    "minibatches": 1,
-                    "learning_rate": 1e-2,
-                    "threads": 1,
-                    **LORA,
-                    **trainer,
-                }.items()
-            },
-        },
-    )
-    assert isinstance(config, TrainRun)
+    settings = {"minibatches": 1, "learning_rate": 1e-2, **LORA, **trainer}
+    config = make_run(policy, max_context=64, **settings)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(config.model_dump_json())
     return config
@@ -276,32 +256,20 @@ def test_a_frozen_policy_outlives_its_original(tmp_path: Path, policy: Path) -> 
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_only_the_files_of_the_policy_are_frozen(tmp_path: Path, policy: Path) -> None:
+def test_only_the_files_of_the_policy_are_frozen_and_all_that_its_index_names(tmp_path: Path) -> None:
+    policy = write_tiny(tmp_path / "published", "qwen3", chat_template=TEMPLATE, max_shard_size="20KB")
+    expected = {path.name for path in policy.iterdir()} - {"chat_template.jinja"}
+    assert "model.safetensors.index.json" in expected
     for name in ("original/consolidated.00.pth", "checkpoints/00001/model.safetensors", "README.md", "a.pt"):
         (policy / name).parent.mkdir(parents=True, exist_ok=True)
         (policy / name).write_bytes(b"other")
-    expected = {"config.json", "generation_config.json", "model.safetensors", "provenance.json"}
-    expected |= {"tokenizer.json", "tokenizer_config.json"}
-    frozen = freeze_policy(str(policy), tmp_path / "run" / "base", home=tmp_path)
-    found = {path.relative_to(frozen).as_posix() for path in frozen.rglob("*") if path.is_file()}
-    assert found == expected | {"frozen.json"}
-    assert json.loads((frozen / "frozen.json").read_text())["files"].keys() == expected
-
-
-def test_all_files_that_the_index_names_are_frozen(tmp_path: Path) -> None:
-    policy = write_tiny(tmp_path / "published", "qwen3", chat_template=TEMPLATE)
-    whole = load_file(policy / "model.safetensors")
-    (policy / "model.safetensors").unlink()
-    names = {name: f"model-0000{i % 2 + 1}-of-00002.safetensors" for i, name in enumerate(sorted(whole))}
-    for file in set(names.values()):
-        save_file({name: whole[name] for name in whole if names[name] == file}, policy / file)
-    (policy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
     (policy / "older.safetensors").write_bytes(b"other")
     frozen = freeze_policy(str(policy), tmp_path / "run" / "base", home=tmp_path)
-    expected = open_model(str(policy), home=tmp_path).model.state_dict()
-    found = open_model(str(frozen), home=tmp_path).model.state_dict()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
-    assert not (frozen / "older.safetensors").exists()
+    found = {path.relative_to(frozen).as_posix() for path in frozen.rglob("*") if path.is_file()}
+    assert found - {"chat_template.jinja"} == expected | {"frozen.json"}
+    assert json.loads((frozen / "frozen.json").read_text())["files"].keys() == found - {"frozen.json"}
+    whole, again = (open_model(str(one), home=tmp_path).model.state_dict() for one in (policy, frozen))
+    assert all(torch.equal(again[name], whole[name]) for name in whole)
 
 
 @pytest.mark.usefixtures("linkless")

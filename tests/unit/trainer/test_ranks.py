@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from engine.models.published.pretrained import PretrainedModel
 from engine.trainer.batch import Row
 from engine.trainer.packing import Layout, lay_out
 from engine.trainer.processes.rank import open_policy
-from engine.trainer.ranks import ALONE, Ranks, RowExchange, SharedRow, shared_row
+from engine.trainer.ranks import ALONE, Ranks, SharedRow, shared_row
 from engine.trainer.trainer import Trainer
 from engine.types import Group, TerminationReason
 from tests.unit.models.tiny_families import tiny_config, write_tiny
@@ -258,36 +259,6 @@ def assert_two_ranks_that_share_a_row_compute_what_one_does(
             assert (their_gradients[name] - gradient).norm() <= 1e-5 * gradient.norm(), name
 
 
-def exchanged() -> tuple[Tensor, Tensor]:
-    """A row of numbered tokens and heads, as this rank gets it, and its own part after the way back."""
-    row = shared_row(layout(), ranks_of(*CONTEXT), CPU)
-    exchange = row.segments.exchange
-    assert isinstance(exchange, RowExchange)
-    assert row.here is not None
-    numbers = (row.here[:, None] * 10 + torch.arange(4)).unsqueeze(2).double()
-    scattered = exchange.scatter_heads(numbers)
-    assert torch.equal(exchange.gather_heads(scattered), numbers)
-    return scattered.squeeze(2), exchange.gather(numbers).squeeze(2)
-
-
-def test_ranks_exchange_tokens_for_heads(pair: RankPair) -> None:
-    """Each rank gets all tokens, in order, with its half of the heads; gathered, with all."""
-    for rank, (scattered, gathered) in enumerate(pair.run(exchanged)):
-        tokens = torch.arange(len(gathered))[:, None] * 10
-        assert torch.equal(gathered, (tokens + torch.arange(4)).double())
-        assert torch.equal(scattered, (tokens + torch.arange(2) + 2 * rank).double())
-
-
-class _Gathered:
-    """An exchange of ranks whose keys and values are those of the whole row already."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def gather(self, whole: torch.Tensor) -> torch.Tensor:
-        return whole
-
-
 SHARED = (13, 9, 17)
 """Lengths of sequences that have a beginning in common."""
 
@@ -312,10 +283,12 @@ def test_ranks_of_a_row_attend_to_what_the_whole_row_attends_to(
     assert rows[0].segments.exchange is not None
     whole = rows[0].segments.exchange.row
     expected = attend(q, k, v, whole)
+    # An exchange of ranks whose keys and values are those of the whole row already.
+    gathered = SimpleNamespace(size=size, gather=lambda whole: whole)
     seen: list[int] = []
     for row in rows:
         assert row.here is not None
-        segments = replace(row.segments, exchange=_Gathered(size))  # type: ignore[arg-type]
+        segments = replace(row.segments, exchange=gathered)
         found = attend(q[row.here], k, v, segments)
         torch.testing.assert_close(found, expected[row.here], rtol=1e-5, atol=1e-6)
         assert torch.equal(row.segments.positions, whole.positions[row.here])

@@ -26,7 +26,7 @@ from engine.tools.parser import parse, read_native
 from engine.tools.rendering import render_native
 from engine.tools.tool_sets import OPENHANDS, R2E_GYM, TOOL_SETS
 from engine.trainer.__main__ import main
-from engine.trainer.sft.examples import epoch_ends, heldout_instances, make_examples, plan_steps
+from engine.trainer.sft.examples import Examples, epoch_ends, heldout_instances, make_examples, plan_steps
 from engine.trainer.sft.recorded import ConversationRenderer, ConversationWriter, cut, fits, translated
 from engine.types import ToolCall
 from tests.unit.trainer.sft_builders import COMPACT, step, trajectory, with_ids
@@ -244,7 +244,7 @@ def test_long_sequences_are_cut_or_dropped(chat: Chat) -> None:
     assert [len(part) for part in cut(forked, 2)] == [2]
 
 
-def examples(chat: Chat, found: list[StoredTrajectory], **settings: object) -> dict[str, int]:
+def made_of(chat: Chat, found: list[StoredTrajectory], **settings: object) -> Examples:
     config = FineTuningConfig.model_validate(settings)
     made = make_examples(
         found,
@@ -255,7 +255,11 @@ def examples(chat: Chat, found: list[StoredTrajectory], **settings: object) -> d
         max_tokens=config.max_tokens,
     )
     assert not {e.task_id for e in made.train} & {e.task_id for e in made.heldout}
-    return made.counts
+    return made
+
+
+def examples(chat: Chat, found: list[StoredTrajectory], **settings: object) -> dict[str, int]:
+    return made_of(chat, found, **settings).counts
 
 
 def test_every_trajectory_is_counted_where_it_went(chat: Chat) -> None:
@@ -283,15 +287,7 @@ def test_a_file_without_steps_is_told_as_such(chat: Chat, count: int, why: str) 
 
 def test_versions_of_an_instance_are_held_out_together(chat: Chat) -> None:
     found = [trajectory(n, task_id=f"{n % 5}-version-{n}", instance_id=f"task-{n % 5}") for n in range(20)]
-    config = FineTuningConfig(heldout_share=0.4)
-    made = make_examples(
-        found,
-        chat,
-        ConversationRenderer(chat, COMPACT),
-        config,
-        heldout=heldout_instances([t.instance_id for t in found], config.heldout_share, 0),
-        max_tokens=config.max_tokens,
-    )
+    made = made_of(chat, found, heldout_share=0.4)
     instances = [{e.task_id[0] for e in part} for part in (made.train, made.heldout)]
     assert not instances[0] & instances[1]
     assert (len(made.train), len(made.heldout)) == (12, 8)

@@ -12,8 +12,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from engine.config.policies import TransformerPolicyConfig
-from engine.config.run import TrainRun, parse_run_config
 from engine.errors import PublicationError, TrainerError, UpdateAbandonedError
 from engine.models.opening import save_policy_checkpoint
 from engine.trainer.async_trainer import AsyncTrainer
@@ -22,33 +20,18 @@ from engine.trainer.export import export_policy
 from engine.trainer.factory import TrainingSetup
 from engine.trainer.trainer import Trainer
 from tests.unit.models.chat_templates import TEMPLATES
+from tests.unit.models.small import recomputed
 from tests.unit.models.tiny_families import write_tiny
 from tests.unit.trainer.rl_model import make_groups, make_model
 from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+from tests.unit.trainer.trainer_builders import make_run
 from tests.unit.trainer.weight_consumers import IDS, Broken, Drop, Store
 
 GROUPS = make_groups(make_model(vocab=TOKENIZER_SIZE), [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]])
 
 
-def configured(checkpoint: Path, **trainer: Any) -> TrainRun:
-    settings = {"threads": 1, "minibatches": 1, "tokens_per_microbatch": 64, "device": "cpu"}
-    config = parse_run_config(
-        {
-            "kind": "train",
-            "name": "t",
-            "dataset": {"name": "d"},
-            "agent": {"max_context": 512, "max_response": 256},
-            "policy": TransformerPolicyConfig(checkpoint=str(checkpoint)).model_dump(mode="json"),
-            "trainer": {**settings, **trainer},
-            "seed": 5,
-        }
-    )
-    assert isinstance(config, TrainRun)
-    return config
-
-
 async def opened(checkpoint: Path, folder: Path, **trainer: Any) -> AsyncTrainer:
-    config = configured(checkpoint, **trainer)
+    config = make_run(checkpoint, **trainer)
     return await AsyncTrainer.open(TrainingSetup.of(config), run_dir=folder, home=folder, checkpoint=None)
 
 
@@ -98,14 +81,8 @@ async def test_log_probabilities_are_those_of_a_whole_forward(
     await trainer.update(GROUPS, temperature=1.0)
     found = await trainer.logprobs(IDS)
     again = await trainer.logprobs(IDS)
-    model = trainer.model  # the sampler's, which has the same weights
-    from engine.models.attention import Segments
-
-    with torch.no_grad():
-        hidden = model.packed_hidden(torch.tensor(IDS), Segments.whole([len(IDS)], torch.device("cpu")))
-        table = torch.log_softmax(hidden @ model.head.weight.T, dim=-1)
-    expected = table[:-1].gather(1, torch.tensor(IDS)[1:, None]).squeeze(1)
-    assert torch.allclose(torch.tensor(found), expected, atol=1e-5)
+    expected = recomputed(trainer.model, IDS)  # the sampler's, which has the same weights
+    assert found == pytest.approx(expected, abs=1e-5)
     assert found == again
     await trainer.update(GROUPS, temperature=1.0)
     assert await trainer.logprobs(IDS) != found

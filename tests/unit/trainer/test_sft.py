@@ -24,7 +24,7 @@ from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML
-from engine.models.opening import OpenedModel, open_model, save_policy
+from engine.models.opening import OpenedModel, open_model
 from engine.models.published.networks import build_causal
 from engine.models.published.pretrained import PretrainedModel
 from engine.tools import MemoryFileStore, run_immediately
@@ -158,31 +158,6 @@ def test_muon_steps_the_matrices_of_the_layers_and_adam_the_rest() -> None:
     assert "model.layers.0.input_layernorm.weight" in adam
 
 
-@pytest.mark.parametrize("family", ["qwen3_moe", "mistral", "gemma3_text"])
-def test_families_learn_and_open_as_they_are_saved(family: str, tmp_path: Path) -> None:
-    """Ten steps of the warm start's optimizer on one episode in the family's own format."""
-    source = write_tiny(
-        tmp_path / family, family, chat_template=TEMPLATES[family], max_position_embeddings=4096
-    )
-    opened = open_model(str(source), home=tmp_path)
-    (episode,) = episodes(1)
-    parts = encode_episode(episode, opened.chat())
-    batch = make_batch(parts, torch.device("cpu"))
-    optimizer = MuonWithAdam(opened.model, muon_rate=0.02, adam_rate=0.02)
-    seen = []
-    for _ in range(10):
-        loss = token_losses(opened.model, batch).mean()
-        torch.autograd.backward(loss)
-        optimizer.step(1.0)
-        seen.append(float(loss.detach()))
-    assert seen[-1] < seen[0] - 0.3
-    last = answer_loss(opened.model, parts)
-    save_policy(tmp_path / "out", opened, {}, dtype=torch.float32)
-    again = open_model(str(tmp_path / "out"), home=tmp_path)
-    assert encode_episode(episode, again.chat()) == parts
-    assert answer_loss(again.model, parts) == pytest.approx(last, abs=1e-6)
-
-
 class Here:
     """Batches of the warm start that are made in this process."""
 
@@ -243,7 +218,7 @@ def answer_loss(net: LanguageModel, batch: list[EncodedEpisode]) -> float:
 
 
 @pytest.mark.usefixtures("one_file")
-def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: Path) -> None:
+def test_twenty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: Path) -> None:
     config = SftRun.model_validate(
         {"name": "t", "kind": "sft", "sft": {"minutes": 5, "sequences_per_step": 4, "threads": 1}}
     )
@@ -259,17 +234,17 @@ def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: P
         out=tmp_path / "out",
         start=OpenedModel(model=net, tokenizer=tokens, folder=None, provenance={}),
         progress=lambda message, done, total: messages.append(message),
-        should_stop=lambda: next(polled) >= 30,
+        should_stop=lambda: next(polled) >= 20,
     )
-    assert metrics["steps"] == 30
+    assert metrics["steps"] == 20
     assert untrained == pytest.approx(math.log(tokens.vocab_size), abs=0.1)
     trained = answer_loss(net, unseen)
-    assert trained < untrained - 0.3, (untrained, trained)
+    assert trained < untrained - 0.15, (untrained, trained)
     assert "answer loss" in messages[-1]
     loaded, _ = open_model(str(tmp_path / "out"), home=tmp_path).builtin()
     assert not torch.equal(loaded.model.embed_tokens.weight, before["model.embed_tokens.weight"])
     provenance = json.loads((tmp_path / "out" / "provenance.json").read_text())
-    assert provenance["metrics"]["episodes"] == 120
+    assert provenance["metrics"]["episodes"] == 80
     assert set(RESERVED_PACKAGES) <= set(provenance["excluded_packages"])
 
 
@@ -298,13 +273,14 @@ def test_a_published_model_learns_in_its_own_conversations(
         config,
         out=tmp_path / "out",
         start=open_model(str(source), home=tmp_path, max_context=4096),
-        should_stop=lambda: next(polled) == 12,
+        should_stop=lambda: next(polled) == 6,
     )
-    assert (metrics["steps"], metrics["heldout_episodes"]) == (12, 2)
+    assert (metrics["steps"], metrics["heldout_episodes"]) == (6, 2)
     after = open_model(str(tmp_path / "out"), home=tmp_path)
     assert after.model.family == family
     assert answer_loss(after.model, unseen) < answer_loss(before.model, unseen) - 0.3
     assert after.chat().stop_ids == before.chat().stop_ids
+    assert [part for e in episodes(2) for part in encode_episode(e, after.chat())] == unseen
     assert after.tokenizer.chat_template == TEMPLATES[family]
     published = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert published.num_parameters() == sum(p.numel() for p in before.model.parameters())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from typing import Any
 
 from engine.config.algorithm import AlgorithmConfig
+from engine.config.run import TrainRun, parse_run_config
 from engine.config.trainer import TrainerConfig
 from engine.models.builtin.transformer import Transformer
 from engine.trainer.learner import Learner
@@ -20,6 +22,26 @@ def processes_of(group: Learner) -> list[subprocess.Popen[bytes]]:
     assert isinstance(group, TrainerGroup)
     assert isinstance(group._launcher, LocalRanks)
     return group._launcher.processes
+
+
+def make_run(
+    checkpoint: Path, *, max_context: int = 512, engine: str = "builtin", **trainer: Any
+) -> TrainRun:
+    """Return the configuration of a run that trains a policy."""
+    settings = {"threads": 1, "minibatches": 1, "tokens_per_microbatch": 64, "device": "cpu", **trainer}
+    config = parse_run_config(
+        {
+            "kind": "train",
+            "name": "t",
+            "dataset": {"name": "d"},
+            "agent": {"max_context": max_context, "max_response": max_context // 4},
+            "policy": {"checkpoint": str(checkpoint), "engine": engine},
+            "trainer": settings,
+            "seed": 5,
+        }
+    )
+    assert isinstance(config, TrainRun)
+    return config
 
 
 def make_trainer(

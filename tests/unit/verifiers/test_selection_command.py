@@ -22,7 +22,7 @@ ROWS: list[dict[str, Any]] = [
         "p_yes": 0.2,
         "steps": 9,
         "patch_hash": "x",
-        "extra": 1,
+        "x": 1,
     },
     {"task_id": "a", "trajectory_id": "8", "resolved": False, "p_yes": 0.9, "steps": 3, "patch_hash": "y"},
     {"task_id": "b", "trajectory_id": "9", "resolved": True, "p_yes": 1, "steps": 4, "patch_hash": ""},

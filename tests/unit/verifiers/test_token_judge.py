@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from engine.errors import ScoreError
-from engine.inference.builtin.sampler import TransformerPolicy
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.chatml import ChatML
@@ -26,7 +25,7 @@ from engine.verifiers.execution_free import (
     probability_of_yes,
 )
 from engine.verifiers.execution_free.token_judge import ModelScorer
-from tests.unit.models.small import model, prompt, request, tokenizer
+from tests.unit.models.small import model, prompt, tokenizer
 from tests.unit.verifiers.builders import make_transcript, make_turn
 
 
@@ -59,17 +58,6 @@ async def test_continuations_have_the_log_probabilities_of_a_full_forward(
     found = await scorer.logprobs(ids, continuations)
     await scorer.close()
     assert found == pytest.approx([reference(net, ids, one) for one in continuations], abs=1e-5)
-
-
-async def test_scores_equal_the_samplers_log_probabilities() -> None:
-    net, ids = model(), prompt(40)
-    policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=4)
-    generation = await policy.generate(request(ids, max_tokens=12))
-    await policy.close()
-    scorer = ModelScorer(net)
-    [found] = await scorer.logprobs(ids, [list(generation.ids)])
-    await scorer.close()
-    assert found == pytest.approx(sum(generation.logprobs), abs=1e-4)
 
 
 async def test_a_judge_scores_by_both_answers_of_a_real_model(tmp_path: Path) -> None:

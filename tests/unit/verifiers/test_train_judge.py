@@ -15,13 +15,12 @@ import torch
 from engine.config.recipes import resolve
 from engine.config.run import AnyRun
 from engine.datasets.store import save_dataset
-from engine.events.control import Control
-from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
+from engine.events.spool import SpoolSink
 from engine.events.types import RunStarted
 from engine.orchestrator import execute
-from engine.orchestrator.context import RunContext
 from tests.builders.rollout_builders import make_row
-from tests.builders.verifier_builders import Source, by_model, roll_out
+from tests.builders.verifier_builders import Source, by_model, events, roll_out
+from tests.integration.toy_yard import open_context
 
 TASKS = tuple(f"{letter * 16}" for letter in "abcdefgh")
 HELDOUT = "k" * 16
@@ -40,18 +39,9 @@ def trained(home: Path, settings: Mapping[str, Any] | None = None, *, epoch: int
 
 
 def perform(home: Path, name: str, config: AnyRun, *, epoch: int = 1) -> dict[str, Any]:
-    run_dir = home / "runs" / name
-    run_dir.mkdir(exist_ok=True)
-    (run_dir / "config.json").write_text(config.model_dump_json())
-    with closing(SpoolSink(run_dir, epoch=epoch)) as sink:
-        run = RunContext(run_id=name, epoch=epoch, run_dir=run_dir, home=home, sink=sink, control=Control())
+    with open_context(home, name, config, epoch=epoch) as run:
         execute(config, run)
     return events(home, name)[-1]
-
-
-def events(home: Path, name: str, kind: str = "") -> list[dict[str, Any]]:
-    found = [json.loads(line.data) for line in read_lines(home / "runs" / name / SPOOL_NAME)]
-    return [event for event in found if event["type"] == kind or not kind]
 
 
 @pytest.fixture
@@ -80,14 +70,6 @@ def test_a_trained_judge_tells_right_from_wrong(home: Path) -> None:
     assert (found["scored"], found["auc"]) == (16, 1.0)
 
 
-def test_a_later_attempt_goes_on_from_the_checkpoint(home: Path) -> None:
-    assert trained(home, {"trainer.epochs": 1})["state"] == "succeeded"
-    steps = len(events(home, "9", "iteration_finished"))
-    assert trained(home, {"trainer.epochs": 1}, epoch=2)["state"] == "succeeded"
-    assert events(home, "9", "run_started")[-1]["resumed_from"] == steps
-    assert len(events(home, "9", "iteration_finished")) == steps
-
-
 def grow(home: Path, tasks: tuple[str, ...], *, phase: str = "train", **started: Any) -> None:
     """Add a right and a wrong trajectory of each task to a source."""
     with closing(SpoolSink(home / "runs" / "7", epoch=2)) as sink:
@@ -113,13 +95,16 @@ def test_heldout_tasks_and_evaluations_are_judged_only_where_they_are_chosen(hom
     assert alert["code"] == "judge_of_other_splits"
 
 
-def test_a_later_attempt_trains_on_what_the_first_one_chose(home: Path) -> None:
+def test_a_later_attempt_goes_on_from_the_checkpoint_with_what_the_first_one_chose(home: Path) -> None:
     first = trained(home, {"trainer.epochs": 1})["summary"]
+    steps = len(events(home, "9", "iteration_finished"))
     others = tuple(letter * 16 for letter in "mnopq")
     save_dataset(home, "toy", [make_row(task) for task in TASKS + others], {})
     grow(home, others, resumed_from=1)
     again = trained(home, {"trainer.epochs": 1}, epoch=2)
     assert again["state"] == "succeeded", again
+    assert events(home, "9", "run_started")[-1]["resumed_from"] == steps
+    assert len(events(home, "9", "iteration_finished")) == steps
     for name in ("train_trajectories", "heldout_trajectories"):
         assert again["summary"][name] == first[name]
     grow(home, TASKS[:1], resumed_from=0)

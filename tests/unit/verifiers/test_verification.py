@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterator
@@ -16,11 +15,11 @@ import pytest
 from engine.config.recipes import resolve
 from engine.config.run import VerifierRun
 from engine.errors import ConfigError
-from engine.events.spool import SPOOL_NAME, read_lines
 from engine.events.types import RunFinished
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from tests.builders.verifier_builders import NOTHING, TASKS, Source, by_model, roll_out, verifying
+from tests.builders.verifier_builders import events as events_of
 from tests.fakes.openai_server import Reply, openai_server
 
 
@@ -37,8 +36,7 @@ def by_endpoint(url: str, **settings: Any) -> VerifierRun:
 
 
 def events(home: Path, kind: str = "") -> list[dict[str, Any]]:
-    found = [json.loads(line.data) for line in read_lines(home / "runs" / "v" / SPOOL_NAME)]
-    return [event for event in found if event["type"] == kind or not kind]
+    return events_of(home, "v", kind)
 
 
 def scores(home: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
@@ -64,6 +62,20 @@ def judging(body: dict[str, Any], _number: int) -> Reply:
     return answer(0.9 if int(patch[1]) % 2 == 0 else 0.2)
 
 
+def record(home: Path, count: int) -> Source:
+    """A run with rollouts of one task, of which those with an even number passed."""
+    source = Source(home)
+    with source.attempt() as sink:
+        for index in range(count):
+            roll_out(sink, TASKS[0], index, passed=index % 2 == 0)
+    return source
+
+
+def perform(home: Path, config: VerifierRun, *, epoch: int = 1, code: int = 0) -> None:
+    with verifying(home, config, epoch=epoch) as run:
+        assert execute(config, run) == code, events(home)[-1]
+
+
 def test_a_real_model_scores_every_trajectory_under_its_own_key(tmp_path: Path) -> None:
     source = Source(tmp_path)
     with source.attempt() as sink:
@@ -71,9 +83,7 @@ def test_a_real_model_scores_every_trajectory_under_its_own_key(tmp_path: Path) 
             for index in range(3):
                 roll_out(sink, task, index, passed=index == 0)
         roll_out(sink, TASKS[0], 3, **NOTHING)
-    config = by_model()
-    with verifying(tmp_path, config) as run:
-        assert execute(config, run) == 0, events(tmp_path)[-1]
+    perform(tmp_path, by_model())
     found = scores(tmp_path)
     assert found.keys() == {("7", task, index) for task in TASKS for index in range(3)}
     assert all(0 < score["p_yes"] < 1 and score["yes_logprob"] < 0 for score in found.values())
@@ -85,14 +95,10 @@ def test_a_real_model_scores_every_trajectory_under_its_own_key(tmp_path: Path) 
 
 
 def test_an_endpoint_that_is_right_has_a_perfect_order(tmp_path: Path) -> None:
-    source = Source(tmp_path)
-    with source.attempt() as sink:
-        for index in range(4):
-            roll_out(sink, TASKS[0], index, passed=index % 2 == 0)
+    record(tmp_path, 4)
     with openai_server(judging) as server:
         config = by_endpoint(server.url, **{"policy.input_price": 1.0, "policy.output_price": 1.0})
-        with verifying(tmp_path, config) as run:
-            assert execute(config, run) == 0
+        perform(tmp_path, config)
     assert {key[2]: score["p_yes"] for key, score in scores(tmp_path).items()} == pytest.approx(
         {0: 0.9, 1: 0.2, 2: 0.9, 3: 0.2}
     )
@@ -113,9 +119,7 @@ def test_only_the_records_that_count_are_scored(tmp_path: Path) -> None:
     with source.attempt(2) as sink:
         roll_out(sink, TASKS[0], 0, **NOTHING)
         roll_out(sink, TASKS[0], 0, passed=False)
-    config = by_model()
-    with verifying(tmp_path, config) as run:
-        assert execute(config, run) == 0
+    perform(tmp_path, by_model())
     found = scores(tmp_path)
     assert found.keys() == {("7", TASKS[0], 0)}
     assert found["7", TASKS[0], 0]["resolved"] is False
@@ -159,9 +163,8 @@ def test_a_followed_run_that_is_removed_costs_only_what_it_had_not_finished(tmp_
         with gone.attempt() as other:
             roll_out(other, TASKS[0], 0)
             wait_for_scores(tmp_path, 1)
-        gone.run_dir.rename(
-            tmp_path / "removed"
-        )  # at once: a folder that goes file by file can be read between
+        # at once: a folder that goes file by file can be read between
+        gone.run_dir.rename(tmp_path / "removed")
         roll_out(sink, TASKS[0], 1)
         wait_for_scores(tmp_path, 2)
         sink.emit(RunFinished, state="succeeded")
@@ -171,16 +174,12 @@ def test_a_followed_run_that_is_removed_costs_only_what_it_had_not_finished(tmp_
 
 
 def test_a_trajectory_that_was_made_again_is_scored_again_under_its_attempt(tmp_path: Path) -> None:
-    source = Source(tmp_path)
-    with source.attempt() as sink:
-        roll_out(sink, TASKS[0], 0)
+    source = record(tmp_path, 1)
     config = by_model()
-    with verifying(tmp_path, config) as run:
-        assert execute(config, run) == 0
+    perform(tmp_path, config)
     with source.attempt(2) as sink:
         roll_out(sink, TASKS[0], 0, passed=False)
-    with verifying(tmp_path, config, epoch=2) as run:
-        assert execute(config, run) == 0
+    perform(tmp_path, config, epoch=2)
     recorded = [
         (event["source_epoch"], event["score"]["resolved"]) for event in events(tmp_path, "trajectory_scored")
     ]
@@ -188,10 +187,7 @@ def test_a_trajectory_that_was_made_again_is_scored_again_under_its_attempt(tmp_
 
 
 def test_a_later_attempt_scores_what_is_left_and_repeats_what_failed(tmp_path: Path) -> None:
-    source = Source(tmp_path)
-    with source.attempt() as sink:
-        for index in range(4):
-            roll_out(sink, TASKS[0], index, passed=index % 2 == 0)
+    record(tmp_path, 4)
 
     def moody(body: dict[str, Any], number: int) -> Reply:
         unclear = [{"token": "Hm", "logprob": -0.1, "top_logprobs": []}]
@@ -201,8 +197,7 @@ def test_a_later_attempt_scores_what_is_left_and_repeats_what_failed(tmp_path: P
     with openai_server(moody) as server:
         prices = {"policy.input_price": 1.0, "policy.output_price": 1.0}
         config = by_endpoint(server.url, **{"verifier.max_attempts": 2, **prices})
-        with verifying(tmp_path, config) as run:
-            assert execute(config, run) == 0
+        perform(tmp_path, config)
         first = scores(tmp_path)
         assert {key[2] for key, score in first.items() if score["p_yes"] is None} == {2}
         assert "no <judgement>" in first["7", TASKS[0], 2]["error"]
@@ -216,8 +211,7 @@ def test_a_later_attempt_scores_what_is_left_and_repeats_what_failed(tmp_path: P
         )
         server.script = judging
         asked = len(server.requests)
-        with verifying(tmp_path, config, epoch=2) as run:
-            assert execute(config, run) == 0
+        perform(tmp_path, config, epoch=2)
         assert len(server.requests) == asked + 2, "a check and the one that had no score"
     assert scores(tmp_path)["7", TASKS[0], 2]["p_yes"] == pytest.approx(0.9)
     assert events(tmp_path)[-1]["summary"]["scored"] == 4
@@ -235,12 +229,8 @@ def test_a_later_attempt_scores_what_is_left_and_repeats_what_failed(tmp_path: P
 def test_what_cannot_be_verified_fails_with_the_setting(
     tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
-    source = Source(tmp_path)
-    with source.attempt() as sink:
-        roll_out(sink, TASKS[0], 0)
-    config = by_model(**settings)
-    with verifying(tmp_path, config) as run:
-        assert execute(config, run) == 1
+    record(tmp_path, 1)
+    perform(tmp_path, by_model(**settings), code=1)
     ended = events(tmp_path)[-1]
     assert ended["state"] == "failed"
     assert ended["reason"].startswith("verifier.")
@@ -252,9 +242,7 @@ def test_a_trajectory_whose_task_is_gone_is_an_error_of_its_own(tmp_path: Path) 
     with source.attempt() as sink:
         roll_out(sink, TASKS[0], 0)
         roll_out(sink, "c" * 16, 0)
-    config = by_model()
-    with verifying(tmp_path, config) as run:
-        assert execute(config, run) == 0, events(tmp_path)[-1]
+    perform(tmp_path, by_model())
     found = scores(tmp_path)
     assert found["7", TASKS[0], 0]["p_yes"] is not None
     lost = found["7", "c" * 16, 0]
@@ -285,10 +273,7 @@ def test_settings_that_no_judge_reads_are_refused(settings: dict[str, Any], sett
 
 
 def test_a_stopped_run_keeps_its_scores_and_says_how_many(tmp_path: Path) -> None:
-    source = Source(tmp_path)
-    with source.attempt() as sink:
-        for index in range(6):
-            roll_out(sink, TASKS[0], index)
+    record(tmp_path, 6)
     contexts: list[RunContext] = []
 
     def stopping(body: dict[str, Any], number: int) -> Reply:
@@ -309,22 +294,17 @@ def test_a_stopped_run_keeps_its_scores_and_says_how_many(tmp_path: Path) -> Non
 
 
 def test_a_spend_limit_stops_the_run_and_the_next_attempt_keeps_what_was_paid(tmp_path: Path) -> None:
-    source = Source(tmp_path)
-    with source.attempt() as sink:
-        for index in range(6):
-            roll_out(sink, TASKS[0], index)
+    record(tmp_path, 6)
     prices = {"policy.input_price": 1.0, "policy.output_price": 1.0, "policy.spend_limit": 4e-4}
     with openai_server(judging) as server:
         config = by_endpoint(server.url, **prices)
-        with verifying(tmp_path, config) as run:
-            assert execute(config, run) == 0
+        perform(tmp_path, config)
         ended = events(tmp_path)[-1]
         assert (ended["state"], ended["summary"]["stopped_by"]) == ("stopped", "spend_limit")
         first = scores(tmp_path)
         assert 0 < len(first) < 6
         richer = by_endpoint(server.url, **{**prices, "policy.spend_limit": 1.0})
-        with verifying(tmp_path, richer, epoch=2) as run:
-            assert execute(richer, run) == 0
+        perform(tmp_path, richer, epoch=2)
     assert events(tmp_path)[-1]["summary"]["scored"] == 6
     assert {key: scores(tmp_path)[key] for key in first} == first
     asked = [body["messages"][-1]["content"] for body in server.requests]

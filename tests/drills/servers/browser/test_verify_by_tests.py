@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.fakes.openai_server import OpenAIServer, Reply, openai_server
 from tests.integration.runs.test_endpoint_runs import written
 from tests.integration.toy_line import TERMINAL, Line
 from tests.integration.toy_yard import DATASET
+from tests.unit.verifiers.test_verification import answer
 
 __all__ = ["line", "page"]
 pytestmark = [pytest.mark.e2e]
@@ -58,7 +58,8 @@ class Lab:
         if "ready?" in messages[-1]["content"]:
             return Reply(content="ready")
         if body["model"] == "judge":
-            return judged(messages[-1]["content"])
+            digest = hashlib.sha256(messages[-1]["content"].encode()).digest()
+            return answer(0.1 + 0.8 * digest[0] / 255)
         if any(message["role"] == "assistant" for message in messages):
             return written("finish", {"command": "submit"}, native=True)
         row = next(row for row in self._rows if row.task.problem_statement in messages[1]["content"])
@@ -72,13 +73,6 @@ class Lab:
         right = f"cat > /tmp/p <<'EOF'\n{row.answer.gold_patch}\nEOF\ngit apply /tmp/p"
         wrong = "sed -i -E 's/return (.*)/return 0/' toykit/*.py"
         return written("execute_bash", {"cmd": right if number % 2 else wrong}, native=True)
-
-
-def judged(text: str) -> Reply:
-    p_yes = 0.1 + 0.8 * hashlib.sha256(text.encode()).digest()[0] / 255
-    top = [{"token": "YES", "logprob": math.log(p_yes)}, {"token": "NO", "logprob": math.log1p(-p_yes)}]
-    said = [{"token": "YES", "logprob": top[0]["logprob"], "top_logprobs": top}]
-    return Reply(content="YES", logprobs={"content": said})
 
 
 @pytest.fixture

@@ -119,10 +119,16 @@ async def test_an_event_without_end_is_garbage() -> None:
         assert (await raised_by(client.generate(request(prompt(4)), request_id="r"))).kind == "garbage"
 
 
-async def test_without_a_token_for_too_long_the_server_is_stalled() -> None:
+async def test_without_a_token_for_too_long_the_server_is_stalled(
+    skip_time: Callable[[float], None],
+) -> None:
+    async def stall(asked: web.Request) -> None:
+        skip_time(3.0)
+        await hang(asked)
+
     async with (
-        serving(generate=streaming(event(7), then=hang)) as address,
-        client_of(address, stall_timeout_s=1) as client,
+        serving(generate=streaming(event(7), then=stall)) as address,
+        client_of(address, stall_timeout_s=2) as client,
     ):
         error = await raised_by(client.generate(request(prompt(4)), request_id="r"))
     assert (error.kind, error.tokens.ids) == ("stalled", (7,))

@@ -57,10 +57,7 @@ def test_engines_of_one_server_are_added_up() -> None:
         METRICS.replace("kv_cache_size_tokens", "other"),
         METRICS.replace("vllm:num_requests_running", "vllm:running"),
         METRICS.replace(" 0.25", " 1.5"),
-        METRICS.replace(" 0.25", " NaN"),
         METRICS.replace(" 3.0", " NaN"),
-        METRICS.replace(" 3.0", " +Inf"),
-        METRICS.replace(" 3.0", " three"),
     ],
 )
 def test_metrics_without_what_routing_needs_are_garbage(text: str) -> None:
@@ -82,13 +79,10 @@ def test_prompt_logprobs() -> None:
     "content",
     [
         None,
-        {},
         {"prompt_logprobs": None},
         {"prompt_logprobs": [None, {"5": {"logprob": -1}}]},
-        {"prompt_logprobs": [None, {"5": {"logprob": -1}}, None]},
         {"prompt_logprobs": [None, {"5": {"logprob": -1}}, {"7": {"logprob": -1}}]},
         {"prompt_logprobs": [None, {"5": {"logprob": -9999.0}}, {"6": {"logprob": -1}}]},
-        {"prompt_logprobs": [None, [], {"6": {"logprob": -1}}]},
         {"prompt_logprobs": [None, {"5": -1}, {"6": {"logprob": -1}}]},
     ],
 )

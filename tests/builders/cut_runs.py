@@ -1,0 +1,28 @@
+"""A run folder as a process that was killed would have left it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+
+def cut_off(run_dir: Path, copy: Path, *, iterations: int = 0, rollouts: int = 0) -> list[dict[str, Any]]:
+    """Copy what was there after so many iterations and, of the next, so many rollouts.
+
+    Returns:
+        the events that are left.
+    """
+    shutil.copytree(run_dir, copy)
+    lines = (run_dir / "events.jsonl").read_bytes().splitlines(keepends=True)
+    events = [json.loads(line) for line in lines]
+    types = [event["type"] for event in events]
+    end = 0
+    for kind in ["iteration_finished"] * iterations + ["trajectory_finished"] * rollouts:
+        end = types.index(kind, end) + 1
+    (copy / "events.jsonl").write_bytes(b"".join(lines[:end]))
+    for folder in (*copy.glob("checkpoints/[0-9]*"), *copy.glob("rounds/[0-9]*")):
+        if int(folder.name) > iterations:
+            shutil.rmtree(folder)
+    return events[:end]
