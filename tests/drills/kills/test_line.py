@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 
@@ -12,6 +14,7 @@ from engine.processes import process_start
 from tests.integration.toy_line import (
     TERMINAL,
     Line,
+    assert_nothing_lost_or_duplicated,
     running_line,
     sandboxes_left,
 )
@@ -33,6 +36,25 @@ def test_a_dataset_is_curated_and_synchronised(line: Line) -> None:
     )
     counts = line.rows("select name, num_tasks from webapp_dataset order by name")
     assert counts == [("curated", 3), (DATASET, 3)]
+
+
+def test_kills_of_engine_web_and_worker_lose_and_duplicate_nothing(line: Line) -> None:
+    run = line.launch()
+    line.until(lambda: line.finished_iterations(run) >= 1, "a first iteration")
+    engine = line.engine_pid(run)
+    os.killpg(engine, signal.SIGKILL)
+    line.until(lambda: line.engine_pid(run) != engine, "a new engine")
+    before = line.finished_iterations(run)
+    line.kill("web")
+    line.until(lambda: line.finished_iterations(run) > before, "the spool to be shipped to a new web server")
+    second = line.engine_pid(run)
+    line.kill("worker")
+    line.until(lambda: line.state(run) in TERMINAL, "the end of the run")
+    assert line.state(run) == "succeeded", line.value("select reason from webapp_run where id = %s", run)
+    assert line.engine_pid(run) == second, "neither web server nor worker take the engine with them"
+    assert line.value("select epoch from webapp_run where id = %s", run) == 2
+    assert_nothing_lost_or_duplicated(line, run)
+    assert sandboxes_left(line, run) == []
 
 
 def test_pause_is_acknowledged_resume_goes_on_and_stop_ends_everything(line: Line) -> None:
