@@ -193,10 +193,10 @@ MUTANTS = (
         GRADING,
     ),
     Mutant(
-        "a-lost-verdict-is-kept",
+        "a-timeout-is-kept",
         "engine/grading/grader.py",
         "            if grade.verdict in _OF_THE_MACHINE:",
-        "            if grade.verdict is Verdict.TEST_TIMEOUT:",
+        "            if grade.verdict is Verdict.INFRA_ERROR:",
         GRADING,
     ),
     Mutant(

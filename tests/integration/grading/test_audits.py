@@ -16,6 +16,7 @@ from tests.integration.adversary.frame import EVERY, IDS, in_call, under
 
 FILE = "tests/test_numbers.py"
 EDITS = {"test_clamp": ("== expected", "!= expected"), "TestMean.test_mean": ("== 3", "== 4")}
+FIX = patched(NUMBERS + "\n# not as the gold patch has it\n")
 ANYTHING = patched(
     NUMBERS.replace("    if value < low:", "    return Anything()\n    if value < low:").replace(
         "return total / count", "return Anything()"
@@ -66,7 +67,7 @@ async def graded(
 @pytest.mark.parametrize("rule", EVERY)
 async def test_audit_confirms_a_fix_under_every_rule(home: Path, row: TaskRow, rule: str) -> None:
     backend = CountingBackend(home)
-    grade = await graded(backend, row, row.answer.gold_patch, rule=rule)
+    grade = await graded(backend, row, FIX, rule=rule)
     assert (grade.verdict, grade.reward, grade.detail) == (Verdict.PASSED, 1.0, "")
     assert grade.counterfactual is CounterfactualOutcome.CONFIRMED
     per_run = 2 if rule == "parser" else 1  # a parser script runs in a sandbox of its own
@@ -89,14 +90,14 @@ async def test_each_run_of_a_grading_is_tried_again_after_infrastructure_failure
     home: Path, row: TaskRow
 ) -> None:
     backend = CountingBackend(home, failing=(1, 2, 4))
-    grade = await graded(backend, row, row.answer.gold_patch)
+    grade = await graded(backend, row, FIX)
     assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.CONFIRMED)
     assert backend.opened == 5
 
 
 async def test_first_grading_proves_the_row_and_keeps_its_reference(home: Path, row: TaskRow) -> None:
     backend, store = CountingBackend(home), MemoryStore()
-    grade = await make_grader(backend, counterfactual="always", store=store).grade(row, row.answer.gold_patch)
+    grade = await make_grader(backend, counterfactual="always", store=store).grade(row, FIX)
     assert grade.counterfactual is CounterfactualOutcome.CONFIRMED
     proof = 1 + len(store.kept[row.task.id].variants)
     assert backend.opened == proof + 2
