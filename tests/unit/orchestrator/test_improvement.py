@@ -165,7 +165,7 @@ def test_fine_tuning_goes_on_from_its_last_checkpoint_with_what_was_kept_once(
     """A stop in the middle of a round's fine-tuning repeats no rollout, not even a lost one, and no epoch."""
     name = "tuning"
     spool, folder = home / "runs" / name / "events.jsonl", home / "runs" / name / "rounds" / "01"
-    cut_off(home / "runs" / "whole", folder, rollouts=COLLECTED)
+    cut_off(home / "runs" / "whole", home / "runs" / name, rollouts=COLLECTED)
 
     class StopsAfterTheFirstEpoch(Control):
         def desired(self) -> Any:
