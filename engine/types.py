@@ -305,6 +305,11 @@ class CounterfactualOutcome(StrEnum):
     OFF = "off"
     """Audits are off."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> CounterfactualOutcome | None:
+        """Read ``flaky`` of earlier versions: runs contradicted each other, so nothing was confirmed."""
+        return cls.UNPROVEN if value == "flaky" else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:

@@ -29,6 +29,7 @@ from engine.types import (
     Timings,
     ToolCall,
     Trajectory,
+    Verdict,
 )
 from tests.builders.rollout_builders import make_key
 
@@ -111,6 +112,19 @@ def test_files_of_earlier_versions_hold_lists_of_tokens() -> None:
     lists = {"ids": [1, 2], "mask": [0, 1], "logprobs": [0.0, -0.5], "versions": [-1, 3], "steps": [-1, 0]}
     earlier = {**trajectory_to_dict(trajectory), "format": "trainyard.trajectory/1", "tokens": lists}
     assert trajectory_from_dict(json.loads(json.dumps(earlier))) == trajectory
+
+
+def test_contradictions_that_earlier_versions_found_confirm_nothing() -> None:
+    trajectory = Trajectory(
+        key=make_key(),
+        steps=(),
+        termination=TerminationReason.SUBMITTED,
+        grade=Grade(verdict=Verdict.PASSED, reward=1.0, counterfactual=CounterfactualOutcome.CONFIRMED),
+    )
+    earlier = json.dumps(trajectory_to_dict(trajectory)).replace('"confirmed"', '"flaky"')
+    read = trajectory_from_dict(json.loads(earlier))
+    assert read.grade is not None
+    assert read.grade.counterfactual is CounterfactualOutcome.UNPROVEN
 
 
 @pytest.mark.parametrize("tokens", ["%%%", "VFlUQg==", 5, {"ids": [1], "mask": []}, {"surprise": []}])
