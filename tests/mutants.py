@@ -103,7 +103,7 @@ MUTANTS = (
         "logprobs-of-the-wrong-position",
         "engine/trainer/batch.py",
         "positions=sampled - 1,",
-        "positions=sampled - (sampled > 1),",
+        "positions=np.maximum(sampled - 2, 0),",
         TRAINER,
     ),
     Mutant(

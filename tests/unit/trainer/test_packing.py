@@ -10,23 +10,53 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
+from engine.models.attention import Scoring, Segments, attend
+from engine.models.attention.kernels import attend_flex
 from engine.models.builtin.transformer import Transformer
 from engine.tokens import TokenRecord
-from engine.trainer.packing import Ids, lay_out, pack, packed_length
+from engine.trainer.packing import Ids, Layout, lay_out, pack, packed_length
 from engine.trainer.trainer import Trainer
 from engine.types import Group
 from tests.unit.trainer.rl_builders import make_group, make_trajectory, random_tokens
 from tests.unit.trainer.rl_model import VOCAB, make_model, recorded
 from tests.unit.trainer.test_trainer import gradient_of
 
+HEADS, KV_HEADS, SIZE = 4, 2, 16
+SCORINGS = {
+    "plain": Scoring(),
+    "window": Scoring(window=5),
+    "sinks": Scoring(sinks=torch.tensor([0.5, -1.0, 0.0, 2.0], dtype=torch.float64)),
+    "softcap": Scoring(softcap=3.0, window=7),
+}
+
 sequences_of_few_tokens = st.lists(
     st.lists(st.integers(0, 2), min_size=1, max_size=12).map(lambda ids: np.array(ids, np.int32)),
     min_size=1,
     max_size=8,
 )
+
+
+def siblings() -> list[Ids]:
+    """Three with one prompt, of which two have a longer beginning in common, one twice, and a stranger."""
+    rng = np.random.default_rng(0)
+    prompt, turn = rng.integers(0, 50, 20), rng.integers(0, 50, 9)
+    tails = [rng.integers(50, 99, n) for n in (3, 8, 5)]
+    whole = [
+        np.concatenate([prompt, tails[0]]),
+        np.concatenate([prompt, turn, tails[1]]),
+        np.concatenate([prompt, turn, tails[2]]),
+        np.concatenate([prompt, tails[0]]),
+        rng.integers(0, 50, 11),
+    ]
+    return [ids.astype(np.int32) for ids in whole]
+
+
+def segments_of(layout: Layout) -> Segments:
+    return Segments(positions=torch.from_numpy(layout.positions), lengths=layout.lengths, keys=layout.keys)
 
 
 @given(sequences=sequences_of_few_tokens, share=st.integers(1, 4))
@@ -64,6 +94,53 @@ def test_siblings_that_exceed_the_budget_are_spread_over_rows_that_repeat_the_be
     prompt = np.arange(30, dtype=np.int32)
     members = [np.concatenate([prompt, np.full(10, 50 + n, np.int32)]) for n in range(4)]
     assert sorted(map(sorted, pack(members, 50, share=8))) == [[0, 1], [2, 3]]
+
+
+Projected = tuple[Tensor, Tensor, Tensor]
+
+
+def attended(qkv: Projected, segments: Segments, scoring: Scoring, *, flex: bool = False) -> Tensor:
+    q, k, v = qkv
+    return (
+        attend_flex(q, k, v, segments, scoring, flex_attention)
+        if flex
+        else attend(q, k, v, segments, scoring)
+    )
+
+
+def chosen(qkv: Projected, places: Tensor) -> Projected:
+    q, k, v = qkv
+    return q[places], k[places], v[places]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("flex", [False, True], ids=["exact", "flex"])
+@pytest.mark.parametrize("name", SCORINGS)
+def test_attention_and_gradients_are_those_of_separate_sequences(name: str, flex: bool) -> None:
+    scoring = SCORINGS[name]
+    layout = lay_out(siblings(), share=4)
+    everywhere = [torch.from_numpy(places) for places in layout.places]
+    generator = torch.Generator().manual_seed(1)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=not flex)
+
+    width = len(layout.ids)
+    qkv = drawn(width, HEADS, SIZE), drawn(width, KV_HEADS, SIZE), drawn(width, KV_HEADS, SIZE)
+    found = attended(qkv, segments_of(layout), scoring, flex=flex)
+    alone = [
+        attended(chosen(qkv, places), Segments.whole([len(places)], torch.device("cpu")), scoring)
+        for places in everywhere
+    ]
+    together = [found[places] for places in everywhere]
+    torch.testing.assert_close(torch.cat(together), torch.cat(alone), rtol=1e-9, atol=1e-12)
+    if flex:  # uncompiled it has no gradients
+        return
+    factors = torch.randn(sum(map(len, alone)), HEADS, SIZE, generator=generator, dtype=torch.float64)
+    expected = torch.autograd.grad((torch.cat(alone) * factors).sum(), qkv)
+    gradients = torch.autograd.grad((torch.cat(together) * factors).sum(), qkv)
+    for one, other in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
 PROMPT = 40
