@@ -39,7 +39,10 @@ class Mutant:
 
 
 ALGORITHMS = ("tests/unit/algorithms",)
-TRAINER = ("tests/unit/trainer",)
+TRAINER = tuple(
+    f"tests/unit/trainer{name}"
+    for name in ("/test_trainer_batch.py", "/test_trainer.py", "/test_packing.py", "/test_ranks.py", "")
+)
 ROLLOUT = ("tests/unit/rollout", "tests/unit/orchestrator")
 GRADING = ("tests/unit/grading", "tests/integration/grading")
 INGESTION = ("tests/integration/ingestion", "tests/unit/webapp")
