@@ -41,7 +41,14 @@ class Mutant:
 ALGORITHMS = ("tests/unit/algorithms",)
 TRAINER = tuple(
     f"tests/unit/trainer{name}"
-    for name in ("/test_trainer_batch.py", "/test_trainer.py", "/test_packing.py", "/test_ranks.py", "")
+    for name in (
+        "/test_trainer_sampler.py",
+        "/test_trainer_batch.py",
+        "/test_trainer.py",
+        "/test_packing.py",
+        "/test_ranks.py",
+        "",
+    )
 )
 ROLLOUT = ("tests/unit/rollout", "tests/unit/orchestrator")
 GRADING = ("tests/unit/grading", "tests/integration/grading")
