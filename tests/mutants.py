@@ -39,17 +39,7 @@ class Mutant:
 
 
 ALGORITHMS = ("tests/unit/algorithms",)
-TRAINER = tuple(
-    f"tests/unit/trainer{name}"
-    for name in (
-        "/test_trainer_sampler.py",
-        "/test_trainer_batch.py",
-        "/test_trainer.py",
-        "/test_packing.py",
-        "/test_ranks.py",
-        "",
-    )
-)
+TRAINER = ("tests/unit/trainer",)
 ROLLOUT = ("tests/unit/rollout", "tests/unit/orchestrator")
 GRADING = ("tests/unit/grading", "tests/integration/grading")
 INGESTION = ("tests/integration/ingestion", "tests/unit/webapp")
@@ -117,10 +107,10 @@ MUTANTS = (
         TRAINER,
     ),
     Mutant(
-        "rows-dealt-to-one-rank",
+        "every-rank-has-the-same-rows",
         "engine/trainer/batch.py",
         "return [rows[rank::data_parallel] for rank in range(data_parallel)]",
-        "return [rows[:: rank + 1] for rank in range(data_parallel)]",
+        "return [rows[::data_parallel] for _ in range(data_parallel)]",
         TRAINER,
     ),
     Mutant(
