@@ -60,7 +60,6 @@ def train() -> TrainRun:
         agent=AGENT,
         grading=_GRADING,
         sandbox=_SANDBOX,
-        rollout=RolloutConfig(max_concurrent=32),  # the first half is graded while the second is sampled
         algorithm=AlgorithmConfig(preset="grpo_pp", filtered_baseline="keep_zero"),
         trainer=TrainerConfig(iterations=48, threads=1),
     )
