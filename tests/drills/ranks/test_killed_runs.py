@@ -9,9 +9,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from engine.processes import process_start
 from tests.unit.trainer.rl_training_script import run
 from tests.unit.trainer.test_checkpoint import assert_same_end, names
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks round alike whichever process starts them."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
