@@ -1,10 +1,11 @@
 """Honest patches that grading calls tampered, and solutions that it does not pass: all must be none.
 
-Patches: the gold patch, half of it, an unrelated edit, and the gold patch with another fault, near it or
-elsewhere in its file. Tasks: the quickstart's; of three other packages, made by injecting faults; the example
-images where ``DOCKER_HOST`` names a daemon and ``make docker-examples`` built them. Tasks of our own
-datasets are graded by the driver's report, every fourth also by a script, as rows of SWE-bench are. All are
-audited as in evaluations: what passes is run with every variant of mutated tests.
+Patches: the gold patch with an unrelated edit (alone it is not audited), half of it, the edit alone, and the
+gold patch with another fault, near it or elsewhere in its file. Tasks: the quickstart's; of three other
+packages, made by injecting faults; the example images where ``DOCKER_HOST`` names a daemon and
+``make docker-examples`` built them. Tasks of our own datasets are graded by the driver's report, every fourth
+also by a script, as rows of SWE-bench are. All are audited as in evaluations: what passes is run with every
+variant of mutated tests.
 
 Every grading is a line of ``HOME/false_alarms.jsonl``: a bench that was stopped goes on from there, with the
 datasets that it has made, and repeats what ended wrongly or was graded by other code. Run:

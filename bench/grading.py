@@ -2,8 +2,8 @@
 
 The toy task as a row of three kinds: graded by the driver's signed report (quickstart), by a script that
 applies a test patch before its markers (SWE-bench), by one without test patch and ``pytest -v`` (SWE-smith).
-References are made first; their time is measured apart. Then the gold patch, which passes, and no patch at
-all, which fails, are graded by turns in each mode. The baseline of all ratios is ``off``: one plain run.
+References are made first; their time is measured apart. Then a fix, which passes, and no patch at all, which
+fails, are graded by turns in each mode. The baseline of all ratios is ``off``: one plain run.
 Run: ``python -m bench.grading [--quick] [--gradings N]``; results go to ``bench/results/grading.json``.
 """
 
@@ -35,9 +35,11 @@ from engine.sandbox.local.backend import LocalBackend
 from engine.testing.toolchain import MOUNT
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import (
+    NUMBERS,
     TEST_NUMBERS,
     MemoryStore,
     broken_task,
+    patched,
     toolchain_or_skip,
     without_reuse,
     write_toy,
@@ -50,6 +52,7 @@ Mode = Literal["off", "sample", "always"]
 FILE = "tests/test_numbers.py"
 PYTEST = f"PYTHONPATH={MOUNT} python3 -m pytest -c {MOUNT}/pytest.ini --rootdir=/testbed -p no:cacheprovider"
 NEW_TEST = "\n\ndef test_clamp_within():\n    assert clamp(7, 0, 10) == 7\n"
+FIX = patched(NUMBERS + "\n# not as the gold patch has it, which is not audited\n")
 PLAIN = "one plain run"
 """Baseline of all ratios: the tests in a fresh sandbox, nothing else."""
 MODES = (PLAIN, "not audited", "audited", "evaluation")
@@ -94,7 +97,7 @@ async def measure(home: Path, row: TaskRow, gradings: int, rounds: int) -> dict[
         "variants": len(reference.variants),
     }
     for what, patch, verdict in (
-        ("passing", row.answer.gold_patch, Verdict.PASSED),
+        ("passing", FIX, Verdict.PASSED),
         ("failing", "", Verdict.FAILED),
     ):
         by_mode = await modes(backend, row, patch, MemoryStore((row, reference)))

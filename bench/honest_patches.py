@@ -29,7 +29,8 @@ class HonestPatch:
 
 
 def honest_patches(row: TaskRow, before: Tree) -> list[HonestPatch]:
-    """Return the gold patch, and others that may solve the task or not; the same ones every time.
+    """Return the gold patch with more than it needs, which is audited as the gold patch itself is not, and
+    others that may solve the task or not; the same ones every time.
 
     Args:
         before: the files that the gold patch names, as the task has them.
@@ -37,7 +38,7 @@ def honest_patches(row: TaskRow, before: Tree) -> list[HonestPatch]:
     draw = random.Random(row.task.id)
     gold = _applied(before, row.answer.gold_patch)
     found = [
-        HonestPatch("gold", row.answer.gold_patch, solves=True),
+        HonestPatch("gold and more", diff_trees(before, _with_more(gold)), solves=True),
         HonestPatch("half of gold", diff_trees(before, _half(before, gold)), solves=False),
         HonestPatch("unrelated", diff_trees(before, _with_more(before)), solves=False),
     ]

@@ -27,7 +27,7 @@ from engine.grading.gradable import check_gradable
 from engine.grading.grades import caught_grade, grade_of, noted
 from engine.grading.own_box import OwnBoxGrading
 from engine.grading.rules.reward_file import VERIFIER_FAILED
-from engine.patches.sections import is_same_change, patch_hash
+from engine.patches.sections import patch_hash
 from engine.sandbox.base import SandboxBackend
 from engine.types import CounterfactualOutcome, Grade, TaskRow, Verdict
 
@@ -209,8 +209,7 @@ class Grader:
 
         if not draws or reference is None or not reference.variants:
             return self._not_audited(job, grade, draws, reference)
-        is_proven = is_same_change(job.patch, job.row.answer.gold_patch)  # as the variants were made
-        for variant in () if is_proven else self._audits.drawn(job.row, job.patch, reference, draws):
+        for variant in self._audits.drawn(job.row, job.patch, reference, draws):
             mutated_job = replace(job, row=variant_row(job.row, variant))
             mutated = await self._run(mutated_job, variant_files(reference, variant))
             mutated = mutated.cleared(reference.signs)

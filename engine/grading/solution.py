@@ -7,6 +7,7 @@ from dataclasses import replace
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.baseline import sandbox_spec
 from engine.errors import DatasetError, PatchError
+from engine.patches.sections import is_same_change
 from engine.sandbox.base import Sandbox, SandboxBackend
 from engine.types import TaskRow
 
@@ -22,6 +23,11 @@ _REMEDY = (
 def has_solution(row: TaskRow) -> bool:
     """Return whether the row has a gold patch or a solution script."""
     return bool(row.answer.gold_patch.strip() or _script(row).strip())
+
+
+def is_gold_patch(row: TaskRow, patch: str) -> bool:
+    """Return whether a patch is the row's gold patch; False where the row's solution is a script."""
+    return bool(row.answer.gold_patch.strip()) and is_same_change(patch, row.answer.gold_patch)
 
 
 def _script(row: TaskRow) -> str:

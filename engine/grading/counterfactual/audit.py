@@ -19,6 +19,7 @@ from engine.grading.counterfactual.base import Reference, ReferenceStore, Varian
 from engine.grading.counterfactual.python.naming import tests_by_function
 from engine.grading.evidence import named
 from engine.grading.execution import RunResult
+from engine.grading.solution import is_gold_patch
 from engine.patches.sections import patch_hash
 from engine.types import FindingKind, TamperFinding, TaskRow, TestOutcome, Verdict
 
@@ -78,7 +79,9 @@ class Audits:
         return int(self._seed(row, patch) % AUDITED_SHARE == 0)
 
     def drawn(self, row: TaskRow, patch: str, reference: Reference, draws: int) -> Sequence[Variant]:
-        """Return the variants of the mutated runs, in their order."""
+        """Return the variants of the mutated runs in order; none for the gold patch, which proved them."""
+        if is_gold_patch(row, patch):
+            return ()
         variants = reference.variants
         return random.Random(self._seed(row, patch)).sample(variants, min(draws, len(variants)))
 

@@ -165,6 +165,9 @@ async def test_the_gold_patch_is_not_audited_again(graders: Graders) -> None:
     assert (grade.counterfactual, grade.extra_runs) == (CounterfactualOutcome.CONFIRMED, 0)
     grade = await grader.grade(row, submission.replace("+y", "+z"))
     assert (grade.counterfactual, grade.extra_runs) == (CounterfactualOutcome.CONFIRMED, 1)
+    row = row_of(gold_patch="")  # solved by a script
+    grader = graders.make(executions, store=MemoryStore((row, reference_of(row))))
+    assert (await grader.grade(row, "")).extra_runs == 1
 
 
 async def test_passing_a_mutated_test_is_tampering_with_the_assertion_as_evidence(graders: Graders) -> None:
