@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from engine.events.spool import read_lines
+from tests.builders.event_builders import spooled
 from tests.builders.ray_clusters import RayCluster
 from tests.unit.environments.lake_builders import LAKE
 from workers.launchers.base import PROJECT
@@ -56,5 +55,4 @@ def servers(cluster: RayCluster, node: int) -> list[psutil.Process]:
 def events(home: Path, kind: str) -> list[dict[str, Any]]:
     """Return the events of a type of the only run."""
     (run_dir,) = (home / "runs").iterdir()
-    found = [json.loads(line.data) for line in read_lines(run_dir / "events.jsonl")]
-    return [event for event in found if event["type"] == kind]
+    return spooled(run_dir, kind)

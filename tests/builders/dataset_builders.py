@@ -251,13 +251,12 @@ def make_grader(
     *,
     timeout_s: float = 120.0,
     reuse: bool = True,
-    parallel: int = 2,
     counterfactual: Literal["off", "sample", "always"] = "off",
     store: ReferenceStore | None = None,
 ) -> Grader:
     """A grader with small limits; it audits nothing unless asked to."""
     config = GradingConfig(
-        timeout_s=timeout_s, reuse_verdicts=reuse, max_parallel=parallel, counterfactual=counterfactual
+        timeout_s=timeout_s, reuse_verdicts=reuse, max_parallel=2, counterfactual=counterfactual
     )
     sandbox = SandboxConfig(memory_mb=256)
     return Grader(backend=backend, config=config, sandbox=sandbox, run_id="test", store=store)

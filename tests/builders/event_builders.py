@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+from engine.events.spool import SPOOL_NAME, read_lines
 from engine.events.types import EVENT_ADAPTER
 
 T0 = 1_790_000_000.0
@@ -15,6 +17,12 @@ TOKENS: dict[str, list[float]] = {
     "versions": [-1, 0, 0],
     "steps": [-1, 0, 1],
 }
+
+
+def spooled(run_dir: Path, kind: str = "") -> list[dict[str, Any]]:
+    """Return the complete events of a run folder, or those of a type."""
+    found = [json.loads(line.data) for line in read_lines(run_dir / SPOOL_NAME)]
+    return [event for event in found if event["type"] == kind or not kind]
 
 
 class Stream:

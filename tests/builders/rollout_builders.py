@@ -154,7 +154,7 @@ class Recorder:
 
 
 async def until_idle() -> None:
-    """Let every task of the event loop that can go on do so."""
+    """Let every task of this event loop that needs nobody outside of it go on."""
     for _ in range(100):
         await asyncio.sleep(0)
 

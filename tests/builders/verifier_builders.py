@@ -12,9 +12,10 @@ from engine.config.recipes import resolve
 from engine.config.run import VerifierRun
 from engine.datasets.store import save_dataset
 from engine.events.control import Control
-from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
+from engine.events.spool import SpoolSink
 from engine.events.types import RunStarted, StepFinished, TrajectoryFinished, TrajectoryRef, TrajectoryStarted
 from engine.orchestrator.context import RunContext
+from tests.builders.event_builders import spooled
 from tests.builders.rollout_builders import make_row
 
 TASKS = ("a" * 16, "b" * 16)
@@ -59,8 +60,7 @@ def roll_out(
 
 def events(home: Path, name: str, kind: str = "") -> list[dict[str, Any]]:
     """Return the events of a run, or those of a type."""
-    found = [json.loads(line.data) for line in read_lines(home / "runs" / name / SPOOL_NAME)]
-    return [event for event in found if event["type"] == kind or not kind]
+    return spooled(home / "runs" / name, kind)
 
 
 @contextmanager

@@ -30,12 +30,11 @@ class FakeRegistry:
     """What it serves and how it answers.
 
     Images are made up when they are first asked for; ``faults`` are statuses that the next requests for a
-    manifest get instead, one each; ``missing`` images do not exist; ``login`` is demanded when set.
+    manifest get instead, one each; ``login`` is demanded when set.
     """
 
     address: str = ""
     faults: deque[int] = field(default_factory=deque)
-    missing: set[str] = field(default_factory=set)
     login: tuple[str, str] | None = None
     layer_bytes: int = 10_000
     pulls: Counter[str] = field(default_factory=Counter)
@@ -115,8 +114,6 @@ class _Handler(BaseHTTPRequestHandler):
         registry = self.registry
         if registry.faults:
             self._refuse(registry.faults.popleft())
-        elif name in registry.missing:
-            self._refuse(404)
         else:
             registry.pulls[name] += self.command == "GET"
             self._answer(200, registry.manifest(name), _MANIFEST)

@@ -1,4 +1,4 @@
-"""What the API server checks and fills in before an object is stored: defaults, classes, limits, quota."""
+"""What is checked and filled in before an object is stored: defaults, classes, pod security, quota."""
 
 from __future__ import annotations
 

@@ -53,7 +53,6 @@ class Container:
         spec: as in the pod.
         address: the pod's.
         lazy: its sandbox starts with its first use, not with the container.
-        initial: an init container.
     """
 
     def __init__(
@@ -64,14 +63,12 @@ class Container:
         address: str,
         *,
         lazy: bool = False,
-        initial: bool = False,
     ) -> None:
         self.kubelet = kubelet
         self.pod = pod
         self.spec = spec
         self.address = address
         self.lazy = lazy
-        self.initial = initial
         self.id = secrets.token_hex(32)
         self.image: RegistryImage | None = None
         self.env: dict[str, str] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.fakes.cluster.store import Change
 
-WRITES = frozenset(("create", "update", "patch", "delete", "deletecollection"))
+WRITES = frozenset(("create", "patch", "delete", "deletecollection"))
 
 
 class Counters:
@@ -47,7 +47,7 @@ class Counters:
         return sum(
             count
             for (verb, resource), count in self.requests.items()
-            if verb in WRITES and not resource.endswith(("reviews", "/exec", "/log"))
+            if verb in WRITES and not resource.endswith(("reviews", "/exec"))
         )
 
     @property

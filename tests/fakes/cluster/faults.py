@@ -67,17 +67,16 @@ class Fault:
 
     kind: FaultKind
     verbs: Collection[str] = ()
-    """For requests: get, list, watch, create, update, patch, delete, deletecollection; subresources too, as
+    """For requests: get, list, watch, create, patch, delete, deletecollection; subresources too, as
     ``create/exec``."""
     resources: Collection[str] = ()
     """For requests: plural names, e.g. ``pods``."""
     name: str = ""
-    """Pattern searched in the object's (for pulls: the image's) name."""
+    """Pattern searched in the object's name."""
     probability: float = 1.0
     count: int | None = None
     """How many times it strikes; None for ever."""
     delay_s: float = 0.0
-    retry_after_s: int = 1
     behind: int = 5
     hits: int = field(default=0, init=False)
     """How often it struck."""

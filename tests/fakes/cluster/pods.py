@@ -13,8 +13,6 @@ from tests.fakes.cluster.resources import PODS, Object
 Cause = tuple[str, str, str]
 
 _POD_DEFAULTS: Object = {
-    "restartPolicy": "Always",
-    "schedulerName": "default-scheduler",
     "serviceAccountName": "default",
     "terminationGracePeriodSeconds": 30,
 }

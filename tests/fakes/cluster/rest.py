@@ -104,12 +104,12 @@ class Rest:
 
     def _delete(self, call: Call) -> Answer:
         record = self._found(call)
-        return Answer(200, deletion.delete(self.store, call.resource, record, call.object())[0].data)
+        return Answer(200, deletion.delete(self.store, call.resource, record, call.object()).data)
 
     def _delete_collection(self, call: Call) -> Answer:
         match, options = selectors.parse(call), call.object()
         deleted = [
-            deletion.delete(self.store, call.resource, record, options)[0].data
+            deletion.delete(self.store, call.resource, record, options).data
             for record in self.store.all(call.resource, call.namespace)
             if match(record.obj)
         ]

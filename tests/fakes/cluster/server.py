@@ -141,7 +141,7 @@ class Server:
         match fault.kind:
             case FaultKind.TOO_MANY_REQUESTS:
                 message = "the server has received too many requests and has asked us to try again later"
-                raise too_many_requests(message, fault.retry_after_s)
+                raise too_many_requests(message, 1)
             case FaultKind.SERVER_ERROR:
                 raise internal("injected")
             case FaultKind.FORBIDDEN:

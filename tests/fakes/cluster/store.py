@@ -3,7 +3,7 @@ changes.
 
 Objects are immutable once stored: a write brings a new one. Every resource has its own log, so that a watch
 sees only its changes, a list can be answered as of an older version, and the next page of a list shows the
-first page's world. ``compact`` forgets old changes, whoever still needs them gets 410.
+first page's world. Old changes are forgotten; whoever still needs them gets 410.
 """
 
 from __future__ import annotations
@@ -108,16 +108,15 @@ class _Log:
             self.start += drop
 
 
+_HISTORY = 8_000
+"""Changes per resource that are kept for watches, stale lists and later pages."""
+
+
 class Store:
-    """All objects of the cluster. Not thread-safe: it belongs to the cluster's event loop.
+    """All objects of the cluster. Not thread-safe: it belongs to the cluster's event loop."""
 
-    Args:
-        history: changes per resource that are kept for watches, stale lists and later pages.
-    """
-
-    def __init__(self, history: int = 8_000) -> None:
+    def __init__(self) -> None:
         self.version = 1
-        self.history = history
         self._objects: dict[Resource, dict[Key, Record]] = {one: {} for one in RESOURCES}
         self._logs = {one: _Log() for one in RESOURCES}
         self._dependents: dict[str, dict[tuple[Resource, Key], None]] = {}
@@ -181,8 +180,8 @@ class Store:
     def _log(self, resource: Resource, change: Change) -> None:
         log = self._logs[resource]
         log.append(change)
-        if len(log.changes) > 2 * self.history:
-            log.forget(self.history)
+        if len(log.changes) > 2 * _HISTORY:
+            log.forget(_HISTORY)
 
     def at(self, resource: Resource, version: int) -> dict[Key, Record]:
         """The objects as they were at ``version``. Raises ApiError 410."""

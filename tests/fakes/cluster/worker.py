@@ -47,8 +47,7 @@ class PodWorker:
         self.node: str = spec["nodeName"]
         self.address = kubelet.addresses.take()
         self.inits = [
-            Container(kubelet, pod, one, self.address, lazy=True, initial=True)
-            for one in spec.get("initContainers") or []
+            Container(kubelet, pod, one, self.address, lazy=True) for one in spec.get("initContainers") or []
         ]
         self.containers = [
             Container(kubelet, pod, one, self.address, lazy=index > 0)

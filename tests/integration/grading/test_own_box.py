@@ -83,10 +83,10 @@ async def test_what_an_agent_leaves_does_not_pass(
     assert (grade.verdict, grade.reward) == (verdict, 0.0), grade.log
 
 
+@pytest.mark.parametrize("obstacle", ["chmod 000 pyproject.toml", "mkfifo pipe; head -c 40M /dev/zero > big"])
 async def test_changes_that_are_no_patch_are_graded_all_the_same(
-    backend: SandboxBackend, row: TaskRow
+    backend: SandboxBackend, row: TaskRow, obstacle: str
 ) -> None:
-    obstacle = "chmod 000 pyproject.toml; mkfifo pipe; head -c 40M /dev/zero > big"
     scheduler = RolloutScheduler(
         environments=environments(backend),
         policy=TextPolicy([respond("execute_bash", cmd=f"{SOLUTION}{obstacle}"), SUBMIT]),

@@ -118,7 +118,9 @@ async def test_curated_tasks_have_references_from_the_start(tmp_path: Path) -> N
     folder = dataset_home(tmp_path)
     (name,) = (path.name for path in (folder / "datasets").iterdir())
     store = FileReferences(dataset_path(folder, name))
-    for one in load_dataset(folder, name).rows:
+    rows = load_dataset(folder, name).rows
+    assert rows
+    for one in rows:
         reference = await store.load(one)
         assert reference is not None
         assert set(reference.variants[0].must_fail) == set(one.answer.fail_to_pass)

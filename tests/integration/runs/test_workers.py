@@ -51,7 +51,7 @@ def queued(*words: str) -> Run:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 400
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)

@@ -241,7 +241,7 @@ async def test_candidates_run_on_the_same_tests_and_are_keyed_by_trajectory(
 
 
 async def test_a_hanging_candidate_times_out(home: Path, row: TaskRow) -> None:
-    report = await make_runs(home, timeout_s=1).report(
+    report = await make_runs(home, timeout_s=5).report(
         row, HANGING, TestSelection(files=("tests/test_numbers.py",))
     )
     assert report.status is RunStatus.TIMED_OUT
@@ -363,7 +363,7 @@ async def test_only_tests_that_run_and_fail_untouched_are_kept(
 async def test_a_reproduction_test_that_hangs_is_not_kept(home: Path, row: TaskRow) -> None:
     content = "def test_a():\n    while True:\n        pass\n"
     examined = await examine(
-        make_runs(home, timeout_s=1), row, ReproductionTest(author="t1", content=content)
+        make_runs(home, timeout_s=5), row, ReproductionTest(author="t1", content=content)
     )
     assert examined.rejection is Rejection.TIMED_OUT
 

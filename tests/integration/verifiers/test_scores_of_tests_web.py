@@ -123,11 +123,13 @@ def test_one_event_at_a_time_stores_the_same_and_later_ones_replace() -> None:
         run, claim = launched(runs.create(recipe="verify-by-tests", overrides={"verifier.runs": ["9007"]}))
         stream = some_scores()
         examined(stream, 2, tests=1)
+        patch(stream, 2, regression_passes=4)
         for start in range(0, len(stream.lines), size):
             post(claim, stream, start, start + size)
         stored.append(snapshot(run))
     assert ExaminedTest.objects.filter(run=run, index=2).get().rejection == ""
     assert Score.objects.filter(run=run).count() == 3
+    assert Score.objects.get(run=run, index=2).regression_passes == 4
     for rows in ("Score", "ExaminedTest"):
         assert stored[0][rows] == stored[1][rows] == stored[2][rows]
 

@@ -204,8 +204,10 @@ def test_tests_of_a_testing_run_that_was_started_over_do_not_count(
         if not (b'"trajectory_finished"' in line and toxic in line)
     ]
     spool.write_bytes(b"".join(lines))
-    ended = perform(home, "rewritten", verified, epoch=2)
-    spool.write_bytes(content)
+    try:
+        ended = perform(home, "rewritten", verified, epoch=2)
+    finally:
+        spool.write_bytes(content)
     assert ended["state"] == "succeeded", ended
     assert (ended["summary"]["tests"], ended["summary"]["tests_toxic"]) == (2, 0)
 

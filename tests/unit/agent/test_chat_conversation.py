@@ -57,6 +57,8 @@ async def play(responses: Sequence[ChatResponse], **changes: Any) -> Sequence[Me
         turn = await talk.respond(step=step, sampling=SamplingParams(), seed=0, context=context)
         assert 0 <= turn.prompt_tokens < 2**31
         assert 0 <= turn.generated_tokens < 2**31
+        assert 0 <= turn.cached_tokens < 2**31
+        assert turn.thinking_tokens is None or 0 <= turn.thinking_tokens < 2**31
         assert turn.cost is None or 0 <= turn.cost < float("inf")
         turn.reply.text.encode()
         assert len(talk) >= (turn.prompt_tokens or before)

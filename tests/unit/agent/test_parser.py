@@ -104,8 +104,8 @@ def test_any_prose_after_a_call_leaves_it_as_it_is(prose: list[str], form: ToolF
     assert parsed.call == LS or (form == "xml" and expected)
 
 
-def native(name: str, arguments: Any, error: str = "") -> NativeCall:
-    return NativeCall(name=name, arguments=arguments, error=error)
+def native(name: str, arguments: Any) -> NativeCall:
+    return NativeCall(name=name, arguments=arguments)
 
 
 @pytest.mark.parametrize("arguments", [{"cmd": "ls"}, '{"cmd": "ls"}'])

@@ -80,6 +80,8 @@ def decision(row: TaskRow, *, quarantined: bool, reason: str = "because") -> Dec
     [
         ([FAILED, FAILED], [PASSED, PASSED], RowStatus.VALID),
         ([PASSED, PASSED], [PASSED, PASSED], RowStatus.NOOP_PASSES),
+        ([PASSED, PASSED], [FAILED, FAILED], RowStatus.GOLD_FAILS),
+        ([PASSED, PASSED], [INFRA], RowStatus.NOOP_PASSES),
         ([FAILED, FAILED], [FAILED, FAILED], RowStatus.GOLD_FAILS),
         ([FAILED] * 2, [Verdict.PATCH_FAILED], RowStatus.GOLD_FAILS),
         ([FAILED, FAILED], [PASSED, FAILED], RowStatus.FLAKY),

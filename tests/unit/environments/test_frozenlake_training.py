@@ -135,6 +135,18 @@ def test_an_evaluation_that_was_killed_has_the_numbers_of_one_go(
     assert [entry["k"] for entry in found["pass_at_k"]] == [1, 2, 4]
     for part in ("pass_at_k", "solve_rate", "num_samples"):
         assert found[part] == expected[part]
+    assert counted(found) == counted(expected)
+    rewards = [
+        {str(e["ref"]): e["reward"] for e in of_type(events, "trajectory_finished")}
+        for events in (whole, killed)
+    ]
+    assert rewards[0] == rewards[1]
+
+
+def counted(evaluation: dict[str, Any]) -> dict[str, float]:
+    """Return the metrics that are no time."""
+    metrics = evaluation["metrics"].items()
+    return {name: value for name, value in metrics if not (name.startswith("time/") or name.endswith("_ms"))}
 
 
 # The bench

@@ -23,6 +23,9 @@ version = "0.1.0"
 serde = { version = "1.0", features = ["derive"] }
 local = { path = "../local" }
 
+[target.'cfg(unix)'.dependencies]
+libc = "0.2"
+
 [dev-dependencies]
 proptest = "1.0"
 """
@@ -76,6 +79,11 @@ PRODUCT = {
     "a crate": ("Cargo.toml", CARGO, CARGO.replace("[dependencies]", '[dependencies]\nrand = "0.8"')),
     "a feature": ("Cargo.toml", CARGO, CARGO + "[features]\nfast = []\n"),
     "features of a crate": ("Cargo.toml", CARGO, CARGO.replace('"derive"', '"derive", "rc"')),
+    "a crate of a platform": (
+        "Cargo.toml",
+        CARGO,
+        CARGO.replace('libc = "0.2"', 'libc = "0.2"\nnix = "0.2"'),
+    ),
     "a locked crate": (
         "Cargo.lock",
         LOCK,
@@ -96,6 +104,16 @@ HOSTILE = {
     "too deep": ("package.json", package(), "[" * 100_000),
     "no harness": ("Cargo.toml", CARGO, CARGO + "[lib]\nharness = false\n"),
     "a crate of its own": ("Cargo.toml", CARGO, CARGO.replace('version = "1.0", f', 'path = "evil", f')),
+    "a new crate of its own": (
+        "Cargo.toml",
+        CARGO,
+        CARGO.replace("[dependencies]", '[dependencies]\nx.path = "x"'),
+    ),
+    "a crate of a platform's tests": (
+        "Cargo.toml",
+        CARGO,
+        CARGO + "[target.'cfg(unix)'.dev-dependencies]\nproptest = \"0.9\"\n",
+    ),
     "a crate of tests": ("Cargo.toml", CARGO, CARGO.replace('proptest = "1.0"', 'proptest = "0.9"')),
     "a patched crate": ("Cargo.toml", CARGO, CARGO + '[patch.crates-io]\nproptest = { path = "evil" }\n'),
     "no format": ("Cargo.toml", CARGO, "="),

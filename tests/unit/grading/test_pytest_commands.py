@@ -57,6 +57,8 @@ NAMES = [
     'echo "now; pytest"',
     'python -c "import pytest"',
     "cat <<E\npytest\nE\n",
+    "cat <<-'E'\npytest\nE\n",
+    "cat <<\\E\npytest\nE\n",
     "make # pytest",
 ]
 

@@ -12,7 +12,6 @@ from engine.models.logprobs import token_logprobs
 from tests.builders.process_memory import forget_peak, memory
 
 torch.set_num_threads(1)
-CPU = torch.device("cpu")
 
 
 def inputs(n: int, *, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:

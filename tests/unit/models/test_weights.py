@@ -244,6 +244,7 @@ def test_what_does_not_fit_the_model_is_named(
     ("text", "message"),
     [
         ('{"quantization_config": {"quant_method": "fp8"}}', "quantised with 'fp8'.*bfloat16"),
+        ('{"quantization_config": {"bits": 4}}', "quantised with None"),
         ("[]", "not a JSON object"),
         ("{", "cannot read"),
     ],

@@ -21,7 +21,7 @@ from engine.config.sandbox import SandboxConfig
 from engine.errors import ConfigError, ModelError, RolloutsLostError
 from engine.evaluation.metrics import summarise
 from engine.events.control import Control
-from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
+from engine.events.spool import SPOOL_NAME, SpoolSink
 from engine.events.types import RunProgress, RunStarted, TrajectoryFinished
 from engine.inference.base import GenerationContext
 from engine.inference.scripted.policies import OraclePolicy
@@ -37,6 +37,7 @@ from engine.rollout import GroupRequest
 from engine.rollout.environments import FrozenLakeEnvironments
 from engine.rollout.summary import RolloutSummary
 from engine.types import Grade, RolloutKey, Step, TaskRow, TerminationReason, Trajectory, Verdict
+from tests.builders.event_builders import spooled
 from tests.builders.rollout_builders import SOURCE, SUBMIT, TextPolicy, make_row, respond, swe_scheduler
 from tests.fakes.memory_sandbox import MemoryBackend, start_fault
 
@@ -91,15 +92,10 @@ class Attempt:
         )  # fmt: skip
 
 
-def events(folder: Path, type_: str) -> list[dict[str, Any]]:
-    found = [json.loads(line.data) for line in read_lines(folder / SPOOL_NAME)]
-    return [event for event in found if event["type"] == type_]
-
-
 def finished_keys(folder: Path) -> Counter[tuple[str, int]]:
     return Counter(
         (event["ref"]["task_id"], event["ref"]["index"])
-        for event in events(folder, "trajectory_finished")
+        for event in spooled(folder, "trajectory_finished")
         if event["termination"] != "cancelled"
     )
 
@@ -173,7 +169,7 @@ async def test_cut_off_anywhere_it_ends_with_the_numbers_of_one_go(tmp_path: Pat
     assert finished_keys(cut) == finished_keys(whole)
     assert untimed(found) == untimed(expected)
     assert found.tally.summary() == expected.tally.summary()
-    assert events(cut, "run_started")[-1]["rollouts_kept"] > 0
+    assert spooled(cut, "run_started")[-1]["rollouts_kept"] > 0
 
 
 async def test_a_stopped_collection_goes_on_and_repeats_what_was_in_flight(tmp_path: Path) -> None:
@@ -194,7 +190,7 @@ async def test_a_stopped_collection_goes_on_and_repeats_what_was_in_flight(tmp_p
 
         with pytest.raises(RunStopped):
             await attempt.collector(MemoryBackend(FILES), Slow(stopping)).collect()
-    cancelled = [e for e in events(tmp_path, "trajectory_finished") if e["termination"] == "cancelled"]
+    cancelled = [e for e in spooled(tmp_path, "trajectory_finished") if e["termination"] == "cancelled"]
     assert cancelled
     async with AsyncExitStack() as stack:
         metrics = await Attempt(tmp_path, 2, stack).collector(MemoryBackend(FILES)).collect()
@@ -214,10 +210,10 @@ async def test_a_pause_waits_for_what_is_in_flight_and_then_goes_on(tmp_path: Pa
             return solver(context)
 
         work = asyncio.create_task(attempt.collector(MemoryBackend(FILES), TextPolicy(pausing)).collect())
-        while not events(tmp_path, "run_paused"):
+        while not spooled(tmp_path, "run_paused"):
             assert not work.done()
             await asyncio.sleep(0.01)
-        started, ended = events(tmp_path, "trajectory_started"), events(tmp_path, "trajectory_finished")
+        started, ended = spooled(tmp_path, "trajectory_started"), spooled(tmp_path, "trajectory_finished")
         assert len(started) == len(ended) < 40
         attempt.control.set_desired("run")
         assert (await work).count == 40
@@ -230,7 +226,7 @@ async def test_what_infrastructure_lost_is_repeated_after_all_others(tmp_path: P
         backend = MemoryBackend(FILES, faults=[start_fault(f"fault {n}") for n in range(5)])
         metrics = await attempt.collector(backend, retries=1).collect()
     assert (metrics.count, metrics.lost, attempt.ledger.lost) == (40, 0, {})
-    order = [(e["ref"]["task_id"], e["ref"]["index"]) for e in events(tmp_path, "trajectory_finished")]
+    order = [(e["ref"]["task_id"], e["ref"]["index"]) for e in spooled(tmp_path, "trajectory_finished")]
     lost = [pair for pair, count in finished_keys(tmp_path).items() if count == 2]
     assert len(lost) == 5
     assert set(order[-5:]) == set(lost)
@@ -243,10 +239,10 @@ async def test_what_stays_lost_is_counted_named_and_repeated_by_the_next_attempt
         metrics = await attempt.collector(backend).collect()
     assert (metrics.count, metrics.lost) == (40, 5)
     assert metrics.metrics()["infra/rate"] == 5 / 40
-    (alert,) = events(tmp_path, "alert")
+    (alert,) = spooled(tmp_path, "alert")
     assert "lost 12.5% of the rollouts" in alert["message"]
     assert alert["task_ids"]
-    last = events(tmp_path, "run_progress")[-1]
+    last = spooled(tmp_path, "run_progress")[-1]
     assert (last["done"], last["total"]) == (40, 40)
     assert last["collection"]["lost"] == 5
     async with AsyncExitStack() as stack:
@@ -275,7 +271,7 @@ async def test_a_collection_ends_when_everything_is_lost(
             )
             with pytest.raises(RolloutsLostError, match="no engine"):
                 await collector.collect()
-        assert len(events(folder, "trajectory_finished")) <= most
+        assert len(spooled(folder, "trajectory_finished")) <= most
 
 
 async def test_one_broken_task_does_not_end_a_collection(
@@ -304,7 +300,7 @@ async def test_progress_has_rate_time_left_and_cost(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(collecting, "REPORT_EVERY_S", 0.0)
     async with AsyncExitStack() as stack:
         await Attempt(tmp_path, 1, stack).collector(MemoryBackend(FILES)).collect()
-    reports = [RunProgress.model_validate(event) for event in events(tmp_path, "run_progress")]
+    reports = [RunProgress.model_validate(event) for event in spooled(tmp_path, "run_progress")]
     states = [report.collection for report in reports if report.collection is not None]
     assert states[0].per_hour is None
     assert states[0].seconds_left is None

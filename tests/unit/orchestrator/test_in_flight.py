@@ -31,9 +31,10 @@ from engine.orchestrator.watch.event_observer import EventObserver
 from engine.orchestrator.watch.metrics import RolloutMetrics
 from engine.rollout import RolloutRequest
 from engine.types import Grade, RolloutKey, Step, TerminationReason, Trajectory, Verdict
+from tests.builders.event_builders import spooled
 from tests.builders.rollout_builders import TextPolicy, make_key, make_row, swe_scheduler
 from tests.fakes.memory_sandbox import MemoryBackend
-from tests.unit.orchestrator.test_collection import FILES, events, finished_keys, groups, solver, untimed
+from tests.unit.orchestrator.test_collection import FILES, finished_keys, groups, solver, untimed
 from tests.unit.orchestrator.test_collection import Attempt as CollectionAttempt
 
 KEY = make_key()
@@ -188,7 +189,7 @@ async def test_a_collection_samples_nothing_again_that_its_spool_has(tmp_path: P
     spool = tmp_path / SPOOL_NAME
     spool.write_bytes(b"".join(spool.read_bytes().splitlines(keepends=True)[:lines]))  # killed here
     known = Counter(
-        (RolloutKey(**event["ref"]), event["index"]) for event in events(tmp_path, "step_finished")
+        (RolloutKey(**event["ref"]), event["index"]) for event in spooled(tmp_path, "step_finished")
     )
     found = await collect(2)
     assert set(everything.values()) == {1}
@@ -260,7 +261,7 @@ async def until(condition: Any) -> None:
 
 def ends(folder: Path) -> set[tuple[int, int]]:
     """Return iteration and index of every rollout whose end is on record."""
-    refs = [event["ref"] for event in events(folder, "trajectory_finished")]
+    refs = [event["ref"] for event in spooled(folder, "trajectory_finished")]
     return {(ref["iteration"], ref["index"]) for ref in refs}
 
 

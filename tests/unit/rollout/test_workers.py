@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -33,7 +34,6 @@ from tests.builders.rollout_builders import (
     make_row,
     respond,
     swe_scheduler,
-    until_idle,
 )
 from tests.builders.worker_builders import ThreadWorkers, TurnsPolicy, opened_workers
 from tests.fakes.memory_sandbox import MemoryBackend
@@ -75,9 +75,11 @@ class Held(TurnsPolicy):
     def __init__(self, texts: Sequence[str]) -> None:
         super().__init__(texts)
         self.may_go_on = asyncio.Event()
+        self.asked = 0
         self.held = 0
 
     async def respond(self, request: ChatRequest) -> ChatResponse:
+        self.asked += 1
         response = await super().respond(request)
         if self.turns[request.context.key] == 2:
             self.held += 1
@@ -153,18 +155,32 @@ async def test_cancelled_rollouts_close_their_sandboxes_and_are_reported() -> No
     assert all(len(t.steps) == 1 for t in recorder.finished)
 
 
-async def test_rollouts_begin_anew_when_weights_change() -> None:
+async def test_rollouts_begin_anew_when_weights_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = threading.Event()
+
+    class Gate(asyncio.Event):
+        async def wait(self) -> Literal[True]:
+            if not self.is_set():
+                waits.set()
+            return await super().wait()
+
+    def gate() -> asyncio.Event:
+        opened = Gate()
+        opened.set()
+        return opened
+
+    monkeypatch.setattr(worker, "open_gate", gate)
     pool, recorder, policy = shared_pool(), Recorder(), Held(TURNS)
     async with opened_workers(pool, PatchGrader()) as workers:
         scheduler = scheduler_over(workers, pool, policy, observer=recorder)
         (request,) = GroupRequest(row=make_row(), iteration=0, phase="train", size=1).rollouts()
         rollout = asyncio.create_task(scheduler.roll_out(request))
         await until(lambda: policy.held == 1)
+        asked = policy.asked
         with scheduler.begun_anew():
-            await until(lambda: not policy.turns)
             policy.may_go_on.set()
-            await until_idle()
-            assert not policy.turns, "nothing is sampled while the weights change"
+            await until(lambda: waits.is_set() or policy.asked > asked)
+            assert policy.asked == asked, "nothing is sampled while the weights change"
         assert (await rollout).reward == 1.0
     assert recorder.of(request.key).count("started") == 2
 

@@ -258,7 +258,7 @@ def test_a_frozen_policy_outlives_its_original(tmp_path: Path, policy: Path) -> 
 
 def test_only_the_files_of_the_policy_are_frozen_and_all_that_its_index_names(tmp_path: Path) -> None:
     policy = write_tiny(tmp_path / "published", "qwen3", chat_template=TEMPLATE, max_shard_size="20KB")
-    expected = {path.name for path in policy.iterdir()} - {"chat_template.jinja"}
+    expected = {path.name for path in policy.iterdir()}
     assert "model.safetensors.index.json" in expected
     for name in ("original/consolidated.00.pth", "checkpoints/00001/model.safetensors", "README.md", "a.pt"):
         (policy / name).parent.mkdir(parents=True, exist_ok=True)
@@ -266,7 +266,7 @@ def test_only_the_files_of_the_policy_are_frozen_and_all_that_its_index_names(tm
     (policy / "older.safetensors").write_bytes(b"other")
     frozen = freeze_policy(str(policy), tmp_path / "run" / "base", home=tmp_path)
     found = {path.relative_to(frozen).as_posix() for path in frozen.rglob("*") if path.is_file()}
-    assert found - {"chat_template.jinja"} == expected | {"frozen.json"}
+    assert found == expected | {"frozen.json"}
     assert json.loads((frozen / "frozen.json").read_text())["files"].keys() == found - {"frozen.json"}
     whole, again = (open_model(str(one), home=tmp_path).model.state_dict() for one in (policy, frozen))
     assert all(torch.equal(again[name], whole[name]) for name in whole)

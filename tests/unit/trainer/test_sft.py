@@ -218,7 +218,7 @@ def answer_loss(net: LanguageModel, batch: list[EncodedEpisode]) -> float:
 
 
 @pytest.mark.usefixtures("one_file")
-def test_twenty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: Path) -> None:
+def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: Path) -> None:
     config = SftRun.model_validate(
         {"name": "t", "kind": "sft", "sft": {"minutes": 5, "sequences_per_step": 4, "threads": 1}}
     )
@@ -234,17 +234,17 @@ def test_twenty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: P
         out=tmp_path / "out",
         start=OpenedModel(model=net, tokenizer=tokens, folder=None, provenance={}),
         progress=lambda message, done, total: messages.append(message),
-        should_stop=lambda: next(polled) >= 20,
+        should_stop=lambda: next(polled) >= 30,
     )
-    assert metrics["steps"] == 20
+    assert metrics["steps"] == 30
     assert untrained == pytest.approx(math.log(tokens.vocab_size), abs=0.1)
     trained = answer_loss(net, unseen)
-    assert trained < untrained - 0.15, (untrained, trained)
+    assert trained < untrained - 0.3, (untrained, trained)
     assert "answer loss" in messages[-1]
     loaded, _ = open_model(str(tmp_path / "out"), home=tmp_path).builtin()
     assert not torch.equal(loaded.model.embed_tokens.weight, before["model.embed_tokens.weight"])
     provenance = json.loads((tmp_path / "out" / "provenance.json").read_text())
-    assert provenance["metrics"]["episodes"] == 80
+    assert provenance["metrics"]["episodes"] == 120
     assert set(RESERVED_PACKAGES) <= set(provenance["excluded_packages"])
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -80,6 +82,11 @@ def test_trajectories_without_signal_count_in_the_normaliser_but_are_not_forward
 
 def test_a_trajectory_that_never_sampled_a_token_is_no_sample() -> None:
     assert len(samples_of(pair(RECORD, TokenRecord()))) == 1
+
+
+def test_a_record_whose_first_token_was_sampled_is_refused() -> None:
+    with pytest.raises(AssertionError):
+        samples_of(pair(replace(RECORD, mask=np.ones(7, np.bool_)), RECORD))
 
 
 @pytest.mark.parametrize("budget", [8, 64, 200, 10_000])

@@ -96,7 +96,7 @@ def test_a_run_that_ended_early_says_how_and_what_is_kept(operator: Client, kind
     assert (charts_of(operator, failed) is not None) == (kind in DRAWN)
 
 
-@pytest.mark.parametrize("kind", ["train", "evaluate", "rollout", "curate"])
+@pytest.mark.parametrize("kind", ["train", "fine-tune", "evaluate", "rollout", "curate"])
 def test_a_run_that_was_stopped_says_so(operator: Client, kind: str) -> None:
     stopped = make_kind(kind, "stopped")
     text = page_of(operator, stopped)

@@ -61,7 +61,7 @@ def test_nothing_of_the_answer_is_in_what_an_agent_sees(tmp_path: Path) -> None:
         task = imported.task
         prompts = [load_prompt(prompt, "xml").user(task) for prompt in ("deepswe_v1", "compact_v1")]
         visible = json.dumps(
-            [asdict(task), SandboxSpec(image=task.image, workdir=task.workdir).image, prompts]
+            [asdict(task), asdict(SandboxSpec(image=task.image, workdir=task.workdir)), prompts]
         )
         assert rows.STATEMENT in visible.replace("\\n", "\n"), name
         for secret in rows.SECRETS:

@@ -118,8 +118,9 @@ def test_versions_that_do_not_cover_the_tokens_are_garbage(parts: list[dict[str,
 
 
 def test_tokens_after_the_end_and_an_end_without_tokens_are_garbage() -> None:
-    with pytest.raises(EngineError, match="."):
+    with pytest.raises(EngineError, match="a response without tokens") as raised:
         make_stream().add(event([], finish_reason="stop"))
+    assert raised.value.kind == "garbage"
     stream = make_stream()
     stream.add(event([7, 2], finish_reason="stop"))
     with pytest.raises(EngineError, match="after the end"):
