@@ -15,11 +15,15 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
 from filelock import FileLock
+
+T = TypeVar("T")
 
 HOME = Path(tempfile.mkdtemp(prefix="trainyard-test-"))
 (HOME / "static").mkdir()  # whitenoise warns when it is missing, and warnings are errors
@@ -52,6 +56,12 @@ def pytest_xdist_setupnodes() -> None:
             del os.environ[name]
 
 
+def elsewhere(function: Callable[..., T], *arguments: Any) -> T:
+    """Call from another thread: in a test of a browser this one runs an event loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *arguments).result()
+
+
 @functools.cache
 def made_once(name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder that ``make`` filled in whichever worker first asked for it; nobody may change it."""
@@ -59,7 +69,7 @@ def made_once(name: str, make: Callable[[Path], None]) -> Path:
     with FileLock(SHARED / f"{name}.lock"):
         if not folder.exists():
             unfinished = Path(tempfile.mkdtemp(dir=SHARED, prefix=f"{name}-"))
-            make(unfinished)
+            elsewhere(make, unfinished)
             unfinished.rename(folder)
     return folder
 

@@ -29,7 +29,7 @@ from engine.sandbox.preflight import preflight
 from engine.testing.testrun import driver_command
 from engine.testing.toolchain import MOUNT
 from engine.types import Task, TaskAnswer, TaskRow
-from tests.services import HOME, made_once
+from tests.services import HOME, elsewhere, made_once
 
 NUMBERS = '''"""Small functions on numbers."""
 
@@ -163,7 +163,7 @@ def toolchain_or_skip(home: Path) -> Path:
 
 @functools.cache
 def _sandbox_problem() -> str:
-    problems = asyncio.run(preflight(LocalBackend(HOME)))
+    problems = elsewhere(asyncio.run, preflight(LocalBackend(HOME)))
     return str(problems[0]) if problems else ""
 
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -317,17 +316,11 @@ def _curate(home: Path) -> None:
     config = curation(write_source(SHARED / "toykit"))
     toolchain_or_skip(home)
     with open_context(home, "curate", config) as run:
-        assert _elsewhere(execute, config, run) == 0, events(run.run_dir)[-1]
+        assert execute(config, run) == 0, events(run.run_dir)[-1]
 
 
 def _teach(home: Path) -> None:
-    _elsewhere(asyncio.run, _make_policy(dataset_home(home)))
-
-
-def _elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call from another thread: in a test of a browser this one runs an event loop."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(function, *arguments).result()
+    asyncio.run(_make_policy(dataset_home(home)))
 
 
 async def _make_policy(home: Path) -> None:
