@@ -7,12 +7,16 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, field_validator
 
 from engine.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+
+_TOO_LARGE = 2**53
+"""From here on not every integer is a float, which plans, JSON of browsers and databases compute with."""
 
 
 class Section(BaseModel):
@@ -25,6 +29,13 @@ class Section(BaseModel):
         validate_default=True,
         allow_inf_nan=False,
     )
+
+    @field_validator("*")
+    @classmethod
+    def _is_of_a_possible_size(cls, value: Any) -> Any:
+        if isinstance(value, int) and abs(value) >= _TOO_LARGE:
+            raise ValueError(f"expected a number below {_TOO_LARGE:,}")
+        return value
 
 
 def _as_json(bound: float) -> float | str:

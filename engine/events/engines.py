@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from engine.events.record import Record, RunEvent
+from engine.events.record import Int, Record, RunEvent
 
 MAX_DETAIL = 500
 """Maximum length of ``EngineRecord.detail``, characters."""
@@ -17,11 +17,11 @@ class EngineRecord(Record):
 
     name: str = Field(min_length=1, max_length=64)
     state: Literal["starting", "ready", "publishing", "restarting", "left_out"]
-    version: int | None = None
+    version: Int | None = None
     """Policy version that it has proven to serve."""
-    running: int = 0
+    running: Int = 0
     """Requests that are being sampled."""
-    waiting: int = 0
+    waiting: Int = 0
     """Requests that wait inside of the engine."""
     kv_use: float = 0.0
     """Used share of its KV cache."""
@@ -29,7 +29,7 @@ class EngineRecord(Record):
     """Share of the latest prompts' tokens that were in its prefix cache."""
     tokens_per_s: float = 0.0
     """Tokens generated per second between the last two measurements."""
-    restarts: int = 0
+    restarts: Int = 0
     """Restarts in this attempt."""
     detail: str = Field(default="", max_length=MAX_DETAIL)
     """Reason of a state other than ``ready``."""
@@ -39,8 +39,8 @@ class EnginesReported(RunEvent):
     """Snapshot of an attempt's inference engines: at every change of state, and every few seconds of load."""
 
     type: Literal["engines_reported"] = "engines_reported"
-    iteration: int | None = None
+    iteration: Int | None = None
     """Iteration of the latest request."""
     replicas: list[EngineRecord]
-    queued: int = 0
+    queued: Int = 0
     """New trajectories that wait for room in a KV cache."""

@@ -26,7 +26,7 @@ from filelock import FileLock
 from pydantic import Field, TypeAdapter, ValidationError
 
 from engine.errors import DatasetError
-from engine.events.record import Record
+from engine.events.record import Int, Record, Time
 from engine.events.redaction import redact_line
 from engine.redaction import redactor
 from engine.types import Task, TaskAnswer, Verdict
@@ -88,15 +88,15 @@ class MutantCoverage(Record):
     For a rule that knows no tests by name, test functions are counted.
     """
 
-    value: int = Field(default=0, ge=0)
+    value: Int = Field(default=0, ge=0)
     """Tests with another expected value."""
-    changed: int = Field(default=0, ge=0)
+    changed: Int = Field(default=0, ge=0)
     """Tests with a changed condition at best."""
-    added: int = Field(default=0, ge=0)
+    added: Int = Field(default=0, ge=0)
     """Tests with an added false assertion only."""
-    none: int = Field(default=0, ge=0)
+    none: Int = Field(default=0, ge=0)
     """Tests without a mutant."""
-    variants: int = Field(default=0, ge=0)
+    variants: Int = Field(default=0, ge=0)
     """Number of sets of mutated tests to draw from."""
     note: str = Field(default="", max_length=500)
     """Reason why there are none."""
@@ -110,8 +110,7 @@ class RowRecord(Record):
     task_id: str = Field(min_length=1, max_length=64)
     content: str = Field(max_length=16)
     """``content_hash`` of the row."""
-    time: float
-    """Unix time, seconds."""
+    time: Time
 
 
 class ValidationRecord(RowRecord):
@@ -122,9 +121,9 @@ class ValidationRecord(RowRecord):
     status: RowStatus
     noop: Side
     gold: Side
-    repeats: int = Field(ge=1)
+    repeats: Int = Field(ge=1)
     flaky_tests: list[str] = Field(default_factory=list, max_length=MAX_NAMED)
-    num_flaky_tests: int = 0
+    num_flaky_tests: Int = 0
     reason: str = Field(default="", max_length=2000)
     """Reason of the status, one sentence; empty for a valid row."""
     quarantine: bool = True

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Annotated
+
 from pydantic import BaseModel, ConfigDict, Field
+
+Int = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+"""An integer that a database's column of four bytes holds; what counts all of a run is a ``BigInt``."""
+BigInt = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Time = Annotated[float, Field(ge=0, lt=datetime(9999, 1, 1, tzinfo=UTC).timestamp())]
+"""Unix time, seconds."""
 
 
 class Record(BaseModel):
@@ -14,7 +23,6 @@ class Record(BaseModel):
 class RunEvent(Record):
     """One event of a run; a subclass names its ``type``."""
 
-    seq: int = Field(ge=1)
-    epoch: int = Field(ge=1)
-    time: float
-    """Unix time, seconds."""
+    seq: BigInt = Field(ge=1)
+    epoch: Int = Field(ge=1)
+    time: Time

@@ -7,6 +7,7 @@ import binascii
 import json
 import re
 import zlib
+from dataclasses import dataclass
 from typing import Any
 
 from engine.events.token_block import MAGIC
@@ -14,6 +15,8 @@ from engine.redaction import Redactor
 
 _MAX_LOG_BYTES = 64 << 20
 _PACKED = "whole_test_log"
+_HAS_PACKED = re.compile(rb'"%b"\s*:\s*"[^"]|\\u00[2-7]' % _PACKED.encode())
+"""A packed log, or an escaped ASCII character, which no encoder writes and which may hide the field."""
 _TOKENS = re.compile(
     rb'"tokens":(?:"%b[A-Za-z0-9+/]*=*"|\{"ids":\[[-0-9,]*\](?:,"[a-z]+":\[[-+.0-9eE,]*\])*\})'
     % base64.b64encode(MAGIC[:3])
@@ -25,18 +28,35 @@ _EXACT = frozenset(
 """Fields that are identifiers or are parsed again by programs."""
 
 
-def redact_line(line: bytes, redactor: Redactor) -> bytes:
+class LogTooLargeError(ValueError):
+    """A complete test log unpacks to more bytes than there is room for."""
+
+
+@dataclass(slots=True)
+class LogRoom:
+    """Bytes that the complete test logs of further lines may unpack to."""
+
+    left: int
+
+
+def redact_line(line: bytes, redactor: Redactor, *, logs: LogRoom | None = None) -> bytes:
     """Return one event as JSON without secrets; token ids and other numbers are never touched.
 
+    Args:
+        line: the event.
+        redactor: knows the secrets.
+        logs: room for the event's test log; None: room for one.
+
     Raises:
+        LogTooLargeError: the room is too small.
         ValueError: a suspicious line is not JSON, or nested too deeply.
     """
+    logs = logs or LogRoom(_MAX_LOG_BYTES)
     texts, tokens = _without_tokens(line)
-    packed = b'"whole_test_log":"' in texts and b'"whole_test_log":""' not in texts
-    if not packed and not redactor.is_suspect(texts.decode(errors="replace")):
+    if not _HAS_PACKED.search(texts) and not redactor.is_suspect(texts.decode(errors="replace")):
         return line
     try:
-        event = _redacted(json.loads(texts), redactor)
+        event = _redacted(json.loads(texts), redactor, logs)
     except RecursionError:
         raise ValueError("the event is nested too deeply") from None
     clean = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
@@ -54,23 +74,26 @@ def _without_tokens(line: bytes) -> tuple[bytes, bytes]:
     return line[: found.start()] + _NO_TOKENS + line[found.end() :], found.group()
 
 
-def _redacted(event: Any, redactor: Redactor) -> Any:
+def _redacted(event: Any, redactor: Redactor, logs: LogRoom) -> Any:
     if not isinstance(event, dict):
         return redactor.tree(event)
     kept = {name: event[name] for name in (_PACKED, "tokens") if name in event}
     rest = {name: () if name in kept else value for name, value in event.items()}
     result: dict[str, Any] = redactor.tree(rest, exact=_EXACT) | kept
     if isinstance(kept.get(_PACKED), str):
-        result[_PACKED] = _repacked(kept[_PACKED], redactor)
+        result[_PACKED] = _repacked(kept[_PACKED], redactor, logs)
     return result
 
 
-def _repacked(packed: str, redactor: Redactor) -> str:
+def _repacked(packed: str, redactor: Redactor, logs: LogRoom) -> str:
     """Return a compressed whole test log without secrets; an unreadable one is returned unchanged."""
     try:
-        data = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), _MAX_LOG_BYTES)
+        data = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), logs.left + 1)
     except (zlib.error, binascii.Error):
         return packed
+    if len(data) > logs.left:
+        raise LogTooLargeError(f"more than {logs.left} bytes are left for this one")
+    logs.left -= len(data)
     text = data.decode("utf-8", "replace")
     clean = redactor.text(text)
     return packed if clean == text else base64.b64encode(zlib.compress(clean.encode())).decode()

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from engine.events.record import Record
+from engine.events.record import Int, Record
 
 
 class SampledResponse(Record):
@@ -27,7 +27,7 @@ class SampledResponse(Record):
 class ReplayDifferenceRecord(Record):
     """Field of a recorded step that a fresh sandbox answered differently; texts are excerpts."""
 
-    step: int
+    step: Int
     field: str = Field(max_length=32)
     recorded: str
     found: str
@@ -38,8 +38,8 @@ class ReplayDifferenceRecord(Record):
 class ReplayRecord(Record):
     """Replay of the steps that an earlier attempt recorded."""
 
-    recorded: int
+    recorded: Int
     """Number of recorded steps."""
-    replayed: int
+    replayed: Int
     """Number of steps whose responses were taken from the record, the first that differed included."""
     differences: list[ReplayDifferenceRecord] = Field(default_factory=list)

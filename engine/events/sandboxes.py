@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from engine.events.record import Record, RunEvent
+from engine.events.record import BigInt, Int, Record, RunEvent, Time
 
 
 class SandboxRecord(Record):
@@ -26,10 +26,9 @@ class SandboxRecord(Record):
     queue_seconds: float = 0.0
     pull_seconds: float = 0.0
     start_seconds: float = 0.0
-    leased_at: float
-    started_at: float | None = None
-    ended_at: float | None = None
-    """Unix times, seconds."""
+    leased_at: Time
+    started_at: Time | None = None
+    ended_at: Time | None = None
     failure: str = ""
     """Kind of failure, see ``engine.events.failures``."""
     reason: str = ""
@@ -54,7 +53,7 @@ CLOCK_BOUNDS_S = (
 class ClockRecord(Record):
     """Histogram of durations over an attempt."""
 
-    counts: list[int] = Field(min_length=len(CLOCK_BOUNDS_S) + 1, max_length=len(CLOCK_BOUNDS_S) + 1)
+    counts: list[Int] = Field(min_length=len(CLOCK_BOUNDS_S) + 1, max_length=len(CLOCK_BOUNDS_S) + 1)
     """Durations in each bucket, not cumulative."""
     total: float
     """Sum of the durations, seconds."""
@@ -64,7 +63,7 @@ class ImageTrouble(Record):
     """An image whose sandboxes fail to start."""
 
     image: str
-    failures: int
+    failures: Int
     reason: str
     refused: bool
     """Whether further sandboxes of the image are rejected at once."""
@@ -75,27 +74,27 @@ class PoolStatus(RunEvent):
 
     type: Literal["pool_status"] = "pool_status"
     backend: str
-    wanted: int
+    wanted: Int
     """Number of sandboxes held or waited for."""
-    waiting: int
-    starting: int
-    live: int
+    waiting: Int
+    starting: Int
+    live: Int
     """Number of started sandboxes in use."""
-    idle: int = 0
+    idle: Int = 0
     """Number of sandboxes started ahead of demand."""
-    max_live: int
-    max_starting: int
-    opened: int
+    max_live: Int
+    max_starting: Int
+    opened: BigInt
     """Number of leases since the attempt began."""
-    failures: dict[str, int] = Field(default_factory=dict)
+    failures: dict[str, Int] = Field(default_factory=dict)
     """Kind of failure → number in this attempt, failures in use included."""
     images: list[ImageTrouble] = Field(default_factory=list)
-    nodes: dict[str, int] = Field(default_factory=dict)
+    nodes: dict[str, Int] = Field(default_factory=dict)
     """Node → number of its sandboxes."""
     clocks: dict[str, ClockRecord] = Field(default_factory=dict)
-    orphans: int = 0
+    orphans: Int = 0
     """Number of sandboxes left behind by earlier attempts and removed when this one began."""
     paused_reason: str = ""
     """Reason why no sandboxes are started at present; empty while they are."""
-    blocked: dict[str, int] = Field(default_factory=dict)
+    blocked: dict[str, Int] = Field(default_factory=dict)
     """Reason, in the backend's words, why starting sandboxes are delayed → their number."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from engine.events.record import Record, RunEvent
+from engine.events.record import Int, Record, RunEvent
 
 LaneName = Literal["engines", "trainer", "place", "sandbox", "grading"]
 
@@ -19,10 +19,10 @@ class GroupAdmitted(RunEvent):
     """The rollouts of a group may begin; once per group, in the order of admission."""
 
     type: Literal["group_admitted"] = "group_admitted"
-    iteration: int = Field(ge=0)
+    iteration: Int = Field(ge=0)
     """Iteration whose tasks the group's is one of; a later one may train on it, or an earlier one."""
     task_id: str = Field(min_length=1, max_length=64)
-    updates: int = Field(ge=0)
+    updates: Int = Field(ge=0)
     """Number of updates made before."""
     replaces: str | None = Field(default=None, max_length=64)
     """Task of the same iteration whose group it replaces, because that one had no learning signal; None
@@ -32,12 +32,12 @@ class GroupAdmitted(RunEvent):
 class SelectedGroup(Record):
     """A group of a batch, and the siblings that it has."""
 
-    iteration: int = Field(ge=0)
+    iteration: Int = Field(ge=0)
     """Iteration in the keys of its trajectories."""
     task_id: str = Field(min_length=1, max_length=64)
-    updates: int = Field(ge=0)
+    updates: Int = Field(ge=0)
     """Number of updates made before the group was admitted."""
-    indices: list[int]
+    indices: list[Int]
     """Siblings, those that infrastructure lost or a deadline cancelled included."""
 
 
@@ -45,9 +45,9 @@ class BatchSelected(RunEvent):
     """The groups of an update were chosen; recorded before it begins."""
 
     type: Literal["batch_selected"] = "batch_selected"
-    iteration: int = Field(ge=0)
+    iteration: Int = Field(ge=0)
     """Iteration that trains on them."""
-    policy_version: int = Field(ge=0)
+    policy_version: Int = Field(ge=0)
     """Version of the weights before the update."""
     groups: list[SelectedGroup]
     """In the order in which the update takes them."""
@@ -59,10 +59,10 @@ class BatchSelected(RunEvent):
 class CostliestRollout(Record):
     """Training rollout that accounts for most of a lane's time."""
 
-    iteration: int = Field(ge=0)
+    iteration: Int = Field(ge=0)
     """Iteration in its key."""
     task_id: str = Field(min_length=1, max_length=64)
-    index: int = Field(ge=0)
+    index: Int = Field(ge=0)
     start: float = Field(ge=0)
     """First moment of its time in the lane, seconds since the timeline's start."""
     end: float = Field(ge=0)

@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter
 
 from engine.events.engines import EnginesReported
 from engine.events.health import ValidationRecord
-from engine.events.record import Record, RunEvent
+from engine.events.record import BigInt, Int, Record, RunEvent
 from engine.events.replay import ReplayRecord, SampledResponse
 from engine.events.sandboxes import PoolStatus, SandboxesChanged
 from engine.events.schedule import BatchSelected, GroupAdmitted, Timeline
@@ -33,10 +33,10 @@ from engine.types import (
 class TrajectoryRef(Record):
     """Key of the one terminal trajectory in a run."""
 
-    iteration: int = Field(ge=0)
+    iteration: Int = Field(ge=0)
     phase: str = Field(min_length=1, max_length=64)
     task_id: str = Field(min_length=1, max_length=64)
-    index: int = Field(ge=0)
+    index: Int = Field(ge=0)
 
 
 class RunStarted(RunEvent):
@@ -44,38 +44,38 @@ class RunStarted(RunEvent):
 
     type: Literal["run_started"] = "run_started"
     host: str
-    pid: int
-    resumed_from: int | None = Field(default=None, ge=0)
+    pid: Int
+    resumed_from: Int | None = Field(default=None, ge=0)
     """Iteration of the checkpoint it resumed from."""
-    rollouts_kept: int | None = Field(default=None, ge=0)
+    rollouts_kept: Int | None = Field(default=None, ge=0)
     """Number of finished rollouts of earlier attempts, which it keeps; None in runs that resume from a
     checkpoint or start over."""
-    total_iterations: int = 0
+    total_iterations: Int = 0
 
 
 class RunPlanned(RunEvent):
     """The number of iterations of a run that finds it out while it reads its data."""
 
     type: Literal["run_planned"] = "run_planned"
-    total_iterations: int = Field(ge=0)
+    total_iterations: Int = Field(ge=0)
 
 
 class CollectionProgress(Record):
     """State of a collection or evaluation of rollouts, over all attempts of the run."""
 
-    graded: int = Field(ge=0)
+    graded: BigInt = Field(ge=0)
     """Rollouts with a verdict."""
-    solved: int = Field(ge=0)
-    lost: int = Field(ge=0)
+    solved: BigInt = Field(ge=0)
+    lost: BigInt = Field(ge=0)
     """Rollouts that infrastructure lost and that were not repeated yet."""
-    running: int = Field(ge=0)
+    running: BigInt = Field(ge=0)
     """Rollouts whose agents act."""
-    grading: int = Field(default=0, ge=0)
+    grading: BigInt = Field(default=0, ge=0)
     """Rollouts that are being graded."""
-    steps: int = Field(ge=0)
-    prompt_tokens: int = Field(ge=0)
+    steps: BigInt = Field(ge=0)
+    prompt_tokens: BigInt = Field(ge=0)
     """Tokens of the first prompts."""
-    generated_tokens: int = Field(ge=0)
+    generated_tokens: BigInt = Field(ge=0)
     per_hour: float | None = None
     """Rollouts finished per hour, over the last ten minutes of this attempt; None until one has finished."""
     seconds_left: float | None = None
@@ -89,8 +89,8 @@ class RunProgress(RunEvent):
 
     type: Literal["run_progress"] = "run_progress"
     message: str
-    done: int
-    total: int
+    done: BigInt
+    total: BigInt
     collection: CollectionProgress | None = None
     """State of a collection or evaluation; None in other phases."""
 
@@ -113,15 +113,15 @@ class RunFinished(RunEvent):
     type: Literal["run_finished"] = "run_finished"
     state: Literal["succeeded", "failed", "stopped"]
     reason: str = ""
-    summary: dict[str, float | int | str | None] = Field(default_factory=dict)
+    summary: dict[str, float | BigInt | str | None] = Field(default_factory=dict)
 
 
 class IterationStarted(RunEvent):
     """Collection of an iteration began."""
 
     type: Literal["iteration_started"] = "iteration_started"
-    iteration: int
-    policy_version: int
+    iteration: Int
+    policy_version: Int
     task_ids: list[str]
 
 
@@ -138,7 +138,7 @@ class StepFinished(RunEvent):
 
     type: Literal["step_finished"] = "step_finished"
     ref: TrajectoryRef
-    index: int = Field(ge=0)
+    index: Int = Field(ge=0)
     replayed: bool = False
     """Whether an earlier attempt recorded the step and a fresh sandbox answered as its did."""
     thought: str
@@ -148,20 +148,20 @@ class StepFinished(RunEvent):
     arguments: dict[str, Any] = Field(default_factory=dict)
     observation: str
     error: str = ""
-    exit_code: int | None = None
+    exit_code: Int | None = None
     done: bool = False
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
+    prompt_tokens: Int = 0
+    cached_tokens: Int = 0
     """Tokens of the prompt that came from the endpoint's cache."""
-    generated_tokens: int = 0
-    thinking_tokens: int | None = 0
+    generated_tokens: Int = 0
+    thinking_tokens: Int | None = 0
     """None where they are unknown: a chat policy's endpoint does not report them."""
     cost: float | None = None
     """US dollars; None where no price is known."""
-    truncated_chars: int = 0
+    truncated_chars: Int = 0
     model_seconds: float = 0.0
     tool_seconds: float = 0.0
-    policy_version: int = 0
+    policy_version: Int = 0
     sampled: SampledResponse | None = None
     """The response as the policy gave it; with ``rollout.resume_in_flight`` ``replay`` only."""
 
@@ -180,7 +180,7 @@ class FindingRecord(Record):
 
     kind: FindingKind
     detail: str
-    step: int | None = None
+    step: Int | None = None
     """Index of the step that shows it; None where the patch or grading showed it."""
 
 
@@ -200,10 +200,10 @@ class TrajectoryFinished(RunEvent):
     termination: TerminationReason
     verdict: Verdict | None
     reward: float | None
-    num_steps: int
-    unparsed_steps: int = 0
+    num_steps: Int
+    unparsed_steps: Int = 0
     """Number of steps without a readable tool call."""
-    forks: int = 0
+    forks: Int = 0
     """Number of times that the conversation was rendered anew, which makes one more sample."""
     patch: str = ""
     tests: list[TestOutcomeRecord] = Field(default_factory=list)
@@ -219,9 +219,9 @@ class TrajectoryFinished(RunEvent):
     reused_verdict: bool = False
     counterfactual: CounterfactualOutcome | None = None
     """Result of the audit with mutated tests; None for submissions without a reward."""
-    extra_runs: int = 0
+    extra_runs: Int = 0
     """Runs with mutated tests."""
-    attempts: int = 1
+    attempts: Int = 1
     prompt: str = Field(default="", max_length=64)
     """Name of the prompt, version included; empty when unknown."""
     prompt_hash: str = Field(default="", max_length=64)
@@ -232,17 +232,17 @@ class TrajectoryFinished(RunEvent):
     """Replay of an earlier attempt's steps; None where the rollout began anew."""
     imported: dict[str, Any] | None = None
     """Fields of an imported file that have no field of their own; None in trajectories of this product."""
-    prompt_tokens: int = 0
+    prompt_tokens: BigInt = 0
     """Tokens of the first prompt."""
-    cached_tokens: int = 0
+    cached_tokens: BigInt = 0
     """Tokens from the endpoint's cache, over all prompts."""
-    generated_tokens: int = 0
-    thinking_tokens: int | None = 0
+    generated_tokens: BigInt = 0
+    thinking_tokens: BigInt | None = 0
     """Sum over the steps; None where one is unknown."""
     cost: float | None = None
     """US dollars of the steps whose cost is known; None without any."""
-    policy_version_min: int = 0
-    policy_version_max: int = 0
+    policy_version_min: Int = 0
+    policy_version_max: Int = 0
     queue_seconds: float = 0.0
     sandbox_seconds: float = 0.0
     pull_seconds: float = 0.0
@@ -262,7 +262,7 @@ class TrajectoryFinished(RunEvent):
 class GroupMember(Record):
     """Treatment of one sibling by the objective."""
 
-    index: int
+    index: Int
     advantage: float | None
     """None when infrastructure failed or the trajectory was dropped from its group."""
     baseline: float | None
@@ -275,7 +275,7 @@ class GroupFinished(RunEvent):
     """The advantages of a group were computed."""
 
     type: Literal["group_finished"] = "group_finished"
-    iteration: int
+    iteration: Int
     """Iteration in the keys of its trajectories."""
     phase: str
     task_id: str
@@ -286,8 +286,8 @@ class IterationFinished(RunEvent):
     """The update of an iteration was made (or skipped); all metrics are ``area/name``."""
 
     type: Literal["iteration_finished"] = "iteration_finished"
-    iteration: int
-    policy_version: int
+    iteration: Int
+    policy_version: Int
     metrics: dict[str, float]
     """E.g. reward/mean, solve/none, solve/partial, solve/all, steps/mean, tokens/response_mean,
     tokens/thinking_per_step, termination/<reason>, time/{rollout,grading,update}, loss/value,
@@ -299,7 +299,7 @@ class IterationFinished(RunEvent):
 class PassAtK(Record):
     """Unbiased probability that at least one of k attempts solves a task."""
 
-    k: int = Field(ge=1)
+    k: Int = Field(ge=1)
     rate: float
     interval_low: float
     interval_high: float
@@ -309,13 +309,13 @@ class EvaluationFinished(RunEvent):
     """A split was evaluated at one policy version."""
 
     type: Literal["evaluation_finished"] = "evaluation_finished"
-    iteration: int
+    iteration: Int
     name: str
     """Name of the evaluation, e.g. ``heldout`` or ``train``."""
-    policy_version: int
-    num_samples: int
-    num_tasks: int
-    num_solved: int
+    policy_version: Int
+    num_samples: Int
+    num_tasks: Int
+    num_solved: Int
     solve_rate: float
     interval_low: float
     interval_high: float
@@ -330,8 +330,8 @@ class CheckpointSaved(RunEvent):
     """A checkpoint is complete on disk."""
 
     type: Literal["checkpoint_saved"] = "checkpoint_saved"
-    iteration: int
-    policy_version: int
+    iteration: Int
+    policy_version: Int
     path: str
     checksum: str
 
@@ -342,14 +342,14 @@ class TasksSelected(RunEvent):
     type: Literal["tasks_selected"] = "tasks_selected"
     dataset: str
     split: str
-    num_tasks: int
+    num_tasks: Int
     """Tasks in the split."""
-    num_selected: int
-    num_quarantined: int = 0
+    num_selected: Int
+    num_quarantined: Int = 0
     """Tasks left out because of quarantine."""
-    num_outside: int = 0
+    num_outside: Int = 0
     """Tasks left out because their solve rate is outside the configured range."""
-    num_unmeasured: int = 0
+    num_unmeasured: Int = 0
     """Tasks selected with too few measured attempts for a solve rate; 0 when solve rates are not used."""
 
 
@@ -368,22 +368,22 @@ class ScoreRecord(Record):
 
     p_yes: float | None = Field(default=None, ge=0, le=1)
     """P(YES) / (P(YES) + P(NO)); None where there is no score."""
-    regression_passes: int | None = Field(default=None, ge=0)
+    regression_passes: Int | None = Field(default=None, ge=0)
     """Regression tests that passed under the patch; None where there is no score."""
-    regression_tests: int | None = Field(default=None, ge=0)
+    regression_tests: Int | None = Field(default=None, ge=0)
     regression_status: str = Field(default="", max_length=32)
     """Ending of the regression tests: ``ran``, ``timed_out``, …"""
-    reproduction_passes: int | None = Field(default=None, ge=0)
+    reproduction_passes: Int | None = Field(default=None, ge=0)
     """Tests of testing agents that passed; None where there is no score, or no such tests were wanted."""
-    reproduction_tests: int | None = Field(default=None, ge=0)
+    reproduction_tests: Int | None = Field(default=None, ge=0)
     detail: str = ""
     """Runs of tests that did not come to their end, and why."""
     yes_logprob: float | None = None
     no_logprob: float | None = None
     error: str = ""
-    attempts: int = Field(default=1, ge=1)
-    prompt_tokens: int = Field(default=0, ge=0)
-    shortened: int = Field(default=0, ge=0)
+    attempts: Int = Field(default=1, ge=1)
+    prompt_tokens: BigInt = Field(default=0, ge=0)
+    shortened: Int = Field(default=0, ge=0)
     """Number of pieces of the trajectory that were replaced or removed so that it fits."""
     cost: float | None = None
     """US dollars; None where no price is known."""
@@ -397,7 +397,7 @@ class TrajectoryScored(RunEvent):
     type: Literal["trajectory_scored"] = "trajectory_scored"
     source: str = Field(min_length=1, max_length=200)
     """Run of the trajectory, as its folder is called."""
-    source_epoch: int | None = None
+    source_epoch: Int | None = None
     """Attempt of that run that made the trajectory: one that a later attempt makes again has the same
     ``ref``. None in events of earlier versions."""
     ref: TrajectoryRef
@@ -412,14 +412,14 @@ class ExaminedTestRecord(Record):
     rejection: str = Field(default="", max_length=32)
     """Reason why it is not kept; empty where it is."""
     detail: str = ""
-    tests: int = Field(default=0, ge=0)
+    tests: Int = Field(default=0, ge=0)
     """Tests of the file that fail on the untouched repository; they alone count."""
-    good: int = Field(default=0, ge=0)
+    good: Int = Field(default=0, ge=0)
     """Graded candidates that resolve the task."""
-    good_passed: int = Field(default=0, ge=0)
-    bad: int = Field(default=0, ge=0)
+    good_passed: Int = Field(default=0, ge=0)
+    bad: Int = Field(default=0, ge=0)
     """Other graded candidates."""
-    bad_passed: int = Field(default=0, ge=0)
+    bad_passed: Int = Field(default=0, ge=0)
 
     @property
     def is_toxic(self) -> bool:
@@ -434,7 +434,7 @@ class TestExamined(RunEvent):
     type: Literal["test_examined"] = "test_examined"
     source: str = Field(min_length=1, max_length=200)
     """Run of the testing agent, as its folder is called."""
-    source_epoch: int | None = None
+    source_epoch: Int | None = None
     """Attempt of that run that wrote the test. None in events of earlier versions."""
     ref: TrajectoryRef
     """Its trajectory."""
@@ -448,7 +448,7 @@ class Alert(RunEvent):
     severity: Literal["info", "warning", "error"]
     code: str
     message: str
-    iteration: int | None = None
+    iteration: Int | None = None
     task_ids: list[str] = Field(default_factory=list)
     """Tasks of that iteration whose groups to inspect."""
 

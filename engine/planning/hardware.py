@@ -71,7 +71,7 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
 sheets; data-centre GPUs are the SXM modules (GB200 and B200: per GPU, of the NVL72 and HGX systems). ``CPU``
 is two cores of a server, nominally: machines differ, and finished runs say what one of them does."""
 
-_PATTERN = re.compile(r"(?:(\d+)\s*[x×]\s*)?(.+)")
+_PATTERN = re.compile(r"(?:(\d{1,7})\s*[x×]\s*)?(.+)")
 
 
 def parse_hardware(text: str) -> Hardware:

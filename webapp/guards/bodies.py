@@ -1,4 +1,7 @@
-"""Bounds request bodies before they are read: Django reads a body whole, to disk, before any view decides."""
+"""Bounds request bodies before they are read: Django reads a body whole, to disk, before any view decides.
+
+Large ones are read from runs alone.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from webapp.services.ingestion.ingest import MAX_BYTES
+from channels.db import database_sync_to_async
+
+from webapp.services.ingestion import ingest
 
 MAX_OTHER = 2 * 1024 * 1024
-"""Forms and JSON of people."""
-_INGEST = re.compile(r"/api/v1/runs/\d+/events$")
+"""Forms and JSON of people, and whatever comes from callers that are not known."""
+_INGEST = re.compile(r"/api/v1/runs/(\d{1,18})/events$")
 Application = Callable[..., Awaitable[Any]]
 
 
@@ -27,8 +32,11 @@ class BodyLimit:
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Pass the request on with a counted body."""
-        limit = limit_of(scope["path"])
-        if _announced(scope) > limit:
+        announced = _announced(scope)
+        limit = MAX_OTHER
+        if (announced is None or announced > limit) and await _is_of_a_run(scope):
+            limit = ingest.MAX_BYTES
+        if announced is not None and announced > limit:
             await _refuse(send, limit)
             return
         received = 0
@@ -54,16 +62,24 @@ class BodyLimit:
                 await _refuse(send, limit)
 
 
-def limit_of(path: str) -> int:
-    """Return how many bytes a body sent to ``path`` may have."""
-    return MAX_BYTES if _INGEST.search(path) else MAX_OTHER
+async def _is_of_a_run(scope: dict[str, Any]) -> bool:
+    """Return whether events come with a token of their run."""
+    path = _INGEST.search(scope["path"])
+    scheme, _, token = _header(scope, b"authorization").partition(b" ")
+    if path is None or scheme.lower() != b"bearer":
+        return False
+    known = database_sync_to_async(ingest.knows)
+    return bool(await known(run_id=int(path[1]), token=token.decode("latin-1")))
 
 
-def _announced(scope: dict[str, Any]) -> int:
-    for name, value in scope["headers"]:
-        if name.lower() == b"content-length":
-            return int(value) if value.isdigit() else 0
-    return 0
+def _announced(scope: dict[str, Any]) -> int | None:
+    """Return the length that a request names, or None."""
+    value = _header(scope, b"content-length")
+    return int(value) if value.isdigit() and len(value) <= 18 else None
+
+
+def _header(scope: dict[str, Any], name: bytes) -> bytes:
+    return next((value for key, value in scope["headers"] if key.lower() == name), b"")
 
 
 async def _refuse(send: Any, limit: int) -> None:

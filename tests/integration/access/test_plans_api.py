@@ -44,6 +44,11 @@ def test_a_viewer_reads_the_plan_of_a_recipe_with_overrides() -> None:
             {"recipe": "deepswe-32b", "overrides": {"policy.checkpoint": "/etc"}},
             "no shape of '/etc' is known",
         ),
+        (
+            {"recipe": "deepswe-32b", "overrides": {"rollout.group_size": 10**400}},
+            "rollout.group_size: expected a number below 9,007",
+        ),
+        ({"recipe": "deepswe-32b", "gpus": f"{10**400}xH100"}, "unknown GPUs"),
     ],
 )
 def test_what_cannot_be_planned_says_why(body: dict[str, Any], message: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
+import zlib
 from typing import Any
 
 import pytest
@@ -264,6 +266,57 @@ def test_gzip_and_its_bombs() -> None:
         ingest.ingest(run_id=run.pk, token=claim.token, body=b"", encoding="br")
     ingest.ingest(run_id=run.pk, token=claim.token, body=gzip.compress(stream.body()), encoding="gzip")
     assert Event.objects.filter(run=run).count() == len(stream.lines)
+
+
+def test_lines_and_unpacked_logs_of_a_batch_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, claim = launched()
+    with pytest.raises(ingest.TooLargeError, match="lines"):
+        ingest.ingest(run_id=run.pk, token=claim.token, body=b"\n" * (ingest.MAX_LINES + 1))
+    log = base64.b64encode(zlib.compress(b"." * 600_000)).decode()
+
+    def with_logs(count: int) -> Stream:
+        stream = Stream()
+        stream.started()
+        for index in range(count):
+            stream.add("trajectory_started", ref=ref(0, "a", index))
+            stream.finished(ref(0, "a", index), steps=0)
+            stream.lines[-1] = json.dumps(json.loads(stream.lines[-1]) | {"whole_test_log": log}).encode()
+        return stream
+
+    monkeypatch.setattr(ingest, "MAX_BYTES", 1_000_000)
+    with pytest.raises(ingest.TooLargeError, match="logs"):
+        post(claim, with_logs(2))
+    assert post(claim, with_logs(1)).accepted == 3
+
+
+@pytest.mark.parametrize(
+    ("type_", "path", "value"),
+    [
+        ("step_finished", ("exit_code",), 2**40),
+        ("step_finished", ("prompt_tokens",), 2**31),
+        ("step_finished", ("ref", "iteration"), 2**31),
+        ("step_finished", ("time",), 1e18),
+        ("step_finished", ("time",), -1e18),
+        ("trajectory_finished", ("prompt_tokens",), 2**63),
+        ("trajectory_finished", ("num_steps",), -(2**31) - 1),
+        ("run_progress", ("done",), int("9" * 400)),
+        ("engines_reported", ("queued",), 2**31),
+    ],
+)
+def test_numbers_beyond_their_columns_are_malformed(type_: str, path: tuple[str, ...], value: float) -> None:
+    run, claim = launched()
+    stream = history()
+    events = [json.loads(line) for line in stream.lines]
+    place = next(i for i, event in enumerate(events) if event["type"] == type_)
+    *parents, name = path
+    record = events[place]
+    for parent in parents:
+        record = record[parent]
+    record[name] = value
+    stream.lines[place] = json.dumps(events[place]).encode()
+    with pytest.raises(ingest.MalformedError, match=f"line {place + 1}: .*{name}"):
+        post(claim, stream)
+    assert not Event.objects.filter(run=run).exists()
 
 
 def test_queries_do_not_grow_with_the_batch() -> None:

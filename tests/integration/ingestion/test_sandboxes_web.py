@@ -14,7 +14,7 @@ from tests.builders.sandbox_builders import lease, pool
 from tests.builders.web_builders import launched, post, relaunched
 from webapp.models import Event, Pool, Run, Sandbox
 from webapp.selectors.run import sandboxes as reads
-from webapp.services.ingestion import heartbeats, ingest, sandboxes
+from webapp.services.ingestion import heartbeats, sandboxes
 from webapp.services.run import attempts, states
 
 pytestmark = pytest.mark.django_db
@@ -118,15 +118,12 @@ def test_history_is_in_order_over_runs() -> None:
     assert reads.pool_history([]) == []
 
 
-def test_what_another_trainer_posts_is_cut_to_the_columns_or_refused() -> None:
+def test_what_another_trainer_posts_is_cut_to_the_columns() -> None:
     run, claim, stream = running()
     stream.add("sandboxes_changed", records=[lease(1, name="n" * 999, node="x\x00y", failure="f" * 99)])
     post(claim, stream)
     (row,) = rows(run)
     assert (len(row["name"]), row["node"], len(row["failure"])) == (200, "x\ufffdy", 32)
-    stream.add("pool_status", **pool(wanted=10**12))
-    with pytest.raises(ingest.MalformedError):
-        post(claim, stream, 2)
 
 
 def test_reaping_adds_up_by_backend() -> None:

@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from engine import redaction
-from engine.events.redaction import redact_line
+from engine.events.redaction import LogRoom, LogTooLargeError, redact_line
 from engine.events.spool import SpoolSink
 from engine.events.token_block import TokenBlock
 from engine.events.types import RunProgress, StepFinished, TrajectoryFinished
@@ -134,6 +134,22 @@ def test_columns_of_tokens_are_left_byte_by_byte_where_texts_are_redacted(other:
     assert (columns.encode() in clean) == (not other or "-0.10" not in columns)
     assert found["detail"] == '"tokens":[] [redacted]'
     assert b"[redacted]" in zlib.decompress(base64.b64decode(found["whole_test_log"]))
+
+
+@pytest.mark.parametrize("name", ['"whole_test_log" : ', '"whole_test_lo\\u0067":'])
+def test_a_packed_log_is_found_however_the_field_is_written(name: str) -> None:
+    packed = base64.b64encode(zlib.compress(f"log {SECRET} end".encode())).decode()
+    found = json.loads(redact_line(f'{{"seq":1,{name}"{packed}"}}'.encode(), Redactor([SECRET])))
+    assert zlib.decompress(base64.b64decode(found["whole_test_log"])) == b"log [redacted] end"
+
+
+def test_packed_logs_share_their_room() -> None:
+    line = json.dumps({"whole_test_log": base64.b64encode(zlib.compress(b"x" * 600)).decode()}).encode()
+    logs = LogRoom(1_000)
+    redact_line(line, Redactor([]), logs=logs)
+    assert logs.left == 400
+    with pytest.raises(LogTooLargeError):
+        redact_line(line, Redactor([]), logs=logs)
 
 
 def test_a_secret_behind_the_tokens_alone_is_found() -> None:

@@ -29,7 +29,7 @@ from pydantic import ValidationError
 from engine import redaction
 from engine.errors import TrainyardError
 from engine.events import token_block
-from engine.events.redaction import redact_line
+from engine.events.redaction import LogRoom, LogTooLargeError, redact_line
 from engine.events.types import EVENT_ADAPTER, AnyEvent, StepFinished, TrajectoryFinished
 from engine.redaction import Redactor
 from webapp.models import Event, Run, RunAttempt
@@ -44,6 +44,8 @@ from webapp.services.storage.trajectory_rows import moment
 
 MAX_BYTES = 64 * 1024 * 1024
 """Largest batch after decompression."""
+MAX_LINES = 50_000
+"""Maximum number of lines in a batch."""
 MAX_TOKENS = token_block.MAX_TOKENS
 """Maximum number of tokens in a batch; compressed blocks can be far smaller than their tokens."""
 _EVENT_COLUMNS = ("run_id", "seq", "epoch", "type", "time", "payload")
@@ -55,7 +57,7 @@ class BadTokenError(TrainyardError):
 
 
 class TooLargeError(TrainyardError):
-    """The batch exceeds ``MAX_BYTES`` or ``MAX_TOKENS``: send fewer events."""
+    """The batch exceeds ``MAX_BYTES``, ``MAX_LINES`` or ``MAX_TOKENS``: send fewer events."""
 
 
 class MalformedError(TrainyardError):
@@ -110,6 +112,11 @@ class ParsedLine(NamedTuple):
     text: str
 
 
+def knows(*, run_id: int, token: str) -> bool:
+    """Return whether an attempt of the run, past ones included, has the ingest token ``token``."""
+    return RunAttempt.objects.filter(run_id=run_id, token_hash=token_hash(token)).exists()
+
+
 def authenticate(*, run_id: int, token: str) -> Run:
     """Return the run whose newest attempt has the ingest token ``token``.
 
@@ -141,7 +148,11 @@ def ingest(*, run_id: int, token: str, body: bytes, encoding: str = "") -> Recei
             stored.
     """
     run = authenticate(run_id=run_id, token=token)
-    lines = parse_lines(_decode(body, encoding).split(b"\n"), secrets=(token,), max_tokens=MAX_TOKENS)
+    body = _decode(body, encoding)
+    if body.count(b"\n") > MAX_LINES:
+        raise TooLargeError(f"a batch may have {MAX_LINES} lines; send fewer events")
+    logs = LogRoom(MAX_BYTES)
+    lines = parse_lines(body.split(b"\n"), secrets=(token,), max_tokens=MAX_TOKENS, logs=logs)
     return store(run_id=run_id, lines=lines, attempt=run.epoch)
 
 
@@ -164,7 +175,11 @@ def ingest_spool(*, run_id: int, path: Path) -> Receipt:
 
 
 def parse_lines(
-    raw: Iterable[bytes], *, secrets: tuple[str, ...] = (), max_tokens: int | None = None
+    raw: Iterable[bytes],
+    *,
+    secrets: tuple[str, ...] = (),
+    max_tokens: int | None = None,
+    logs: LogRoom | None = None,
 ) -> list[ParsedLine]:
     """Parse and validate lines with consecutive ``seq``, with secrets redacted.
 
@@ -172,10 +187,11 @@ def parse_lines(
         raw: lines of JSON.
         secrets: further secrets, unknown to this process's redactor.
         max_tokens: bound on the tokens of all trajectories.
+        logs: room for what the complete test logs of all trajectories unpack to; each has its own without it.
 
     Raises:
         MalformedError: a line is no event, or does not follow the one before.
-        TooLargeError: there are more tokens.
+        TooLargeError: there are more tokens, or longer logs.
     """
     redactor = _knowing(redaction.redactor(), secrets)
     parsed: list[ParsedLine] = []
@@ -184,8 +200,10 @@ def parse_lines(
         if not line.strip():
             continue
         try:
-            parsed.append(_parse(redact_line(line, redactor)))
+            parsed.append(_parse(redact_line(line, redactor, logs=logs)))
         except (ValueError, OverflowError, RecursionError) as error:
+            if logs is not None and isinstance(error, LogTooLargeError):
+                raise TooLargeError(f"the test logs of the batch are too long: {error}") from None
             raise MalformedError(_explain(error), number) from None
         first, last = parsed[0].event, parsed[-1].event
         if last.seq != first.seq + len(parsed) - 1:
@@ -270,7 +288,6 @@ def _parse(line: bytes) -> ParsedLine:
         record = json.loads(line, parse_constant=_refuse_constant)
         line = json.dumps(without_nul(record), ensure_ascii=False).encode()
     event = EVENT_ADAPTER.validate_json(line)
-    moment(event.time)
     if _num_tokens(event) or (isinstance(event, StepFinished) and event.sampled is not None):
         return ParsedLine(event, event.model_dump_json(exclude={"tokens", "sampled"}))
     return ParsedLine(event, line.decode())
