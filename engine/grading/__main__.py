@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -20,14 +21,15 @@ from pydantic import ValidationError
 from engine.config.base import config_error, parse_settings
 from engine.config.run import with_overrides
 from engine.errors import TrainyardError
-from engine.grading.logs.isolated_worker import run_isolated
 from engine.grading.official.prediction_files import GOLD
 from engine.grading.official.reports import regrade_files
+from engine.isolation import run_isolated
 
 
 def grade_log(options: argparse.Namespace) -> None:
     """Print the report of one log, read within the limits of grading: the log is as hostile as in a run."""
-    print(json.dumps(asyncio.run(run_isolated(regrade_files, options.row, options.log)), indent=4))
+    report = asyncio.run(run_isolated(partial(regrade_files, options.row, options.log)))
+    print(json.dumps(report, indent=4))
 
 
 def grade_file(options: argparse.Namespace) -> None:

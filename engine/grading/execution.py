@@ -12,13 +12,13 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import HostileInputError, PatchError, SandboxError
 from engine.grading.evidence import Evidence, Judgement, named, required
-from engine.grading.logs.isolated_worker import run_isolated
 from engine.grading.rules import RULES
 from engine.grading.running.agent_leftovers import put_tests_in_place
 from engine.grading.running.driver import run_driver
@@ -30,6 +30,7 @@ from engine.grading.running.scripts import run_script
 from engine.grading.solution import has_solution
 from engine.grading.submission.apply import AppliedPatch, apply_graded
 from engine.grading.submission.filter import FilteredPatch
+from engine.isolation import run_isolated
 from engine.patches.apply import Changes
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 from engine.sandbox.failures import retried
@@ -226,7 +227,7 @@ async def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judg
     if evidence.signed is not None:
         return await asyncio.to_thread(rule, row, evidence, config)
     try:
-        return await run_isolated(rule, row, replace(evidence, log=""), config)
+        return await run_isolated(partial(rule, row, replace(evidence, log=""), config))
     except HostileInputError as error:
         return Judgement(passed=False, tests=_missing(row.answer), detail=str(error))
 

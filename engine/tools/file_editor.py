@@ -7,8 +7,11 @@ line endings. The history for undo lives here on the host, one list of earlier c
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
+from engine.errors import HostileInputError
+from engine.isolation import Limits, run_isolated
 from engine.tools.base import (
     FileStore,
     ObservationStyle,
@@ -25,6 +28,7 @@ _ELIDE_ABOVE_LINES = 110
 _LISTED_LINES = 10
 _MAX_PLACES = 1000
 _MAX_ELIDED_CHARS = 1_000_000
+_ELIDE_LIMITS = Limits("the file", cpu_s=5.0, memory_bytes=1 << 30)
 """Longer files are shown whole: reading their shape would take seconds."""
 _NUMBER = "{:>5}  {}"
 _R2E_GYM_NUMBER = "{:>6} {}"
@@ -92,7 +96,7 @@ class FileEditor:
         wanted = arguments.get("concise", self._full and len(lines) > _ELIDE_ABOVE_LINES)
         shown = None
         if wanted and view_range is None and path.endswith(".py") and len(text) <= _MAX_ELIDED_CHARS:
-            shown = elided_lines(printable(text))
+            shown = await _elided(printable(text))
         numbered = shown if shown is not None else list(enumerate(lines[first - 1 : last], first))
         body = self._numbered(numbered)
         if not self._full:
@@ -191,6 +195,14 @@ class FileEditor:
 
     def _numbered(self, lines: list[tuple[int, str]]) -> str:
         return "\n".join(self._number.format(number, line) for number, line in lines)
+
+
+async def _elided(text: str) -> list[tuple[int, str]] | None:
+    """Return ``elided_lines``; None where the file cannot be parsed within limits."""
+    try:
+        return await run_isolated(partial(elided_lines, text), _ELIDE_LIMITS)
+    except HostileInputError:
+        return None
 
 
 def _needed(arguments: Mapping[str, Any], name: str) -> Any:

@@ -6,9 +6,12 @@ import random
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from engine.datasets.curation.baseline import Baseline
 from engine.datasets.curation.faults import Fault, apply_fault, enumerate_faults
+from engine.errors import HostileInputError
+from engine.isolation import SOURCE_LIMITS, call_isolated
 
 MAX_TESTS = 24
 """Maximum number of tests per task; those that execute the suspect line come first."""
@@ -46,7 +49,8 @@ def find_candidates(
 ) -> list[Candidate]:
     """Return faults on lines that stable tests execute and whose text is unique in the broken file.
 
-    Files in other encodings than UTF-8 have none, as tools of agents edit UTF-8 only.
+    Files in other encodings than UTF-8 have none, as tools of agents edit UTF-8 only, nor have files that
+    cannot be parsed within limits.
 
     Args:
         baseline: what the intact tree's tests do.
@@ -59,7 +63,11 @@ def find_candidates(
             source = (baseline.source.tree / path).read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
-        faults = enumerate_faults(source, max_function_lines=max_function_lines)
+        enumerate_all = partial(enumerate_faults, source, max_function_lines=max_function_lines)
+        try:
+            faults = call_isolated(enumerate_all, SOURCE_LIMITS)
+        except HostileInputError:
+            continue
         per_function = Counter(fault.function_first_line for fault in faults)
         for fault in faults:
             length = fault.function_last_line - fault.function_first_line + 1

@@ -17,6 +17,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,11 @@ from engine.files import atomic_write
 from engine.grading.counterfactual.store import FileReferences
 from engine.grading.grader import Grader
 from engine.grading.logs import swebench
-from engine.grading.logs.isolated_worker import run_isolated
 from engine.grading.official import multi_swe_reports
 from engine.grading.official.prediction_files import GOLD, read_predictions
 from engine.grading.official.reports import InstanceResult, run_report
 from engine.grading.rules.f2p_p2p import official_report
+from engine.isolation import run_isolated
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool.pool import SandboxPool
 from engine.sandbox.preflight import require
@@ -166,7 +167,7 @@ async def _write_multi_swe(path: Path, row: TaskRow, grade: Grade, log: str) -> 
     """Write the report of Multi-SWE's own harness beside the official one; a log beyond limits has none."""
     grade = replace(grade, log="", whole_log=b"")
     try:
-        report = await run_isolated(multi_swe_reports.instance_report, row, grade, log)
+        report = await run_isolated(partial(multi_swe_reports.instance_report, row, grade, log))
     except HostileInputError:
         return
     await asyncio.to_thread(_write, path, json.dumps(report).encode())
@@ -174,7 +175,7 @@ async def _write_multi_swe(path: Path, row: TaskRow, grade: Grade, log: str) -> 
 
 async def _failure(log: str) -> tuple[str, str] | None:
     try:
-        return await run_isolated(swebench.classify_failure, log)
+        return await run_isolated(partial(swebench.classify_failure, log))
     except HostileInputError:
         return None
 
@@ -183,7 +184,7 @@ async def _report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
     """Return ``instance_report``, or ``plain_report`` where the log cannot be parsed within limits."""
     grade = replace(grade, log="", whole_log=b"")
     try:
-        return await run_isolated(instance_report, row, grade, log)
+        return await run_isolated(partial(instance_report, row, grade, log))
     except HostileInputError:
         return plain_report(grade)
 

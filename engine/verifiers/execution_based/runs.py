@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from engine.config.rollout import GradingConfig
@@ -20,10 +21,10 @@ from engine.errors import HostileInputError, SandboxError
 from engine.grading.evidence import Evidence, statuses_of
 from engine.grading.execution import NO_OVERLAY, RunExecutor, gather
 from engine.grading.logs import swebench
-from engine.grading.logs.isolated_worker import run_isolated
 from engine.grading.running.placement import PlacementError
 from engine.grading.running.request import RunRequest
 from engine.grading.submission.apply import apply_graded
+from engine.isolation import run_isolated
 from engine.patches.sections import patch_hash
 from engine.sandbox.base import Sandbox, SandboxBackend
 from engine.sandbox.failures import retried
@@ -224,7 +225,7 @@ class TestRuns:
 async def _printed(row: TaskRow, evidence: Evidence) -> dict[str, str]:
     """Return the statuses that the row's parser finds in the log; none where it cannot be parsed in time."""
     try:
-        return await run_isolated(statuses_of, row, swebench.with_newlines(evidence.shown))
+        return await run_isolated(partial(statuses_of, row, swebench.with_newlines(evidence.shown)))
     except HostileInputError:
         return {}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
+import resource
 import sys
 import time
 from collections.abc import Mapping
@@ -196,6 +198,15 @@ def test_a_text_that_occurs_everywhere_is_counted_to_a_limit() -> None:
 def test_code_of_any_depth_is_shown() -> None:
     for source in ("x = " + "1 + " * 2500 + "1", "x = " + "-" * 2500 + "1", "x" + ".y" * 2500):
         store = MemoryFileStore({"/t/a.py": f"{source}\n".encode() + b"y = 1\n" * 200})
-        result = run_immediately(FileEditor(store, workdir="/t").run({"command": "view", "path": "a.py"}))
+        result = asyncio.run(FileEditor(store, workdir="/t").run({"command": "view", "path": "a.py"}))
         assert "y = 1" in result.observation
         assert elided_lines(source) is None or elided_lines(source) == [(1, source)]
+
+
+def test_code_that_fills_memory_when_it_is_parsed_costs_another_process_its_own() -> None:
+    source = "import a" + ".a" * 60_000
+    editor = FileEditor(MemoryFileStore({"/t/a.py": f"{source}\n".encode()}), workdir="/t")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = asyncio.run(editor.run({"command": "view", "path": "a.py", "concise": True}))
+    assert "import a.a.a" in result.observation
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 200_000

@@ -20,7 +20,6 @@ from engine.tools import (
     Search,
     ToolResult,
     cap_characters,
-    run_immediately,
 )
 
 SOURCE = b"def f(a):\n    if a:\n        return 1\n    return 2\n"
@@ -34,7 +33,7 @@ def editor(
 
 
 def edit(tool: FileEditor, command: str, path: str = "a.py", **arguments: Any) -> ToolResult:
-    return run_immediately(tool.run({"command": command, "path": path, **arguments}))
+    return asyncio.run(tool.run({"command": command, "path": path, **arguments}))
 
 
 def test_view_numbers_lines() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from engine import isolation
 from engine.config.rollout import GradingConfig
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import judge
-from engine.grading.logs import isolated_worker
 from engine.testing.markers import END, START
 from engine.types import GradeRule, TaskAnswer
 from tests.builders.rollout_builders import make_row
@@ -33,7 +33,7 @@ LOGS = {
 def fresh_judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Judge every log in a process that has judged nothing before."""
     with ThreadPoolExecutor(max_workers=1) as threads:
-        monkeypatch.setattr(isolated_worker, "_THREADS", threads)
+        monkeypatch.setattr(isolation, "_THREADS", threads)
         yield
 
 

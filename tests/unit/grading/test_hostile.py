@@ -10,20 +10,21 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine import isolation
 from engine.config.rollout import GradingConfig
 from engine.errors import DatasetError, HostileInputError
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import judge
-from engine.grading.logs import isolated_worker
-from engine.grading.logs.isolated_worker import run_isolated
 from engine.grading.logs.parsers import find_parser, parse_log
 from engine.grading.logs.swebench import Instance
 from engine.grading.rules.reward_file import parse_rewards
+from engine.isolation import run_isolated
 from engine.testing.markers import END, START
 from engine.testing.testrun import Record, parse_junit, read_record
 from engine.types import GradeRule, TaskAnswer, TaskRow, TestOutcome
@@ -34,7 +35,7 @@ TEST = "test_a.py::test_x"
 
 @pytest.fixture(autouse=True)
 def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated_worker, "CPU_S", 1.0)
+    monkeypatch.setattr(isolation, "LOG_LIMITS", replace(isolation.LOG_LIMITS, cpu_s=1.0))
 
 
 def graded_by_log(parser: str, **task: Any) -> TaskRow:
@@ -55,22 +56,22 @@ async def judged(parser: str, log: str, **more: Any) -> Judgement:
 async def test_calls_answer_and_raise_as_if_they_were_made_here() -> None:
     assert await run_isolated(os.getpid) != os.getpid()
     with pytest.raises(DatasetError, match="no log parser 'x'"):
-        await run_isolated(find_parser, "x")
+        await run_isolated(partial(find_parser, "x"))
     with pytest.raises(HostileInputError, match="ValueError: could not convert"):
-        await run_isolated(parse_rewards, "reward.txt", "much")
+        await run_isolated(partial(parse_rewards, "reward.txt", "much"))
 
 
 async def test_time_and_memory_are_limited_and_the_next_call_is_answered() -> None:
     with pytest.raises(HostileInputError, match="more than 1 s of processor time"):
-        await run_isolated(re.match, r"(a+)+$", "a" * 60 + "b")
+        await run_isolated(partial(re.match, r"(a+)+$", "a" * 60 + "b"))
     with pytest.raises(HostileInputError, match="MemoryError"):
-        await run_isolated(bytes, 8 << 30)
-    assert await run_isolated(len, "abc") == 3
+        await run_isolated(partial(bytes, 8 << 30))
+    assert await run_isolated(partial(len, "abc")) == 3
 
 
 def test_the_process_ends_with_a_killed_parent() -> None:
     code = (
-        "import asyncio, os, signal; from engine.grading.logs.isolated_worker import run_isolated;"
+        "import asyncio, os, signal; from engine.isolation import run_isolated;"
         "print(asyncio.run(run_isolated(os.getpid)), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -100,7 +101,7 @@ async def test_a_log_that_a_parser_cannot_finish_has_failed() -> None:
     assert (found.passed, found.signs) == (False, ())
     assert "1 s of processor time" in found.detail
     assert [test.outcome for test in found.tests] == [TestOutcome.MISSING]
-    assert spent < isolated_worker.CPU_S / 2
+    assert spent < isolation.LOG_LIMITS.cpu_s / 2
     assert turns > 10
 
 

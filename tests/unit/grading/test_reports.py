@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from engine import isolation
 from engine.errors import DatasetError
 from engine.events.harness import Prediction
 from engine.grading.__main__ import main as grading_command
-from engine.grading.logs import isolated_worker
 from engine.grading.logs.swebench import classify_failure
 from engine.grading.official import multi_swe_reports
 from engine.grading.official.prediction_files import PredictionFile, read_predictions
@@ -189,7 +189,7 @@ def test_the_command_line_prints_the_report(tmp_path: Path, capsys: pytest.Captu
 def test_the_command_line_reads_a_hostile_log_within_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], limit: str
 ) -> None:
-    monkeypatch.setattr(isolated_worker, "CPU_S", 1.0)
+    monkeypatch.setattr(isolation, "LOG_LIMITS", replace(isolation.LOG_LIMITS, cpu_s=1.0))
     (tmp_path / "row.json").write_text(json.dumps(row(log_parser="parse_log_sympy")))
     with (tmp_path / "log").open("w") as file:
         if limit == "memory":

@@ -94,7 +94,7 @@ def test_a_large_edit_is_cut_before_it_is_highlighted(monkeypatch: pytest.Monkey
     def count(lines: list[str], path: str) -> None:  # noqa: ARG001
         highlighted.append(len(lines))
 
-    monkeypatch.setattr("webapp.contexts.rollout.diffs._highlighted", count)
+    monkeypatch.setattr("webapp.contexts.rollout.diffs.highlighted", count)
     old = "\n".join(f"value_{n} = {n}" for n in range(6_000))
     new = "\n".join(f"value_{n} = {n + 1}" for n in range(6_000))
     diff = edit_diff(old, new, "a.py")

@@ -1,8 +1,8 @@
 """Patches and edits as lines for a page, highlighted by Pygments on the server.
 
 Everything comes from models, so it is hostile: text leaves here as plain strings (the template escapes)
-or as what Pygments' HTML formatter escaped. Lines are highlighted after the cut, because Pygments takes about
-0.1 ms a line.
+or as what Pygments' HTML formatter escaped. Lines are highlighted (``highlighting``) after the cut, because
+Pygments takes about 0.1 ms a line.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from dataclasses import dataclass
 
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexer import Lexer
-from pygments.lexers import TextLexer, find_lexer_class_for_filename
 
 from engine.errors import PatchError
 from engine.patches.structure import parse_patch
+from webapp.contexts.rollout.highlighting import highlighted
 from webapp.contexts.rollout.printed import marked
 
 PATCH_LINES = 500
@@ -62,29 +59,13 @@ class Diff:
         return self.num_lines > self.num_shown
 
 
-@functools.lru_cache(maxsize=256)
-def _lexer(name: str) -> Lexer:
-    kind = find_lexer_class_for_filename(name) or TextLexer
-    return kind(stripnl=False, ensurenl=False)
-
-
 def code_lines(lines: Sequence[str], path: str) -> list[SafeString]:
     """Return HTML of each line, highlighted by the file name's language unless they are too many."""
     shown = [line[:LINE_CHARS] for line in lines]
-    html = _highlighted(shown, path) if sum(map(len, shown)) <= MAX_HIGHLIGHT else None
-    if html is None:
-        html = [escape(line) for line in shown]
+    coloured = highlighted(shown, path) if sum(map(len, shown)) <= MAX_HIGHLIGHT else None
+    # What the formatter wrote is escaped.
+    html = [escape(line) for line in shown] if coloured is None else [mark_safe(line) for line in coloured]  # noqa: S308
     return [_finished(line, len(whole)) for line, whole in zip(html, lines, strict=True)]
-
-
-def _highlighted(lines: list[str], path: str) -> list[SafeString] | None:
-    """Return highlighted lines; None where Pygments counts lines otherwise, as it normalises line ends."""
-    name = path.rpartition("/")[2]
-    lexer = _lexer(f"x{name[name.rfind('.') :]}" if "." in name else name)
-    found = highlight("\n".join(lines), lexer, HtmlFormatter(nowrap=True)).split("\n")
-    if len(found) not in (len(lines), len(lines) + 1):
-        return None
-    return [mark_safe(line) for line in found[: len(lines)]]  # noqa: S308  (escaped by the formatter)
 
 
 def _finished(html: SafeString, length: int) -> SafeString:

@@ -1,10 +1,11 @@
 """Function calls on hostile input in a separate process, with limits on processor time and memory.
 
 What tests printed was chosen by a patch, and some of the published parsers' regular expressions take time
-squared over it: a minute over a line of 200 kB. A match holds the interpreter's lock to its end: in a thread
-it would stop the event loop all the same. So the kernel ends the process by a timer of its processor time,
-which a busy machine does not shorten, and the next call gets a fresh one. At most one process a processor,
-each reads one input at a time; they end with their parent.
+squared over it: a minute over a line of 200 kB. CPython's own parser takes memory squared over an import of
+many parts, and most highlighters take time squared over blank lines. A match holds the interpreter's lock to
+its end: in a thread it would stop the event loop all the same. So the kernel ends the process by a timer of
+its processor time, which a busy machine does not shorten, and the next call gets a fresh one. At most one
+process a processor, each reads one input at a time; they end with their parent.
 """
 
 from __future__ import annotations
@@ -19,41 +20,59 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from engine.errors import HostileInputError, TrainyardError
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
-CPU_S = 60.0
-"""Processor time limit of one call, seconds; an honest log of 10 MiB takes a few seconds."""
-_MEMORY_BYTES = 4 << 30
-_THREADS = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="isolated_worker")
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one call."""
+
+    subject: str
+    """Subject of the error: what is read."""
+    cpu_s: float
+    """Processor time, seconds."""
+    memory_bytes: int
+    """Address space of the process."""
+
+
+LOG_LIMITS = Limits("what the tests left behind", cpu_s=60.0, memory_bytes=4 << 30)
+"""An honest log of 10 MiB takes a few seconds."""
+SOURCE_LIMITS = Limits("the Python source", cpu_s=60.0, memory_bytes=2 << 30)
+_THREADS = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="isolation")
 _of_thread = threading.local()
 
 
-async def run_isolated(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run ``function`` in a separate process and return its result.
+async def run_isolated(call: Callable[[], T], limits: Limits | None = None) -> T:
+    """Make a call in a separate process and return its result.
 
     Args:
-        function: a module-level function, so that it can be pickled by name.
-        args, kwargs: its arguments; arguments and result must be picklable.
+        call: a module-level function, or ``functools.partial`` of one; it and the result must be picklable.
+        limits: of the call; without any, ``LOG_LIMITS``.
 
     Raises:
         HostileInputError: the call exceeded a limit or crashed on its input; the message says which.
         TrainyardError: raised by the function itself.
     """
-    call = (function, args, kwargs, CPU_S)
-    return cast(T, await asyncio.get_running_loop().run_in_executor(_THREADS, _call, call))
+    answer = asyncio.get_running_loop().run_in_executor(_THREADS, _call, call, limits or LOG_LIMITS)
+    return cast(T, await answer)
 
 
-def _call(call: tuple[Any, ...]) -> Any:
+def call_isolated(call: Callable[[], T], limits: Limits) -> T:
+    """Return what ``run_isolated`` does, outside of an event loop."""
+    return cast(T, _THREADS.submit(_call, call, limits).result())
+
+
+def _call(call: Callable[[], Any], limits: Limits) -> Any:
     worker: _Worker | None = getattr(_of_thread, "worker", None)
     if worker is None or not worker.is_alive():
         worker = _of_thread.worker = _Worker()
-    return worker.call(call)
+    return worker.call(call, limits)
 
 
 class _Worker:
@@ -63,7 +82,7 @@ class _Worker:
         self._ours, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "engine.grading.logs.isolated_worker", str(theirs.fileno())],
+                [sys.executable, "-m", "engine.isolation", str(theirs.fileno())],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -77,16 +96,18 @@ class _Worker:
         """Return whether the worker can take a call."""
         return self._process.poll() is None
 
-    def call(self, call: tuple[Any, ...]) -> Any:
+    def call(self, call: Callable[[], Any], limits: Limits) -> Any:
         """Send a call and wait for its result."""
         try:
-            self._ours.send(call)
+            self._ours.send((call, limits))
             result, error = self._ours.recv()
         except (EOFError, OSError):
             code = self._end()
             timed_out = code == -signal.SIGPROF
-            why = f"took more than {call[-1]:g} s of processor time" if timed_out else f"ended it ({code})"
-            raise HostileInputError(f"reading what the tests left behind {why}") from None
+            why = (
+                f"took more than {limits.cpu_s:g} s of processor time" if timed_out else f"ended it ({code})"
+            )
+            raise HostileInputError(f"reading {limits.subject} {why}") from None
         if error is not None:
             raise error
         return result
@@ -99,30 +120,31 @@ class _Worker:
 
 def serve(connection: Connection) -> None:
     """Answer calls until the connection closes."""
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to parent and child
     while True:
         try:
-            function, args, kwargs, cpu_s = connection.recv()
+            call, limits = connection.recv()
         except (EOFError, ConnectionResetError):  # reset: it was killed before it had read our answer
             return
         # SIGPROF has no handler, so that it ends the process inside of a match, too.
-        signal.setitimer(signal.ITIMER_PROF, cpu_s)
-        answer = _answer(function, args, kwargs)
+        signal.setitimer(signal.ITIMER_PROF, limits.cpu_s)
+        resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, most))
+        answer = _answer(call, limits)
         with contextlib.suppress(BrokenPipeError):  # the next call finds the end of the connection
             connection.send(answer)
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
+def _answer(call: Callable[[], Any], limits: Limits) -> tuple[Any, Exception | None]:
     try:
-        return function(*args, **kwargs), None
+        return call(), None
     except TrainyardError as error:
         return None, error
     except Exception as error:  # a parser may stumble over a log in any way
         why = f"{type(error).__name__}: {str(error)[:200]}"
-        return None, HostileInputError(f"what the tests left behind cannot be read ({why})")
+        return None, HostileInputError(f"{limits.subject} cannot be read ({why})")
 
 
 if __name__ == "__main__":
