@@ -61,7 +61,7 @@ def train() -> TrainRun:
         grading=_GRADING,
         sandbox=_SANDBOX,
         algorithm=AlgorithmConfig(preset="grpo_pp", filtered_baseline="keep_zero"),
-        trainer=TrainerConfig(iterations=48, threads=1),
+        trainer=TrainerConfig(iterations=20, learning_rate=5e-4, threads=1),
     )
 
 
