@@ -34,7 +34,6 @@ async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
             seed=config.seed,
         )
     )
-    run.progress("proving the mutated tests of audits", len(dataset.rows), len(dataset.rows))
     prover = Prover(
         backend=backend,
         config=GradingConfig(timeout_s=_PROOF_S, reuse_verdicts=False),
@@ -42,7 +41,14 @@ async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
         run_id=run.run_id,
     )
     references = FileReferences(dataset_path(run.home, dataset.name))
-    for problem in await run.interruptible(make_references(dataset.rows, prover, references)):
+    proofs = make_references(
+        dataset.rows,
+        prover,
+        references,
+        parallel=config.curation.workers,
+        progress=lambda done: run.progress("proving the mutated tests of audits", done, len(dataset.rows)),
+    )
+    for problem in await run.interruptible(proofs):
         run.alert("warning", "counterfactual_unproven", f"mutated tests are not proven yet: {problem}")
     splits = {row.split for row in dataset.rows}
     return RunResult(

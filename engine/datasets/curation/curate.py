@@ -70,6 +70,10 @@ class _Curation:
     def wanted(self) -> int:
         return self.config.train_tasks + self.config.heldout_tasks
 
+    def say(self, message: str) -> None:
+        """Report what is done now, with the number of tasks so far."""
+        self.progress(message, self.fates["kept"], self.wanted)
+
 
 async def curate(
     config: CurationConfig,
@@ -108,12 +112,12 @@ async def curate(
             baseline, max_function_lines=config.max_function_lines, kinds=config.fault_kinds
         )
     ]
-    progress(f"{len(candidates)} candidate faults on lines that tests execute", 0, run.wanted)
+    run.say(f"{len(candidates)} candidate faults on lines that tests execute")
     training, heldout = split_by_file(candidates, heldout_share=config.heldout_tasks / run.wanted, seed=seed)
-    rows = await _collect(run, training, "train", config.train_tasks, 0)
+    rows = await _collect(run, training, "train", config.train_tasks)
     if not rows:
         raise DatasetError("no injected fault was noticed by the tests; give sources with closer tests")
-    rows += await _collect(run, heldout, "heldout", config.heldout_tasks, len(rows))
+    rows += await _collect(run, heldout, "heldout", config.heldout_tasks)
     rows += await _extra_rows(run, skipped)
     provenance = {
         "fingerprint": fingerprint,
@@ -166,7 +170,7 @@ async def _baseline(run: _Curation, source: Source, toolchain: Path) -> Baseline
     known = await asyncio.to_thread(kept.baseline, source, toolchain)
     if known is not None:
         return known
-    run.progress(f"baseline of {source.spec}", 0, run.wanted)
+    run.say(f"baseline of {source.spec}")
     measured = await measure_baseline(
         source, toolchain, run.config, home=run.home, backend=run.backend, sandbox=run.sandbox
     )
@@ -176,7 +180,7 @@ async def _baseline(run: _Curation, source: Source, toolchain: Path) -> Baseline
 
 def _skip(run: _Curation, skipped: dict[str, str], spec: str, error: Exception) -> None:
     skipped[spec] = redact(str(error))
-    run.progress(f"skipped {spec}: {error}", 0, run.wanted)
+    run.say(f"skipped {spec}: {error}")
 
 
 def _usable(found: Sequence[T | None], skipped: dict[str, str]) -> list[T]:
@@ -202,9 +206,7 @@ def _unchanged(run: _Curation, fingerprint: str) -> Dataset | None:
     return known if complete and known.provenance.get("fingerprint") == fingerprint else None
 
 
-async def _collect(
-    run: _Curation, candidates: Sequence[Candidate], split: str, wanted: int, done: int
-) -> list[TaskRow]:
+async def _collect(run: _Curation, candidates: Sequence[Candidate], split: str, wanted: int) -> list[TaskRow]:
     """Try candidates in batches (independent of timing) until enough are kept."""
     queue = CandidateQueue(candidates, seed=run.seed)
     permits = asyncio.Semaphore(run.config.workers)
@@ -232,9 +234,9 @@ async def _collect(
                 queue.keep(noticed.candidate)
                 rows.append(row)
                 run.fates["kept"] += 1
-        run.progress(f"{split} tasks", done + len(rows), run.wanted)
+        run.say(f"{split} tasks")
     if len(rows) < wanted:
-        run.progress(f"only {len(rows)} of {wanted} {split} tasks found", done + len(rows), run.wanted)
+        run.say(f"only {len(rows)} of {wanted} {split} tasks found")
     return rows
 
 
@@ -254,7 +256,7 @@ async def _despite_host(run: _Curation, candidate: Candidate, action: Callable[[
             run.host_failures.append(candidate)
             if (count := len(run.host_failures)) >= _HOST_ATTEMPTS:
                 raise HostError(f"this machine failed {count} candidates in a row: {error}") from error
-            run.progress(f"dropped a candidate in {candidate.path}: {error}", 0, run.wanted)
+            run.say(f"dropped a candidate in {candidate.path}: {error}")
         else:
             run.host_failures.clear()
             return found
@@ -273,13 +275,11 @@ async def _noticed(run: _Curation, candidate: Candidate) -> Noticed | None:
         except SandboxError as error:
             # A mutant may exhaust its sandbox; it makes a poor task, not a failed curation.
             run.fates["sandbox"] += 1
-            run.progress(f"dropped a candidate in {candidate.path}: {error}", 0, run.wanted)
+            run.say(f"dropped a candidate in {candidate.path}: {error}")
             return None
         if trial is None:
             run.fates["no_report"] += 1
-            run.progress(
-                f"dropped a candidate in {candidate.path}: a run of its tests gave no report", 0, run.wanted
-            )
+            run.say(f"dropped a candidate in {candidate.path}: a run of its tests gave no report")
             return None
         kept.keep_trial(candidate, trial)
     if trial.problem:
@@ -346,5 +346,5 @@ async def _extra_rows(run: _Curation, skipped: dict[str, str]) -> list[TaskRow]:
             rows.append(await asyncio.to_thread(handwritten.build_task, name, run.home))
         except (DatasetError, PreflightError) as error:
             skipped[name] = redact(str(error))
-            run.progress(f"skipped {name}: {error}", run.wanted, run.wanted)
+            run.say(f"skipped {name}: {error}")
     return rows

@@ -6,9 +6,10 @@ of all of them are proven together, in a few runs of the source's tests, and eac
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from engine.datasets.health import row_content
@@ -23,8 +24,22 @@ _OPTIONS_END = " -- "
 """Separator of the driver's options from its tests."""
 
 
-async def make_references(rows: Sequence[TaskRow], prover: Prover, store: ReferenceStore) -> list[str]:
+async def make_references(
+    rows: Sequence[TaskRow],
+    prover: Prover,
+    store: ReferenceStore,
+    *,
+    parallel: int = 1,
+    progress: Callable[[int], None] = lambda _done: None,
+) -> list[str]:
     """Make and store the references that curated tasks lack.
+
+    Args:
+        rows: the tasks.
+        prover: proves the tasks of a source together.
+        store: of the references.
+        parallel: number of sources at once.
+        progress: called with the number of tasks done, at the start and after each source.
 
     Returns:
         A sentence per source or task whose mutated tests could not be proven; they are proven at first use.
@@ -33,16 +48,25 @@ async def make_references(rows: Sequence[TaskRow], prover: Prover, store: Refere
     for row in rows:
         if await store.load(row) is None:
             sources[_source(row)].append(row)
-    problems = []
-    for siblings in sources.values():
-        whole = siblings[0] if len(siblings) == 1 else _merged(siblings)
-        try:
-            reference = await prover(whole)
-        except (DatasetError, SandboxError) as error:
-            problems.append(f"{siblings[0].task.instance_id}: {error}")
-            continue
-        for row in siblings:
-            await store.save(row, _restricted(reference, row))
+    problems: list[str] = []
+    permits = asyncio.Semaphore(parallel)
+    done = len(rows) - sum(map(len, sources.values()))
+    progress(done)
+
+    async def prove(siblings: list[TaskRow]) -> None:
+        nonlocal done
+        async with permits:
+            try:
+                reference = await prover(siblings[0] if len(siblings) == 1 else _merged(siblings))
+            except (DatasetError, SandboxError) as error:
+                problems.append(f"{siblings[0].task.instance_id}: {error}")
+            else:
+                for row in siblings:
+                    await store.save(row, _restricted(reference, row))
+            done += len(siblings)
+            progress(done)
+
+    await asyncio.gather(*map(prove, sources.values()))
     return problems
 
 

@@ -96,13 +96,16 @@ async def test_tasks_of_one_source_share_their_proof(home: Path, row: TaskRow) -
     save_dataset(home, "shared", rows, {})
     backend = CountingBackend(home)
     store = FileReferences(dataset_path(home, "shared"))
-    assert await make_references(rows, prover(backend), store) == []
+    said: list[int] = []
+    assert await make_references(rows, prover(backend), store, progress=said.append) == []
+    assert said == [0, 2]
     assert backend.opened == 4, "one original run and one of each of three variants"
     for one in rows:
         reference = await store.load(one)
         assert reference is not None
         assert [set(variant.must_fail) for variant in reference.variants] == [{*one.answer.fail_to_pass}] * 3
-    assert await make_references(rows, prover(backend), store) == []
+    assert await make_references(rows, prover(backend), store, progress=said.append) == []
+    assert said == [0, 2, 2]
     assert backend.opened == 4, "what is known is not proven again"
 
 

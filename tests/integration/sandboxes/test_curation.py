@@ -50,15 +50,17 @@ def config(home: Path, **changes: object) -> CurationConfig:
 
 
 async def run(home: Path, settings: CurationConfig) -> tuple[Dataset, list[str]]:
-    said: list[str] = []
+    said: list[tuple[str, int]] = []
     dataset = await curate(
         settings,
         home=home,
         backend=LocalBackend(home),
         sandbox=SANDBOX,
-        progress=lambda message, _done, _total: said.append(message),
+        progress=lambda message, done, _total: said.append((message, done)),
     )
-    return dataset, said
+    counts = [done for _, done in said]
+    assert counts == sorted(counts), "what is done stays done"
+    return dataset, [message for message, _ in said]
 
 
 @pytest.fixture(scope="module")

@@ -28,13 +28,7 @@ class Action:
 
 def curation() -> Any:
     said: list[str] = []
-    return SimpleNamespace(
-        host_failures=[],
-        wanted=8,
-        fates=Counter(),
-        said=said,
-        progress=lambda text, _done, _wanted: said.append(text),
-    )
+    return SimpleNamespace(host_failures=[], fates=Counter(), said=said, say=said.append)
 
 
 CANDIDATE: Any = SimpleNamespace(path="toy/numbers.py")
