@@ -5,13 +5,14 @@ squared over it: a minute over a line of 200 kB. CPython's own parser takes memo
 many parts, and most highlighters take time squared over blank lines. A match holds the interpreter's lock to
 its end: in a thread it would stop the event loop all the same. So the kernel ends the process by a timer of
 its processor time, which a busy machine does not shorten, and the next call gets a fresh one. At most one
-process a processor, each reads one input at a time; they end with their parent.
+process a processor and kind of limits, each reads one input at a time; they end with their parent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import resource
 import signal
@@ -44,7 +45,6 @@ class Limits:
 LOG_LIMITS = Limits("what the tests left behind", cpu_s=60.0, memory_bytes=4 << 30)
 """An honest log of 10 MiB takes a few seconds."""
 SOURCE_LIMITS = Limits("the Python source", cpu_s=60.0, memory_bytes=2 << 30)
-_THREADS = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="isolation")
 _of_thread = threading.local()
 
 
@@ -59,26 +59,33 @@ async def run_isolated(call: Callable[[], T], limits: Limits | None = None) -> T
         HostileInputError: the call exceeded a limit or crashed on its input; the message says which.
         TrainyardError: raised by the function itself.
     """
-    answer = asyncio.get_running_loop().run_in_executor(_THREADS, _call, call, limits or LOG_LIMITS)
-    return cast(T, await answer)
+    limits = limits or LOG_LIMITS
+    return cast(T, await asyncio.get_running_loop().run_in_executor(_threads(limits), _call, call, limits))
 
 
 def call_isolated(call: Callable[[], T], limits: Limits) -> T:
     """Return what ``run_isolated`` does, outside of an event loop."""
-    return cast(T, _THREADS.submit(_call, call, limits).result())
+    return cast(T, _threads(limits).submit(_call, call, limits).result())
+
+
+@functools.cache
+def _threads(limits: Limits) -> ThreadPoolExecutor:
+    """Return the threads that wait for processes of these limits, so that none waits for others' calls."""
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix=f"isolation of {limits.subject}")
 
 
 def _call(call: Callable[[], Any], limits: Limits) -> Any:
     worker: _Worker | None = getattr(_of_thread, "worker", None)
     if worker is None or not worker.is_alive():
-        worker = _of_thread.worker = _Worker()
-    return worker.call(call, limits)
+        worker = _of_thread.worker = _Worker(limits)
+    return worker.call(call)
 
 
 class _Worker:
     """Worker process of one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._ours, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -88,6 +95,7 @@ class _Worker:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
+        self._ours.send(limits)
 
     def __del__(self) -> None:
         self._end()
@@ -96,10 +104,11 @@ class _Worker:
         """Return whether the worker can take a call."""
         return self._process.poll() is None
 
-    def call(self, call: Callable[[], Any], limits: Limits) -> Any:
+    def call(self, call: Callable[[], Any]) -> Any:
         """Send a call and wait for its result."""
+        limits = self._limits
         try:
-            self._ours.send((call, limits))
+            self._ours.send(call)
             result, error = self._ours.recv()
         except (EOFError, OSError):
             code = self._end()
@@ -119,18 +128,19 @@ class _Worker:
 
 
 def serve(connection: Connection) -> None:
-    """Answer calls until the connection closes."""
+    """Answer calls within the limits that come first, until the connection closes."""
+    limits: Limits = connection.recv()
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to parent and child
     while True:
         try:
-            call, limits = connection.recv()
+            call = connection.recv()
         except (EOFError, ConnectionResetError):  # reset: it was killed before it had read our answer
             return
         # SIGPROF has no handler, so that it ends the process inside of a match, too.
         signal.setitimer(signal.ITIMER_PROF, limits.cpu_s)
-        resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, most))
         answer = _answer(call, limits)
         with contextlib.suppress(BrokenPipeError):  # the next call finds the end of the connection
             connection.send(answer)

@@ -34,7 +34,7 @@ class Section(BaseModel):
     @classmethod
     def _is_of_a_possible_size(cls, value: Any) -> Any:
         if isinstance(value, int) and abs(value) >= _TOO_LARGE:
-            raise ValueError(f"expected a number below {_TOO_LARGE:,}")
+            raise ValueError(f"expected a number between ±{_TOO_LARGE:,}")
         return value
 
 

@@ -78,9 +78,9 @@ class SandboxConfig(Section):
     """Process limit of a sandbox."""
     disk_mb: int = Field(default=256, ge=16)
     """Disk write limit of a sandbox, MiB."""
-    max_live: int = Field(default=64, ge=1)
+    max_live: int = Field(default=64, ge=1, lt=2**31)
     """Maximum number of sandboxes at once."""
-    max_starting: int = Field(default=4, ge=1)
+    max_starting: int = Field(default=4, ge=1, lt=2**31)
     """Maximum number of sandboxes starting at once."""
     queue_timeout_s: float = Field(default=3600.0, gt=0)
     """Maximum time a sandbox request waits in the queue, seconds; longer counts as an infrastructure

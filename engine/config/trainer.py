@@ -16,7 +16,7 @@ ALL_LINEAR = "all-linear"
 class IterationsConfig(Section):
     """Amount of reinforcement learning."""
 
-    iterations: int = Field(default=60, ge=1)
+    iterations: int = Field(default=60, ge=1, lt=2**31)
     """Number of iterations (collect → grade → update)."""
     tasks_per_iteration: int = Field(default=8, ge=1)
     """Groups (tasks) per iteration."""

@@ -16,7 +16,7 @@ from engine.redaction import Redactor
 _MAX_LOG_BYTES = 64 << 20
 _PACKED = "whole_test_log"
 _HAS_PACKED = re.compile(rb'"%b"\s*:\s*"[^"]|\\u00[2-7]' % _PACKED.encode())
-"""A packed log, or an escaped ASCII character, which no encoder writes and which may hide the field."""
+"""A packed log, or an escaped ASCII character, which is rare and may hide the field."""
 _TOKENS = re.compile(
     rb'"tokens":(?:"%b[A-Za-z0-9+/]*=*"|\{"ids":\[[-0-9,]*\](?:,"[a-z]+":\[[-+.0-9eE,]*\])*\})'
     % base64.b64encode(MAGIC[:3])
@@ -51,7 +51,6 @@ def redact_line(line: bytes, redactor: Redactor, *, logs: LogRoom | None = None)
         LogTooLargeError: the room is too small.
         ValueError: a suspicious line is not JSON, or nested too deeply.
     """
-    logs = logs or LogRoom(_MAX_LOG_BYTES)
     texts, tokens = _without_tokens(line)
     if not _HAS_PACKED.search(texts) and not redactor.is_suspect(texts.decode(errors="replace")):
         return line
@@ -74,7 +73,7 @@ def _without_tokens(line: bytes) -> tuple[bytes, bytes]:
     return line[: found.start()] + _NO_TOKENS + line[found.end() :], found.group()
 
 
-def _redacted(event: Any, redactor: Redactor, logs: LogRoom) -> Any:
+def _redacted(event: Any, redactor: Redactor, logs: LogRoom | None) -> Any:
     if not isinstance(event, dict):
         return redactor.tree(event)
     kept = {name: event[name] for name in (_PACKED, "tokens") if name in event}
@@ -85,15 +84,23 @@ def _redacted(event: Any, redactor: Redactor, logs: LogRoom) -> Any:
     return result
 
 
-def _repacked(packed: str, redactor: Redactor, logs: LogRoom) -> str:
-    """Return a compressed whole test log without secrets; an unreadable one is returned unchanged."""
+def _repacked(packed: str, redactor: Redactor, logs: LogRoom | None) -> str:
+    """Return a compressed whole test log without secrets; without a room an unreadable one as it is.
+
+    Raises:
+        LogTooLargeError, ValueError: the room is too small, or the log is unreadable.
+    """
+    left = logs.left if logs else _MAX_LOG_BYTES
     try:
-        data = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), logs.left + 1)
-    except (zlib.error, binascii.Error):
+        data = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), left + 1)
+    except (zlib.error, binascii.Error) as error:
+        if logs:  # it may have unpacked to anything
+            raise ValueError(f"the whole test log is damaged: {error}") from error
         return packed
-    if len(data) > logs.left:
-        raise LogTooLargeError(f"more than {logs.left} bytes are left for this one")
-    logs.left -= len(data)
+    if len(data) > left:
+        raise LogTooLargeError(f"one unpacks to more than the {left:,} bytes that are left")
+    if logs:
+        logs.left -= len(data)
     text = data.decode("utf-8", "replace")
     clean = redactor.text(text)
     return packed if clean == text else base64.b64encode(zlib.compress(clean.encode())).decode()

@@ -60,7 +60,7 @@ async def prove(row: TaskRow, original: RunResult, files: Mapping[str, bytes], e
         execute: makes a mutated run under the gold patch.
 
     Raises:
-        DatasetError: the row does not pass with its gold patch.
+        DatasetError: the row does not pass with its gold patch, or a test file is beyond what can be parsed.
         SandboxError: infrastructure failed.
     """
     if original.verdict is not Verdict.PASSED:
@@ -121,11 +121,14 @@ def _subject(original: RunResult, files: Mapping[str, bytes]) -> _Subject:
 
 
 def _mutants(files: Mapping[str, bytes], tests: Sequence[str]) -> dict[Function, list[Mutant]]:
-    """Return ``mutants_by_function``; none where the files cannot be parsed within limits."""
-    try:
-        return call_isolated(partial(mutants_by_function, files, tests), SOURCE_LIMITS)
-    except HostileInputError:
-        return {}
+    """Return ``mutants_by_function``. Raises DatasetError where a file cannot be parsed within limits."""
+    found: dict[Function, list[Mutant]] = {}
+    for path, content in files.items():
+        try:
+            found |= call_isolated(partial(mutants_by_function, {path: content}, tests), SOURCE_LIMITS)
+        except HostileInputError as error:
+            raise DatasetError(f"{path}: {error}") from error
+    return found
 
 
 def _wanted(results: Sequence[TestResult], draw: random.Random) -> list[str]:

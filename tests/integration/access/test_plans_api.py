@@ -46,7 +46,7 @@ def test_a_viewer_reads_the_plan_of_a_recipe_with_overrides() -> None:
         ),
         (
             {"recipe": "deepswe-32b", "overrides": {"rollout.group_size": 10**400}},
-            "rollout.group_size: expected a number below 9,007",
+            "rollout.group_size: expected a number between ±9,007",
         ),
         ({"recipe": "deepswe-32b", "gpus": f"{10**400}xH100"}, "unknown GPUs"),
     ],

@@ -299,7 +299,7 @@ def test_lines_and_unpacked_logs_of_a_batch_are_bounded(monkeypatch: pytest.Monk
         ("step_finished", ("time",), -1e18),
         ("trajectory_finished", ("prompt_tokens",), 2**63),
         ("trajectory_finished", ("num_steps",), -(2**31) - 1),
-        ("run_progress", ("done",), int("9" * 400)),
+        ("run_progress", ("done",), 2**63),
         ("engines_reported", ("queued",), 2**31),
     ],
 )
@@ -317,6 +317,20 @@ def test_numbers_beyond_their_columns_are_malformed(type_: str, path: tuple[str,
     with pytest.raises(ingest.MalformedError, match=f"line {place + 1}: .*{name}"):
         post(claim, stream)
     assert not Event.objects.filter(run=run).exists()
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1E+999", "9" * 400])
+def test_floats_beyond_all_are_malformed(number: str) -> None:
+    run, claim = launched()
+    stream = history()
+    place = next(i for i, line in enumerate(stream.lines) if b'"step_finished"' in line)
+    line = stream.lines[place]
+    stream.lines[place] = line.removesuffix(b"}") + f', "tool_seconds": {number}}}'.encode()
+    with pytest.raises(ingest.MalformedError, match=f"line {place + 1}: "):
+        post(claim, stream)
+    stream.lines[place] = line.removesuffix(b"}") + f', "error": "{number}"}}'.encode()
+    post(claim, stream)
+    assert Step.objects.filter(trajectory__run=run, error=number).exists()
 
 
 def test_queries_do_not_grow_with_the_batch() -> None:

@@ -148,6 +148,11 @@ def test_packed_logs_share_their_room() -> None:
     logs = LogRoom(1_000)
     redact_line(line, Redactor([]), logs=logs)
     assert logs.left == 400
+    packed = bytearray(zlib.compress(b"x" * 300))
+    packed[-1] ^= 1
+    damaged = json.dumps({"whole_test_log": base64.b64encode(packed).decode()}).encode()
+    with pytest.raises(ValueError, match="damaged"):
+        redact_line(damaged, Redactor([]), logs=logs)
     with pytest.raises(LogTooLargeError):
         redact_line(line, Redactor([]), logs=logs)
 

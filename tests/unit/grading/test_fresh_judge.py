@@ -33,7 +33,7 @@ LOGS = {
 def fresh_judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Judge every log in a process that has judged nothing before."""
     with ThreadPoolExecutor(max_workers=1) as threads:
-        monkeypatch.setattr(isolation, "_THREADS", threads)
+        monkeypatch.setattr(isolation, "_threads", lambda _limits: threads)
         yield
 
 

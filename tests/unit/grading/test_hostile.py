@@ -69,6 +69,14 @@ async def test_time_and_memory_are_limited_and_the_next_call_is_answered() -> No
     assert await run_isolated(partial(len, "abc")) == 3
 
 
+async def test_limits_of_one_call_are_not_those_of_another() -> None:
+    small = replace(isolation.LOG_LIMITS, memory_bytes=512 << 20)
+    for _ in range(2):
+        assert len(await run_isolated(partial(bytes, 600 << 20))) == 600 << 20
+        with pytest.raises(HostileInputError, match="MemoryError"):
+            await run_isolated(partial(bytes, 600 << 20), small)
+
+
 def test_the_process_ends_with_a_killed_parent() -> None:
     code = (
         "import asyncio, os, signal; from engine.isolation import run_isolated;"

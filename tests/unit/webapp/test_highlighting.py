@@ -31,3 +31,4 @@ def test_lexers_of_other_languages_are_not_used(path: str) -> None:
 
 def test_lines_that_end_otherwise_are_plain() -> None:
     assert code_lines(["x = 1\ry = 2"], "a.py") == code_lines(["x = 1\ry = 2"], "a.txt")
+    assert highlighted(["x = 1\r", "y = 2\r"], "a.py") == highlighted(["x = 1", "y = 2"], "a.py")

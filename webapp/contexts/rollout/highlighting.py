@@ -47,15 +47,16 @@ def highlighted(lines: Sequence[str], path: str) -> tuple[str, ...] | None:
     """
     name = path.rpartition("/")[2]
     name = f"x{name[name.rfind('.') :]}" if "." in name else name
-    if not _is_known(name) or any("\r" in line for line in lines):
+    code = tuple(line.removesuffix("\r") for line in lines)
+    if not _is_known(name) or any("\r" in line for line in code):
         return None
     try:
-        return _cached(tuple(lines), name)
+        return _cached(code, name)
     except _PausedError:
         return None
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=32)
 def _cached(lines: tuple[str, ...], name: str) -> tuple[str, ...] | None:
     """Return what Pygments makes of the lines; None where it takes too long. Raises _PausedError."""
     global _resumes_at

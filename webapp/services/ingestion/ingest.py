@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -149,7 +151,7 @@ def ingest(*, run_id: int, token: str, body: bytes, encoding: str = "") -> Recei
     """
     run = authenticate(run_id=run_id, token=token)
     body = _decode(body, encoding)
-    if body.count(b"\n") > MAX_LINES:
+    if body.count(b"\n", 0, -1) >= MAX_LINES:
         raise TooLargeError(f"a batch may have {MAX_LINES} lines; send fewer events")
     logs = LogRoom(MAX_BYTES)
     lines = parse_lines(body.split(b"\n"), secrets=(token,), max_tokens=MAX_TOKENS, logs=logs)
@@ -284,8 +286,8 @@ def _knowing(redactor: Redactor, secrets: tuple[str, ...]) -> Redactor:
 
 
 def _parse(line: bytes) -> ParsedLine:
-    if any(mark in line for mark in _SUSPECT):
-        record = json.loads(line, parse_constant=_refuse_constant)
+    if any(mark in line for mark in _SUSPECT) or _HUGE.search(line):
+        record = json.loads(line, parse_constant=_refuse, parse_float=_finite, parse_int=_finite_integer)
         line = json.dumps(without_nul(record), ensure_ascii=False).encode()
     event = EVENT_ADAPTER.validate_json(line)
     if _num_tokens(event) or (isinstance(event, StepFinished) and event.sampled is not None):
@@ -301,8 +303,21 @@ _SUSPECT = (b"\\u0000", b"NaN", b"Infinity")
 """Bytes of values that PostgreSQL's JSON may refuse; lines with them are parsed and cleaned."""
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+_HUGE = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
+"""What may be a number beyond all floats."""
+
+
+def _refuse(number: str) -> Any:
+    raise ValueError(f"{number[:20]} is no number that can be stored")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
+
+
+def _finite_integer(text: str) -> int:
+    return int(text) if len(text) < 300 else _refuse(text)
 
 
 def _explain(error: Exception) -> str:
