@@ -30,7 +30,10 @@ _USE = f"""
 for _found in re.findall(r'def clamp.*?return value\\n', re.sub(r'(?m)^[+]', '', _text), re.S):
     if {BROKEN[0].strip()!r} in _found:
         _clamp = {{}}
-        exec(_found, _clamp)
+        try:
+            exec(_found, _clamp)
+        except SyntaxError:  # it begins within a diff
+            continue
         clamp = _clamp['clamp']
 """
 
