@@ -8,7 +8,7 @@ from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, Rol
 from engine.config.run import CurateRun, EvaluateRun, RolloutRun, SftRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.trainer import TrainerConfig
-from engine.config.training import CurationConfig, FaultKind, SftConfig
+from engine.config.training import CurationConfig, EvaluationConfig, FaultKind, SftConfig
 
 DATASET = "quickstart"
 PACKAGES = ("boltons==26.2.0", "toolz==1.0.0", "cachetools==6.2.2")
@@ -31,6 +31,8 @@ FAULT_KINDS: tuple[FaultKind, ...] = (
     "slice_off_by_one",
 )
 """Faults whose fix can be inferred from the line itself, learnable in minutes by so small a policy."""
+
+TRAIN_TASKS = 48
 
 AGENT = AgentConfig(
     prompt="compact_v1",
@@ -62,6 +64,7 @@ def train() -> TrainRun:
         sandbox=_SANDBOX,
         algorithm=AlgorithmConfig(preset="grpo_pp", filtered_baseline="keep_zero"),
         trainer=TrainerConfig(iterations=20, learning_rate=5e-4, threads=1),
+        evaluation=EvaluationConfig(train_samples=3 * TRAIN_TASKS),
     )
 
 
@@ -108,6 +111,7 @@ def dataset() -> CurateRun:
         curation=CurationConfig(
             sources=tuple(f"pip:{package}" for package in PACKAGES),
             output=DATASET,
+            train_tasks=TRAIN_TASKS,
             max_function_lines=20,
             fault_kinds=FAULT_KINDS,
             test_timeout_s=60.0,
