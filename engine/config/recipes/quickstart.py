@@ -33,6 +33,7 @@ FAULT_KINDS: tuple[FaultKind, ...] = (
 """Faults whose fix can be inferred from the line itself, learnable in minutes by so small a policy."""
 
 TRAIN_TASKS = 48
+"""Training tasks of the dataset; their evaluation samples each three times."""
 
 AGENT = AgentConfig(
     prompt="compact_v1",

@@ -8,10 +8,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import structlog
+
 from engine.datasets.curation.baseline import Baseline
 from engine.datasets.curation.faults import Fault, apply_fault, enumerate_faults
 from engine.errors import HostileInputError
 from engine.isolation import SOURCE_LIMITS, call_isolated
+
+_log = structlog.get_logger(__name__)
 
 MAX_TESTS = 24
 """Maximum number of tests per task; those that execute the suspect line come first."""
@@ -66,7 +70,8 @@ def find_candidates(
         enumerate_all = partial(enumerate_faults, source, max_function_lines=max_function_lines)
         try:
             faults = call_isolated(enumerate_all, SOURCE_LIMITS)
-        except HostileInputError:
+        except HostileInputError as error:
+            _log.warning("source_left_out", path=path, reason=str(error))
             continue
         per_function = Counter(fault.function_first_line for fault in faults)
         for fault in faults:

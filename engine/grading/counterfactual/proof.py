@@ -12,10 +12,9 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from engine.datasets.health import row_content
-from engine.errors import DatasetError, HostileInputError
+from engine.errors import DatasetError
 from engine.events.health import MutantCoverage
 from engine.grading.counterfactual.base import Function, Mutant, MutantKind, Reference, Variant
 from engine.grading.counterfactual.python.naming import tests_by_function
@@ -25,7 +24,6 @@ from engine.grading.counterfactual.selection import (
     mutants_by_function,
 )
 from engine.grading.execution import RunResult
-from engine.isolation import SOURCE_LIMITS, call_isolated
 from engine.types import TaskRow, TestKind, TestOutcome, TestResult, Verdict
 
 Execute = Callable[[Reference, Variant], Awaitable[RunResult]]
@@ -112,23 +110,12 @@ def _subject(original: RunResult, files: Mapping[str, bytes]) -> _Subject:
     wanted = _wanted(results, draw)
     # Without names nobody notices that a mutated test is skipped.
     known = files if results else {path: text for path, text in files.items() if not _SKIPS.search(text)}
-    mutants = _mutants(known, wanted) if wanted or not results else {}
+    mutants = mutants_by_function(known, wanted) if wanted or not results else {}
     tests = tests_by_function(mutants, [test.test_id for test in results])
     if results:
         fixed = set(wanted)
         mutants = {function: mutants[function] for function, own in tests.items() if fixed.intersection(own)}
     return _Subject(files=files, mutants=mutants, tests=tests, wanted=wanted, draw=draw)
-
-
-def _mutants(files: Mapping[str, bytes], tests: Sequence[str]) -> dict[Function, list[Mutant]]:
-    """Return ``mutants_by_function``. Raises DatasetError where a file cannot be parsed within limits."""
-    found: dict[Function, list[Mutant]] = {}
-    for path, content in files.items():
-        try:
-            found |= call_isolated(partial(mutants_by_function, {path: content}, tests), SOURCE_LIMITS)
-        except HostileInputError as error:
-            raise DatasetError(f"{path}: {error}") from error
-    return found
 
 
 def _wanted(results: Sequence[TestResult], draw: random.Random) -> list[str]:

@@ -7,10 +7,13 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
+from engine.errors import DatasetError, HostileInputError
 from engine.grading.counterfactual.base import Function, Mutant, MutantKind, Variant
 from engine.grading.counterfactual.python.mutator import python_mutants
 from engine.grading.counterfactual.python.naming import tests_by_function
+from engine.isolation import SOURCE_LIMITS, call_isolated
 
 Choice = Mapping[Function, Sequence[Mutant]]
 """Test functions with their mutants, in the order of preference."""
@@ -22,11 +25,18 @@ def mutants_by_function(files: Mapping[str, bytes], tests: Sequence[str]) -> dic
     Args:
         files: path → content of test files.
         tests: names of the tests whose functions are wanted; without any, all are.
+
+    Raises:
+        DatasetError: a file cannot be parsed within limits.
     """
     names = frozenset(word for test in tests for word in re.findall(r"\w+", test)) or None
     found: defaultdict[Function, list[Mutant]] = defaultdict(list)
     for path, content in files.items():
-        for mutant in python_mutants(content, path, names):
+        try:
+            mutants = call_isolated(partial(python_mutants, content, path, names), SOURCE_LIMITS)
+        except HostileInputError as error:
+            raise DatasetError(f"{path}: {error}") from error
+        for mutant in mutants:
             found[path, mutant.function].append(mutant)
     return dict(found)
 

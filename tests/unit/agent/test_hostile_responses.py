@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import resource
 import sys
 import time
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from engine.tools.parser import MAX_MESSAGE_CHARS, MAX_RESPONSE_CHARS, ParsedRes
 from engine.tools.schemas import LAKE_TOOLS, MAX_INTEGER, SWE_TOOLS, Tools
 from engine.tools.search import Search
 from engine.tools.tool_sets import OPENHANDS
+from tests.builders.process_memory import forget_peak, memory
 
 RESPONSES = 6_000
 FORMATS: tuple[tuple[ToolFormat, Tools], ...] = (
@@ -206,7 +206,8 @@ def test_code_of_any_depth_is_shown() -> None:
 def test_code_that_fills_memory_when_it_is_parsed_costs_another_process_its_own() -> None:
     source = "import a" + ".a" * 60_000
     editor = FileEditor(MemoryFileStore({"/t/a.py": f"{source}\n".encode()}), workdir="/t")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    forget_peak()
+    before = memory("VmHWM")
     result = asyncio.run(editor.run({"command": "view", "path": "a.py", "concise": True}))
     assert "import a.a.a" in result.observation
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 200_000
+    assert memory("VmHWM") < before + (200 << 20)

@@ -1,9 +1,9 @@
 """Code as highlighted HTML, by Pygments in a process of its own.
 
-Code and file name are a model's, and the name chooses the lexer: some take minutes for a thousand carriage
-returns, and Python's takes time squared over blank lines. So the lexers are those of widespread languages,
-and a call has little processor time. After one that went over it nothing is highlighted for a while: a page
-has many pieces of code, and each would take its time.
+Code and file name are a model's, and the name chooses the lexer. Lexers take time squared over text made for
+them: Python's over blank lines, others over carriage returns. So the lexers are those of widespread
+languages, and a call has little processor time. After one that went over it nothing is highlighted for a
+while: a page has many pieces of code, and each would take its time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def highlighted(lines: Sequence[str], path: str) -> tuple[str, ...] | None:
     name = path.rpartition("/")[2]
     name = f"x{name[name.rfind('.') :]}" if "." in name else name
     code = tuple(line.removesuffix("\r") for line in lines)
-    if not _is_known(name) or any("\r" in line for line in code):
+    if _lexer(name) is None or any("\r" in line for line in code):
         return None
     try:
         return _cached(code, name)
@@ -70,18 +70,15 @@ def _cached(lines: tuple[str, ...], name: str) -> tuple[str, ...] | None:
 
 
 def pygmentised(lines: tuple[str, ...], name: str) -> tuple[str, ...] | None:
-    """Highlight in this process, for as long as it takes; None where Pygments counts lines otherwise."""
-    found = highlight("\n".join(lines), _lexer(name), HtmlFormatter(nowrap=True)).split("\n")
+    """Highlight in this process, for as long as it takes; None as ``highlighted``."""
+    if (lexer := _lexer(name)) is None:
+        return None
+    exact = lexer(stripnl=False, ensurenl=False)
+    found = highlight("\n".join(lines), exact, HtmlFormatter(nowrap=True)).split("\n")
     return tuple(found[: len(lines)]) if len(found) in (len(lines), len(lines) + 1) else None
 
 
 @lru_cache(maxsize=256)
-def _is_known(name: str) -> bool:
-    kind = find_lexer_class_for_filename(name)
-    return kind is not None and kind.__name__.removesuffix("Lexer") in LANGUAGES
-
-
-def _lexer(name: str) -> Lexer:
-    kind = find_lexer_class_for_filename(name)
-    assert kind is not None
-    return kind(stripnl=False, ensurenl=False)
+def _lexer(name: str) -> type[Lexer] | None:
+    kind: type[Lexer] | None = find_lexer_class_for_filename(name)
+    return kind if kind is not None and kind.__name__.removesuffix("Lexer") in LANGUAGES else None

@@ -59,7 +59,7 @@ class BadTokenError(TrainyardError):
 
 
 class TooLargeError(TrainyardError):
-    """The batch exceeds ``MAX_BYTES``, ``MAX_LINES`` or ``MAX_TOKENS``: send fewer events."""
+    """The batch, or what its test logs unpack to, exceeds ``MAX_BYTES``, ``MAX_LINES`` or ``MAX_TOKENS``."""
 
 
 class MalformedError(TrainyardError):
@@ -304,7 +304,7 @@ _SUSPECT = (b"\\u0000", b"NaN", b"Infinity")
 
 
 _HUGE = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
-"""What may be a number beyond all floats."""
+"""Pattern of digits or an exponent that may exceed the range of a float."""
 
 
 def _refuse(number: str) -> Any:
