@@ -4,8 +4,8 @@ What tests printed was chosen by a patch, and some of the published parsers' reg
 squared over it: a minute over a line of 200 kB. CPython's own parser takes memory squared over an import of
 many parts (1.7 GiB for 40,000), and Pygments time squared over blank lines. A match holds the interpreter's
 lock to its end: in a thread it would stop the event loop all the same. So the kernel ends the process by a
-timer of its processor time, which a busy machine does not shorten, and the next call gets a fresh one. At most
-one process a processor and kind of limits, each reads one input at a time; they end with their parent.
+timer of its processor time, which a busy machine does not shorten, and the next call gets a fresh one. There
+is at most one process a processor and kind of limits; it reads one input at a time and ends with its parent.
 """
 
 from __future__ import annotations
