@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from webapp.contexts.rollout import highlighting
@@ -13,7 +11,6 @@ def test_code_that_takes_a_lexer_too_long_is_plain_and_so_is_what_follows_for_a_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(highlighting, "_resumes_at", 0.0)
-    monkeypatch.setattr(highlighting, "LIMITS", replace(highlighting.LIMITS, cpu_s=0.5))
     monkeypatch.setattr(highlighting, "PAUSE_S", 3_600.0)
     blank = [" "] * 14_000
     assert highlighted(["x = 1 # first"], "a.py")
