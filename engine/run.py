@@ -47,6 +47,7 @@ from engine.files import atomic_write
 from engine.inference.endpoint.keys import fetch_secrets, read_secrets, take_keys
 from engine.orchestrator import EXIT_FAILED, EXIT_FENCED, execute, note_failure, record
 from engine.orchestrator.context import RunContext, RunResult
+from engine.processes.memory import limit_memory
 from engine.ray.cluster import take_token
 from engine.redaction import RedactingStream, know, log_to, machine_secrets, secrets_in
 from engine.storage.attempt import Begun, begin
@@ -335,4 +336,5 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    limit_memory()
     sys.exit(main())

@@ -318,8 +318,8 @@ MUTANTS = (
     Mutant(
         "one-attempt-too-many",
         "webapp/services/run/attempts.py",
-        ".count() >= MAX_ATTEMPTS",
-        ".count() > MAX_ATTEMPTS",
+        "lost.count() + 1 >= MAX_ATTEMPTS",
+        "lost.count() + 1 > MAX_ATTEMPTS",
         WORKERS,
     ),
     Mutant(

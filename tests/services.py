@@ -28,6 +28,7 @@ T = TypeVar("T")
 HOME = Path(tempfile.mkdtemp(prefix="trainyard-test-"))
 (HOME / "static").mkdir()  # whitenoise warns when it is missing, and warnings are errors
 os.environ["TRAINYARD_HOME"] = str(HOME)
+os.environ.setdefault("TRAINYARD_RUNS_AT_ONCE", "1000")
 SHARED = Path(os.environ.setdefault("TRAINYARD_TEST_SHARED", str(HOME)))
 """The data folder of the process that started the workers, which all of them inherit."""
 _OWN_POSTGRES = "DATABASE_URL" not in os.environ

@@ -6,6 +6,8 @@ are used, on the ports where ``manage.py up`` last started them. ``TRAINYARD_HOM
 ``TRAINYARD_PUBLIC_URL`` is the public address of the site: with https, cookies are ``Secure`` and HSTS is
 sent to browsers. A proxy in front sets ``X-Forwarded-Proto``, which is trusted with
 ``TRAINYARD_TRUST_PROXY=1`` only, and its address goes into uvicorn's ``FORWARDED_ALLOW_IPS``.
+``TRAINYARD_RUNS_AT_ONCE`` is the number of local runs at once on one machine (default: half its processors,
+at least two), ``TRAINYARD_RUNS_PER_PERSON`` that of one person on all machines (0: any); others are queued.
 """
 
 from __future__ import annotations
@@ -141,6 +143,9 @@ CACHES = {
     }
 }
 CELERY_BROKER_URL = REDIS_URL
+_RUNS_AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
+TRAINYARD_RUNS_AT_ONCE = int(os.environ.get("TRAINYARD_RUNS_AT_ONCE", "") or _RUNS_AT_ONCE)
+TRAINYARD_RUNS_PER_PERSON = int(os.environ.get("TRAINYARD_RUNS_PER_PERSON", "") or 0)
 TRAINYARD_WEB_URL = os.environ.get("TRAINYARD_WEB_URL") or f"http://127.0.0.1:{_PORTS.web}"
 """Address under which engines reach the ingest API."""
 

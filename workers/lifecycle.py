@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import socket
 from functools import partial
 
 from django.conf import settings
@@ -23,8 +24,8 @@ log = logging.getLogger(__name__)
 
 
 def launch(*, run_id: int) -> bool:
-    """Start a queued run's process; return False if it was claimed elsewhere or is no longer queued."""
-    claim = attempts.claim_launch(run_id=run_id)
+    """Start a queued run's process; return False if it waits, or was claimed elsewhere."""
+    claim = attempts.claim_launch(run_id=run_id, host=socket.gethostname())
     if claim is not None:
         start(claim, first=True)
     return claim is not None

@@ -11,7 +11,8 @@
                                  the same as for a process that is gone
     stopping and silent, or      kill it
     stopping for too long
-    too many attempts            fail the run with the reason
+    too many attempts lost       fail the run with the reason
+    without progress
 
 Every action is claimed by a conditional update, so reconcilers on several workers do no harm.
 """
@@ -174,12 +175,14 @@ def _recover(run: Run, attempt: RunAttempt | None, report: ProcessReport | None)
     if process is ProcessState.DISCONNECTED:
         attempts.give_up(run_id=run.pk, epoch=epoch, to=RunState.FAILED, reason=why, detail=detail)
         return
-    if attempts.too_many(run_id=run.pk):
-        minutes = int(attempts.ATTEMPTS_WITHIN.total_seconds() // 60)
-        reason = f"{why}; {attempts.MAX_ATTEMPTS} attempts within {minutes} minutes did not get further"
+    out_of_memory = report is not None and report.out_of_memory
+    if why_not := attempts.why_not_again(run=run, out_of_memory=out_of_memory):
+        reason = f"{why}; {why_not}"
         attempts.give_up(run_id=run.pk, epoch=epoch, to=RunState.FAILED, reason=reason, detail=detail)
         return
-    claim = attempts.claim_relaunch(run_id=run.pk, epoch=epoch, reason=why, detail=detail)
+    claim = attempts.claim_relaunch(
+        run_id=run.pk, epoch=epoch, reason=why, detail=detail, out_of_memory=out_of_memory
+    )
     if claim is not None:
         lifecycle.start(claim)
 
@@ -225,6 +228,8 @@ def _why(run: Run, report: ProcessReport | None) -> tuple[str, str]:
         return report.message, ""
     if report.state is ProcessState.DEAD:
         unexpected = "its process ended unexpectedly"
+        if report.out_of_memory:
+            return f"{unexpected}: the kernel killed it, or a process of it, for its memory", ""
         if report.message:
             return f"{unexpected}: {report.message}", ""
         return unexpected, rundir.last_words(run.pk)

@@ -1,4 +1,5 @@
-"""Access of configurations to external resources (paths, hosts, privileges), granted by the administrator.
+"""Access of configurations to external resources (paths, hosts, privileges, amounts of memory and disk),
+granted by the administrator.
 
 Every text field of a configuration is annotated with what it names: ``Text`` names nothing external, the
 classes below do. ``engine.config.run.check_places`` refuses what an ``Allowed`` does not name. A run that the
@@ -53,6 +54,8 @@ class Allowed(BaseModel):
     """Names of the endpoints that are vLLM servers whose weights runs may replace."""
     granted: Mapping[str, tuple[Any, ...]] = {}
     """Values allowed beside the default, by dotted setting name."""
+    limits: Mapping[str, float] = {}
+    """Greatest values, by dotted setting name, where they are not those of ``Bounded``."""
 
     def below(self, root: Root, path: str) -> Path:
         """Return the resolved path below one of the allowed folders, symbolic links followed.
@@ -207,6 +210,24 @@ class Granted(Place):
             raise ValueError(
                 f"'{setting.value}' is not granted: it may be {shown}; have the administrator add it to "
                 "TRAINYARD_GRANTED"
+            )
+        return setting.value
+
+
+@dataclass(frozen=True)
+class Bounded(Place):
+    """An amount of a shared resource, up to the administrator's limit."""
+
+    most: float
+    """Limit where the administrator sets none."""
+
+    def resolve(self, setting: Setting, allowed: Allowed) -> Any:
+        """Return the value as the engine reads it; see ``Place.resolve``."""
+        most = allowed.limits.get(setting.name, self.most)
+        if setting.value > most:
+            raise ValueError(
+                f"{setting.value} is more than {most:g}, the most that a run may ask for: have the "
+                "administrator raise it in TRAINYARD_LIMITS"
             )
         return setting.value
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from engine.config.base import Section
 from engine.config.kubernetes import KubernetesConfig
-from engine.config.places import Granted, Text
+from engine.config.places import Bounded, Granted, Text
 
 
 class LocalConfig(Section):
@@ -59,9 +59,9 @@ class DockerConfig(Section):
     daemon; empty refuses to build."""
     build_timeout_s: float = Field(default=600.0, gt=0)
     """Maximum time of a build, and of any of its steps without output, seconds."""
-    build_memory_mb: int = Field(default=4096, ge=64)
+    build_memory_mb: Annotated[int, Bounded(65_536)] = Field(default=4096, ge=64)
     """Memory limit of a build's steps, MiB."""
-    build_disk_mb: int = Field(default=10_240, ge=16)
+    build_disk_mb: Annotated[int, Bounded(131_072)] = Field(default=10_240, ge=16)
     """Maximum size of a built image, MiB; a larger one is removed."""
     image_budget_gb: float = Field(default=0.0, ge=0)
     """Disk budget of pulled images, GB; beyond it the least recently used are removed; 0 sets no limit."""
@@ -72,15 +72,15 @@ class SandboxConfig(Section):
 
     backend: Literal["local", "docker", "kubernetes"] = "local"
     """Sandbox backend."""
-    memory_mb: int = Field(default=512, ge=64)
+    memory_mb: Annotated[int, Bounded(65_536)] = Field(default=512, ge=64)
     """Memory limit of a sandbox, MiB."""
-    processes: int = Field(default=64, ge=8)
+    processes: Annotated[int, Bounded(4_096)] = Field(default=64, ge=8)
     """Process limit of a sandbox."""
-    disk_mb: int = Field(default=256, ge=16)
+    disk_mb: Annotated[int, Bounded(65_536)] = Field(default=256, ge=16)
     """Disk write limit of a sandbox, MiB."""
-    max_live: int = Field(default=64, ge=1, lt=2**31)
+    max_live: Annotated[int, Bounded(2_048)] = Field(default=64, ge=1, lt=2**31)
     """Maximum number of sandboxes at once."""
-    max_starting: int = Field(default=4, ge=1, lt=2**31)
+    max_starting: Annotated[int, Bounded(512)] = Field(default=4, ge=1, lt=2**31)
     """Maximum number of sandboxes starting at once."""
     queue_timeout_s: float = Field(default=3600.0, gt=0)
     """Maximum time a sandbox request waits in the queue, seconds; longer counts as an infrastructure

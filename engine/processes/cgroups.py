@@ -1,7 +1,7 @@
 """Memory, process and CPU limits by control groups, version 1 or 2, whichever is writable.
 
-A sandbox's groups are made below the caller's own, so that a container's or a service's limit still holds
-over them. To support another controller, add its files to ``_settings_v1`` and ``_settings_v2``.
+Groups are made below the caller's own, so that a container's or a service's limit still holds over them. To
+support another controller, add its files to ``_settings_v1`` and ``_settings_v2``.
 """
 
 from __future__ import annotations
@@ -9,55 +9,65 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.sandbox.base import SandboxLimits
-
+_MOUNTS, _OWN = Path("/proc/self/mounts"), Path("/proc/self/cgroup")
+_CONTROLLERS = {"memory", "pids", "cpu"}
 _PERIOD_US = 100_000
-_OVERHEAD_PROCESSES = 2
-"""Processes of bubblewrap and the agent, which count against the group's limit."""
 _ABANDONED_S = 600.0
 
 
-def _memory_bytes(limits: SandboxLimits) -> int:
-    return (limits.memory_mb + limits.disk_mb) << 20  # files live in a tmpfs, which is memory to the kernel
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """Limits of one group; None sets none."""
+
+    memory_bytes: int
+    processes: int | None = None
+    cpus: float | None = None
 
 
-def _settings_v1(limits: SandboxLimits) -> dict[str, list[tuple[str, int]]]:
-    memory = _memory_bytes(limits)
-    return {
-        "memory": [("memory.limit_in_bytes", memory), ("memory.memsw.limit_in_bytes", memory)],
-        "pids": [("pids.max", limits.processes + _OVERHEAD_PROCESSES)],
-        "cpu": [("cpu.cfs_period_us", _PERIOD_US), ("cpu.cfs_quota_us", int(limits.cpus * _PERIOD_US))],
-    }
+def _settings_v1(limits: GroupLimits) -> dict[str, list[tuple[str, int]]]:
+    memory = limits.memory_bytes
+    settings = {"memory": [("memory.limit_in_bytes", memory), ("memory.memsw.limit_in_bytes", memory)]}
+    if limits.processes is not None:
+        settings["pids"] = [("pids.max", limits.processes)]
+    if limits.cpus is not None:
+        quota = int(limits.cpus * _PERIOD_US)
+        settings["cpu"] = [("cpu.cfs_period_us", _PERIOD_US), ("cpu.cfs_quota_us", quota)]
+    return settings
 
 
-def _settings_v2(limits: SandboxLimits) -> list[tuple[str, str]]:
-    return [
-        ("memory.max", str(_memory_bytes(limits))),
-        ("memory.swap.max", "0"),
-        ("pids.max", str(limits.processes + _OVERHEAD_PROCESSES)),
-        ("cpu.max", f"{int(limits.cpus * _PERIOD_US)} {_PERIOD_US}"),
-    ]
+def _settings_v2(limits: GroupLimits) -> list[tuple[str, str]]:
+    settings = [("memory.max", str(limits.memory_bytes)), ("memory.swap.max", "0")]
+    if limits.processes is not None:
+        settings.append(("pids.max", str(limits.processes)))
+    if limits.cpus is not None:
+        settings.append(("cpu.max", f"{int(limits.cpus * _PERIOD_US)} {_PERIOD_US}"))
+    return settings
 
 
 @dataclass(frozen=True, slots=True)
 class Cgroups:
-    """Parent folders of sandbox groups: by controller in version 1, under ``""`` in version 2."""
+    """Parent folders of groups: by controller in version 1, under ``""`` in version 2."""
 
     parents: dict[str, Path]
 
     def plan(self, name: str) -> tuple[str, ...]:
-        """Return the folders that ``create`` will make, so that the ledger can name them beforehand."""
+        """Return the folders that ``create`` makes with all limits, so that a ledger can name them first."""
         return tuple(str(parent / f"trainyard-{name}") for parent in self.parents.values())
 
-    def create(self, name: str, limits: SandboxLimits) -> None:
-        """Create a sandbox's groups and set its limits."""
+    def create(self, name: str, limits: GroupLimits) -> tuple[str, ...]:
+        """Create a group with its limits; return its folders."""
         v1 = _settings_v1(limits)
+        folders = []
         for controller, parent in self.parents.items():
+            if controller and controller not in v1:
+                continue
             folder = parent / f"trainyard-{name}"
             folder.mkdir()
+            folders.append(str(folder))
             settings = (
                 [(key, str(value)) for key, value in v1[controller]] if controller else _settings_v2(limits)
             )
@@ -65,6 +75,13 @@ class Cgroups:
                 file = folder / key
                 if file.exists():  # swap accounting may be compiled out
                     file.write_text(text)
+        return tuple(folders)
+
+
+def join(folders: tuple[str, ...]) -> None:
+    """Move this process, with what it starts from now on, into groups."""
+    for folder in folders:
+        Path(folder, "cgroup.procs").write_text(str(os.getpid()))
 
 
 def kill(folders: tuple[str, ...]) -> None:
@@ -94,7 +111,7 @@ def remove(folders: tuple[str, ...]) -> bool:
     clean = True
     for folder in folders:
         try:
-            os.rmdir(folder)
+            Path(folder).rmdir()
         except FileNotFoundError:
             continue
         except OSError:
@@ -103,12 +120,12 @@ def remove(folders: tuple[str, ...]) -> bool:
 
 
 def remove_abandoned(found: Cgroups | None) -> None:
-    """Remove empty, long unused groups whose ledger entry is gone."""
+    """Remove empty, long unused groups that no ledger names."""
     for parent in found.parents.values() if found is not None else ():
-        for folder in parent.glob("trainyard-sb-*"):
+        for folder in parent.glob("trainyard-*"):
             try:
                 if time.time() - folder.stat().st_mtime > _ABANDONED_S and not _members(folder):
-                    os.rmdir(folder)
+                    folder.rmdir()
             except OSError:
                 continue  # somebody else was faster, or it is in use after all
 
@@ -126,24 +143,46 @@ def oom_killed(folders: tuple[str, ...]) -> bool:
     return False
 
 
-def detect(mounts: Path = Path("/proc/self/mounts"), own: Path = Path("/proc/self/cgroup")) -> Cgroups | None:
+def detect(mounts: Path = _MOUNTS, own: Path = _OWN) -> Cgroups | None:
     """Find writable groups for this process; return None when there are none."""
+    folders = _own_folders(mounts, own)
+    v1 = {controller: folder for controller, folder in folders.items() if controller}
+    if v1.keys() == _CONTROLLERS and all(os.access(folder, os.W_OK) for folder in v1.values()):
+        return Cgroups(v1)
+    delegated = _delegated(folders[""]) if "" in folders else None
+    return Cgroups({"": delegated}) if delegated is not None else None
+
+
+def memory_limit(mounts: Path = _MOUNTS, own: Path = _OWN) -> int | None:
+    """Return the smallest limit over this process's memory, bytes; None where no group has any."""
+    folders = _own_folders(mounts, own)
+    files = []
+    if folder := folders.get("memory"):
+        files += [parent / "memory.limit_in_bytes" for parent in (folder, *folder.parents)]
+    if folder := folders.get(""):
+        files += [parent / "memory.max" for parent in (folder, *folder.parents)]
+    limits = []
+    for file in files:
+        with suppress(OSError, ValueError):  # no such group, or "max"
+            limits.append(int(file.read_text()))
+    return min(limits, default=None)
+
+
+def _own_folders(mounts: Path, own: Path) -> dict[str, Path]:
+    """Return the groups of this process: by controller in version 1, under ``""`` in version 2."""
     paths: dict[str, str] = {}
     for line in own.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         paths.update(dict.fromkeys(controllers.split(","), path))
-    v1: dict[str, Path] = {}
-    v2: Path | None = None
+    folders: dict[str, Path] = {}
     for line in mounts.read_text().splitlines():
         _, mount, kind, options, *_ = line.split()
         if kind == "cgroup":
-            for controller in {"memory", "pids", "cpu"} & set(options.split(",")):
-                v1[controller] = _own_folder(Path(mount), paths.get(controller, "/"))
+            for controller in _CONTROLLERS & set(options.split(",")):
+                folders[controller] = _own_folder(Path(mount), paths.get(controller, "/"))
         elif kind == "cgroup2":
-            v2 = _delegated(Path(mount), _own_folder(Path(mount), paths.get("", "/")))
-    if len(v1) == 3 and all(os.access(folder, os.W_OK) for folder in v1.values()):
-        return Cgroups(v1)
-    return Cgroups({"": v2}) if v2 is not None else None
+            folders[""] = _own_folder(Path(mount), paths.get("", "/"))
+    return folders
 
 
 def _own_folder(mount: Path, path: str) -> Path:
@@ -151,15 +190,13 @@ def _own_folder(mount: Path, path: str) -> Path:
     return folder if folder.is_dir() else mount  # inside a container the path may be the host's
 
 
-def _delegated(mount: Path, folder: Path) -> Path | None:
+def _delegated(own: Path) -> Path | None:
     """Return the nearest ancestor group that delegates all three controllers."""
-    while True:
+    for folder in (own, *own.parents):
         try:
             enabled = set((folder / "cgroup.subtree_control").read_text().split())
         except OSError:
-            enabled = set()
-        if {"memory", "pids", "cpu"} <= enabled and os.access(folder, os.W_OK):
+            return None  # above the root group
+        if enabled >= _CONTROLLERS and os.access(folder, os.W_OK):
             return folder
-        if folder == mount:
-            return None
-        folder = folder.parent
+    return None

@@ -78,7 +78,7 @@ class RunCosts(RunDetail):
     cached_tokens: int
     launcher: str
     condition: str
-    """The launcher's report about a process that does not simply run, such as a wait for a cluster."""
+    """Reason for a wait: of a queued run for a place, of a process that does not simply run for a cluster."""
 
 
 class RunPage(Schema):

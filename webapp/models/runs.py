@@ -181,6 +181,8 @@ class RunAttempt(models.Model):
     """Reason for the attempt's start or end, in words."""
     reason_detail = models.TextField(blank=True, default="")
     """Last line of the log behind the reason; empty without one."""
+    out_of_memory = models.BooleanField(default=False)
+    """Whether it was killed for its memory."""
     condition = models.TextField(blank=True, default="")
     """Launcher's report about a process that does not simply run: waits for a cluster, or is out of reach."""
     token_hash = models.CharField(max_length=64, blank=True, default="")

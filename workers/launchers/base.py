@@ -51,6 +51,8 @@ class ProcessReport:
     state: ProcessState
     message: str = ""
     """Explanation for people, where the state alone does not explain itself."""
+    out_of_memory: bool = False
+    """Whether the kernel killed it, or a process of it, for its memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

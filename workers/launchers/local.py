@@ -22,6 +22,7 @@ from engine.config.run import AnyRun
 from engine.errors import ConfigError, Problem
 from engine.files import atomic_write
 from engine.processes import process_start
+from engine.processes.memory import was_killed_for_memory
 from engine.redaction import redactor
 from workers.launchers.base import (
     PROJECT,
@@ -46,9 +47,7 @@ class LocalLauncher:
         command: command line of the engine; the run folder is appended.
     """
 
-    def __init__(
-        self, command: tuple[str, ...] = (sys.executable, "-m", "engine.run", "--secrets-on-stdin")
-    ) -> None:
+    def __init__(self, command: tuple[str, ...] = ENGINE) -> None:
         self._command = command
 
     def check(self, run: AnyRun) -> None:
@@ -78,7 +77,10 @@ class LocalLauncher:
         """Return the state of the process; a re-used pid counts as gone."""
         if host != socket.gethostname():
             return ProcessReport(ProcessState.UNREACHABLE)
-        return ProcessReport(ProcessState.ALIVE if _is_that(handle) else ProcessState.DEAD)
+        if _is_that(handle):
+            return ProcessReport(ProcessState.ALIVE)
+        pid, _, started = handle.partition(":")
+        return ProcessReport(ProcessState.DEAD, out_of_memory=was_killed_for_memory(int(pid), int(started)))
 
     def ask_to_stop(self, *, host: str, handle: str) -> None:
         """Send SIGTERM to the engine only, which closes its sandboxes itself."""

@@ -24,11 +24,12 @@ import stamina
 import structlog
 
 from engine.errors import ImageError, SandboxError, SandboxStartError
+from engine.processes import cgroups
+from engine.processes.cgroups import GroupLimits
 from engine.sandbox.agent_sandbox import AgentSandbox
 from engine.sandbox.base import Population, Sandbox, SandboxSpec, Startup
 from engine.sandbox.client import AgentClient
 from engine.sandbox.ledger import Ledger, LedgerEntry
-from engine.sandbox.local import cgroups
 from engine.sandbox.local.base_system import HOME, WRITABLE, BaseSystem, prepare
 from engine.sandbox.local.image_tree import ImageTree
 from engine.sandbox.local.images import Image, load_image
@@ -43,6 +44,8 @@ _START_S = 30.0
 _ATTEMPTS = 3
 _INODES_PER_MB = 64
 _STREAM_LIMIT = 1 << 20
+_OVERHEAD_PROCESSES = 2
+"""Processes of bubblewrap and the agent, which count against the group's limit."""
 _log = structlog.get_logger(__name__)
 
 
@@ -253,7 +256,12 @@ class LocalBackend:
         self._base_system()
         self.ledger.write(entry)
         if self.groups is not None:
-            self.groups.create(entry.id, spec.limits)
+            limits = spec.limits
+            memory_mb = (
+                limits.memory_mb + limits.disk_mb
+            )  # files are in a tmpfs, which is memory to the kernel
+            processes = limits.processes + _OVERHEAD_PROCESSES
+            self.groups.create(entry.id, GroupLimits(memory_mb << 20, processes, limits.cpus))
 
     def _env(self) -> dict[str, str]:
         path = self._base_system().path

@@ -9,10 +9,10 @@ from dataclasses import replace
 from functools import partial
 
 from engine.errors import SandboxDiedError
+from engine.processes import cgroups
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.client import AgentClient
 from engine.sandbox.ledger import Ledger, LedgerEntry
-from engine.sandbox.local import cgroups
 from engine.sandbox.local.spawn_client import SpawnClient
 from engine.threads import in_thread
 

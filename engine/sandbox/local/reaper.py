@@ -11,8 +11,8 @@ import os
 import signal
 import time
 
+from engine.processes import cgroups
 from engine.sandbox.ledger import Ledger, LedgerEntry
-from engine.sandbox.local import cgroups
 
 _KILL_S = 2.0
 

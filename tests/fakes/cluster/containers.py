@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.errors import SandboxError
+from engine.processes import cgroups
 from engine.sandbox.agent.listen import TOKEN_VARIABLE
 from engine.sandbox.agent_sandbox import AgentSandbox
 from engine.sandbox.base import SandboxLimits, SandboxSpec
-from engine.sandbox.local import cgroups
 from engine.sandbox.local.images import load_image
 from tests.fakes.cluster.bridge import AgentPort, Relay, Stream, greet, splice
 from tests.fakes.cluster.faults import FaultKind

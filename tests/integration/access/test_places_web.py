@@ -106,8 +106,9 @@ def test_paths_are_stored_as_the_engine_reads_them_and_the_engine_gets_the_lists
     assert published.config["policy"]["checkpoint"] == "Qwen/Qwen3-8B"
 
 
+@pytest.mark.parametrize("variable", ["TRAINYARD_GRANTED", "TRAINYARD_LIMITS"])
 @pytest.mark.parametrize("text", ["{", "[]", '{"sandbox.docker.host": "tcp://a"}'])
-def test_grants_that_cannot_be_read_say_so(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv("TRAINYARD_GRANTED", text)
-    with pytest.raises(ImproperlyConfigured, match="TRAINYARD_GRANTED"):
+def test_grants_that_cannot_be_read_say_so(monkeypatch: pytest.MonkeyPatch, variable: str, text: str) -> None:
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(ImproperlyConfigured, match=variable):
         places.allowed()

@@ -173,7 +173,7 @@ def test_a_run_that_always_crashes_fails_with_its_last_words(started: None) -> N
         reconciler.reconcile()
     assert state_of(run) == "failed"
     assert "the fake engine ends: crash" in run.reason_detail
-    assert "5 attempts within 10 minutes" in run.reason
+    assert "5 attempts in a row did not get further" in run.reason
     assert RunAttempt.objects.filter(run=run).count() == attempts.MAX_ATTEMPTS
     assert Alert.objects.filter(run=run, code="run.failed").exists()
 

@@ -23,10 +23,10 @@ import structlog
 import tenacity
 
 from engine.errors import SandboxDiedError, SandboxStartError
+from engine.processes import cgroups
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.conformance import CHECKS, Subject, reference_tree
 from engine.sandbox.conformance.subject import SECRET
-from engine.sandbox.local import cgroups
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import OWNER, build_image, image_exists
 from engine.sandbox.preflight import preflight

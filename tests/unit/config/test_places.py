@@ -131,6 +131,11 @@ REFUSED = [
     ("quickstart", "sandbox.kubernetes.host_users", True),
     ("quickstart", "sandbox.kubernetes.tolerations", [{"operator": "Exists"}]),
     ("quickstart", "sandbox.kubernetes.node_selector", {"pool": "system"}),
+    ("quickstart", "sandbox.memory_mb", 10**12),
+    ("quickstart", "sandbox.processes", 10**6),
+    ("quickstart", "sandbox.disk_mb", 10**9),
+    ("quickstart", "sandbox.max_live", 10**6),
+    ("quickstart", "sandbox.docker.build_disk_mb", 10**9),
 ]
 
 
@@ -219,6 +224,13 @@ def test_items_of_a_list_are_granted_on_their_own_or_together() -> None:
     for refused in ({"addresses": [first, second]}, {"addresses": [second]}, {"python": "/bin/sh"}):
         with pytest.raises(ConfigError, match="not granted"):
             check_places(vllm(**refused), allowed)
+
+
+def test_amounts_are_limited_as_the_administrator_says() -> None:
+    run = configuration("quickstart", sandbox__memory_mb=100_000)
+    assert check_places(run, Allowed(limits={"sandbox.memory_mb": 100_000})) == run
+    with pytest.raises(ConfigError, match=r"100000 is more than 4096, .* TRAINYARD_LIMITS"):
+        check_places(run, Allowed(limits={"sandbox.memory_mb": 4_096}))
 
 
 def test_servers_may_be_attached_that_are_granted_or_entered_for_it() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from engine.sandbox.base import SandboxLimits
-from engine.sandbox.local import cgroups
+from engine.processes import cgroups
 
-LIMITS = SandboxLimits(memory_mb=100, disk_mb=28, processes=10, cpus=0.5)
+LIMITS = cgroups.GroupLimits(128 << 20, processes=12, cpus=0.5)
 
 
 def files(folder: Path, *names: str) -> None:

@@ -16,7 +16,7 @@ from engine.config.run import AnyRun
 from engine.types import RunState
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, post, relaunched
-from webapp.models import Alert, Run, RunAttempt, Trajectory
+from webapp.models import Alert, Iteration, Run, RunAttempt, Trajectory
 from webapp.selectors.run.folders import run_folder
 from webapp.services.run import attempts, runs
 from webapp.services.run.attempts import Claim
@@ -31,6 +31,7 @@ class FakeLauncher:
     """A launcher whose only process writes its last events when it is killed."""
 
     state: ProcessState = ProcessState.ALIVE
+    out_of_memory: bool = False
     last_events: bytes = b""
     spool: Path = Path()
     calls: list[str] = field(default_factory=list)
@@ -46,7 +47,7 @@ class FakeLauncher:
 
     def poll(self, *, host: str, handle: str) -> ProcessReport:
         """Return the state of the process."""
-        return ProcessReport(self.state)
+        return ProcessReport(self.state, out_of_memory=self.out_of_memory)
 
     def ask_to_stop(self, *, host: str, handle: str) -> None:
         """Note the request."""
@@ -116,7 +117,7 @@ def test_a_newer_attempt_is_left_alone(launcher: FakeLauncher, monkeypatch: pyte
     run, claim, _ = lost(launcher)
     monkeypatch.setattr(reconciler, "_take_last_events", lambda _: relaunched(run, claim))
     with monkeypatch.context() as patch:
-        for name in ("give_up", "too_many"):
+        for name in ("give_up", "why_not_again"):
             patch.setattr(attempts, name, lambda **_: pytest.fail("it decides about a newer attempt"))
         reconciler.reconcile()
     run.refresh_from_db()
@@ -134,8 +135,34 @@ def test_a_run_that_is_lost_again_and_again_fails(launcher: FakeLauncher) -> Non
         reconciler.reconcile()
     run.refresh_from_db()
     assert run.state == "failed"
-    assert "5 attempts within 10 minutes did not get further" in run.reason
+    assert "5 attempts in a row did not get further" in run.reason
     assert launcher.calls == ["launch"] * (attempts.MAX_ATTEMPTS - 1)
+
+
+def test_a_run_that_is_killed_for_its_memory_twice_at_one_place_fails(launcher: FakeLauncher) -> None:
+    run, _, _ = lost(launcher)
+    launcher.out_of_memory = True
+    reconciler.reconcile()
+    Iteration.objects.create(
+        run=run, index=0, policy_version=0, started_at=timezone.now(), finished_at=timezone.now()
+    )
+    for state in ("starting", "failed"):
+        launcher.state = ProcessState.DEAD
+        reconciler.reconcile()
+        run.refresh_from_db()
+        assert run.state == state
+    assert "for its memory; killed for its memory 2 times at the same place" in run.reason
+    assert launcher.calls == ["launch"] * 2
+
+
+def test_attempts_before_the_last_progress_do_not_count(launcher: FakeLauncher) -> None:
+    run, _, _ = lost(launcher)
+    for number in range(2 * attempts.MAX_ATTEMPTS):
+        launcher.state = ProcessState.DEAD
+        reconciler.reconcile()
+        now = timezone.now()
+        Iteration.objects.create(run=run, index=number, policy_version=0, started_at=now, finished_at=now)
+    assert Run.objects.get(pk=run.pk).state == "starting"
 
 
 def test_a_silent_process_of_a_stopping_run_is_killed(launcher: FakeLauncher) -> None:

@@ -16,7 +16,7 @@ from engine.errors import TrainyardError
 from webapp.models import Experiment, Run
 from webapp.selectors.run import runs as run_reads
 from webapp.services.run import experiments, runs
-from webapp.services.run.states import TERMINAL
+from webapp.services.run.states import LIVE, TERMINAL
 
 _POLL_S = 0.5
 
@@ -90,7 +90,7 @@ def describe(run: Run) -> str:
     parts = [f"run {run.pk}", run.kind, run.state]
     if run.current_iteration is not None:
         parts.append(f"iteration {run.current_iteration + 1} of {run.total_iterations}")
-    if run.progress_message and run.state not in TERMINAL:
+    if run.progress_message and run.state in LIVE:
         parts.append(f"{run.progress_message} {run.progress_done}/{run.progress_total}")
     if run.collection:
         parts += describe_collection(run.collection)

@@ -114,7 +114,9 @@ def troubled_runs(*, now: datetime, limit: int = 20) -> list[Run]:
 
 
 def condition_of(run: Run) -> str:
-    """Return the launcher's report about the process of a live run that does not simply run; else empty."""
+    """Return what a queued run waits for, or what the launcher reports of a live one's wait; else empty."""
+    if run.state == RunState.QUEUED:
+        return run.progress_message
     if run.state not in (RunState.STARTING, RunState.RUNNING, RunState.PAUSED, RunState.STOPPING):
         return ""
     newest = RunAttempt.objects.filter(run=run, epoch=run.epoch)

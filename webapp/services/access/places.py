@@ -37,7 +37,10 @@ def allowed() -> Allowed:
         hub_models=tuple(model.strip() for model in models if model.strip()),
         endpoints=tuple(Endpoint.objects.values_list("name", flat=True)),
         attachable=tuple(Endpoint.objects.filter(attachable=True).values_list("name", flat=True)),
-        granted=_granted(),
+        granted={
+            setting: tuple(values) for setting, values in _by_setting("TRAINYARD_GRANTED", list).items()
+        },
+        limits=_by_setting("TRAINYARD_LIMITS", (int, float)),
     )
 
 
@@ -56,14 +59,18 @@ def _folders(name: str) -> tuple[Path, ...]:
     return tuple(Path(folder) for folder in os.environ.get(name, "").split(":") if folder)
 
 
-def _granted() -> dict[str, tuple[Any, ...]]:
-    text = os.environ.get("TRAINYARD_GRANTED", "") or "{}"
+_EXAMPLES = {
+    "TRAINYARD_GRANTED": 'an object of lists, like {"sandbox.docker.host": ["tcp://HOST:PORT"]}',
+    "TRAINYARD_LIMITS": 'an object of numbers, like {"sandbox.memory_mb": 131072}',
+}
+
+
+def _by_setting(variable: str, kind: type | tuple[type, ...]) -> dict[str, Any]:
+    """Return what a variable says of settings, by their dotted names."""
     try:
-        granted = json.loads(text)
+        values = json.loads(os.environ.get(variable, "") or "{}")
     except ValueError as error:
-        raise ImproperlyConfigured(f"TRAINYARD_GRANTED is not JSON: {error}") from None
-    if not isinstance(granted, dict) or not all(isinstance(values, list) for values in granted.values()):
-        raise ImproperlyConfigured(
-            'TRAINYARD_GRANTED must be an object of lists, like {"sandbox.docker.host": ["tcp://HOST:PORT"]}'
-        )
-    return {setting: tuple(values) for setting, values in granted.items()}
+        raise ImproperlyConfigured(f"{variable} is not JSON: {error}") from None
+    if not isinstance(values, dict) or not all(isinstance(value, kind) for value in values.values()):
+        raise ImproperlyConfigured(f"{variable} must be {_EXAMPLES[variable]}")
+    return values

@@ -9,23 +9,24 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Max
 from django.utils import timezone
 
 from engine.redaction import redact
-from engine.types import RunState
-from webapp.models import Alert, Run, RunAttempt
+from engine.types import RunKind, RunState, TerminationReason
+from webapp.models import Alert, Evaluation, Iteration, Run, RunAttempt, Trajectory
 from webapp.services import notifications
 from webapp.services.access import audit
-from webapp.services.run import states
+from webapp.services.run import queue, states
 
 MAX_ATTEMPTS = 5
-ATTEMPTS_WITHIN = timedelta(minutes=10)
-"""Period over which attempts are counted; a run with too many is not relaunched."""
+"""Attempts in a row that may be lost without progress; then the run fails."""
+MAX_OUT_OF_MEMORY = 2
+"""Attempts in a row that may be killed for their memory without progress: the next would be killed too."""
 
 
 class SupersededError(Exception):
@@ -45,27 +46,44 @@ class Claim:
 
 
 @transaction.atomic
-def claim_launch(*, run_id: int) -> Claim | None:
-    """Claim a queued run for launching; None if it was claimed elsewhere or is no longer queued."""
+def claim_launch(*, run_id: int, host: str = "") -> Claim | None:
+    """Claim a queued run for launching on a machine.
+
+    Returns:
+        None if it was claimed elsewhere, is no longer queued, or has to wait; its progress message says for
+        what.
+    """
+    run = Run.objects.filter(pk=run_id, state=RunState.QUEUED).first()
+    if run is None:
+        return None
+    if waiting := queue.why_waiting(run=run, host=host):
+        if Run.objects.filter(pk=run_id).exclude(progress_message=waiting).update(progress_message=waiting):
+            notifications.run_changed(run_id, run.last_seq)
+        return None
     if not states.move(run_id=run_id, to=RunState.STARTING, only_from=RunState.QUEUED):
         return None
     return _new_attempt(run_id, "launched")
 
 
 @transaction.atomic
-def claim_relaunch(*, run_id: int, epoch: int, reason: str, detail: str = "") -> Claim | None:
+def claim_relaunch(
+    *, run_id: int, epoch: int, reason: str, detail: str = "", out_of_memory: bool = False
+) -> Claim | None:
     """Claim the replacement of the lost attempt ``epoch``; None if it was replaced or the run has ended.
 
     Args:
         run_id, epoch: the lost attempt.
         reason: why it was lost, in words.
         detail: the last line of its log, where nothing else tells why.
+        out_of_memory: whether it was killed for its memory.
     """
     run = Run.objects.select_for_update().get(pk=run_id)
     if run.epoch != epoch or not states.move(run_id=run_id, to=RunState.STARTING):
         return None
     reason, detail = redact(reason), redact(detail)
-    _end(run_id, reason, detail)
+    RunAttempt.objects.filter(run_id=run_id, ended_at=None).update(
+        ended_at=timezone.now(), reason=reason, reason_detail=detail, out_of_memory=out_of_memory
+    )
     Alert.objects.create(
         run=run, severity="warning", code="run.relaunched", time=timezone.now(), detail=detail,
         message=f"Attempt {epoch} was lost: {reason}. Attempt {epoch + 1} goes on from what it saved.",
@@ -78,7 +96,7 @@ def claim_relaunch(*, run_id: int, epoch: int, reason: str, detail: str = "") ->
 
 def _new_attempt(run_id: int, reason: str, detail: str = "") -> Claim:
     token = secrets.token_urlsafe(32)
-    Run.objects.filter(pk=run_id).update(epoch=F("epoch") + 1, heartbeat_at=None)
+    Run.objects.filter(pk=run_id).update(epoch=F("epoch") + 1, heartbeat_at=None, progress_message="")
     run = Run.objects.get(pk=run_id)
     RunAttempt.objects.create(
         run=run,
@@ -106,10 +124,32 @@ def note_condition(*, run_id: int, epoch: int, condition: str) -> None:
         notifications.run_changed(run_id, Run.objects.values_list("last_seq", flat=True).get(pk=run_id))
 
 
-def too_many(*, run_id: int) -> bool:
-    """Return whether ``MAX_ATTEMPTS`` were made within ``ATTEMPTS_WITHIN``."""
-    since = timezone.now() - ATTEMPTS_WITHIN
-    return RunAttempt.objects.filter(run_id=run_id, created_at__gt=since).count() >= MAX_ATTEMPTS
+def why_not_again(*, run: Run, out_of_memory: bool) -> str:
+    """Return why a run whose newest attempt is lost is not relaunched; empty if it is.
+
+    Attempts count since the run was last queued by a person or made progress: finished an iteration or an
+    evaluation or, in runs that do not train, a rollout.
+
+    Args:
+        run: the run.
+        out_of_memory: whether its newest attempt was killed for its memory.
+    """
+    lost = RunAttempt.objects.filter(run=run, ended_at__gt=_last_progress(run))
+    if out_of_memory and lost.filter(out_of_memory=True).count() + 1 >= MAX_OUT_OF_MEMORY:
+        return f"killed for its memory {MAX_OUT_OF_MEMORY} times at the same place"
+    if lost.count() + 1 >= MAX_ATTEMPTS:
+        return f"{MAX_ATTEMPTS} attempts in a row did not get further"
+    return ""
+
+
+def _last_progress(run: Run) -> datetime:
+    finished = [Iteration.objects.filter(run=run), Evaluation.objects.filter(run=run)]
+    if run.kind != RunKind.TRAIN:
+        finished.append(
+            Trajectory.objects.filter(run=run).exclude(termination=TerminationReason.CANCELLED.value)
+        )
+    times = [rows.aggregate(last=Max("finished_at"))["last"] for rows in finished]
+    return max(time for time in (run.queued_at or run.created_at, *times) if time is not None)
 
 
 def preparing(*, run_id: int, epoch: int) -> None:
@@ -170,9 +210,3 @@ def nudged(*, run_id: int) -> None:
 def token_hash(token: str) -> str:
     """Return the hash under which an ingest token is stored."""
     return hashlib.sha256(token.encode()).hexdigest()
-
-
-def _end(run_id: int, reason: str, detail: str) -> None:
-    RunAttempt.objects.filter(run_id=run_id, ended_at=None).update(
-        ended_at=timezone.now(), reason=reason, reason_detail=detail
-    )

@@ -1,0 +1,79 @@
+"""An engine that takes too much memory costs itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.processes import cgroups, memory, process_start
+
+GROW = """
+import sys
+from engine.processes import cgroups, memory
+{patch}
+memory.limit_memory()
+print(open("/proc/self/oom_score_adj").read().strip(), flush=True)
+sys.stdin.read(1)
+try:
+    taken = bytearray(600 << 20)
+except MemoryError:
+    sys.exit(3)
+"""
+
+
+def grown(patch: str = "") -> tuple[int, int, bool]:
+    """Return exit code, rank and whether it was killed for memory, of an engine that takes too much."""
+    command = [sys.executable, "-c", GROW.format(patch=patch)]
+    environment = {**os.environ, memory.LIMIT_VARIABLE: "300"}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        rank = int(process.stdout.readline())
+        started = process_start(process.pid)
+        process.communicate("x")
+    assert started is not None
+    killed = memory.was_killed_for_memory(process.pid, started)
+    if (groups := cgroups.detect()) is not None:
+        cgroups.remove(groups.plan(f"engine-{process.pid}-{started}"))
+    return process.returncode, rank, killed
+
+
+def test_the_kernel_kills_an_engine_beyond_its_limit_and_its_launcher_knows() -> None:
+    if cgroups.detect() is None:
+        pytest.skip("no writable control groups on this machine")
+    code, rank, killed = grown()
+    assert (code, killed) == (-signal.SIGKILL, True)
+    assert rank == 500
+
+
+def test_without_control_groups_an_engine_beyond_its_limit_gets_an_error() -> None:
+    assert grown("cgroups.detect = lambda: None") == (3, 500, False)
+
+
+def test_the_default_limit_leaves_a_reserve_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(memory.LIMIT_VARIABLE, raising=False)
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = {}
+    for container in (1 << 30, physical // 2, None):
+        monkeypatch.setattr(cgroups, "memory_limit", lambda container=container: container)
+        limits[container] = memory._limit_bytes()
+    assert limits[1 << 30] == 1 << 29
+    assert limits[physical // 2] < physical // 2 < limits[None] < physical
+
+
+def test_the_smallest_limit_over_a_process_counts(tmp_path: Path) -> None:
+    own = tmp_path / "cg/a/b"
+    own.mkdir(parents=True)
+    (own / "memory.max").write_text("max\n")
+    (own.parent / "memory.max").write_text("1000\n")
+    (tmp_path / "mounts").write_text(f"cgroup2 {tmp_path}/cg cgroup2 rw 0 0\n")
+    (tmp_path / "own").write_text("0::/a/b\n")
+    assert cgroups.memory_limit(tmp_path / "mounts", tmp_path / "own") == 1000
+    (own.parent / "memory.max").write_text("max\n")
+    assert cgroups.memory_limit(tmp_path / "mounts", tmp_path / "own") is None
