@@ -202,7 +202,7 @@ class ReplayPolicyConfig(Section):
 
     type: Literal["replay"] = "replay"
     source: Annotated[str, LocalPath("imports")]
-    """JSONL file of trajectories, as exported by Trainyard."""
+    """JSONL file of trajectories, as Trainyard exports them."""
 
 
 PolicyConfig = Annotated[

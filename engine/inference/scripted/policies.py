@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,12 +118,14 @@ class ReplayPolicy(ScriptedPolicy):
 
     @classmethod
     def from_file(cls, path: Path) -> ReplayPolicy:
-        """Read a JSONL file written by ``engine.rollout.serialise``; the first of a key wins.
+        """Read a JSONL file of ``engine.rollout.serialise``, where the first of a key wins, or of
+        ``engine.events.stored_trajectories``, whose trajectories of a task are counted in their order.
 
         Raises:
             ModelError: the file cannot be read; the message names the line.
         """
         responses: dict[tuple[str, int], list[StoredResponse]] = {}
+        exported: Counter[str] = Counter()
         try:
             lines = path.read_text(encoding="utf-8").split("\n")
         except OSError as error:
@@ -132,7 +135,12 @@ class ReplayPolicy(ScriptedPolicy):
                 continue
             try:
                 record = json.loads(line)
-                key = (str(record["key"]["task_id"]), int(record["key"]["index"]))
+                if "key" in record:
+                    key = (str(record["key"]["task_id"]), int(record["key"]["index"]))
+                else:
+                    task = str(record["task_id"])
+                    key = (task, exported[task])
+                    exported[task] += 1
                 stored = [_stored_response(step) for step in record["steps"]]
             except (ValueError, KeyError, TypeError) as error:
                 raise ModelError(
@@ -156,6 +164,8 @@ class ReplayPolicy(ScriptedPolicy):
 
 def _stored_response(step: Mapping[str, Any]) -> StoredResponse:
     call = step.get("call")
+    if step.get("tool"):
+        call = {"name": step["tool"], "arguments": step["arguments"]}
     native = NativeCall(name=str(call["name"]), arguments=dict(call["arguments"])) if call else None
     return StoredResponse(str(step["response"]), native)
 

@@ -115,14 +115,15 @@ def test_a_rule_selects_the_attempt_and_an_oracle_may_not() -> None:
     verifier = scored(run, tasks[0], {0: 0.1, 1: 0.2, 2: 0.9, 3: 0.3})
     reader = client(Role.OPERATOR)
     address = f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/submission"
-    given = {**DESCRIBED, "confirmed": "true", "rule": "ef", "verifier": str(verifier.pk)}
-    _, files = downloaded(Role.OPERATOR, address, given)
-    assert json.loads(files["all_preds.jsonl"].splitlines()[0])["model_patch"] == "b"
+    for chosen in ({"verifier": str(verifier.pk)}, {}):
+        given = {**DESCRIBED, "confirmed": "true", "rule": "ef", **chosen}
+        _, files = downloaded(Role.OPERATOR, address, given)
+        assert json.loads(files["all_preds.jsonl"].splitlines()[0])["model_patch"] == "b"
     assert yaml.safe_load(files["metadata.yaml"])["tags"]["system"]["attempts"] == "2+"
     wrong: tuple[tuple[dict[str, str], str], ...] = (
         ({"rule": "oracle"}, "reads the evaluation's own result"),
-        ({"rule": "ef"}, "4 of 4 rollouts have no p_yes"),
         ({"rule": "ef", "verifier": "999"}, "run 999 has no scores"),
+        ({"rule": "eb"}, "4 of 4 rollouts have no"),
         ({"rule": "eb", "tests": str(verifier.pk)}, "has no passes of tests"),
         ({"rule": "best"}, "there is no rule 'best'"),
         ({"index": "-1"}, "'-1' is no whole number"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.errors import ModelError
+from engine.events import stored_trajectories
+from engine.events.stored_trajectories import StoredStep, StoredTrajectory
 from engine.inference.base import (
     ChatRequest,
     ChatResponse,
@@ -164,6 +167,26 @@ async def test_replay_gives_stored_responses(tmp_path: Path) -> None:
     path.write_text("{}\n")
     with pytest.raises(ModelError, match="line 1"):
         ReplayPolicy.from_file(path)
+
+
+async def test_replay_reads_what_export_trajectories_writes(tmp_path: Path) -> None:
+    path = tmp_path / "trajectories.jsonl"
+    first, second = (
+        StoredTrajectory(
+            id=number,
+            task_id="a" * 16,
+            instance_id="a",
+            problem_statement="p",
+            steps=[StoredStep(response=text)],
+        )
+        for number, text in ((7, "first"), (9, "second"))
+    )
+    stored_trajectories.write_trajectories(path, (first, second))
+    policy = ReplayPolicy.from_file(path)
+    assert await respond(policy) == "first"
+    key = replace(make_key(), index=1)
+    request = replace(asked(native=False), context=GenerationContext(key=key, row=make_row(), steps=()))
+    assert (await policy.respond(request)).content == "second"
 
 
 def asked(*steps: Step, native: bool = True) -> ChatRequest:

@@ -48,6 +48,7 @@ from webapp.selectors.rollout.attempts import (
     Verifier,
     stored_point,
     verifiers,
+    with_most_scores,
 )
 
 CONTEXT_BUDGETS = tuple(1024 * size for size in (4, 8, 16, 32, 64, 128))
@@ -221,16 +222,12 @@ def question_of(params: Mapping[str, str]) -> Question:
 
 def _with_verifiers(question: Question, known: Sequence[Verifier]) -> Question:
     """Return the question with the verifiers that have the most scores where none are chosen."""
-    most = {one.by_tests: one.run_id for one in sorted(known, key=_scores_and_age) if one.num_scored}
+    judge, tests = with_most_scores(known)
     return replace(
         question,
-        verifier=most.get(False) if question.verifier is None else question.verifier,
-        tests=most.get(True) if question.tests is None else question.tests,
+        verifier=judge if question.verifier is None else question.verifier,
+        tests=tests if question.tests is None else question.tests,
     )
-
-
-def _scores_and_age(verifier: Verifier) -> tuple[int, int]:
-    return verifier.num_scored, verifier.run_id
 
 
 def _report(stored: StoredPoint, question: Question) -> Report:

@@ -24,8 +24,8 @@ _TEXTS = {
 }
 _NUMBERS = {
     "index": "number of the attempt that is submitted (default: 0)",
-    "verifier": "verifier's run whose P(YES) the rule compares",
-    "tests": "verifier's run whose passes of tests the rule compares",
+    "verifier": "verifier's run whose P(YES) the rule compares (default: the one with most scores)",
+    "tests": "verifier's run whose passes of tests the rule compares (default: the one with most scores)",
 }
 _FLAGS = {
     "open_model": "the model's weights are public",

@@ -178,6 +178,13 @@ def verifiers(point: Point) -> list[Verifier]:
     ]
 
 
+def with_most_scores(known: Sequence[Verifier]) -> tuple[int | None, int | None]:
+    """Return the runs of the judge and of the verifier by tests that have the most scores; None for none."""
+    ordered = sorted(known, key=lambda verifier: (verifier.num_scored, verifier.run_id))
+    most = {verifier.by_tests: verifier.run_id for verifier in ordered if verifier.num_scored}
+    return most.get(False), most.get(True)
+
+
 def has_rollouts(point: Point) -> bool:
     """Return whether a rollout has started there."""
     return Trajectory.objects.filter(**point.where).exists()

@@ -15,7 +15,7 @@ from engine.verifiers.selection.candidates import Candidate, by_task
 from engine.verifiers.selection.rules import ORACLE, adapted, named_rules, pick
 from webapp.models import TestLog, TestResult, Trajectory
 from webapp.selectors.rollout import learning
-from webapp.selectors.rollout.attempts import Point, StoredAttempt, stored_point
+from webapp.selectors.rollout.attempts import Point, StoredAttempt, stored_point, verifiers, with_most_scores
 
 _BATCH = 10
 """Rollouts that are read at a time, with every step."""
@@ -34,15 +34,20 @@ def submitted_instances(
         point: the evaluation.
         index: number of the attempt that is submitted, without a rule.
         rule: rule that selects one attempt of each task; empty submits the one with the number ``index``.
-        verifier: run of the verifier whose P(YES) the rule compares.
-        tests: run of the verifier whose passes of tests the rule compares.
+        verifier: run of the verifier whose P(YES) the rule compares; None for the one with most scores.
+        tests: run of the verifier whose passes of tests the rule compares; None for the one with most scores.
 
     Raises:
         ConfigError: there is no such attempt, rule or verifier, or the rule uses the tests that evaluations
             hide.
         MissingScoreError: a rollout lacks a score that the rule needs.
     """
-    stored = (stored_point(point, verifier=verifier, tests=tests) if rule else stored_point(point)).attempts
+    if rule:
+        judge, by_tests = with_most_scores(verifiers(point))
+        verifier, tests = verifier or judge, tests or by_tests
+        stored = stored_point(point, verifier=verifier, tests=tests).attempts
+    else:
+        stored = stored_point(point).attempts
     graded = [one for one in stored if one.attempt.solved is not None]
     if not rule:
         chosen = [one for one in graded if one.attempt.index == index]
