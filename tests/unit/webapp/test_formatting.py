@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from engine.patches.structure import FileChange, parse_patch
 from webapp.contexts.charts.solve_map import level_of
 from webapp.contexts.evaluation.evaluations import evaluation_plot
+from webapp.contexts.rollout import diffs
 from webapp.contexts.rollout.diffs import edit_diff, patch_diff
 from webapp.contexts.rollout.steps import cut_text
 from webapp.contexts.run.run_header import controls_of, waiting_for
@@ -46,6 +50,28 @@ def test_only_lines_of_hunks_are_added_or_removed() -> None:
     assert [line.css for line in diff.lines] == wanted
     assert (diff.num_added, diff.num_removed, diff.num_files) == (1, 2, 2)
     assert len(diff.lines) == diff.num_lines == patch.count("\n")
+
+
+def test_of_a_long_patch_only_what_is_shown_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hunk = "@@ -1,2 +1,3 @@ f()\n a\n-b\n+++ c\n+d\n"
+    files = [f"diff --git a/{name}.py b/{name}.py\n--- a/{name}.py\n+++ b/{name}.py\n{hunk}" for name in "ab"]
+    long = "@@ -0,0 +1,30000 @@\n" + "+new\n" * 30_000
+    patch = f"{files[0]}{files[1]}--- /dev/null\n+++ b/c.py\n{long}"
+    parsed: list[int] = []
+
+    def parse(text: str) -> list[FileChange]:
+        parsed.append(text.count("\n"))
+        return parse_patch(text)
+
+    monkeypatch.setattr(diffs, "parse_patch", parse)
+    css = [*2 * ["gh", "gh", "gh", "gu", "", "gd", "gi", "gi"], "gh", "gh", "gu", *["gi"] * 30_000]
+    for limit in (9, 13, 14, 18, 500):
+        diff = patch_diff(patch, limit)
+        assert diff is not None
+        assert diff.num_lines == patch.count("\n")
+        assert diff.num_removed == 2
+        assert [line.css for line in diff.lines] == css[:limit]
+    assert parsed == [9, 13, 14, 18, 500]
 
 
 def test_an_edit_shows_only_what_changed() -> None:

@@ -142,7 +142,7 @@ def test_the_prompt_and_imported_fields_are_shown_and_escaped() -> None:
     assert "&lt;script&gt;be brief" in html
     for hostile in ("<script>be", "\u202e", "<b>m", "<i>"):
         assert hostile not in html
-    fields = {field.name: field.text for field in page.context["imported"]}
+    fields = {field.name: field.text.text for field in page.context["imported"]}
     assert fields["agent_args.llm_name"] == "<b>m</b>"
     assert fields["verifier_prob"] == ""
     assert "regression_test_output" not in fields, "it may contain hidden tests"

@@ -11,6 +11,8 @@ from engine.events.health import RowStatus, SideOutcome
 from webapp.contexts.dataset.health import SOLVED_LABELS
 from webapp.contexts.frame import Crumb
 from webapp.contexts.rollout.diffs import Diff, patch_diff
+from webapp.contexts.rollout.prompts import statement_text
+from webapp.contexts.rollout.steps import CutText
 from webapp.contexts.row_status import LOOKS
 from webapp.contexts.run.config_view import show
 from webapp.contexts.run.runs import page_number
@@ -161,6 +163,7 @@ class TaskContext:
     section: str
     crumbs: tuple[Crumb, ...]
     task: Task
+    statement: CutText
     difficulty: tuple[tuple[str, str], ...]
     metadata: tuple[tuple[str, str], ...]
     answer: TaskAnswer | None
@@ -193,6 +196,7 @@ def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskCont
             Crumb(task.instance_id),
         ),
         task=task,
+        statement=statement_text(task.problem_statement),
         difficulty=flat_facts(task.difficulty),
         metadata=flat_facts(task.metadata),
         answer=answer,

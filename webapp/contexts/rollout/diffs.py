@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +27,9 @@ EDIT_LINES = 200
 LINE_CHARS = 1_000
 MAX_HIGHLIGHT = 30_000
 """Characters of a diff above which code is shown without colours."""
+MAX_PARSED_LINES = 20_000
+"""Lines up to which a patch is parsed whole: a tenth of a second."""
+_HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _CONTEXT = 3
 """Unchanged lines that are shown on both sides of a change where there are many."""
 _MAX_COMPARED = 100_000
@@ -76,12 +81,16 @@ def _finished(html: SafeString, length: int) -> SafeString:
 
 @functools.lru_cache(maxsize=64)
 def patch_diff(patch: str, limit: int = PATCH_LINES) -> Diff | None:
-    """Return a unified diff; None if it is empty. Text that is no unified diff is shown unchanged."""
+    """Return a unified diff; None if it is empty. Text that is no unified diff is shown unchanged.
+
+    Of a long patch only what is shown is parsed; its lines and files are counted by their first characters.
+    """
     if not patch.strip():
         return None
     raw = patch.rstrip("\n").split("\n")
+    is_long = len(raw) > MAX_PARSED_LINES
     try:
-        files = parse_patch(patch)
+        files = parse_patch(_head(raw, limit) if is_long else patch)
     except PatchError:
         files = []
     hunks = [(file, hunk) for file in files for hunk in file.hunks]
@@ -92,8 +101,34 @@ def patch_diff(patch: str, limit: int = PATCH_LINES) -> Diff | None:
         lines += [_header(line) for line in raw[len(lines) : hunk.first_line]]
         lines += _hunk_lines(raw[hunk.first_line : min(hunk.end_line, limit)], file.paths)
     lines += [_header(line) for line in raw[len(lines) : limit]]
+    if is_long and files:
+        starts = Counter(line[:4] for line in raw)
+        added, removed = (
+            sum(count for start, count in starts.items() if start[:1] == sign and start != f"{3 * sign} ")
+            for sign in "+-"
+        )
+        return Diff(tuple(lines), len(raw), added, removed, starts["diff"] or starts["+++ "], len(lines))
     signs = [line[:1] for _, hunk in hunks for line in raw[hunk.first_line + 1 : hunk.end_line]]
     return Diff(tuple(lines), len(raw), signs.count("+"), signs.count("-"), len(files), len(lines))
+
+
+def _head(raw: list[str], limit: int) -> str:
+    """Return the first lines of a patch as a patch: the header of a hunk that is cut counts what is left."""
+    head = [*raw[:limit], ""]
+    last = max((place for place, line in enumerate(head) if _HUNK.match(line)), default=None)
+    if last is None or (header := _HUNK.match(head[last])) is None:
+        return "\n".join(head)
+    old_start, old, new_start, new = header.groups(default="1")
+    wanted, count = (int(old), int(new)), [0, 0]
+    for line in head[last + 1 : -1]:
+        if (count[0], count[1]) == wanted:
+            return "\n".join(head)
+        count[0] += line[:1] in " -"
+        count[1] += line[:1] in " +"
+    if not any(count):
+        return "\n".join(head[:last])  # unidiff misplaces a hunk without lines
+    head[last] = f"@@ -{old_start},{count[0]} +{new_start},{count[1]} @@"
+    return "\n".join(head)
 
 
 def _header(line: str, css: str = "gh") -> DiffLine:

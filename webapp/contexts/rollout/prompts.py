@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from webapp.contexts.rollout.steps import STATEMENT_CHARS, STATEMENT_LINES, CutText, cut_text
+
 _LABELS = {"system": "system message", "user": "user message", "tools": "declared functions"}
 _INLINE_CHARS = 120
 
@@ -16,12 +18,7 @@ class PromptMessage:
     """A message with what the page calls it."""
 
     label: str
-    text: str
-
-    @property
-    def num_lines(self) -> int:
-        """Return the number of lines."""
-        return self.text.count("\n") + 1
+    text: CutText
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +26,25 @@ class ImportedField:
     """A field of an imported file; ``name`` has the names of the objects around it, with dots."""
 
     name: str
-    text: str
+    text: CutText
 
     @property
     def long(self) -> bool:
         """Return whether the text is folded."""
-        return len(self.text) > _INLINE_CHARS or "\n" in self.text
+        return self.text.num_chars > _INLINE_CHARS or self.text.num_lines > 1
+
+
+def statement_text(text: str) -> CutText:
+    """Return as much of a problem statement as a page shows."""
+    return cut_text(text, lines=STATEMENT_LINES, chars=STATEMENT_CHARS)
 
 
 def opening_messages(messages: Iterable[Mapping[str, str]]) -> tuple[PromptMessage, ...]:
     """Return the messages of an opening in their order."""
     return tuple(
-        PromptMessage(_LABELS.get(message["role"], f"{message['role']} message"), message["content"])
+        PromptMessage(
+            _LABELS.get(message["role"], f"{message['role']} message"), statement_text(message["content"])
+        )
         for message in messages
     )
 
@@ -56,7 +60,7 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[ImportedField
         if isinstance(value, Mapping) and value and not prefix:
             yield from _flat(value, f"{name}.")
         elif value is None or value in ({}, [], ""):
-            yield ImportedField(f"{prefix}{name}", "")
+            yield ImportedField(f"{prefix}{name}", statement_text(""))
         else:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            yield ImportedField(f"{prefix}{name}", text)
+            yield ImportedField(f"{prefix}{name}", statement_text(text))

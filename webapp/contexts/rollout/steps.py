@@ -17,6 +17,8 @@ OBSERVATION_LINES = 200
 OBSERVATION_CHARS = 20_000
 THOUGHT_LINES = 400
 THOUGHT_CHARS = 40_000
+STATEMENT_LINES, STATEMENT_CHARS = 1_000, 50_000
+"""The same of a problem statement, a message of the prompt or a field of an imported file."""
 PAGE_STEPS, PAGE_CHARS = 20, 48_000
 """Steps, and characters of their texts, that a page shows in full at first."""
 WHOLE_LINES, WHOLE_CHARS = 20_000, 2_000_000

@@ -24,9 +24,15 @@ from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.rollout.advantage import algorithm_of, formula
 from webapp.contexts.rollout.diffs import Diff, patch_diff
 from webapp.contexts.rollout.found import Found, find_text
-from webapp.contexts.rollout.prompts import ImportedField, PromptMessage, imported_fields, opening_messages
+from webapp.contexts.rollout.prompts import (
+    ImportedField,
+    PromptMessage,
+    imported_fields,
+    opening_messages,
+    statement_text,
+)
 from webapp.contexts.rollout.staleness import Staleness, staleness_of
-from webapp.contexts.rollout.steps import PAGE_CHARS, PAGE_STEPS, StepEntry, step_entries, window
+from webapp.contexts.rollout.steps import PAGE_CHARS, PAGE_STEPS, CutText, StepEntry, step_entries, window
 from webapp.contexts.rollout.tokens import tokenless_reason
 from webapp.models import Run, Score, TestResult, Trajectory
 from webapp.selectors.rollout import scores as score_reads
@@ -62,7 +68,7 @@ class TrajectoryContext:
     find: str
     """Text that was searched for; empty for none."""
     found: Found | None
-    statement: str
+    statement: CutText
     """The task's problem statement; empty where it is not known."""
     opening: tuple[PromptMessage, ...]
     """Messages before the first response; empty where they were not recorded."""
@@ -160,7 +166,7 @@ def build_trajectory(
         steps=_steps(trajectory.pk, None if newest else start),
         find=find,
         found=find_text(trajectory.pk, find) if find else None,
-        statement=task.problem_statement if task else "",
+        statement=statement_text(task.problem_statement if task else ""),
         opening=opening_messages(reads.opening(trajectory.pk)),
         imported=imported_fields(reads.imported_fields(trajectory.pk, with_answers=shows_answer)),
         formula=formula(trajectory, algorithm_of(run)),
