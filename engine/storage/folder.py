@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -73,11 +74,21 @@ def _restore_file(store: Store, manifest: Manifest, name: str, run_dir: Path) ->
 
 
 def restore_spool(store: Store, manifest: Manifest, spool: Path) -> None:
-    """Write the spool of a manifest to a file. Raises StoreError."""
+    """Write the spool of a manifest to a file.
+
+    Raises:
+        StoreError: the store failed, or a segment is not the one that was written.
+    """
     draft = spool.with_name(f".{spool.name}.restored")
     with draft.open("wb") as file:
         for segment in manifest.spool:
-            file.write(store.read(segment.object))
+            content = store.read(segment.object)
+            if hashlib.sha256(content).hexdigest() != segment.sha256:
+                raise StoreError(
+                    f"{segment.object} of the store {store.url} was changed after it was written (SHA-256 is "
+                    f"not {segment.sha256}); restore it from a backup of the store"
+                )
+            file.write(content)
         file.flush()
         os.fsync(file.fileno())
         if file.tell() != manifest.size:

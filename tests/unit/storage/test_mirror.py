@@ -192,6 +192,24 @@ def test_an_older_local_folder_is_replaced_and_a_newer_one_kept(
         assert (stale / "events.jsonl").read_bytes() == newer
 
 
+def test_a_changed_segment_is_refused_at_restoration(
+    store: FailingStore, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with mirrored(run_dir, store) as (sink, _, _):
+        emit(sink, 3)
+    segment = stored_manifest(store).spool[0]
+    content = store.read(segment.object)
+    store.write(segment.object, content.replace(b"m" * 50, b"n" * 50))  # of the same length
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(StoreError, match=rf"{segment.object} .* was changed after it was written"):
+        restore(store, stored_manifest(store), other)
+    assert main(["spool", store.url, str(tmp_path / "spool")]) == 1
+    assert "SHA-256" in capsys.readouterr().err
+    assert not (other / "events.jsonl").exists()
+    assert not (tmp_path / "spool").exists()
+
+
 def test_an_attempt_that_was_replaced_deletes_nothing_and_ends(store: FailingStore, run_dir: Path) -> None:
     with mirrored(run_dir, store) as (sink, _, fenced):
         emit(sink)
