@@ -1,8 +1,8 @@
 """Data folder with Trainyard's databases, datasets, images and runs.
 
-``TRAINYARD_HOME`` is its path; the default is ``.trainyard`` in the project's folder. Its secrets are
-generated once and stored in ``secrets.json`` (mode 0600); ``services.json`` contains the ports on which the
-embedded servers were last started.
+``TRAINYARD_HOME`` is its path; the default is ``.trainyard`` in the project's folder. Only its owner may
+enter it (mode 0700). Its secrets are generated once and stored in ``secrets.json`` (mode 0600);
+``services.json`` contains the ports on which the embedded servers were last started.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,9 +48,13 @@ class Ports:
 
 
 def data_folder() -> Path:
-    """Return the data folder, created if missing."""
+    """Return the data folder, created if missing and closed to other users of the machine."""
     home = Path(os.environ.get("TRAINYARD_HOME", "") or PROJECT / ".trainyard").resolve()
-    home.mkdir(parents=True, exist_ok=True)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = home.stat()
+    # Another owner's folder and one like /tmp (sticky) are shared on purpose.
+    if status.st_mode & 0o077 and not status.st_mode & stat.S_ISVTX and status.st_uid == os.geteuid():
+        home.chmod(0o700)
     return home
 
 

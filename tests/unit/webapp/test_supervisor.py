@@ -17,7 +17,7 @@ import pytest
 from engine.errors import PreflightError
 from engine.processes import process_start
 from webapp.supervisor import processes, stack
-from webapp.supervisor.home import Ports, exclusive, load_ports, save_ports
+from webapp.supervisor.home import Ports, data_folder, exclusive, load_ports, save_ports
 from webapp.supervisor.probes import Answer, Watch
 from webapp.supervisor.processes import Service, ServiceSpec, ServiceTable, spawn_logged
 from webapp.supervisor.status import ServiceState, ServiceStatus, clear_status, load_status, save_status
@@ -185,6 +185,19 @@ def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path, monkeypatch:
     ):
         pass
     assert not (tmp_path / "postgres").exists()
+
+
+@pytest.mark.parametrize("mode", [None, 0o755])
+def test_only_the_owner_enters_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int | None
+) -> None:
+    home = tmp_path / "home"
+    if mode is not None:
+        home.mkdir()
+        home.chmod(mode)
+    monkeypatch.setenv("TRAINYARD_HOME", str(home))
+    assert data_folder() == home
+    assert home.stat().st_mode & 0o777 == 0o700
 
 
 def test_ports_are_remembered_and_damage_is_ignored(tmp_path: Path) -> None:
