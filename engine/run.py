@@ -51,6 +51,7 @@ from engine.processes.memory import limit_memory
 from engine.ray.cluster import take_token
 from engine.redaction import RedactingStream, know, log_to, machine_secrets, secrets_in
 from engine.storage.attempt import Begun, begin
+from engine.terminal import visible_text
 from engine.threads import waiting_threads
 
 CONFIG_NAME, LAUNCH_NAME, LOG_NAME = "config.json", "launch.json", "engine.log"
@@ -132,7 +133,7 @@ def _main(options: argparse.Namespace) -> int:
             fetch_secrets(launch.endpoint("secrets"), launch.token)
         return run_attempt(options.run_dir, launch)
     except TrainyardError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(visible_text(f"error: {error}"), file=sys.stderr)
         return EXIT_FENCED if isinstance(error, FencedError) else EXIT_FAILED
     except Exception:
         traceback.print_exc()  # here, where standard error is redacted

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 
 from engine.redaction import redact
+from engine.terminal import visible_text
 
 
 class RedactingFormatter(logging.Formatter):
     """Formatter that redacts secrets from records and tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the redacted record as text."""
-        return redact(super().format(record))
+        """Return the redacted record as text that is safe on a terminal."""
+        return visible_text(redact(super().format(record)))
 
 
 class OneLineRefusals(logging.Filter):

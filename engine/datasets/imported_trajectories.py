@@ -28,6 +28,7 @@ from engine.events.types import (
     TrajectoryRef,
     TrajectoryStarted,
 )
+from engine.terminal import visible_line, visible_text
 from engine.types import OpeningMessage, Step, TaskRow, TerminationReason, TestResult, Verdict
 
 PHASE = "train"
@@ -129,12 +130,12 @@ def convert(read: Callable[[Path, Reject], Iterable[ImportedTrajectory]], conten
     path: Path = parser.parse_args().file
 
     def reject(line: int, reason: str) -> None:
-        sys.stderr.write(f"{path}, line {line}: {reason}; left out\n")
+        sys.stderr.write(f"{visible_line(f'{path}, line {line}: {reason}; left out')}\n")
 
     try:
         num_written = print_ndjson(read(path, reject), time=path.stat().st_mtime)
     except (DatasetError, OSError) as error:
-        sys.stderr.write(f"{path}: {error}\n")
+        sys.stderr.write(f"{visible_text(f'{path}: {error}')}\n")
         return 2
     if not num_written:
         sys.stderr.write(f"{path} has no line that is a trajectory\n")

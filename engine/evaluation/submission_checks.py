@@ -28,6 +28,7 @@ from engine.evaluation.submission import (
     SEVERAL_ATTEMPTS,
     file_name,
 )
+from engine.terminal import visible_line
 
 EXIT_FINDINGS, EXIT_NO_FOLDER = 1, 2
 _FOLDER_NAME = re.compile(r"\d{8}_\S+")
@@ -197,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: there is no folder {folder}", file=sys.stderr)
         return EXIT_NO_FOLDER
     findings = check_submission(folder.name, _files(folder))
-    print("\n".join(findings) or "nothing is missing")
+    print("\n".join(map(visible_line, findings)) or "nothing is missing")
     return EXIT_FINDINGS if findings else 0
 
 

@@ -19,6 +19,7 @@ from engine.events.types import (
     RunProgress,
     RunStarted,
 )
+from engine.terminal import visible_line
 
 Fields = Mapping[str, Any]
 
@@ -39,7 +40,7 @@ class ConsoleSink:
         """Record the event, then print it if it is notable."""
         seq = self._sink.emit(event_type, **fields)
         if event_type in _LINES:
-            print(_LINES[event_type](fields), file=self._stream, flush=True)
+            print(visible_line(_LINES[event_type](fields)), file=self._stream, flush=True)
         return seq
 
 

@@ -16,6 +16,7 @@ from engine.datasets.conversations.reading import Rejected, read_conversations
 from engine.datasets.conversations.text_calls import to_native, to_text
 from engine.datasets.conversations.writing import FORMATS, sharegpt_row, write_conversations
 from engine.errors import DatasetError
+from engine.terminal import visible_line, visible_text
 
 _CALLS: Mapping[str, Callable[[Conversation], Conversation]] = {
     "keep": lambda conversation: conversation,
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kept = _kept(given.source, convert, resolved=given.resolved)
         count = write_conversations(kept, given.out, given.format)
     except (DatasetError, ConversationError, OSError) as error:
-        print(error, file=sys.stderr)
+        print(visible_text(str(error)), file=sys.stderr)
         return 2
     print(f"wrote {count} rows to {given.out}")
     return 0 if count else 2
@@ -56,14 +57,14 @@ def _kept(
 ) -> Iterator[Conversation]:
     for number, found in read_conversations(source):
         if isinstance(found, Rejected):
-            print(f"{source}, line {number}: {found.reason}", file=sys.stderr)
+            print(visible_line(f"{source}, line {number}: {found.reason}"), file=sys.stderr)
             continue
         if resolved and not found.resolved:
             continue
         try:
             yield convert(found)
         except ConversationError as error:
-            print(f"{source}, line {number}: {error}", file=sys.stderr)
+            print(visible_line(f"{source}, line {number}: {error}"), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from django.utils.html import escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 
-_HIDDEN = (
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200c\u200e\u200f"
-    "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e007f]"
-    # A joiner between emoji draws one picture; anywhere else it is invisible.
-    "|(?<![\u2600-\u27bf\ufe0f\U0001f000-\U0001faff])\u200d"
-)
+from engine.terminal import HIDDEN
+
+# A joiner between emoji draws one picture; anywhere else it is invisible.
+_HIDDEN = f"[{HIDDEN}]|(?<![\u2600-\u27bf\ufe0f\U0001f000-\U0001faff])\u200d"
 _HIDDEN_RUN = re.compile(f"(?:{_HIDDEN})+")
 _MOST_NAMED = 3
 """Hidden characters of a run that its mark names; the rest is counted."""

@@ -13,6 +13,8 @@ from django.utils import timezone
 
 from engine.config.recipes import resolve
 from engine.errors import TrainyardError
+from engine.terminal import visible_line
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.models import Experiment, Run
 from webapp.selectors.run import runs as run_reads
 from webapp.services.run import experiments, runs
@@ -66,7 +68,7 @@ def add_overrides(parser: CommandParser) -> None:
     )
 
 
-class RunCommand(BaseCommand):
+class RunCommand(TerminalCommand):
     """Base command for an action on one run; subclasses name a function of ``services.runs``."""
 
     action = ""
@@ -98,12 +100,12 @@ def describe(run: Run) -> str:
         parts.append(condition)
     if run.reason:
         parts.append(explained(run))
-    return " · ".join([*parts, run.name])
+    return visible_line(" · ".join([*parts, run.name]))
 
 
 def explained(run: Run) -> str:
     """Return why a run ended, with the text behind it."""
-    return f"{run.reason} ({run.reason_detail})" if run.reason_detail else run.reason
+    return visible_line(f"{run.reason} ({run.reason_detail})" if run.reason_detail else run.reason)
 
 
 def describe_collection(state: Mapping[str, Any]) -> list[str]:

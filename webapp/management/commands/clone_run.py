@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import add_overrides, describe, find_run, parse_overrides
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.services.run import runs
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Clone a run."""
 
     help = "Create a draft with another run's configuration and some changes."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
 from engine.errors import TrainyardError
@@ -16,6 +16,7 @@ from webapp.management.commands._runs import (
     parse_overrides,
     watch,
 )
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.services.run import collection, runs
 from webapp.services.run.collection import CollectionRequest
 
@@ -26,7 +27,7 @@ _CHOICES = (
 """Options that are passed on under their own names."""
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Collect rollouts."""
 
     help = "Collect graded rollouts of a model on a dataset; a killed collection goes on where it was."

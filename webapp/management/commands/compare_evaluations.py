@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from webapp.contexts.evaluation.evaluation_comparison import compare_evaluations
+from webapp.management.commands._terminal import TerminalCommand
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Print a comparison of two evaluations."""
 
     help = "Print difference, interval, McNemar's p, gained and lost tasks of two evaluations, as JSON."

@@ -6,15 +6,16 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import add_overrides, parse_overrides
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.selectors.rollout import learning as learning_reads
 from webapp.services.run import learning
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Count the stored trajectories that a query chooses."""
 
     help = "Print the counts of the trajectories that a fine-tuning run would train on, as one line of JSON."

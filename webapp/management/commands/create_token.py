@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.services.access import accounts
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Create an API token."""
 
     help = "Create a personal API token for a user."

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.permissions import Role
 from webapp.services.access import accounts
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Create a user."""
 
     help = "Create a user with a role and print a random password."

@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import add_overrides, describe, parse_overrides, watch
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.models import Dataset
 from webapp.services.run import runs
 
 _SYNC_WAIT_S = 60.0
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Curate a dataset."""
 
     help = "Build a dataset from source trees with tests."

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from engine.terminal import visible_line
 from webapp.management.commands._runs import describe, find_run
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.services.run import edits
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Edit a run."""
 
     help = "Rename, tag, annotate, file, archive, restore or acknowledge a run."
@@ -48,4 +50,4 @@ class Command(BaseCommand):
         except TrainyardError as error:
             raise CommandError(str(error)) from None
         run.refresh_from_db()
-        self.stdout.write(" · ".join([describe(run), *run.tags]))
+        self.stdout.write(" · ".join([describe(run), *map(visible_line, run.tags)]))

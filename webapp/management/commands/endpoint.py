@@ -6,16 +6,18 @@ import getpass
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import ConfigError
+from engine.terminal import visible_line
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.models import Endpoint
 from webapp.selectors.access import endpoints as reads
 from webapp.services.access import endpoints
 from webapp.services.access.endpoint_probe import probe
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Manage endpoints."""
 
     help = "Manage the OpenAI-compatible endpoints that runs may use."
@@ -67,13 +69,13 @@ class Command(BaseCommand):
             key = f"key …{row.key_hint} of {row.key_set_at:%Y-%m-%d}" if row.key_set_at else "no key"
             attachable = "attachable" if row.attachable else ""
             parts = (row.name, row.address, key, row.allowed_models, attachable)
-            self.stdout.write("  ".join(filter(None, parts)))
+            self.stdout.write(visible_line("  ".join(filter(None, parts))))
 
     def _test(self, options: dict[str, Any]) -> None:
         result = probe(endpoint=_find(options["name"]))
         if result.error:
             raise CommandError(result.error)
-        self.stdout.write("\n".join(result.models))
+        self.stdout.write("\n".join(map(visible_line, result.models)))
 
     def _remove(self, options: dict[str, Any]) -> None:
         endpoints.remove(endpoint=_find(options["name"]))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.services.access import accounts
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Create the first administrator."""
 
     help = "Create the first administrator, unless one exists."

@@ -6,17 +6,18 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import ConfigError
 from engine.verifiers.selection.curves import Short
 from webapp.contexts.evaluation.evaluation_report import Question, evaluation_report
 from webapp.management.commands._points import add_point, described, find_point
+from webapp.management.commands._terminal import TerminalCommand
 
 _CHOICES = ("rule", "k", "keep", "leave_out_unscored", "repo", "verifier", "tests")
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Print the report of a stored evaluation."""
 
     help = "Print pass@1 with its errors, Best@K of rules, budgets, repositories and spending, as JSON."

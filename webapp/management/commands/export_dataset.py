@@ -7,13 +7,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.services.dataset import datasets
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Export a dataset."""
 
     help = "Write a dataset with its answers to a file that `import_dataset --format trainyard` reads."

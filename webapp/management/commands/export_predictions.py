@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from webapp.management.commands._runs import find_run
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.selectors.rollout import predictions
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Export predictions."""
 
     help = "Write predictions.jsonl (and a run report) of a run's rollouts, one for each task."

@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import ConfigError
 from webapp.management.commands._points import add_point, described, find_point
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.selectors.rollout import attempts
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Export graded rollouts with their scores."""
 
     help = (

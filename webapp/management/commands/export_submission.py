@@ -7,11 +7,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from engine.terminal import visible_line
 from webapp.contexts.evaluation.evaluation_submission import Submission, submission_of
 from webapp.management.commands._points import add_point, find_point
+from webapp.management.commands._terminal import TerminalCommand
 
 _TEXTS = {
     "name": "name on the leaderboard (default: trainyard-run-N)",
@@ -34,7 +36,7 @@ _FLAGS = {
 }
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Export a submission and check it."""
 
     help = "Write predictions, metadata, README, results, logs and traces, and print what they lack."
@@ -64,7 +66,7 @@ class Command(BaseCommand):
         except OSError as error:
             raise CommandError(f"cannot write {folder}: {error.strerror}") from None
         for finding in findings:
-            self.stderr.write(finding)
+            self.stderr.write(visible_line(finding))
         self.stdout.write(f"wrote {folder}, {len(findings)} findings")
 
 

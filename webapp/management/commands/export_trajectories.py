@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from engine.events.stored_trajectories import write_trajectories
 from webapp.management.commands._runs import add_overrides, parse_overrides
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.selectors.rollout import learning as learning_reads
 from webapp.services.run import learning
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Write the stored trajectories that a query chooses."""
 
     help = (

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import Error as DatabaseError
 
 from engine.config.importing import FORMATS, HUB_PREFIX
 from engine.errors import TrainyardError
+from engine.terminal import visible_line
 from webapp.management.commands._runs import add_overrides
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.services.dataset import datasets
 
 _VALUES = {
@@ -35,7 +37,7 @@ _SWITCHES = {
 }
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Import a dataset."""
 
     help = "Import a published dataset from files, folders or the Hugging Face hub."
@@ -119,9 +121,8 @@ class Command(BaseCommand):
         try:
             report = json.loads(line)
             total = f" of {report['total']}" if report["total"] else ""
-            self.stderr.write(
-                f"{report['message']} {report['done']}{total}" if report["done"] else report["message"]
-            )
+            progress = f" {report['done']}{total}" if report["done"] else ""
+            self.stderr.write(visible_line(f"{report['message']}{progress}"))
         except (ValueError, KeyError, TypeError):
             return
 

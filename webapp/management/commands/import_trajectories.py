@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import describe
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.services.ingestion import trajectories
 
 _READERS = {
@@ -25,7 +26,7 @@ _READERS = {
 }
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Import trajectories."""
 
     help = "Import trajectories from a file into a run of their own."

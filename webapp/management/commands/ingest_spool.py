@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import find_run
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.services.ingestion import ingest
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Ingest a spool file."""
 
     help = "Store the events of a run folder's events.jsonl that are not stored yet."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
 from engine.config.recipes import RECIPES
@@ -21,10 +21,11 @@ from webapp.management.commands._runs import (
     parse_overrides,
     watch,
 )
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.services.run import runs
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Create and start a run."""
 
     help = "Create a run from a recipe and queue it."

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.services.dataset import difficulty
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Export measured solve rates."""
 
     help = "Export the tasks' measured solve rates to a dataset's folder, for dataset.solve_rate_min."

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import OperationalError
 
 from engine.config.base import parse_settings
@@ -14,11 +14,12 @@ from engine.config.recipes import RECIPES, resolve
 from engine.errors import TrainyardError
 from engine.planning import RunPlan, plan_configured, render, to_json
 from webapp.management.commands._runs import add_overrides
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.selectors.dataset.defaults import resolve_recipe
 from webapp.selectors.run import plans
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Print the plan of a run."""
 
     help = "Print memory per GPU, time, GPU-hours and sandboxes of a run, before anything starts."

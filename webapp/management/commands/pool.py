@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
+from engine.terminal import visible_line
 from webapp.api.pool import ViewOut
 from webapp.contexts.sandboxes import PoolView, pool_view
 from webapp.management.commands._runs import find_run
+from webapp.management.commands._terminal import TerminalCommand
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Show the sandbox pools."""
 
     help = "Show the sandbox pools of live runs, or of one run."
@@ -29,7 +31,7 @@ class Command(BaseCommand):
             self.stdout.write(ViewOut.from_orm(view).model_dump_json())
             return
         for line in lines(view):
-            self.stdout.write(line)
+            self.stdout.write(visible_line(line))
 
 
 def lines(view: PoolView) -> list[str]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db.models import Q
 
 from engine.errors import TrainyardError
+from engine.terminal import visible_line
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.models import Task
 from webapp.services.dataset import quarantine
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Quarantine or release a task."""
 
     help = "Quarantine a task (exclude it from training and evaluation) or release it."
@@ -35,4 +37,4 @@ class Command(BaseCommand):
         except TrainyardError as error:
             raise CommandError(str(error)) from None
         state = "in quarantine" if task.quarantined else "not in quarantine"
-        self.stdout.write(f"{task.instance_id} is {state}: {task.quarantine_reason}")
+        self.stdout.write(visible_line(f"{task.instance_id} is {state}: {task.quarantine_reason}"))

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import OperationalError
 from django.utils import timezone
 
 from engine.errors import TrainyardError
 from engine.types import RunState
 from webapp.management.commands._runs import add_overrides, explained, parse_overrides
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.models import Iteration, Run, Trajectory
 from webapp.services.dataset import datasets
 from webapp.services.run import runs
@@ -38,7 +39,7 @@ POLL_S = 1.0
 LINE_EVERY_S = 3.0
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Train the quickstart agent on running services."""
 
     help = "Train the quickstart agent on running services."

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from engine.terminal import visible_line
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.selectors.run import sandboxes as reads
 from webapp.services.ingestion import sandboxes
 from webapp.supervisor.reaping import ReapingFailedError, run_reaper
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Remove orphaned sandboxes."""
 
     help = "Remove orphaned sandboxes."
@@ -31,4 +33,4 @@ class Command(BaseCommand):
         sandboxes.record_reaping(found=reaped)
         for one in reaped:
             trouble = f" ({one.error})" if one.error else ""
-            self.stdout.write(f"{one.backend}: {one.removed} removed{trouble}")
+            self.stdout.write(visible_line(f"{one.backend}: {one.removed} removed{trouble}"))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from webapp.management.commands._runs import find_run
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.selectors.run.logs import log_tail
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Print the end of a run's log."""
 
     help = "Print the end of a run's log, wherever its process runs."

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from webapp.management.commands._runs import describe
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.selectors.run.runs import RunFilters, list_runs
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """List runs."""
 
     help = "List the newest runs."

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from webapp.management.commands._people import find_user
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.services.access import sign_ins
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """End all sessions of a user."""
 
     help = "End all sessions of a user; API tokens stay valid."

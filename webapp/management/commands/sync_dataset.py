@@ -6,14 +6,15 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.selectors.dataset import health
 from webapp.services.dataset import datasets
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Synchronise a dataset."""
 
     help = "Synchronise the database with a dataset's folder."

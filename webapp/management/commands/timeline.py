@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from webapp.api.timelines import TimelinePage
 from webapp.contexts.run.timeline import Strip, build_timeline
 from webapp.management.commands._runs import find_run
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.selectors.run.timelines import list_timelines
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Print the time strips of a run's newest iterations."""
 
     help = "Print when engines and trainer were busy in the newest iterations, and what rollouts waited for."

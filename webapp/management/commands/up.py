@@ -6,14 +6,15 @@ import time
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.supervisor import interrupts
 from webapp.supervisor.stack import Stack, running_stack
 
 
-class StackCommand(BaseCommand):
+class StackCommand(TerminalCommand):
     """Base command that starts the services and prints their state changes unbuffered."""
 
     def say(self, line: str) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import add_overrides, describe, parse_overrides, watch
+from webapp.management.commands._terminal import TerminalCommand
 from webapp.models import Run
 from webapp.services.dataset import datasets
 from webapp.services.run import validations
@@ -23,7 +24,7 @@ SUMMARY_KEYS = (
 )  # fmt: skip
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Validate a dataset."""
 
     help = "Grade every row of a dataset without and with its gold patch; quarantine invalid tasks."

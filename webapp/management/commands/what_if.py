@@ -6,14 +6,15 @@ import dataclasses
 import json
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from webapp.contexts.rollout.what_if import counterfactual
 from webapp.management.commands._runs import add_overrides, find_run, parse_overrides
+from webapp.management.commands._terminal import TerminalCommand
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Print counterfactual advantages of a stored group."""
 
     help = "Print the advantages and masks that a stored group would have under other settings, as JSON."
