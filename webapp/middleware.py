@@ -44,8 +44,9 @@ class CompressionMiddleware(GZipMiddleware):
     Compressed lengths tell a secret to an attacker who can put guesses beside it and measure many responses
     (BREACH). Three things are in the way: session cookies are ``SameSite=Lax``, so that requests that another
     site makes in the background are anonymous; Django masks the CSRF token anew in every response; and its
-    middleware adds a random number of bytes to every response. Pages contain no other secret, and the
-    API sends one (keys of endpoints) only for a bearer token that no browser holds.
+    middleware adds a random number of bytes to every response. Pages contain no other secret, except a new
+    API token in one single response, and the API sends one (keys of endpoints) only for a bearer token that
+    no browser holds.
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:

@@ -27,6 +27,10 @@ class Role(StrEnum):
         """Return whether this role may do what ``least`` may."""
         return _ORDER.index(self) >= _ORDER.index(least)
 
+    def within(self, scope: Role) -> Role:
+        """Return this role limited to ``scope``."""
+        return min(self, scope, key=_ORDER.index)
+
     @property
     def sees_answers(self) -> bool:
         """Return whether this role may see gold patches, hidden tests and the tests' output."""

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 from ninja.errors import HttpError
 from ninja.security import HttpBearer
 from ninja.utils import check_csrf
 
-from webapp.permissions import ANSWERS, Role, has_role, role_of
+from webapp.permissions import ANSWERS, Role, role_of
 from webapp.services.access import accounts
 
 
@@ -26,7 +28,8 @@ class RunToken(HttpBearer):
 class Person(HttpBearer):
     """Authentication by session (with CSRF token) or personal API token; requires a role.
 
-    The answer is 401 without authentication and 403 without the required role.
+    A token's scope limits the role. The answer is 401 without authentication and 403 without the required
+    role.
     """
 
     def __init__(self, least: Role) -> None:
@@ -36,18 +39,27 @@ class Person(HttpBearer):
     def __call__(self, request: HttpRequest) -> User | None:
         """Return the caller; None is answered with 401."""
         if request.headers.get("Authorization"):
-            user: User | None = super().__call__(request)
-        else:
-            user = request.user if isinstance(request.user, User) else None
-            if user is not None and check_csrf(request) is not None:
-                raise HttpError(403, "CSRF token missing or wrong: send it as X-CSRFToken")
-        if user is not None and not has_role(user, self.least):
-            raise HttpError(403, f"this needs the role {self.least.value}")
-        return user
+            return cast("User | None", super().__call__(request))
+        if not isinstance(request.user, User):
+            return None
+        if check_csrf(request) is not None:
+            raise HttpError(403, "CSRF token missing or wrong: send it as X-CSRFToken")
+        return self._admitted(request, request.user, Role.ADMIN)
 
-    def authenticate(self, request: HttpRequest, token: str) -> User | None:  # noqa: ARG002
+    def authenticate(self, request: HttpRequest, token: str) -> User | None:
         """Return the owner of a personal API token."""
-        return accounts.user_of_token(token)
+        found = accounts.valid_token(token)
+        return self._admitted(request, found.user, Role(found.scope)) if found is not None else None
+
+    def _admitted(self, request: HttpRequest, user: User, scope: Role) -> User:
+        """Note the caller's role on the request. Raises a 403 error if it is not sufficient."""
+        role = role_of(user)
+        if role is None or not role.includes(self.least):
+            raise HttpError(403, f"this needs the role {self.least}")
+        if not scope.includes(self.least):
+            raise HttpError(403, f"this needs a token with the scope {self.least}; this one has {scope}")
+        request.role = role.within(scope)  # type: ignore[attr-defined]
+        return user
 
 
 viewer = Person(Role.VIEWER)
@@ -64,7 +76,7 @@ def caller(request: HttpRequest) -> User:
 
 
 def role_of_caller(request: HttpRequest) -> Role:
-    """Return the role of the caller authenticated by ``Person``."""
-    role = role_of(caller(request))
-    assert role is not None, "Person lets nobody in without a role"
+    """Return the role of the caller authenticated by ``Person``, within the scope of the token."""
+    role = getattr(request, "role", None)
+    assert isinstance(role, Role), "the route has no Person auth"
     return role

@@ -1,15 +1,23 @@
-"""A person's own page: where they are signed in."""
+"""A person's own pages: sessions, API tokens, password."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.contrib.auth.forms import PasswordChangeForm
 from django.contrib.auth.models import User
+from django.urls import reverse
+from django.utils import timezone
 
 from webapp.contexts.frame import Crumb
+from webapp.models import ApiToken
+from webapp.permissions import Role
 from webapp.selectors.access.sign_ins import sign_ins_of
+from webapp.selectors.access.tokens import tokens_of
+from webapp.services.access.accounts import MOST_TOKEN_DAYS, TOKEN_DAYS
 
 _BROWSERS = (
     ("Edg/", "Edge"),
@@ -44,6 +52,77 @@ class AccountContext:
     section: str
     crumbs: tuple[Crumb, ...]
     sessions: tuple[SessionRow, ...]
+
+
+SCOPES = {
+    Role.VIEWER: "Read",
+    Role.OPERATOR: "Read and control runs",
+    Role.ADMIN: "Everything",
+}
+"""Scopes of tokens, in words."""
+LIFETIMES = ("7", "30", str(TOKEN_DAYS), str(MOST_TOKEN_DAYS))
+"""Offered lifetimes of tokens, days."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """One API token."""
+
+    token: ApiToken
+    scope: str
+    expired: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensContext:
+    """The page of API tokens."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    tokens: tuple[TokenRow, ...]
+    scopes: tuple[tuple[str, str], ...]
+    """Scopes that the person may choose, with their words."""
+    lifetimes: tuple[str, ...]
+    values: Mapping[str, str]
+    """Content of the form."""
+    error: str
+    """Reason why the posted form created no token."""
+    created: str
+    """Text of the token that was just created; shown once."""
+
+
+def build_tokens(
+    user: User, role: Role, *, posted: Mapping[str, str] | None = None, error: str = "", created: str = ""
+) -> TokensContext:
+    """Return the page of a user's API tokens, with the form filled as posted."""
+    now = timezone.now()
+    rows = (TokenRow(token, SCOPES[Role(token.scope)], token.expires_at <= now) for token in tokens_of(user))
+    return TokensContext(
+        section="",
+        crumbs=(Crumb("Account", reverse("account")), Crumb("API tokens")),
+        tokens=tuple(rows),
+        scopes=tuple((scope.value, words) for scope, words in SCOPES.items() if role.includes(scope)),
+        lifetimes=LIFETIMES,
+        values=posted or {"name": "", "scope": Role.VIEWER.value, "days": str(TOKEN_DAYS)},
+        error=error,
+        created=created,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PasswordContext:
+    """The page that changes a person's password."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    form: PasswordChangeForm
+
+
+def build_password(form: PasswordChangeForm) -> PasswordContext:
+    """Return the page with a form that may have errors."""
+    return PasswordContext(
+        section="", crumbs=(Crumb("Account", reverse("account")), Crumb("Password")), form=form
+    )
 
 
 def build_account(user: User, session_key: str | None) -> AccountContext:

@@ -1,6 +1,6 @@
 """Request limits per caller, counted in Redis over fixed windows of one minute.
 
-    login    per address
+    login    per address: passwords at sign-in and before a change of the password
     API      per credential (a token or session); engines have a larger share
     refused  per address: who presents credentials that nobody knows is soon not asked any more
 
@@ -56,7 +56,7 @@ def rate_limit(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[
             return _api(request, get_response)
         if (
             request.method == "POST"
-            and request.path.endswith("/login/")
+            and request.path.endswith(("/login/", "/account/password/"))
             and exceeds(LOGIN, _address(request))
         ):
             response = render(request, "errors/429.html", status=429)

@@ -11,7 +11,8 @@ from django.http import HttpRequest, HttpResponse
 from webapp.services.access import sign_ins
 
 EVERY_S = 60
-_SEEN = "seen"
+SEEN = "seen"
+"""Session key of the time when its use was last noted."""
 
 
 def note_sign_ins(
@@ -25,14 +26,14 @@ def note_sign_ins(
         if response.status_code >= 500 or not session.accessed:
             return response
         now = int(time.time())
-        if session.session_key and SESSION_KEY in session and now - session.get(_SEEN, 0) >= EVERY_S:
+        if session.session_key and SESSION_KEY in session and now - session.get(SEEN, 0) >= EVERY_S:
             sign_ins.note(
                 session_key=session.session_key,
                 user_id=int(session[SESSION_KEY]),
                 address=request.META.get("REMOTE_ADDR") or None,
                 agent=request.headers.get("User-Agent", ""),
             )
-            session[_SEEN] = now
+            session[SEEN] = now
         return response
 
     return middleware

@@ -17,8 +17,10 @@ class ApiToken(models.Model):
     hint = models.CharField(max_length=8)
     """Its first characters, so that people can tell their tokens apart."""
     created_at = models.DateTimeField(auto_now_add=True)
+    scope = models.CharField(max_length=16)
+    """Highest role that it grants (``webapp.permissions.Role``); its person's role is the other limit."""
     last_used_at = models.DateTimeField(null=True, blank=True)
-    expires_at = models.DateTimeField(null=True, blank=True)
+    expires_at = models.DateTimeField()
 
     class Meta:
         ordering = ["-id"]

@@ -76,10 +76,10 @@ def token_viewer(view: View[P]) -> GatedView[P]:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if not scheme:
             return inner(request, *args, **kwargs)
-        user = accounts.user_of_token(token.strip()) if scheme.lower() == "bearer" else None
-        if user is None:
+        found = accounts.valid_token(token.strip()) if scheme.lower() == "bearer" else None
+        if found is None:
             return HttpResponse("no such token\n", status=401, headers={"WWW-Authenticate": "Bearer"})
-        request.user = user
+        request.user = found.user
         return inner(request, *args, **kwargs)
 
     gated.least_role = Role.VIEWER  # type: ignore[attr-defined]

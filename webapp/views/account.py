@@ -1,21 +1,26 @@
-"""Sign-in page, and the account page with a person's sessions."""
+"""Sign-in page, and a person's own pages: sessions, API tokens, password."""
 
 from __future__ import annotations
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth import logout
-from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth import logout, update_session_auth_hash
+from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
 from django.contrib.auth.views import LoginView
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_POST
 
-from webapp.contexts.account import build_account
+from webapp.contexts.account import build_account, build_password, build_tokens
+from webapp.guards.sign_ins import SEEN
+from webapp.permissions import Role
 from webapp.selectors.access.sign_ins import get_sign_in
-from webapp.services.access import sign_ins
+from webapp.selectors.access.tokens import get_token
+from webapp.services.access import accounts, sign_ins
 from webapp.views.access import Person, viewer
-from webapp.views.pages import page
+from webapp.views.pages import page, posted_of
 
 
 class SignInView(LoginView):
@@ -23,6 +28,11 @@ class SignInView(LoginView):
 
     template_name = "accounts/login.html"
     redirect_authenticated_user = True
+
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        """Sign the user in, with an audit entry."""
+        sign_ins.record(user=form.get_user(), address=self.request.META.get("REMOTE_ADDR") or None)
+        return super().form_valid(form)
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         """Render the form again, or the page that reports the lock."""
@@ -65,3 +75,57 @@ def session_end_all(request: HttpRequest, person: Person) -> HttpResponseRedirec
     sign_ins.end_all(user=person.user, actor=person.user)
     logout(request)
     return redirect("login")
+
+
+@viewer
+@never_cache
+def tokens(request: HttpRequest, person: Person) -> HttpResponse:
+    """Render a person's API tokens; a posted form creates one, whose text is in this response only."""
+    posted, error, created = posted_of(request), "", ""
+    if request.method == "POST":
+        try:
+            created = accounts.create_token(
+                user=person.user,
+                name=posted.get("name", ""),
+                scope=Role(posted.get("scope", "")),
+                days=int(posted.get("days", "")),
+                actor=person.user,
+            )
+        except (accounts.AccountError, ValueError) as refusal:
+            error = str(refusal)
+    context = build_tokens(
+        person.user, person.role, posted=posted if error else None, error=error, created=created
+    )
+    return page(request, person, "accounts/tokens.html", context, status=422 if error else 200)
+
+
+@viewer
+@require_POST
+def token_revoke(request: HttpRequest, person: Person, token_id: int) -> HttpResponseRedirect:
+    """Revoke one API token of the person."""
+    token = get_token(person.user, token_id)
+    if token is None:
+        raise Http404("There is no such token of yours.")
+    accounts.revoke_token(token=token, actor=person.user)
+    messages.success(request, f"The token {token.name} was revoked.")
+    return redirect("tokens")
+
+
+@viewer
+@sensitive_post_parameters()
+def password(request: HttpRequest, person: Person) -> HttpResponse:
+    """Render the form that changes a person's password; a valid one ends API tokens and other sessions."""
+    form = PasswordChangeForm(person.user, request.POST if request.method == "POST" else None)
+    if not form.is_valid():
+        status = 422 if form.is_bound else 200
+        return page(request, person, "accounts/password.html", build_password(form), status=status)
+    accounts.set_password(
+        user=person.user,
+        password=form.cleaned_data["new_password1"],
+        actor=person.user,
+        keep_session=request.session.session_key or "",
+    )
+    update_session_auth_hash(request, person.user)
+    request.session.pop(SEEN, None)  # the session has a new key, under which its use is to be noted
+    messages.success(request, "The password was changed. Your API tokens and other sessions have ended.")
+    return redirect("account")

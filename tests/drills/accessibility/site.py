@@ -190,6 +190,8 @@ def addresses(site: Site) -> dict[str, str]:
     return {
         "overview": "/",
         "account": "/account/",
+        "tokens": "/account/tokens/",
+        "password": "/account/password/",
         "runs": "/runs/",
         "no runs": "/runs/?q=no+such+run",
         "recipes": "/runs/new/",

@@ -29,6 +29,14 @@ ERRORS: Mapping[str, dict[str, object]] = {
     "errors/500.html": {"crumbs": ()}, "errors/503.html": {"outages": ()},
     "accounts/locked.html": {"minutes": 15, "attempts": 5},
 }  # fmt: skip
+
+
+def create_token(page: Page) -> None:
+    page.get_by_label("Name").fill("continuous integration")
+    with page.expect_navigation():
+        page.get_by_role("button", name="Create").click()
+
+
 OPENED: Mapping[str, tuple[str, Callable[[Page], None]]] = {
     "keys": ("runs", lambda page: page.keyboard.press("?")),
     "account menu": ("experiments", lambda page: page.locator(".user > summary").click()),
@@ -36,6 +44,7 @@ OPENED: Mapping[str, tuple[str, Callable[[Page], None]]] = {
     "chart dialog": ("run groups", lambda page: page.get_by_role("button", name="Enlarge Reward").click()),
     "drawer": ("datasets", lambda page: page.evaluate("document.documentElement.dataset.drawer = 'open'")),
     "list of datasets": ("new quickstart", lambda page: page.locator("[name='dataset.name']").click()),
+    "new token": ("tokens", create_token),
     "refused form": ("import", lambda page: page.get_by_role("button", name="Start the import").click()),
 }
 """What people open on a page, by the page's name."""

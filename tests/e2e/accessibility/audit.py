@@ -37,7 +37,6 @@ class Walk:
         """Open a page, unfold everything on it and audit it."""
         self.page.set_viewport_size({"width": 1440, "height": 900})
         self.page.goto(address)
-        self.page.evaluate(AXE_SCRIPT)
         self.page.evaluate("for (const part of document.querySelectorAll('main details')) part.open = true")
         # Steps out of sight are not laid out, so nobody could tell which of their parts scroll.
         self.page.evaluate(
@@ -45,6 +44,7 @@ class Walk:
         )
         if act:
             act(self.page)
+        self.page.evaluate(AXE_SCRIPT)
         audit = self.page.evaluate_handle(AUDIT)
         for width, theme in self.widths.items():
             self.page.set_viewport_size({"width": width, "height": 450 if width == 720 else 900})

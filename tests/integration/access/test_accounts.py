@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -23,7 +24,7 @@ from django.utils import timezone
 
 from tests.builders.web_builders import PASSWORD, launched, make_user, sign_in
 from webapp.guards import rates
-from webapp.models import AuditEntry, SignIn
+from webapp.models import ApiToken, AuditEntry, Dataset, SignIn, Task, TaskAnswer
 from webapp.permissions import Role
 from webapp.services.access import accounts
 
@@ -169,6 +170,148 @@ def test_a_token_makes_no_session() -> None:
     client = Client(headers={"Authorization": f"Bearer {token}"})
     assert client.get("/api/v1/runs").status_code == 200
     assert not SignIn.objects.exists()
+
+
+# --- tokens and passwords -------------------------------------------------------------------------
+
+
+def bearer(token: str) -> Client:
+    return Client(headers={"Authorization": f"Bearer {token}"})
+
+
+def created_token(page: Client, **fields: str) -> str:
+    """Create a token on its page and return its text."""
+    posted = {"name": "ci", "scope": "viewer", "days": "30"} | fields
+    text = page.post("/account/tokens/", posted).content.decode()
+    (token,) = re.findall(r'data-copy="(ty_[^"]+)"', text)
+    return str(token)
+
+
+def test_people_create_and_revoke_tokens_on_their_page() -> None:
+    user = make_user("ada", Role.OPERATOR)
+    page = browser(user)
+    assert "No tokens yet" in page.get("/account/tokens/").content.decode()
+    token = created_token(page, name=" <b>ci</b> ")
+    text = page.get("/account/tokens/").content.decode()
+    assert token not in text
+    assert "&lt;b&gt;ci&lt;/b&gt;" in text
+    assert "never" in text
+    assert bearer(token).get("/api/v1/runs").status_code == 200
+    stored = ApiToken.objects.get()
+    stranger = browser(make_user("eve", Role.ADMIN))
+    assert stranger.post(f"/account/tokens/{stored.pk}/revoke/").status_code == 404
+    assert page.post(f"/account/tokens/{stored.pk}/revoke/")["Location"] == "/account/tokens/"
+    assert bearer(token).get("/api/v1/runs").status_code == 401
+    trail = AuditEntry.objects.filter(actor=user, action__startswith="token.").order_by("pk")
+    assert [entry.action for entry in trail] == ["token.create", "token.revoke"]
+    assert trail[0].changes == {"scope": "viewer", "days": 30}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": " "},
+        {"name": "x" * 101},
+        {"scope": "admin"},
+        {"scope": "all"},
+        {"days": "366"},
+        {"days": "no"},
+    ],
+)
+def test_tokens_that_cannot_be_are_refused_with_the_reason(fields: dict[str, str]) -> None:
+    page = browser(make_user("ada", Role.OPERATOR))
+    posted = {"name": "mine", "scope": "operator", "days": "30"} | fields
+    answer = page.post("/account/tokens/", posted)
+    assert answer.status_code == 422
+    assert "No token was created" in answer.content.decode()
+    assert not ApiToken.objects.exists()
+
+
+def test_a_token_may_what_its_scope_and_its_person_may() -> None:
+    user = make_user("ada", Role.OPERATOR)
+    run, _ = launched()
+    for scope, status in (("viewer", 403), ("operator", 200)):
+        answer = bearer(created_token(browser(user), scope=scope)).get(f"/api/v1/runs/{run.pk}/log")
+        assert answer.status_code == status
+        assert "token with the scope operator" in answer.json().get("detail", "") or status == 200
+    dataset = Dataset.objects.create(name="d")
+    task = Task.objects.create(dataset=dataset, key="k1", instance_id="i", split="train")
+    TaskAnswer.objects.create(task=task, gold_patch="the gold")
+    reader = bearer(created_token(browser(user), scope="viewer"))
+    assert reader.get("/api/v1/datasets/d/tasks/k1").json()["answer"] is None
+    writer = bearer(created_token(browser(user), scope="operator"))
+    assert writer.get("/api/v1/datasets/d/tasks/k1").json()["answer"]["gold_patch"] == "the gold"
+    accounts.set_role(user=user, role=Role.VIEWER)
+    assert writer.get("/api/v1/datasets/d/tasks/k1").json()["answer"] is None
+
+
+def test_tokens_expire() -> None:
+    token = created_token(browser(make_user("ada", Role.VIEWER)))
+    ApiToken.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert bearer(token).get("/api/v1/runs").status_code == 401
+    assert bearer(token).get("/metrics").status_code == 401
+
+
+NEW = "another-horse-battery"
+
+
+def changed_on_the_page(user: User) -> None:
+    page = browser(user)
+    form = {"old_password": PASSWORD, "new_password1": NEW, "new_password2": NEW}
+    weak = page.post("/account/password/", form | {"new_password1": "1234", "new_password2": "1234"})
+    wrong = page.post("/account/password/", form | {"old_password": "guess"})
+    for answer in (weak, wrong):
+        assert answer.status_code == 422
+        assert "The password was not changed" in answer.content.decode()
+    assert page.post("/account/password/", form)["Location"] == "/account/"
+    assert "(this one)" in page.get("/account/").content.decode(), "its own session goes on"
+
+
+def changed_by_an_administrator(user: User) -> None:
+    form = {"username": "ada", "email": "", "role": "viewer", "new_password": NEW, "is_active": "on"}
+    root = browser(make_user("root", Role.ADMIN))
+    assert root.post(f"/admin/auth/user/{user.pk}/change/", form).status_code == 302
+
+
+def changed_by_the_command(_user: User) -> None:
+    call_command("reset_password", "ada", stdout=StringIO())
+
+
+def changed_elsewhere(user: User) -> None:
+    """As Django's own command does it."""
+    user.set_password(NEW)
+    user.save()
+
+
+@pytest.mark.parametrize(
+    ("change", "entry"),
+    [
+        (changed_on_the_page, ("account.password", "ada")),
+        (changed_by_an_administrator, ("account.password_reset", "root")),
+        (changed_by_the_command, ("account.password_reset", None)),
+        (changed_elsewhere, ("token.revoke_all", None)),
+    ],
+)
+def test_tokens_and_sessions_end_with_the_password(
+    change: Callable[[User], None], entry: tuple[str, str | None]
+) -> None:
+    user = make_user("ada", Role.VIEWER)
+    other = browser(user)
+    token = created_token(other)
+    change(user)
+    assert bearer(token).get("/api/v1/runs").status_code == 401
+    assert other.get("/").status_code == 302
+    action, actor = entry
+    assert AuditEntry.objects.filter(action=action, actor__username=actor, target="user ada").exists()
+    assert not sign_in(Client(), "ada")
+
+
+def test_signing_in_is_in_the_audit() -> None:
+    user = make_user("ada", Role.VIEWER)
+    assert not sign_in(Client(REMOTE_ADDR="192.0.2.7"), "ada", "wrong")
+    assert sign_in(Client(REMOTE_ADDR="192.0.2.7"), "ada")
+    entry = AuditEntry.objects.get(action="account.sign_in")
+    assert (entry.actor, entry.target, entry.changes) == (user, "user ada", {"address": "192.0.2.7"})
 
 
 # --- rates ----------------------------------------------------------------------------------------

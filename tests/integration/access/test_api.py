@@ -27,7 +27,8 @@ API = "/api/v1"
 def client_of(role: Role | None) -> Client:
     """A client with a personal API token of somebody with this role."""
     user = make_user(f"user-{role}", role)
-    return Client(headers={"Authorization": f"Bearer {accounts.create_token(user=user, name='t')}"})
+    token = accounts.create_token(user=user, name="t", scope=role or Role.VIEWER)
+    return Client(headers={"Authorization": f"Bearer {token}"})
 
 
 def send(client: Client, path: str, body: Any = None) -> Any:

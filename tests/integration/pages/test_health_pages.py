@@ -214,7 +214,7 @@ def launched_again(run: Run) -> Any:
 
 def test_the_api_says_and_does_the_same(rows: list[TaskRow]) -> None:
     def caller(role: Role) -> Client:
-        token = accounts.create_token(user=make_user(f"api-{role}", role), name="t")
+        token = accounts.create_token(user=make_user(f"api-{role}", role), name="t", scope=role)
         return Client(headers={"Authorization": f"Bearer {token}"})
 
     def send(of: Client, path: str, body: Any) -> Any:

@@ -46,6 +46,8 @@ def pages(yard: Yard) -> dict[str, str]:
         "sandboxes of a run": f"/sandboxes/?run={run}",
         "search": "/trajectories/?q=line",
         "account": "/account/",
+        "tokens": "/account/tokens/",
+        "password": "/account/password/",
         "endpoints": "/endpoints/",
         "experiments": "/experiments/",
         "experiment": f"/experiments/{yard.experiment.pk}/",

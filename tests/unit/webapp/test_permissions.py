@@ -62,7 +62,8 @@ def known_arguments(yard: Yard) -> dict[str, Any]:
     return {
         "run_id": yard.run.pk, "phase": "train", "iteration": 0, "task_key": yard.tasks[0].key, "index": 0,
         "alert_id": yard.run.alerts.earliest("id").pk, "trajectory_id": trajectory.pk,
-        "sign_in_id": 1, "experiment_id": yard.experiment.pk, "name": "quickstart", "key": yard.tasks[0].key,
+        "sign_in_id": 1, "token_id": 1, "experiment_id": yard.experiment.pk, "name": "quickstart",
+        "key": yard.tasks[0].key,
     }  # fmt: skip
 
 
@@ -178,7 +179,10 @@ def test_answers_are_for_operators() -> None:
 
 def test_tokens_have_the_role_of_their_person() -> None:
     for role, status in ((Role.VIEWER, 200), (None, 403)):
-        token = accounts.create_token(user=make_user(f"token-{role}", role), name="t")
+        user = make_user(f"token-{role}", Role.VIEWER)
+        token = accounts.create_token(user=user, name="t")
+        if role is None:
+            user.groups.clear()
         for address in ("/metrics", "/api/v1/runs"):
             for sent, expected in ((token, status), (f"{token}x", 401)):
                 answer = Client().get(address, headers={"Authorization": f"Bearer {sent}"})

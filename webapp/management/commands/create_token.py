@@ -1,4 +1,4 @@
-"""``manage.py create_token USER NAME``: create a personal API token and print it once."""
+"""``manage.py create_token USER NAME --scope operator``: create a personal API token and print it once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from django.contrib.auth.models import User
 from django.core.management.base import CommandError, CommandParser
 
 from webapp.management.commands._terminal import TerminalCommand
+from webapp.permissions import Role
 from webapp.services.access import accounts
 
 
@@ -20,10 +21,23 @@ class Command(TerminalCommand):
         """Add the arguments for the owner and the name of the token."""
         parser.add_argument("username")
         parser.add_argument("name", help="name of the token, e.g. its purpose")
+        parser.add_argument(
+            "--scope",
+            choices=[role.value for role in Role],
+            default=Role.VIEWER.value,
+            help="highest role that the token grants (default: viewer)",
+        )
+        parser.add_argument("--days", type=int, default=accounts.TOKEN_DAYS, help="lifetime (default: 90)")
 
     def handle(self, **options: Any) -> None:
         """Create and print the token; only its hash is stored."""
         user = User.objects.filter(username=options["username"], is_active=True).first()
         if user is None:
             raise CommandError(f"there is no active user '{options['username']}'")
-        self.stdout.write(accounts.create_token(user=user, name=options["name"]))
+        try:
+            token = accounts.create_token(
+                user=user, name=options["name"], scope=Role(options["scope"]), days=options["days"]
+            )
+        except accounts.AccountError as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(token)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from datetime import datetime
+from datetime import timedelta
 
 from axes.utils import reset
 from django.contrib.auth.models import Group, User
@@ -15,10 +15,13 @@ from django.utils import timezone
 
 from engine.errors import TrainyardError
 from webapp.models import ApiToken
-from webapp.permissions import Role
+from webapp.permissions import Role, role_of
 from webapp.services.access import audit, sign_ins
 
 TOKEN_PREFIX = "ty_"
+TOKEN_DAYS = 90
+"""Lifetime of an API token unless another one is chosen."""
+MOST_TOKEN_DAYS = 365
 
 
 class AccountError(TrainyardError):
@@ -85,13 +88,72 @@ def ensure_admin(*, username: str = "admin") -> str | None:
 
 
 @transaction.atomic
-def create_token(*, user: User, name: str, expires_at: datetime | None = None) -> str:
-    """Create an API token and return its text, which is stored nowhere."""
+def set_password(*, user: User, password: str, actor: User | None = None, keep_session: str = "") -> None:
+    """Change a user's password; the user's API tokens and sessions end, except ``keep_session``.
+
+    Raises django.core.exceptions.ValidationError if the password is too weak.
+    """
+    validate_password(password, user)
+    user.set_password(password)
+    user.save(update_fields=["password"])
+    sign_ins.end_all(user=user, actor=actor, keep=keep_session)
+    action = "account.password" if actor == user else "account.password_reset"
+    audit.record(actor=actor, action=action, target=f"user {user.get_username()}")
+
+
+class TokensEndWithPassword:
+    """Password validator that accepts every password, and revokes API tokens when Django stores a new one."""
+
+    def validate(self, password: str, user: User | None = None) -> None:
+        """Accept the password."""
+
+    def get_help_text(self) -> str:
+        """Return the consequence of a change."""
+        return "A new password revokes the API tokens and ends the sessions of its user."
+
+    def password_changed(self, password: str, user: User) -> None:  # noqa: ARG002 (Django's signature)
+        """Revoke the user's API tokens, whatever page or command changed the password."""
+        revoked, _ = ApiToken.objects.filter(user=user).delete()
+        if revoked:
+            audit.record(
+                actor=None,
+                action="token.revoke_all",
+                target=f"user {user.get_username()}",
+                changes={"tokens": revoked, "reason": "password changed"},
+            )
+
+
+@transaction.atomic
+def create_token(
+    *, user: User, name: str, scope: Role = Role.VIEWER, days: int = TOKEN_DAYS, actor: User | None = None
+) -> str:
+    """Create an API token and return its text, which is stored nowhere.
+
+    Raises:
+        AccountError: the name is empty, the scope is above the user's role, or the lifetime is not allowed.
+    """
+    name, role = " ".join(name.split()), role_of(user)
+    if not 0 < len(name) <= 100:
+        raise AccountError(f"a token needs a name of at most 100 characters, not {len(name)}")
+    if role is None or not role.includes(scope):
+        raise AccountError(f"{user.get_username()} has the role {role}: the scope {scope} is above it")
+    if not 1 <= days <= MOST_TOKEN_DAYS:
+        raise AccountError(f"a token is valid for 1 to {MOST_TOKEN_DAYS} days, not {days}")
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     ApiToken.objects.create(
-        user=user, name=name[:100], digest=_digest(token), hint=token[:8], expires_at=expires_at
+        user=user,
+        name=name,
+        scope=scope,
+        digest=_digest(token),
+        hint=token[:8],
+        expires_at=timezone.now() + timedelta(days=days),
     )
-    audit.record(actor=user, action="token.create", target=f"token {name}")
+    audit.record(
+        actor=actor,
+        action="token.create",
+        target=f"token {name} of {user.get_username()}",
+        changes={"scope": scope.value, "days": days},
+    )
     return token
 
 
@@ -109,19 +171,16 @@ def revoke_token(*, token: ApiToken, actor: User | None = None) -> None:
     token.delete()
 
 
-def user_of_token(token: str) -> User | None:
-    """Return the active user whom a valid API token belongs to."""
+def valid_token(token: str) -> ApiToken | None:
+    """Return the API token with this text, unless it has expired or its user is inactive."""
     now = timezone.now()
-    found = (
-        ApiToken.objects.select_related("user")
-        .filter(Q(expires_at=None) | Q(expires_at__gt=now), digest=_digest(token), user__is_active=True)
-        .first()
-    )
+    valid = ApiToken.objects.filter(expires_at__gt=now, user__is_active=True).select_related("user")
+    found = valid.filter(digest=_digest(token)).first()
     if found is None:
         return None
     if found.last_used_at is None or (now - found.last_used_at).total_seconds() > 60:
         ApiToken.objects.filter(pk=found.pk).update(last_used_at=now)
-    return found.user
+    return found
 
 
 def _digest(token: str) -> str:

@@ -33,12 +33,18 @@ def end(*, sign_in: SignIn, actor: User | None = None) -> None:
     audit.record(actor=actor, action="account.sign_out", target=f"user {sign_in.user.get_username()}")
 
 
+def record(*, user: User, address: str | None) -> None:
+    """Record in the audit trail that a user signed in."""
+    changes = {"address": address} if address else {}
+    audit.record(actor=user, action="account.sign_in", target=f"user {user.get_username()}", changes=changes)
+
+
 @transaction.atomic
-def end_all(*, user: User, actor: User | None = None) -> int:
-    """End every session of a user and return their number. API tokens stay valid."""
-    ended, _ = Session.objects.filter(pk__in=_sessions_of(user)).delete()
+def end_all(*, user: User, actor: User | None = None, keep: str = "") -> int:
+    """End every session of a user except ``keep`` and return their number. API tokens stay valid."""
+    _, deleted = Session.objects.filter(pk__in=_sessions_of(user)).exclude(pk=keep).delete()
     audit.record(actor=actor, action="account.sign_out_everywhere", target=f"user {user.get_username()}")
-    return ended
+    return deleted.get(Session._meta.label, 0)
 
 
 def _sessions_of(user: User) -> list[str]:
