@@ -51,7 +51,7 @@ def start(claim: attempts.Claim, *, first: bool = False) -> None:
             name=f"trainyard-{_installation()}-run-{claim.run_id}-attempt-{claim.epoch}",
             settings=config.launcher,
             uses_cluster=bool(run_bundles(config, cluster_has_gpus=False)),
-            endpoints=endpoints.reveal(config),
+            endpoints=endpoints.reveal(config, run_id=claim.run_id, epoch=claim.epoch),
         )
         launcher.launch(order, partial(_record, claim, order))
     except attempts.SupersededError as error:

@@ -15,6 +15,7 @@ from webapp.models import Dataset, Run, Task, TaskAnswer
 from webapp.selectors.dataset import datasets as reads
 from webapp.selectors.dataset import difficulty, health
 from webapp.selectors.dataset import imports as import_reads
+from webapp.services.access import audit
 from webapp.services.dataset import datasets as writes
 from webapp.services.dataset import quarantine
 from webapp.services.run import imports, validations
@@ -285,6 +286,7 @@ def list_left_out(
 def export_dataset(request: HttpRequest, name: str) -> StreamingHttpResponse:
     """Export the dataset with its answers as JSON lines, in the import format ``trainyard``."""
     parts = writes.export_parts(name=find(name).name)
+    audit.record(actor=caller(request), action="dataset.export", target=f"dataset {name}")
     response = StreamingHttpResponse(parts, content_type="application/x-ndjson")
     response["Content-Disposition"] = f'attachment; filename="{name}.jsonl"'
     return response

@@ -10,12 +10,13 @@ from ninja import Query, Router, Schema
 from ninja.errors import HttpError
 
 from engine.verifiers.selection.curves import Short
-from webapp.api.auth import answer_reader, viewer
+from webapp.api.auth import answer_reader, caller, viewer
 from webapp.api.runs import find as find_run
 from webapp.contexts.evaluation.evaluation_comparison import compare_evaluations
 from webapp.contexts.evaluation.evaluation_report import Question, evaluation_report
 from webapp.contexts.evaluation.evaluation_submission import Submission, submission_of
 from webapp.selectors.rollout.attempts import Point, has_rollouts
+from webapp.services.access import audit
 
 router = Router(tags=["evaluations"], auth=viewer)
 
@@ -149,7 +150,11 @@ def submission(
 ) -> StreamingHttpResponse:
     """Return a submission folder for SWE-bench/experiments as a ZIP archive."""
     found = _submission(run_id, phase, iteration, given)
-    response = StreamingHttpResponse(found.archive(), content_type="application/zip")
+    archive = found.archive()
+    audit.record(
+        actor=caller(request), action="submission.export", run_id=run_id, target=f"{phase} {iteration}"
+    )
+    response = StreamingHttpResponse(archive, content_type="application/zip")
     response["Content-Disposition"] = f'attachment; filename="{found.folder}.zip"'
     return response
 

@@ -8,10 +8,11 @@ from django.http import HttpRequest, StreamingHttpResponse
 from ninja import Router, Schema
 from ninja.errors import HttpError
 
-from webapp.api.auth import operator, viewer
+from webapp.api.auth import caller, operator, viewer
 from webapp.api.runs import find
 from webapp.contexts.run.downloads import checkpoint_download
 from webapp.selectors.run.checkpoints import find_checkpoint, stored_checkpoints
+from webapp.services.access import audit
 
 router = Router(tags=["runs"])
 
@@ -50,4 +51,7 @@ def download_checkpoint(request: HttpRequest, run_id: int, iteration: int) -> St
     found = find_checkpoint(run, iteration)
     if found is None:
         raise HttpError(404, f"run {run_id} has no checkpoint {iteration}")
+    audit.record(
+        actor=caller(request), action="checkpoint.export", run_id=run.pk, target=f"checkpoint {iteration}"
+    )
     return checkpoint_download(run, found)

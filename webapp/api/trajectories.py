@@ -11,7 +11,7 @@ from ninja import Field, Router, Schema
 from ninja.errors import HttpError
 
 from engine.tokens import TOKEN_COLUMNS
-from webapp.api.auth import answer_reader, role_of_caller, viewer
+from webapp.api.auth import answer_reader, caller, role_of_caller, viewer
 from webapp.api.runs import ScoreOut
 from webapp.api.runs import find as find_run
 from webapp.contexts.rollout.tokens import tokenless_reason
@@ -23,6 +23,7 @@ from webapp.selectors.rollout import predictions as prediction_reads
 from webapp.selectors.rollout import scores as score_reads
 from webapp.selectors.rollout import steps as step_reads
 from webapp.selectors.rollout import trajectories as reads
+from webapp.services.access import audit
 from webapp.services.run.learning import query_of_recipe
 
 router = Router(tags=["trajectories"], auth=viewer)
@@ -280,6 +281,8 @@ def get_predictions(
     run, choice = _chosen(run_id, phase, iteration, index)
     check_rollouts(run, role_of_caller(request))
     lines = "".join(prediction.line() for prediction in prediction_reads.predictions(run, choice))
+    if run.plays_answers:
+        audit.record(actor=caller(request), action="answers.export", run_id=run_id, target="predictions")
     return HttpResponse(lines, content_type="application/x-ndjson; charset=utf-8")
 
 

@@ -11,6 +11,7 @@ from webapp.contexts.evaluation.evaluation_submission import build_submission, s
 from webapp.contexts.evaluation.evaluation_task import build_task_comparison
 from webapp.permissions import check_rollouts
 from webapp.selectors.rollout.attempts import Point, has_rollouts
+from webapp.services.access import audit
 from webapp.views.access import Person, answer_reader, viewer
 from webapp.views.pages import page, params_of
 from webapp.views.runs import run_or_404
@@ -53,6 +54,7 @@ def evaluation_submission_zip(
     except (ConfigError, MissingScoreError) as error:
         context = build_submission(point, params, error=str(error))
         return page(request, person, "evaluations/submission.html", context, status=422)
+    audit.record(actor=person.user, action="submission.export", run_id=run_id, target=f"{phase} {iteration}")
     response = StreamingHttpResponse(archive, content_type="application/zip")
     response["Content-Disposition"] = f'attachment; filename="{submission.folder}.zip"'
     return response

@@ -19,6 +19,7 @@ from webapp.selectors.run import alerts as alert_reads
 from webapp.selectors.run import runs as run_reads
 from webapp.selectors.run.checkpoints import find_checkpoint
 from webapp.services import annotations as annotation_writes
+from webapp.services.access import audit
 from webapp.services.run import edits as run_edits
 from webapp.services.run import runs as run_writes
 from webapp.services.run.edits import Edit, EditConflictError
@@ -110,6 +111,9 @@ def run_checkpoint(
     found = find_checkpoint(run, iteration)
     if found is None:
         raise Http404(f"Run {run_id} has no checkpoint {iteration}.")
+    audit.record(
+        actor=person.user, action="checkpoint.export", run_id=run_id, target=f"checkpoint {iteration}"
+    )
     return checkpoint_download(run, found)
 
 

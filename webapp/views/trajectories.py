@@ -16,6 +16,7 @@ from webapp.permissions import check_rollouts
 from webapp.selectors.rollout import predictions as prediction_reads
 from webapp.selectors.rollout import steps as step_reads
 from webapp.selectors.rollout import trajectories as reads
+from webapp.services.access import audit
 from webapp.views.access import Person, answer_reader, viewer
 from webapp.views.pages import page, params_of
 from webapp.views.runs import run_or_404
@@ -146,6 +147,8 @@ def predictions(request: HttpRequest, person: Person, run_id: int) -> HttpRespon
     """Return ``predictions.jsonl`` for the official harness."""
     run, choice = _chosen(request, _readable_run(person, run_id))
     lines = "".join(prediction.line() for prediction in prediction_reads.predictions(run, choice))
+    if run.plays_answers:
+        audit.record(actor=person.user, action="answers.export", run_id=run_id, target="predictions")
     response = HttpResponse(lines, content_type="application/x-ndjson; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="run-{run_id}.predictions.jsonl"'
     return response

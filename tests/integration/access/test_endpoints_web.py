@@ -245,14 +245,14 @@ def test_a_run_attaches_to_servers_that_an_administrator_allows_only() -> None:
     assert "checked" in admin.get("/endpoints/?edit=lab").content.decode()
     run = runs.create(recipe="quickstart", overrides=ATTACHES)
     config = places.checked(run.config)
-    assert endpoints.reveal(config) == {"lab": {"address": ADDRESS, "key": KEY}}
+    assert endpoints.reveal(config, run_id=run.pk, epoch=1) == {"lab": {"address": ADDRESS, "key": KEY}}
     body = {"address": ADDRESS, "attachable": False}
     answer = admin.put("/api/v1/endpoints/lab", body, content_type="application/json")
     assert answer.json()["attachable"] is False
     with pytest.raises(ConfigError, match="may not be attached to"):
-        endpoints.reveal(config)
+        endpoints.reveal(config, run_id=run.pk, epoch=1)
     call_command("endpoint", "add", "lab", ADDRESS, "--keep-key", "--attachable")
-    assert endpoints.reveal(config) == {"lab": {"address": ADDRESS, "key": KEY}}
+    assert endpoints.reveal(config, run_id=run.pk, epoch=1) == {"lab": {"address": ADDRESS, "key": KEY}}
     assert client_of(Role.OPERATOR).get("/api/v1/endpoints").json()[0]["attachable"] is True
 
 

@@ -17,7 +17,7 @@ from engine.inference.endpoint import keys
 from engine.redaction import Redactor, know
 from engine.types import RunState
 from tests.builders.web_builders import launched, make_run, relaunched, signed_in
-from webapp.models import Dataset
+from webapp.models import AuditEntry, Dataset
 from webapp.permissions import Role
 from webapp.selectors.run.folders import run_folder
 from webapp.services.access import endpoints
@@ -81,6 +81,8 @@ def test_the_newest_attempt_of_a_live_run_gets_the_keys_of_its_endpoints() -> No
 
     hosted = {"address": ADDRESS, "key": KEY}
     assert ask(claim.token) == (200, {"endpoints": {"hosted": hosted}})
+    entry = AuditEntry.objects.get(action="endpoint.reveal", run=run)
+    assert (entry.target, entry.changes) == ("attempt 1", {"endpoints": ["hosted"]})
     assert ask("another")[0] == 401
     newer = relaunched(run, claim)
     assert ask(claim.token)[0] == 409

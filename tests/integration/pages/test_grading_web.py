@@ -20,7 +20,7 @@ from tests.builders.web_builders import launched, make_run, make_user, post
 from webapp.contexts.frame import trajectory_url
 from webapp.contexts.run.run_tabs import TABS
 from webapp.live.fragments import GoneError, SharedReads, Subscription, snapshot
-from webapp.models import Dataset, Run, Task, TestLog, Trajectory, TrajectoryOpening
+from webapp.models import AuditEntry, Dataset, Run, Task, TestLog, Trajectory, TrajectoryOpening
 from webapp.permissions import Role
 from webapp.selectors.rollout import trajectories as reads
 from webapp.services.ingestion.ingest import MalformedError
@@ -265,6 +265,8 @@ def test_the_oracles_rollouts_are_for_those_who_see_answers(
     ]  # fmt: skip
     for address in ways:
         assert client.get(address).status_code == (200 if opens else 403), address
+    exports = AuditEntry.objects.filter(action="answers.export", run=run, actor__username=f"a-{role}")
+    assert len(exports) == (2 if oracle and opens else 0)
     assert client.get(f"{api}/tokens").status_code == (404 if opens else 403)  # none were recorded
     for page, target in (("group", ("train", "0", "a")), ("trajectory", ("train", "0", "a", "0"))):
         subscription = Subscription(page, run.pk, target, (), role)

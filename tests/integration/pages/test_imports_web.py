@@ -19,7 +19,7 @@ from engine.errors import ConfigError
 from engine.orchestrator.importing import obstacle
 from tests.builders.web_builders import make_user, signed_in
 from tests.unit.datasets.importers import rows
-from webapp.models import Dataset, Run, Task, TaskAnswer
+from webapp.models import AuditEntry, Dataset, Run, Task, TaskAnswer
 from webapp.permissions import Role
 from webapp.services.dataset import datasets
 from webapp.services.run import imports, runs
@@ -98,6 +98,8 @@ def test_an_export_is_imported_again_under_the_same_ids(home: Path, tmp_path: Pa
     assert len(set(patches)) == 1
     assert "".join(patches)
     assert exported("one") == file.read_text()
+    trail = AuditEntry.objects.filter(action="dataset.export", target="dataset one").order_by("pk")
+    assert [entry.actor and entry.actor.username for entry in trail] == [None, "ada"]
     assert signed_in(Role.VIEWER).get("/api/v1/datasets/one/export").status_code == 403
     with pytest.raises(CommandError, match="cannot read"):
         run_command("export_dataset", "none", str(tmp_path / "none.jsonl"))

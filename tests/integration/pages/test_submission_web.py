@@ -22,7 +22,7 @@ from tests.builders.evaluation_builders import FIRST, end_evaluation, evaluate, 
 from tests.builders.event_builders import Stream, ref
 from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import launched, make_user, post, streamed
-from webapp.models import Run
+from webapp.models import AuditEntry, Run
 from webapp.permissions import Role
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -67,6 +67,8 @@ def test_the_archive_passes_the_checks_that_the_page_shows() -> None:
     page = reader.get(address, {**DESCRIBED, "check": "on"})
     assert "test_output.txt" in page.content.decode(), "these rollouts have no log"
     folder, files = downloaded(Role.OPERATOR, page.context["zip_url"], DESCRIBED)
+    entry = AuditEntry.objects.get(action="submission.export", run=run)
+    assert (entry.actor and entry.actor.username, entry.target) == ("operator", "eval:heldout 0")
     assert folder.endswith("_Toy-agent")
     assert list(page.context["findings"]) == check_submission(folder, files.items())
     predictions = [json.loads(line) for line in files["all_preds.jsonl"].splitlines()]

@@ -15,7 +15,7 @@ from django.utils import timezone
 from engine.config.recipes import resolve
 from tests.builders.web_builders import make_run, make_user, streamed
 from webapp.contexts.forms.run_offers import run_offers
-from webapp.models import Checkpoint, Evaluation, Run
+from webapp.models import AuditEntry, Checkpoint, Evaluation, Run
 from webapp.permissions import Role
 from webapp.services.run import edits as run_edits
 from webapp.streaming import zipped_files
@@ -65,6 +65,8 @@ def test_only_checkpoints_that_exist_are_listed_and_downloaded(home: Path) -> No
             name = f"run-{run.pk}-checkpoint-00001"
             assert archive.namelist() == [f"{name}/manifest.json", f"{name}/shards/weights"]
             assert archive.read(f"{name}/shards/weights") == b"w" * 3_000_000
+    trail = AuditEntry.objects.filter(action="checkpoint.export", run=run, actor=ada)
+    assert [entry.target for entry in trail] == ["checkpoint 1"] * 2
     for missing in (2, 3, 4, 5):
         assert client.get(f"/runs/{run.pk}/checkpoints/{missing}.zip").status_code == 404
     client.force_login(make_user("eve", Role.VIEWER))

@@ -11,6 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from webapp.management.commands._terminal import TerminalCommand
+from webapp.services.access import audit
 from webapp.services.dataset import datasets
 
 
@@ -39,6 +40,7 @@ class Command(TerminalCommand):
                     stream.write(line)
                     rows += 1
             temporary.replace(file)
+            audit.record(actor=None, action="dataset.export", target=f"dataset {name}")
         except (TrainyardError, OSError) as error:
             temporary.unlink(missing_ok=True)
             raise CommandError(str(error)) from None

@@ -11,6 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 from webapp.management.commands._runs import find_run
 from webapp.management.commands._terminal import TerminalCommand
 from webapp.selectors.rollout import predictions
+from webapp.services.access import audit
 
 
 class Command(TerminalCommand):
@@ -46,6 +47,8 @@ class Command(TerminalCommand):
             "predictions": len(found),
         }
         _write(options["output"], "".join(prediction.line() for prediction in found))
+        if run.plays_answers:
+            audit.record(actor=None, action="answers.export", run_id=run.pk, target="predictions")
         if report is not None:
             _write(options["report"], json.dumps(report, indent=4))
             counts["resolved"] = report["resolved_instances"]

@@ -14,6 +14,7 @@ from engine.terminal import visible_line
 from webapp.contexts.evaluation.evaluation_submission import Submission, submission_of
 from webapp.management.commands._points import add_point, find_point
 from webapp.management.commands._terminal import TerminalCommand
+from webapp.services.access import audit
 
 _TEXTS = {
     "name": "name on the leaderboard (default: trainyard-run-N)",
@@ -58,13 +59,20 @@ class Command(TerminalCommand):
         params |= {name: str(options[name]) for name in _NUMBERS if options[name] is not None}
         params |= {name: "on" for name in _FLAGS if options[name]}
         try:
-            submission = submission_of(find_point(options), params)
+            point = find_point(options)
+            submission = submission_of(point, params)
             folder = options["output"] / submission.folder
             findings = _export(submission, folder)
         except TrainyardError as error:
             raise CommandError(str(error)) from None
         except OSError as error:
             raise CommandError(f"cannot write {folder}: {error.strerror}") from None
+        audit.record(
+            actor=None,
+            action="submission.export",
+            run_id=point.run.pk,
+            target=f"{point.phase} {point.iteration}",
+        )
         for finding in findings:
             self.stderr.write(visible_line(finding))
         self.stdout.write(f"wrote {folder}, {len(findings)} findings")

@@ -116,8 +116,10 @@ def key_of(endpoint: Endpoint) -> str:
         raise ConfigError(f"endpoint '{endpoint.name}': {error}") from None
 
 
-def reveal(config: AnyRun) -> dict[str, dict[str, str]]:
+def reveal(config: AnyRun, *, run_id: int, epoch: int) -> dict[str, dict[str, str]]:
     """Return address and decrypted key of each endpoint that a configuration uses, to start its engine.
+
+    The audit trail has the names, with the attempt that is given the keys.
 
     Raises:
         ConfigError: an endpoint was removed, may not serve the model, or has a key that cannot be decrypted.
@@ -132,6 +134,14 @@ def reveal(config: AnyRun) -> dict[str, dict[str, str]]:
         if name in attached and not known[name].attachable:
             raise ConfigError(f"endpoint '{name}' may not be attached to: have the administrator allow it")
     check_models(config)
+    if names:
+        audit.record(
+            actor=None,
+            action="endpoint.reveal",
+            run_id=run_id,
+            target=f"attempt {epoch}",
+            changes={"endpoints": names},
+        )
     return {name: {"address": known[name].address, "key": key_of(known[name])} for name in names}
 
 

@@ -19,4 +19,4 @@ def endpoints_of(*, run_id: int, token: str) -> dict[str, dict[str, str]]:
     """
     run = ingest.authenticate(run_id=run_id, token=token)
     config = Run.objects.values_list("config", flat=True).get(pk=run.pk)
-    return endpoints.reveal(parse_run_config(config))
+    return endpoints.reveal(parse_run_config(config), run_id=run.pk, epoch=run.epoch)
