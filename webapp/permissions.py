@@ -1,7 +1,8 @@
 """Permission rules, used by the pages and the API.
 
-Roles are Django groups: ``viewer`` reads, ``operator`` also creates and controls runs and sees answers,
-``admin`` also manages people. A superuser is an admin; a user in no group may do nothing.
+Roles are Django groups: ``viewer`` reads, ``operator`` also sees answers, creates runs and changes own runs,
+``admin`` also changes all runs and manages people. A superuser is an admin; a user in no group may do
+nothing. The scope of an API token limits the role of its owner.
 """
 
 from __future__ import annotations
@@ -67,3 +68,27 @@ def check_rollouts(run: Run, role: Role) -> None:
     """Raise PermissionDenied if a role may not read a run's rollouts."""
     if not shows_rollouts(run, role):
         raise PermissionDenied(f"The oracle's rollouts are the gold patches: this needs the role {ANSWERS}.")
+
+
+def may_change(run: Run, role: Role, user_id: int | None) -> bool:
+    """Return whether a user may change a run and what belongs to it; operators change only their own."""
+    owns = run.created_by_id is not None and run.created_by_id == user_id
+    return role is Role.ADMIN or (owns and role.includes(Role.OPERATOR))
+
+
+def change_refusal(run: Run, role: Role, user_id: int | None) -> str:
+    """Return why a user may not change a run; empty where they may."""
+    if may_change(run, role, user_id):
+        return ""
+    if not role.includes(Role.OPERATOR):
+        return f"This needs the role {Role.OPERATOR}."
+    if run.created_by is None:
+        return f"Run {run.pk} was created by a command: only administrators may change it."
+    owner = run.created_by.get_username()
+    return f"Run {run.pk} belongs to {owner}: only {owner} and administrators may change it."
+
+
+def check_change(run: Run, role: Role, user_id: int) -> None:
+    """Raise PermissionDenied if a user may not change a run and what belongs to it."""
+    if refusal := change_refusal(run, role, user_id):
+        raise PermissionDenied(refusal)

@@ -6,7 +6,7 @@ from django.http import HttpRequest
 from ninja import Router, Schema
 
 from webapp.api.auth import caller, operator
-from webapp.api.runs import RunOut, find
+from webapp.api.runs import RunOut, find, find_to_change
 from webapp.models import Run
 from webapp.services.run import edits
 
@@ -28,7 +28,7 @@ class EditIn(Schema):
 @router.post("/runs/{int:run_id}/edit", auth=operator, response=RunOut)
 def edit_run(request: HttpRequest, run_id: int, body: EditIn) -> Run:
     """Rename, tag, annotate or file a run."""
-    run = find(run_id)
+    run = find_to_change(request, run_id)
     edits.edit(run=run, changes=edits.Edit(**body.model_dump()), actor=caller(request))
     return find(run_id)
 
@@ -36,7 +36,7 @@ def edit_run(request: HttpRequest, run_id: int, body: EditIn) -> Run:
 @router.post("/runs/{int:run_id}/archive", auth=operator, response=RunOut)
 def archive_run(request: HttpRequest, run_id: int) -> Run:
     """Leave a draft or an ended run out of lists."""
-    run = find(run_id)
+    run = find_to_change(request, run_id)
     edits.archive(run=run, actor=caller(request))
     return run
 
@@ -44,7 +44,7 @@ def archive_run(request: HttpRequest, run_id: int) -> Run:
 @router.post("/runs/{int:run_id}/restore", auth=operator, response=RunOut)
 def restore_run(request: HttpRequest, run_id: int) -> Run:
     """Return an archived run to the lists."""
-    run = find(run_id)
+    run = find_to_change(request, run_id)
     edits.restore(run=run, actor=caller(request))
     return run
 
@@ -52,6 +52,6 @@ def restore_run(request: HttpRequest, run_id: int) -> Run:
 @router.post("/runs/{int:run_id}/acknowledge", auth=operator, response=RunOut)
 def acknowledge_run(request: HttpRequest, run_id: int) -> Run:
     """Acknowledge the failure of a run, which then needs no attention."""
-    run = find(run_id)
+    run = find_to_change(request, run_id)
     edits.acknowledge(run=run, actor=caller(request))
     return run

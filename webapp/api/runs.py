@@ -10,8 +10,9 @@ from ninja import Field, Query, Router, Schema
 from ninja.errors import HttpError
 
 from engine.config.recipes import RECIPES
-from webapp.api.auth import caller, operator, viewer
+from webapp.api.auth import caller, operator, role_of_caller, viewer
 from webapp.models import Experiment, Run
+from webapp.permissions import check_change
 from webapp.selectors.rollout import scores as score_reads
 from webapp.selectors.run import engines as engine_reads
 from webapp.selectors.run import iterations as iteration_reads
@@ -161,6 +162,13 @@ def find(run_id: int) -> Run:
     run = run_reads.get_run(run_id)
     if run is None:
         raise HttpError(404, f"there is no run {run_id}")
+    return run
+
+
+def find_to_change(request: HttpRequest, run_id: int) -> Run:
+    """Return the run. Raises a 404 error, or PermissionDenied if the caller may not change it."""
+    run = find(run_id)
+    check_change(run, role_of_caller(request), caller(request).pk)
     return run
 
 
@@ -341,7 +349,7 @@ def get_examined_tests(request: HttpRequest, run_id: int, page: int = 1, size: i
 @router.post("/runs/{int:run_id}/start", auth=operator, response=RunOut)
 def start_run(request: HttpRequest, run_id: int) -> Run:
     """Queue a draft."""
-    run = find(run_id)
+    run = find_to_change(request, run_id)
     run_writes.start(run=run, actor=caller(request))
     return run
 
@@ -349,7 +357,7 @@ def start_run(request: HttpRequest, run_id: int) -> Run:
 @router.post("/runs/{int:run_id}/stop", auth=operator, response=RunOut)
 def stop_run(request: HttpRequest, run_id: int) -> Run:
     """Ask a run to stop."""
-    run = find(run_id)
+    run = find_to_change(request, run_id)
     run_writes.stop(run=run, actor=caller(request))
     return run
 
@@ -357,7 +365,7 @@ def stop_run(request: HttpRequest, run_id: int) -> Run:
 @router.post("/runs/{int:run_id}/pause", auth=operator, response=RunOut)
 def pause_run(request: HttpRequest, run_id: int) -> Run:
     """Ask a run to pause."""
-    run = find(run_id)
+    run = find_to_change(request, run_id)
     run_writes.pause(run=run, actor=caller(request))
     return run
 
@@ -368,7 +376,7 @@ def resume_run(request: HttpRequest, run_id: int) -> Run:
 
     A verifier's run that has succeeded without some of its scores tries these again.
     """
-    run = find(run_id)
+    run = find_to_change(request, run_id)
     run_writes.resume(run=run, actor=caller(request))
     return run
 

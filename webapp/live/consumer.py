@@ -19,7 +19,7 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from webapp.live.fragments import PAGES, SAME_FOR_ALL, TARGET_LENGTHS, Snapshot, Subscription
+from webapp.live.fragments import OWNED, PAGES, SAME_FOR_ALL, TARGET_LENGTHS, Snapshot, Subscription
 from webapp.live.hub import Hub, cancelled
 from webapp.live.watch import FORBIDDEN, SIGNED_OUT, Watch
 from webapp.permissions import Role
@@ -200,7 +200,8 @@ def _subscription(wanted: Subscribe, person: Person) -> Subscription:
         raise ValueError("iterations and indexes are numbers")
     params = tuple(sorted(dict(parse_qsl(wanted.query.lstrip("?").replace("\x00", ""))).items()))
     role = Role.VIEWER if wanted.page in SAME_FOR_ALL else person.role
-    return Subscription(wanted.page, wanted.run, tuple(wanted.target), params, role)
+    user_id = person.user.pk if wanted.page in OWNED and role is Role.OPERATOR else None
+    return Subscription(wanted.page, wanted.run, tuple(wanted.target), params, role, user_id)
 
 
 def _shared() -> tuple[Hub, Watch]:

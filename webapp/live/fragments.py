@@ -47,6 +47,8 @@ class Subscription:
     target: tuple[str, ...]
     params: tuple[tuple[str, str], ...]
     role: Role
+    user_id: int | None = None
+    """Operator who sees the page, where it differs by the owner of runs; others of the same role share it."""
 
     @property
     def can_operate(self) -> bool:
@@ -136,7 +138,13 @@ def _run_page(subscription: Subscription, shared: SharedReads) -> Snapshot:
     key = (tab, tuple(others), shows_rollouts(run, subscription.role))
     panel, panel_html = shared.panels.get(key, (None, ""))
     context = build_run_detail(
-        run, params, role=subscription.role, update=True, summary=shared.summary, panel=panel
+        run,
+        params,
+        role=subscription.role,
+        user_id=subscription.user_id,
+        update=True,
+        summary=shared.summary,
+        panel=panel,
     )
     done = {"run-panel": panel_html} if panel else {}
     left = {name: template for name, template in RUN_REGIONS.items() if name not in done}
@@ -198,7 +206,7 @@ def _step_html(entry: StepEntry) -> str:
 
 
 def _overview_page(subscription: Subscription, _shared: SharedReads) -> Snapshot:
-    context = build_overview(can_operate=subscription.can_operate)
+    context = build_overview(role=subscription.role, user_id=subscription.user_id)
     return Snapshot(seq=0, html=_render({"overview-bands": "overview/_bands.html"}, variables(context)))
 
 
@@ -235,6 +243,8 @@ PAGES: Mapping[str, Callable[[Subscription, SharedReads], Snapshot]] = {
 TARGET_LENGTHS = {"iteration": 2, "group": 3, "trajectory": 4, "health": 1}
 SAME_FOR_ALL = ("iteration",)
 """Pages that are the same for every role; they are rendered as for the least one."""
+OWNED = ("overview", "run")
+"""Pages that show operators what they may do with the runs that they own."""
 AREAS: Mapping[str, frozenset[str]] = {
     "overview": frozenset({"progress"}),
     "runs": frozenset({"progress"}),

@@ -48,8 +48,13 @@ def remove(*, annotation: Annotation, actor: User) -> None:
 
 
 @transaction.atomic
-def acknowledge(*, alert: Alert, actor: User) -> None:
+def acknowledge(*, alert: Alert, actor: User | None = None) -> None:
     """Acknowledge an alert; the first acknowledgement is kept."""
-    Alert.objects.filter(pk=alert.pk, acknowledged_at=None).update(
-        acknowledged_at=timezone.now(), acknowledged_by=actor
-    )
+    open_alert = Alert.objects.filter(pk=alert.pk, acknowledged_at=None)
+    if open_alert.update(acknowledged_at=timezone.now(), acknowledged_by=actor):
+        audit.record_change(
+            actor=actor,
+            action="alert.acknowledge",
+            run=alert.run,
+            changes={"alert": alert.pk, "code": alert.code},
+        )

@@ -12,4 +12,5 @@ from webapp.views.pages import page
 @viewer
 def overview(request: HttpRequest, person: Person) -> HttpResponse:
     """Render the overview: alerts, live runs, finished runs."""
-    return page(request, person, "overview/overview.html", build_overview(can_operate=person.can_operate))
+    context = build_overview(role=person.role, user_id=person.user.pk)
+    return page(request, person, "overview/overview.html", context)

@@ -15,6 +15,7 @@ from webapp.contexts.run.downloads import checkpoint_download
 from webapp.contexts.run.edit_form import build_edit_conflict
 from webapp.contexts.run.runs import build_run_detail, build_run_list
 from webapp.models import Run
+from webapp.permissions import check_change
 from webapp.selectors.run import alerts as alert_reads
 from webapp.selectors.run import runs as run_reads
 from webapp.selectors.run.checkpoints import find_checkpoint
@@ -46,6 +47,13 @@ def run_or_404(run_id: int) -> Run:
     return run
 
 
+def run_to_change(run_id: int, person: Person) -> Run:
+    """Return the run. Raises Http404, or PermissionDenied if the person may not change it."""
+    run = run_or_404(run_id)
+    check_change(run, person.role, person.user.pk)
+    return run
+
+
 @viewer
 def run_list(request: HttpRequest, person: Person) -> HttpResponse:
     """Render the runs, filtered and sorted by the query string."""
@@ -57,7 +65,7 @@ def run_list(request: HttpRequest, person: Person) -> HttpResponse:
 def run_detail(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
     """Render a run; a tab switch by htmx returns the tabs only."""
     run = run_or_404(run_id)
-    context = build_run_detail(run, params_of(request), role=person.role)
+    context = build_run_detail(run, params_of(request), role=person.role, user_id=person.user.pk)
     partial = request.headers.get("HX-Target") == "run-tabs"
     return page(request, person, "runs/_tabs.html" if partial else "runs/detail.html", context)
 
@@ -66,7 +74,7 @@ def run_detail(request: HttpRequest, person: Person, run_id: int) -> HttpRespons
 @require_POST
 def run_action(request: HttpRequest, person: Person, run_id: int, action: str) -> HttpResponseRedirect:
     """Start, stop, pause, resume, archive, restore or acknowledge a run."""
-    run = run_or_404(run_id)
+    run = run_to_change(run_id, person)
     user: User = person.user
     try:
         ACTIONS[action](run=run, actor=user)
@@ -90,7 +98,7 @@ def run_edit(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
         version=form.get("version"),
     )
     try:
-        run_edits.edit(run=run_or_404(run_id), changes=changes, actor=person.user)
+        run_edits.edit(run=run_to_change(run_id, person), changes=changes, actor=person.user)
     except ConfigError as error:
         messages.error(request, f"Nothing was changed: {error}")
     except EditConflictError as conflict:
@@ -102,7 +110,7 @@ def run_edit(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
 @operator
 def run_checkpoint(
     request: HttpRequest,  # noqa: ARG001 (the gate's signature)
-    person: Person,  # noqa: ARG001
+    person: Person,
     run_id: int,
     iteration: int,
 ) -> StreamingHttpResponse:
@@ -130,5 +138,6 @@ def alert_acknowledge(request: HttpRequest, person: Person, alert_id: int) -> Ht
     alert = alert_reads.get_alert(alert_id)
     if alert is None:
         raise Http404("There is no such alert.")
+    check_change(alert.run, person.role, person.user.pk)
     annotation_writes.acknowledge(alert=alert, actor=person.user)
     return _back(request, alert.run_id)

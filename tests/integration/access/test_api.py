@@ -13,7 +13,7 @@ from django.test import Client
 from engine.config.run import TrainRun, load_run_config
 from engine.types import RunState
 from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import launched, make_user, post
+from tests.builders.web_builders import hand_over, launched, make_user, post
 from webapp.models import ApiToken, AuditEntry, Dataset, Run, Task, TaskAnswer, Trajectory
 from webapp.permissions import Role
 from webapp.services.access import accounts
@@ -83,7 +83,7 @@ def test_creating_says_what_is_wrong_and_is_audited() -> None:
 
 def test_an_impossible_change_is_a_conflict() -> None:
     run, _ = launched()
-    answer = send(client_of(Role.OPERATOR), f"/runs/{run.pk}/start")
+    answer = send(client_of(Role.ADMIN), f"/runs/{run.pk}/start")
     assert (answer.status_code, answer.json()["state"]) == (409, "starting")
 
 
@@ -134,6 +134,7 @@ def test_heartbeats_bring_back_what_is_wanted() -> None:
     answer = client.post(path, beat, content_type="application/json")
     assert answer.json() == {"desired": "run", "epoch": 1, "acked_seq": 0}
     operator = client_of(Role.OPERATOR)
+    hand_over("user-operator")
     assert send(operator, f"/runs/{run.pk}/pause").json()["desired"] == "pause"
     assert client.post(path, beat, content_type="application/json").json()["desired"] == "pause"
     assert send(operator, f"/runs/{run.pk}/resume").json()["desired"] == "run"

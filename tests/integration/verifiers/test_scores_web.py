@@ -20,7 +20,7 @@ from tests.builders.event_builders import Stream, ref
 from tests.builders.html_regions import inner_html
 from tests.builders.page_builders import make_dataset
 from tests.builders.verifier_builders import TASKS, Source, by_model, roll_out, verifying
-from tests.builders.web_builders import launched, make_user, post, relaunched
+from tests.builders.web_builders import hand_over, launched, make_user, post, relaunched
 from webapp.contexts.evaluation.scores import build_scores
 from webapp.contexts.run.run_header import build_header
 from webapp.live.fragments import RUN_REGIONS, Subscription
@@ -142,6 +142,7 @@ def test_missing_scores_of_a_run_that_succeeded_are_tried_again_on_demand() -> N
     post(claim, stream)
     assert ">Retry missing scores<" not in reader().get(f"/runs/{run.pk}/").content.decode()
     client = reader(Role.OPERATOR)
+    hand_over("reader-operator")
     assert ">Retry missing scores<" in client.get(f"/runs/{run.pk}/").content.decode()
     assert client.post(f"/api/v1/runs/{run.pk}/resume").json()["state"] == "queued"
     newer = claim_launch(run_id=run.pk)

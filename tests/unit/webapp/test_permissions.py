@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from tests.builders.html_regions import form_targets, links
 from tests.builders.page_builders import Yard, make_yard
-from tests.builders.web_builders import make_user, signed_in
+from tests.builders.web_builders import hand_over, make_user, signed_in
 from webapp.api.app import api
-from webapp.models import Trajectory
+from webapp.models import AuditEntry, Trajectory
 from webapp.permissions import Role
 from webapp.services.access import accounts
 
@@ -93,6 +95,7 @@ def roles_up_to(least: Role) -> Iterator[Role | None]:
 def test_every_page_is_open_to_its_roles_only() -> None:
     yard = make_yard(iterations=1, group_size=2)
     clients = {role: signed_in(role) for role in ROLES}
+    hand_over("user-operator")
     names = {str(pattern.name) for pattern in patterns()}
     assert names >= PUBLIC | OPERATORS | ADMINISTRATORS
     for pattern in patterns():
@@ -112,6 +115,66 @@ def test_every_page_is_open_to_its_roles_only() -> None:
                 assert Client().post(address).status_code == 302, name
 
 
+def stranger() -> Client:
+    """The client of an operator who owns no run."""
+    client = Client()
+    client.force_login(User.objects.filter(username="eve").first() or make_user("eve", Role.OPERATOR))
+    return client
+
+
+def test_operators_change_their_own_runs_and_administrators_all() -> None:
+    """Whatever a page posts about a run or an alert, and the API changes of a run."""
+    yard = make_yard(iterations=1, group_size=2)
+    owner, admin, other = signed_in(Role.OPERATOR), signed_in(Role.ADMIN), stranger()
+    hand_over("user-operator")
+    known = known_arguments(yard)
+    addresses = [
+        reverse(str(pattern.name), kwargs=arguments(pattern, yard))
+        for pattern in patterns()
+        if {"run_id", "alert_id"} & set(pattern.pattern.converters) and str(pattern.name) in OPERATORS
+    ]
+    changing = [address for address in addresses if owner.get(address).status_code == 405]
+    assert len(changing) >= 9
+    operations = [f"{method} {path}" for method, path in api_operations()]
+    written = [name for name in operations if re.match(r"POST /(runs|alerts)/{int:\w+}/", name)]
+    read = {"clone", "what-if", *(name.rpartition("/")[2] for name in ENGINES)}
+    changing += [
+        re.sub(r"{(?:\w+:)?(\w+)}", lambda found: str(known[found[1]]), f"/api/v1{name[5:]}")
+        for name in written
+        if name.rpartition("/")[2] not in read
+    ]
+    for address in changing:
+        refused = other.post(address, "{}", content_type="application/json")
+        assert refused.status_code == 403, address
+        assert "belongs to user-operator" in unescape(refused.content.decode())
+    assert not AuditEntry.objects.filter(actor__username="eve").exists()
+    for client in (owner, admin):
+        for address in changing:
+            answered = client.post(address, "{}", content_type="application/json")
+            assert answered.status_code in (200, 302, 409), address
+    for client, whose in ((owner, None), (admin, "user-operator")):
+        client.post(f"/api/v1/runs/{yard.run.pk}/edit", {"notes": f"for {whose}"}, "application/json")
+        assert AuditEntry.objects.filter(action="run.edit").latest("id").changes.get("owner") == whose
+
+
+def test_pages_say_who_may_change_a_run() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    owner, admin, other = signed_in(Role.OPERATOR), signed_in(Role.ADMIN), stranger()
+    address = f"/runs/{yard.run.pk}/"
+    for client in (owner, other):
+        page = client.get(address).content.decode()
+        assert "was created by a command: only administrators may change it" in page
+    hand_over("user-operator")
+    for client, may in ((owner, True), (admin, True), (other, False)):
+        page, overview = client.get(address).content.decode(), client.get("/").content.decode()
+        assert ("belongs to user-operator" in page) is not may
+        assert ('id="edit-run"' in page) is may
+        assert (re.search(r"<button[^>]*disabled[^>]*>Stop<", page) is None) is may
+        acknowledge = f"/alerts/{yard.run.alerts.get().pk}/acknowledge/"
+        assert (acknowledge in page) is may
+        assert (acknowledge in overview) is may
+
+
 def api_operations() -> Iterator[tuple[str, str]]:
     """Yield method and path of every route of the API."""
     for _, router in api._routers:
@@ -125,6 +188,7 @@ def test_every_route_of_the_api_is_open_to_its_roles_only() -> None:
     yard = make_yard(iterations=1, group_size=2)
     known = known_arguments(yard)
     clients = {role: signed_in(role) for role in ROLES}
+    hand_over("user-operator")
     operations = list(api_operations())
     assert {" ".join(one) for one in operations} >= ENGINES | API_OPERATORS | API_ADMINISTRATORS
     for method, path in operations:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import StringIO
+from typing import Any
 
 import pytest
 from django.core.management import call_command
@@ -10,7 +11,8 @@ from django.core.management.base import CommandError
 from django.test import Client
 from django.utils import timezone
 
-from tests.builders.web_builders import make_run, make_user
+from tests.builders.web_builders import hand_over, make_user
+from tests.builders.web_builders import make_run as any_run
 from webapp.models import AuditEntry, Experiment, Run
 from webapp.permissions import Role
 from webapp.selectors.run import runs as reads
@@ -25,6 +27,14 @@ def operator() -> Client:
     client = Client()
     client.force_login(make_user("ada", Role.OPERATOR))
     return client
+
+
+def make_run(**overrides: Any) -> Run:
+    """A draft of ada's."""
+    run = any_run(**overrides)
+    hand_over("ada")
+    run.refresh_from_db()
+    return run
 
 
 def fail(run: Run) -> None:
@@ -121,7 +131,7 @@ def test_the_api_and_the_command_edit_too(operator: Client) -> None:
 def test_an_edit_never_overwrites_one_that_its_author_has_not_seen(operator: Client) -> None:
     run = make_run(name="old")
     client = Client()
-    client.force_login(make_user("eve", Role.OPERATOR))
+    client.force_login(make_user("eve", Role.ADMIN))
     seen = client.get(f"/runs/{run.pk}/").context["edit"]
     form = {
         "name": "hers",

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from engine.events.token_block import encode
 from engine.tokens import TokenRecord
 from tests.builders.page_builders import Yard, make_yard
-from tests.builders.web_builders import launched, make_run, make_user
+from tests.builders.web_builders import hand_over, launched, make_run, make_user
 from webapp.contexts.frame import trajectory_url
 from webapp.live.fragments import Subscription, snapshot
 from webapp.models import AuditEntry, Dataset, Experiment, Run, TokenBlob, Trajectory
@@ -87,6 +87,7 @@ def test_a_clone_differs_only_where_asked(operator: Client) -> None:
 def test_controls_ask_and_are_audited(operator: Client) -> None:
     run, claim = launched()
     Run.objects.filter(pk=run.pk).update(state="running")
+    hand_over("ada")
     operator.post(f"/runs/{run.pk}/pause/")
     run.refresh_from_db()
     assert run.desired == "pause"
@@ -110,6 +111,7 @@ def test_controls_need_a_post(operator: Client) -> None:
 
 def test_an_alert_is_acknowledged_once(operator: Client) -> None:
     yard = make_yard(iterations=1, group_size=2)
+    hand_over("ada")
     alert = yard.run.alerts.get()
     assert "entropy fell" in operator.get("/").content.decode()
     operator.post(f"/alerts/{alert.pk}/acknowledge/", {"next": "overview"})

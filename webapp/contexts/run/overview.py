@@ -10,6 +10,7 @@ from webapp.contexts.frame import Crumb
 from webapp.contexts.run.collection import KINDS
 from webapp.contexts.run.policy_label import policy_label
 from webapp.models import Alert, Run
+from webapp.permissions import Role, may_change
 from webapp.selectors.run import alerts as alert_reads
 from webapp.selectors.run import runs as run_reads
 
@@ -39,6 +40,8 @@ class OverviewContext:
     active: tuple[RunRow, ...]
     finished: tuple[RunRow, ...]
     can_operate: bool
+    changeable: frozenset[int]
+    """Runs of the page that its viewer may change."""
 
 
 def progress_of(run: Run) -> tuple[int, int]:
@@ -63,8 +66,8 @@ def run_rows(runs: list[Run], rewards: dict[int, list[float | None]]) -> tuple[R
     )
 
 
-def build_overview(*, can_operate: bool) -> OverviewContext:
-    """Return the page; a fixed number of queries."""
+def build_overview(*, role: Role, user_id: int | None) -> OverviewContext:
+    """Return the page as a user with a role sees it; a fixed number of queries."""
     troubled = run_reads.troubled_runs(now=timezone.now())
     active = run_reads.active_runs()
     finished = run_reads.finished_runs()
@@ -78,5 +81,8 @@ def build_overview(*, can_operate: bool) -> OverviewContext:
         troubled=run_rows(troubled, rewards),
         active=run_rows(active, rewards),
         finished=run_rows(finished, rewards),
-        can_operate=can_operate,
+        can_operate=role.includes(Role.OPERATOR),
+        changeable=frozenset(
+            run.pk for run in [*troubled, *(alert.run for alert in alerts)] if may_change(run, role, user_id)
+        ),
     )

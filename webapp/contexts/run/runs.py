@@ -19,7 +19,7 @@ from webapp.contexts.run.run_header import RunHeader, build_header
 from webapp.contexts.run.run_tabs import TABS, Panel, Tab, build_panel, tab_names, tabs_of
 from webapp.contexts.words import in_words
 from webapp.models import Alert, Run
-from webapp.permissions import Role, shows_rollouts
+from webapp.permissions import Role, change_refusal, shows_rollouts
 from webapp.selectors.paging import Page
 from webapp.selectors.run import alerts as alert_reads
 from webapp.selectors.run import iterations as iteration_reads
@@ -121,6 +121,8 @@ class RunDetailContext:
     """Content of the tab; None in an update of a page whose tab is not updated."""
     params: Mapping[str, str]
     can_operate: bool
+    refusal: str
+    """Reason why the viewer may not change the run; empty where they may."""
     shows_rollouts: bool
     edit: EditForm
     experiments: tuple[tuple[int, str], ...]
@@ -175,6 +177,7 @@ def build_run_detail(
     params: Mapping[str, str],
     *,
     role: Role,
+    user_id: int | None = None,
     update: bool = False,
     summary: RunSummary | None = None,
     panel: Panel | None = None,
@@ -185,12 +188,13 @@ def build_run_detail(
         run: the run.
         params: the query string.
         role: the viewer's.
+        user_id: the viewer, who may own the run.
         update: whether it updates a page that is shown: its scores stay until the run has ended, since
             calibration reads all of them.
         summary: the part above the tabs, where it was read for another tab.
         panel: the content of the tab, likewise.
     """
-    can_operate = role.includes(Role.OPERATOR)
+    refusal = change_refusal(run, role, user_id)
     above = summary or build_summary(run)
     tab = current_tab(run, params)
     return RunDetailContext(
@@ -206,10 +210,11 @@ def build_run_detail(
         if update and tab == "scores" and run.state not in ENDED
         else panel or build_panel(run, tab, params, role),
         params={**params, "tab": tab},
-        can_operate=can_operate,
+        can_operate=role.includes(Role.OPERATOR),
+        refusal=refusal,
         shows_rollouts=shows_rollouts(run, role),
         edit=edit_form(run),
-        experiments=tuple(run_reads.experiment_choices()) if can_operate and not update else (),
+        experiments=tuple(run_reads.experiment_choices()) if not refusal and not update else (),
     )
 
 

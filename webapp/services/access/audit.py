@@ -7,7 +7,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
-from webapp.models import AuditEntry
+from webapp.models import AuditEntry, Run
 
 
 def record(
@@ -22,3 +22,12 @@ def record(
     AuditEntry.objects.create(
         actor=actor, action=action, run_id=run_id, target=target[:300], changes=dict(changes or {})
     )
+
+
+def record_change(
+    *, actor: User | None, action: str, run: Run, changes: Mapping[str, Any] | None = None
+) -> None:
+    """Record a change of a run; one that a person made to another one's run names its owner."""
+    owner = run.created_by if actor is not None and run.created_by != actor else None
+    whose = {"owner": owner.get_username()} if owner is not None else {}
+    record(actor=actor, action=action, run_id=run.pk, changes={**(changes or {}), **whose})

@@ -162,6 +162,6 @@ def acknowledge(*, run: Run, actor: User | None = None) -> None:
 
 
 def _done(run: Run, actor: User | None, action: str, changes: Mapping[str, Any] | None = None) -> None:
-    audit.record(actor=actor, action=action, run_id=run.pk, changes=changes)
+    audit.record_change(actor=actor, action=action, run=run, changes=changes)
     run.refresh_from_db()
     notifications.run_changed(run.pk, run.last_seq)

@@ -15,7 +15,7 @@ from django.test import Client
 from django.utils import timezone
 
 from tests.builders.page_builders import Yard, add_live_step, make_yard
-from tests.builders.web_builders import make_user
+from tests.builders.web_builders import hand_over, make_user
 from webapp.asgi import application
 from webapp.models import Run
 from webapp.permissions import Role
@@ -29,6 +29,7 @@ def populated() -> tuple[Yard, Client]:
     Run.objects.update(heartbeat_at=timezone.now() + timedelta(hours=1))
     client = Client(HTTP_HOST="localhost")
     client.force_login(make_user("ada", Role.OPERATOR))
+    hand_over("ada")
     return yard, client
 
 

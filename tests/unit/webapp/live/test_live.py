@@ -255,6 +255,17 @@ async def test_viewers_get_no_controls_and_no_gold() -> None:
         assert ("# gold" in page.html["trajectory-outcome"]) is can_operate
 
 
+async def test_controls_work_for_the_owner_of_a_run_only() -> None:
+    yard, _ = await in_thread(populated)()
+    await in_thread(yard.run.refresh_from_db)()
+    owner = yard.run.created_by_id
+    assert owner is not None
+    for user_id in (owner, owner + 1):
+        shown = Subscription("run", yard.run.pk, (), (), Role.OPERATOR, user_id)
+        header = (await in_thread(snapshot)(shown)).html["run-header"]
+        assert ("disabled" in header) is (user_id != owner)
+
+
 def sign_out(client: Client) -> None:
     client.logout()
 
