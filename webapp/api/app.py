@@ -17,9 +17,11 @@ from ninja.parser import Parser
 
 from engine.errors import ConfigError, DatasetError, MissingScoreError
 from webapp.api import (
+    alerts,
     datasets,
     endpoints,
     evaluations,
+    experiments,
     ingest,
     logs,
     plans,
@@ -45,7 +47,9 @@ class StrictParser(Parser):
 
 api = NinjaAPI(title="Trainyard", version="1", urls_namespace="api", docs_url=None, parser=StrictParser())
 api.add_router("", ingest.router)
+api.add_router("", experiments.router)
 api.add_router("", runs.router)
+api.add_router("", alerts.router)
 api.add_router("", run_edits.router)
 api.add_router("", run_checkpoints.router)
 api.add_router("", timelines.router)

@@ -96,6 +96,8 @@ class RunQuery(Schema):
     kind: str = ""
     q: str = ""
     tag: str = ""
+    experiment: int | None = None
+    dataset: str = ""
     archived: str = ""
     """``only`` selects archived runs, ``all`` includes them."""
 

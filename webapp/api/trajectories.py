@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Field, Router, Schema
+from ninja import Field, Query, Router, Schema
 from ninja.errors import HttpError
 
 from engine.tokens import TOKEN_COLUMNS
@@ -194,6 +194,48 @@ class TrajectoryPage(Schema):
     next_before: int | None
 
 
+class SearchQuery(Schema):
+    """Filters of a search; empty means everything."""
+
+    q: str = ""
+    """Words over thoughts and actions: ``"a phrase"``, ``or``, ``-without``."""
+    run: int | None = None
+    task: str = ""
+    """A task's key, or a part of its readable name."""
+    verdict: str = ""
+    termination: str = ""
+    phase: str = ""
+    finding: str = ""
+    """A kind of sign of tampering, or ``any``."""
+    reward_min: float | None = None
+    reward_max: float | None = None
+    steps_min: int | None = None
+
+
+class MatchOut(Schema):
+    """A step that matches."""
+
+    index: int
+    action: str
+    text: str
+
+
+class FoundOut(TrajectoryOut):
+    """A trajectory, with its first matching steps."""
+
+    matches: list[MatchOut]
+
+
+class SearchPage(Schema):
+    """One page of found trajectories; ``next_before`` is the cursor of the next page."""
+
+    total: int
+    capped: bool
+    """Whether more steps match than were considered."""
+    items: list[FoundOut]
+    next_before: int | None
+
+
 class TokensOut(Schema):
     """Tokens from index ``start`` of ``length`` tokens, as columns of equal length."""
 
@@ -234,6 +276,24 @@ def list_trajectories(
     more = len(items) > size
     items = items[:size]
     return {"total": rows.count(), "items": items, "next_before": items[-1].pk if more else None}
+
+
+@router.get("/trajectories", response=SearchPage)
+def search_trajectories(
+    request: HttpRequest, filters: Query[SearchQuery], before: int | None = None, size: int = 50
+) -> dict[str, Any]:
+    """Search thoughts and actions, newest first; pass ``next_before`` as ``before`` for the next page."""
+    wanted = reads.TrajectoryFilters(**filters.dict())
+    sees_answers = role_of_caller(request).sees_answers
+    found = reads.search(wanted, before=before, size=max(1, min(size, MAX_SIZE)), with_answers=sees_answers)
+    for row in found.rows:
+        row.matches = found.matches.get(row.pk, [])  # type: ignore[attr-defined]
+    return {
+        "total": found.total,
+        "capped": found.capped,
+        "items": list(found.rows),
+        "next_before": found.next_before,
+    }
 
 
 @router.post("/trajectories/choose", response=ChosenOut)

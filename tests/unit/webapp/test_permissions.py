@@ -40,13 +40,19 @@ API_OPERATORS = {
         )
     ),
     "GET /runs/{int:run_id}/checkpoints/{int:iteration}", "GET /runs/{int:run_id}/log", "POST /pool/reap",
-    "POST /imports", "GET /datasets/{name}/export", "POST /datasets/{name}/sync",
-    "POST /datasets/{name}/validate", "POST /datasets/{name}/tasks/{key}/quarantine", "GET /endpoints",
+    "POST /alerts/{int:alert_id}/acknowledge", "POST /imports", "GET /datasets/{name}/export",
+    "POST /datasets/{name}/sync", "POST /datasets/{name}/validate",
+    "POST /datasets/{name}/tasks/{key}/quarantine", "GET /endpoints",
     "GET /trajectories/{int:trajectory_id}/test-log",
     "GET /runs/{int:run_id}/evaluations/{phase}/{int:iteration}/submission",
     "GET /runs/{int:run_id}/evaluations/{phase}/{int:iteration}/submission/findings",
 }  # fmt: skip
-API_ADMINISTRATORS = {"PUT /endpoints/{name}", "DELETE /endpoints/{name}", "POST /endpoints/{name}/test"}
+API_ADMINISTRATORS = {
+    "POST /experiments",
+    "PUT /endpoints/{name}",
+    "DELETE /endpoints/{name}",
+    "POST /endpoints/{name}/test",
+}
 
 
 def patterns(resolver: URLResolver | None = None) -> Iterator[URLPattern]:

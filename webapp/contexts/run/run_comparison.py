@@ -182,6 +182,26 @@ def compare_settings(configs: Sequence[Mapping[str, Any]]) -> tuple[tuple[Differ
     return rows, len(keys) - len(rows)
 
 
+def comparison(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the runs of a comparison, the settings that differ and the metrics of the runs, as JSON.
+
+    Raises ValueError for too many runs, and for what is no run.
+    """
+    numbers, odd = parse_runs(texts)
+    found = run_reads.runs_by_number(numbers[:MOST_RUNS])
+    odd += [str(number) for number in numbers[:MOST_RUNS] if number not in found]
+    if odd or not 0 < len(numbers) <= MOST_RUNS:
+        raise ValueError(f"name 1 to {MOST_RUNS} runs{f', not {odd[0][:40]!r}' if odd else ''}")
+    differences, num_equal = compare_settings([found[number].config for number in numbers])
+    metrics = {*series_reads.reported_metrics(numbers), *series_reads.evaluation_keys(numbers)}
+    return {
+        "runs": numbers,
+        "differences": [{"key": row.key, "values": list(row.values)} for row in differences],
+        "num_equal": num_equal,
+        "metrics": sorted(metrics),
+    }
+
+
 def _value(settings: Mapping[str, Any], key: str) -> tuple[bool, Any]:
     return key in settings, settings.get(key)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from webapp.management.commands._runs import describe
 from webapp.management.commands._terminal import TerminalCommand
+from webapp.models import Experiment
 from webapp.selectors.run.runs import RunFilters, list_runs
 
 
@@ -21,15 +22,22 @@ class Command(TerminalCommand):
         parser.add_argument("--state", default="", help="show only runs in this state, or `active` ones")
         parser.add_argument("--kind", default="")
         parser.add_argument("--tag", default="", help="show only runs with this tag")
+        parser.add_argument("--experiment", help="show only runs of the experiment with this name")
         parser.add_argument("--archived", action="store_true", help="show archived runs too")
         parser.add_argument("-n", type=int, default=20, help="number of runs to list")
 
     def handle(self, **options: Any) -> None:
         """Print the runs and their total number."""
+        experiment = None
+        if options["experiment"] is not None:
+            experiment = Experiment.objects.filter(name=options["experiment"]).first()
+            if experiment is None:
+                raise CommandError(f"there is no experiment '{options['experiment']}'")
         filters = RunFilters(
             state=options["state"],
             kind=options["kind"],
             tag=options["tag"],
+            experiment=experiment.pk if experiment is not None else None,
             archived="all" if options["archived"] else "",
         )
         page = list_runs(filters, number=1, size=max(1, options["n"]))

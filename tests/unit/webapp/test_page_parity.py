@@ -1,0 +1,106 @@
+"""What pages do, the API and commands do too: alerts, text search, experiments, overlays."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+
+from tests.builders.page_builders import Yard, make_yard
+from tests.builders.web_builders import hand_over, make_run, signed_in
+from webapp.models import AuditEntry, Experiment, Trajectory
+from webapp.permissions import Role
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def yard() -> Yard:
+    return make_yard(iterations=2, group_size=2)
+
+
+def printed(command: str, *arguments: Any) -> str:
+    out = StringIO()
+    call_command(command, *map(str, arguments), stdout=out)
+    return out.getvalue()
+
+
+def test_alerts_are_listed_and_acknowledged(yard: Yard) -> None:
+    alert = yard.run.alerts.get()
+    listed = signed_in(Role.VIEWER).get(f"/api/v1/alerts?run={yard.run.pk}").json()
+    assert (listed["total"], listed["items"][0]["message"]) == (1, alert.message)
+    assert f"alert {alert.pk} · run {yard.run.pk} · " in printed("alerts")
+    operator = signed_in(Role.OPERATOR)
+    hand_over("user-operator")
+    answer = operator.post(f"/api/v1/alerts/{alert.pk}/acknowledge").json()
+    assert answer["acknowledged_at"] is not None
+    operator.post(f"/api/v1/alerts/{alert.pk}/acknowledge")
+    entry = AuditEntry.objects.get(action="alert.acknowledge", run=yard.run)
+    assert (entry.actor and entry.actor.username, entry.changes["alert"]) == ("user-operator", alert.pk)
+    assert operator.post("/api/v1/alerts/999999/acknowledge").status_code == 404
+    alert.acknowledged_at = None
+    alert.save()
+    assert printed("alerts", "--acknowledge", alert.pk) == "0 of 0 open alerts\n"
+    with pytest.raises(CommandError, match="there is no alert 999999"):
+        printed("alerts", "--acknowledge", 999999)
+
+
+def test_thoughts_and_actions_are_searched(yard: Yard) -> None:
+    client = signed_in(Role.VIEWER)
+    page = client.get("/trajectories/?q=line").context
+    answer = client.get("/api/v1/trajectories?q=line").json()
+    assert answer["total"] == page["total"] > 1
+    assert [item["id"] for item in answer["items"]] == [row.trajectory.pk for row in page["rows"]]
+    first = answer["items"][0]
+    assert "line" in first["matches"][0]["text"]
+    rest = client.get(f"/api/v1/trajectories?q=line&size=1&before={first['id']}").json()
+    assert rest["items"][0]["id"] == answer["items"][1]["id"]
+    assert client.get("/api/v1/trajectories?q=line&verdict=tampered").json()["total"] == 0
+    row = Trajectory.objects.get(pk=first["id"])
+    lines = printed("search", "line", "--run", yard.run.pk).splitlines()
+    place = f"/runs/{row.run_id}/{row.phase}/{row.iteration}/{row.task_key}/{row.index}/"
+    assert any(line.startswith(f"{place}#step-") for line in lines)
+    assert lines[-1].endswith(f"of {answer['total']} trajectories")
+
+
+def test_experiments_are_listed_created_and_select_runs(yard: Yard) -> None:
+    admin = signed_in(Role.ADMIN)
+    created = admin.post("/api/v1/experiments", {"name": "sweep"}, "application/json")
+    assert (created.status_code, created.json()["name"]) == (201, "sweep")
+    assert admin.post("/api/v1/experiments", {"name": "sweep"}, "application/json").status_code == 422
+    counts = {one["name"]: one["num_runs"] for one in admin.get("/api/v1/experiments").json()}
+    assert counts == {yard.experiment.name: 1, "sweep": 0}
+    chosen = admin.get(f"/api/v1/runs?experiment={yard.experiment.pk}").json()
+    assert [item["id"] for item in chosen["items"]] == [yard.run.pk]
+    assert "other · 0 runs, 0 active · why\n" in printed(
+        "experiments", "--create", "other", "--description", "why"
+    )
+    assert Experiment.objects.filter(name="other").exists()
+    make_run()
+    assert printed("runs", "--experiment", yard.experiment.name).endswith("1 of 1 runs\n")
+    with pytest.raises(CommandError, match="there is no experiment 'none'"):
+        printed("runs", "--experiment", "none")
+
+
+def test_runs_are_laid_over_each_other(yard: Yard) -> None:
+    other = make_run(**{"trainer.iterations": 7})
+    client = signed_in(Role.VIEWER)
+    runs = f"{yard.run.pk},{other.pk}"
+    found = client.get(f"/api/v1/runs/compare?runs={runs}").json()
+    assert found["runs"] == [yard.run.pk, other.pk]
+    iterations = {row["key"]: row["values"] for row in found["differences"]}["trainer.iterations"]
+    assert iterations[1] == "7"
+    assert "reward/mean" in found["metrics"]
+    page = client.get(f"/runs/series/?runs={runs}&keys=reward/mean").json()
+    assert client.get(f"/api/v1/runs/series?runs={runs}&metrics=reward/mean").json() == page
+    told = json.loads(printed("compare_runs", yard.run.pk, other.pk, "--metric", "reward/mean"))
+    assert (told["differences"], told["series"]) == (found["differences"], page["runs"])
+    for wrong in ("none", "999999", "", ",".join(map(str, range(1, 13)))):
+        assert client.get(f"/api/v1/runs/compare?runs={wrong}").status_code == 422
+    assert client.get(f"/api/v1/runs/series?runs={runs}&metrics=x&x=moon").status_code == 422
+    with pytest.raises(CommandError, match="name 1 to 10 runs, not 'none'"):
+        printed("compare_runs", "none")
