@@ -7,7 +7,7 @@ EXPIRE = "UPDATE webapp_apitoken SET expires_at = now() + interval '90 days' WHE
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('webapp', '0044_audit_outcomes'),
+        ('webapp', '0045_runattempt_out_of_memory'),
     ]
 
     operations = [
