@@ -41,7 +41,7 @@ class _TrajectoryFilters(Section):
     models: tuple[Text, ...] = ()
     """Models that acted: checkpoints, as in ``policy.checkpoint``, or names of models behind an endpoint."""
     verdicts: tuple[Verdict, ...] = (Verdict.PASSED,)
-    """Verdicts of grading."""
+    """Verdicts of grading. Trajectories whose outcome is unknown are never used."""
     terminations: tuple[TerminationReason, ...] = ()
     """Reasons for which the rollouts ended."""
     reward_min: float | None = None

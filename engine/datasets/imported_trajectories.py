@@ -19,6 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from engine.datasets.line_problems import LineProblems
 from engine.errors import DatasetError
 from engine.events.types import (
     OpeningMessageRecord,
@@ -28,7 +29,7 @@ from engine.events.types import (
     TrajectoryRef,
     TrajectoryStarted,
 )
-from engine.terminal import visible_line, visible_text
+from engine.terminal import visible_text
 from engine.types import OpeningMessage, Step, TaskRow, TerminationReason, TestResult, Verdict
 
 PHASE = "train"
@@ -48,7 +49,8 @@ class ImportedTrajectory:
     """Position among the trajectories of the same task in the file."""
     steps: tuple[Step, ...]
     termination: TerminationReason
-    patch: str
+    patch: str | None
+    """None where it is unknown, which is no empty patch."""
     reward: float | None
     verdict: Verdict | None
     tests: tuple[TestResult, ...]
@@ -59,6 +61,10 @@ class ImportedTrajectory:
     """Messages before the first response; empty where the file does not say."""
     metadata: Mapping[str, Any]
     """Fields of the file without a field of their own, such as ``exp_name``, limits, ``agent_args``."""
+    cost: float | None = None
+    """US dollars of the whole trajectory; None where it is unknown."""
+    error: str = ""
+    """Error that ended the rollout; empty without one."""
 
 
 def events_of(trajectory: ImportedTrajectory, *, first_seq: int, time: float) -> Iterator[BaseModel]:
@@ -87,11 +93,13 @@ def events_of(trajectory: ImportedTrajectory, *, first_seq: int, time: float) ->
         verdict=trajectory.verdict,
         reward=trajectory.reward,
         num_steps=len(steps),
-        patch=trajectory.patch,
+        patch=trajectory.patch or "",
+        cost=trajectory.cost,
+        error=trajectory.error,
         tests=[TestOutcomeRecord(**asdict(test)) for test in trajectory.tests],
         test_log=trajectory.test_log,
         opening=[OpeningMessageRecord(**asdict(message)) for message in trajectory.opening],
-        imported=dict(trajectory.metadata),
+        imported={**trajectory.metadata, **({"patch": None} if trajectory.patch is None else {})},
         prompt_tokens=steps[0].prompt_tokens if steps else 0,
         generated_tokens=sum(step.generated_tokens for step in steps),
         thinking_tokens=None,
@@ -129,15 +137,15 @@ def convert(read: Callable[[Path, Reject], Iterable[ImportedTrajectory]], conten
     parser.add_argument("file", type=Path, help=f"JSON Lines of {content}")
     path: Path = parser.parse_args().file
 
-    def reject(line: int, reason: str) -> None:
-        sys.stderr.write(f"{visible_line(f'{path}, line {line}: {reason}; left out')}\n")
-
+    left_out = LineProblems()
     try:
-        num_written = print_ndjson(read(path, reject), time=path.stat().st_mtime)
+        num_written = print_ndjson(read(path, left_out.add), time=path.stat().st_mtime)
     except (DatasetError, OSError) as error:
         sys.stderr.write(f"{visible_text(f'{path}: {error}')}\n")
         return 2
+    finally:
+        left_out.report(path)
     if not num_written:
-        sys.stderr.write(f"{path} has no line that is a trajectory\n")
+        sys.stderr.write(f"{path} has no line that is a trajectory{left_out.hint}\n")
         return 2
     return 0

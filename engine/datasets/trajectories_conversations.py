@@ -3,18 +3,19 @@
 As a command, ``python -m engine.datasets.trajectories_conversations FILE``, it prints what
 ``engine.datasets.imported_trajectories`` describes. The first message of the user is the task: of SWE agents'
 prompts the part between the tags of the issue. A line that is no trajectory is reported on stderr and left
-out.
+out; what else cannot be read is named in the ``error`` of its step.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
 from engine.datasets.conversations.base import Conversation, Message
+from engine.datasets.conversations.outcomes import cost_of, end_of, error_of, patch_of, verdict_of
 from engine.datasets.conversations.reading import Rejected, read_conversations
 from engine.datasets.imported_trajectories import ImportedTrajectory, Reject, convert
 from engine.datasets.store import with_content_id
@@ -22,14 +23,15 @@ from engine.datasets.trajectories_r2e import parse_action
 from engine.errors import DatasetError
 from engine.tools.parser import NativeCall
 from engine.tools.rendering import render_turn
-from engine.types import OpeningMessage, Step, Task, TaskAnswer, TaskRow, TerminationReason, ToolCall, Verdict
+from engine.types import OpeningMessage, Step, Task, TaskAnswer, TaskRow, TerminationReason, ToolCall
 
 _ISSUE_TAGS = ("github_issue", "issue_description", "pr_description")
 _FOLDER_TAG = "uploaded_files"
 """Tag around the folder of the repository, in the prompts of OpenHands and of those made after them."""
 _MAX_FOLDER = 300
+_TASKS = frozenset({"instance", "ds"})
+"""Fields with the task's row, which has the answer."""
 _FINISHING = frozenset({"finish", "submit"})
-_VERDICTS = {True: Verdict.PASSED, False: Verdict.FAILED}
 
 
 def read_trajectories(path: Path, reject: Reject | None = None) -> Iterator[ImportedTrajectory]:
@@ -48,8 +50,8 @@ def read_trajectories(path: Path, reject: Reject | None = None) -> Iterator[Impo
                 raise DatasetError(found.reason, row=number - 1)
             reject(number, found.reason)
             continue
-        row = _row(found, number)
-        yield _trajectory(found, number, row, seen[row.task.id])
+        row = task_row(found, number)
+        yield trajectory_of(found, number, row, seen[row.task.id])
         seen[row.task.id] += 1
 
 
@@ -72,7 +74,13 @@ def _folder(text: str) -> str:
     return found if found.startswith("/") and found.split() == [found] and len(found) <= _MAX_FOLDER else ""
 
 
-def _row(conversation: Conversation, number: int) -> TaskRow:
+def task_row(conversation: Conversation, number: int) -> TaskRow:
+    """Return the task of a conversation.
+
+    Args:
+        conversation: its first message of the user is the task.
+        number: of its line, which names a task without a name.
+    """
     said = next((m["content"] for m in conversation.messages if m["role"] == "user"), "")
     task = Task(
         id="",
@@ -87,26 +95,35 @@ def _row(conversation: Conversation, number: int) -> TaskRow:
     return with_content_id(TaskRow(task=task, answer=TaskAnswer(gold_patch=""), split="imported"))
 
 
-def _trajectory(conversation: Conversation, number: int, row: TaskRow, index: int) -> ImportedTrajectory:
-    steps = tuple(_steps(conversation.messages))
-    last = steps[-1].call
-    submitted = last is not None and last.name in _FINISHING
-    resolved = conversation.resolved
+def trajectory_of(conversation: Conversation, number: int, row: TaskRow, index: int) -> ImportedTrajectory:
+    """Return a conversation as a trajectory.
+
+    Args:
+        conversation: with the published row's other fields.
+        number: of its line.
+        row: its task.
+        index: position among the trajectories of the same task.
+    """
+    steps = tuple(_steps(conversation.messages, conversation.problems))
+    # most formats do not say why a conversation ended without a submission
+    end = TerminationReason.SUBMITTED if steps[-1].done else TerminationReason.MAX_STEPS
+    resolved, fields = conversation.resolved, conversation.fields
     return ImportedTrajectory(
         line=number,
         row=row,
         index=index,
         steps=steps,
-        # the formats do not say why else a conversation ended
-        termination=TerminationReason.SUBMITTED if submitted else TerminationReason.MAX_STEPS,
-        patch="",
+        termination=end_of(fields) or end,
+        patch=patch_of(fields),
         reward=None if resolved is None else float(resolved),
-        verdict=None if resolved is None else _VERDICTS[resolved],
+        verdict=verdict_of(resolved),
+        cost=cost_of(fields),
+        error=error_of(fields),
         tests=(),
         test_log="",
         grading_seconds=0.0,
         opening=tuple(_opening(conversation)),
-        metadata={},
+        metadata={name: value for name, value in fields.items() if name not in _TASKS},
     )
 
 
@@ -118,7 +135,8 @@ def _opening(conversation: Conversation) -> Iterator[OpeningMessage]:
         yield OpeningMessage.of_tools(conversation.tools)
 
 
-def _steps(messages: Sequence[Message]) -> Iterator[Step]:
+def _steps(messages: Sequence[Message], problems: Mapping[int, str]) -> Iterator[Step]:
+    """Yield the steps; each names the problems of its messages, the first one those before it as well."""
     starts = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     for position, (start, end) in enumerate(zip(starts, [*starts[1:], len(messages)], strict=True)):
         message = messages[start]
@@ -128,12 +146,13 @@ def _steps(messages: Sequence[Message]) -> Iterator[Step]:
         call, error = parse_action(content)
         if calls:
             call, error = ToolCall(name=calls[0]["name"], arguments=calls[0]["arguments"]), ""
+        odd = [problems[index] for index in range(start if position else 0, end) if index in problems]
         yield Step(
             index=position,
             thought=thinking or content.partition("<function=")[0].strip(),
             response=render_turn(thinking, content, native),
             call=call,
-            error=error,
+            error="; ".join(odd) or error,
             observation="\n\n".join(answer["content"] for answer in messages[start + 1 : end]),
             done=call is not None and call.name in _FINISHING,
             thinking_tokens=None,

@@ -4,6 +4,8 @@ As a command, ``python -m engine.datasets.trajectories_r2e FILE``, it prints wha
 ``engine.datasets.imported_trajectories`` describes.
 
 A line that is no trajectory is reported on stderr and left out; a file without any ends it with exit code 2.
+A field of a step that cannot be read costs itself and is named in the step's ``error``; of the trajectory's
+own, ``reward`` and ``output_patch`` are unknown then and stay among the metadata.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.datasets.conversations.base import REPLACED, storable, storable_fields
+from engine.datasets.conversations.outcomes import truth, verdict_of
 from engine.datasets.imported_trajectories import ImportedTrajectory, Reject, convert
 from engine.datasets.importers.fields import Row
+from engine.datasets.importers.fields import number as find_number
 from engine.datasets.importers.formats import r2e_gym
 from engine.datasets.importers.formats.swe_row import read_row
 from engine.datasets.store import with_content_id
@@ -32,7 +37,6 @@ from engine.types import (
     TestOutcome,
     TestResult,
     ToolCall,
-    Verdict,
 )
 
 _TERMINATIONS: Mapping[str, TerminationReason] = {
@@ -44,8 +48,17 @@ _TERMINATIONS: Mapping[str, TerminationReason] = {
     "traj_time_limit": TerminationReason.ROLLOUT_TIMEOUT,
     "llm_query_error": TerminationReason.MODEL_ERROR,
 }
-_READ = frozenset({"trajectory_steps", "problem_statement", "ds", "output_patch", "reward", "test_output"})
+_READ = frozenset({"trajectory_steps", "problem_statement", "ds"})
 """Fields that are read into fields of their own."""
+_READ_IF_VALID: Mapping[str, Callable[[Any], bool]] = {
+    "reward": lambda value: value is None or truth(value) is not None,
+    "output_patch": lambda value: value is None or isinstance(value, str),
+    "test_output": lambda value: value is None or isinstance(value, str),
+}
+"""Fields that are, where their value is one that the format has."""
+_TEXTS = ("thought", "action", "observation")
+_NUMBERS = ("token_usage_prompt", "token_usage_completion", "llm_exec_time", "env_exec_time")
+_MAX_NUMBER = 2**31
 _SUMMARY = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (.+)$", re.MULTILINE)
 _OUTCOMES = {"XFAIL": TestOutcome.XFAIL, "XPASS": TestOutcome.XPASS}
 
@@ -81,11 +94,12 @@ def read_r2e_trajectories(path: Path, reject: Reject | None = None) -> Iterator[
 def _parse(line: bytes, number: int) -> dict[str, Any]:
     try:
         record = json.loads(line)
+        if not isinstance(record, dict):
+            raise DatasetError("not an object", row=number)
+        steps = record.pop("trajectory_steps", None)  # each is made storable by itself
+        return {**storable_fields(record), "trajectory_steps": steps}
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"not JSON: {error}", row=number) from error
-    if not isinstance(record, dict):
-        raise DatasetError("not an object", row=number)
-    return record
 
 
 def _task_row(record: Mapping[str, Any], number: int) -> TaskRow:
@@ -113,22 +127,20 @@ def _trajectory(record: Mapping[str, Any], number: int, row: TaskRow, index: int
     if reason not in _TERMINATIONS:
         raise DatasetError(f"unknown reason '{reason}'", row=number, field="exit_reason")
     steps = _get(record, "trajectory_steps", list, number)
-    reward = record.get("reward")
-    if reward is not None and not isinstance(reward, int | float):
-        raise DatasetError("not a number", row=number, field="reward")
-    log = str(record.get("test_output") or "")
+    resolved = truth(record.get("reward"))
+    log = log if isinstance(log := record.get("test_output"), str) else ""
     return ImportedTrajectory(
         line=number + 1,
         row=row,
         index=index,
-        steps=tuple(_step(step, position, number) for position, step in enumerate(steps)),
+        steps=tuple(_step(step, position) for position, step in enumerate(steps)),
         termination=_TERMINATIONS[reason],
-        patch=str(record.get("output_patch") or ""),
-        reward=None if reward is None else float(reward),
-        verdict=None if reward is None else Verdict.PASSED if reward >= 1 else Verdict.FAILED,
+        patch=patch if isinstance(patch := record.get("output_patch"), str) else None,
+        reward=None if resolved is None else float(resolved),
+        verdict=verdict_of(resolved),
         tests=parse_test_log(row, log),
         test_log=log,
-        grading_seconds=float(record.get("reward_calc_time") or 0.0),
+        grading_seconds=max(0.0, find_number(record, "reward_calc_time") or 0.0),
         opening=_opening(record),
         metadata=_metadata(record),
     )
@@ -136,7 +148,11 @@ def _trajectory(record: Mapping[str, Any], number: int, row: TaskRow, index: int
 
 def _metadata(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields without a field of their own; the task's row is left out, which has the answer."""
-    kept = {name: value for name, value in record.items() if name not in _READ}
+    kept = {
+        name: value
+        for name, value in record.items()
+        if name not in _READ and not (name in _READ_IF_VALID and _READ_IF_VALID[name](value))
+    }
     environment = kept.get("env_args")
     if isinstance(environment, Mapping):
         kept["env_args"] = {name: value for name, value in environment.items() if name != "ds"}
@@ -168,11 +184,25 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
     )
 
 
-def _step(step: Any, position: int, number: int) -> Step:
+def _step(published: Any, position: int) -> Step:
     where = f"trajectory_steps.{position}"
-    if not isinstance(step, dict):
-        raise DatasetError("not an object", row=number, field=where)
-    texts = {name: _get(step, name, str, number, where) for name in ("thought", "action", "observation")}
+    try:
+        step = storable(published) if isinstance(published, dict) else {}
+    except RecursionError:
+        step = {}
+    problems = [] if step == published else [f"{where}: {REPLACED if step else 'not an object of fields'}"]
+    texts, numbers = dict.fromkeys(_TEXTS, ""), dict.fromkeys(_NUMBERS, 0.0)
+    for name in _TEXTS:
+        if isinstance(value := step.get(name), str):
+            texts[name] = value
+        else:
+            problems.append(f"{where}.{name}: missing or no text")
+    for name in _NUMBERS:
+        found = find_number(step, name)
+        if found is not None and 0 <= found < _MAX_NUMBER:
+            numbers[name] = found
+        elif step.get(name) is not None:
+            problems.append(f"{where}.{name}: no number in range: {str(step[name])[:80]}")
     call, error = parse_action(texts["action"])
     return Step(
         index=position,
@@ -180,14 +210,14 @@ def _step(step: Any, position: int, number: int) -> Step:
         # The format keeps no raw response; these are its two parts, unchanged.
         response="\n\n".join(text for text in (texts["thought"], texts["action"]) if text),
         call=call,
-        error=error,
+        error="; ".join(problems) or error,
         observation=texts["observation"],
-        done=bool(step.get("done")),
-        prompt_tokens=max(0, int(step.get("token_usage_prompt") or 0)),
-        generated_tokens=max(0, int(step.get("token_usage_completion") or 0)),
+        done=truth(step.get("done")) is True,
+        prompt_tokens=int(numbers["token_usage_prompt"]),
+        generated_tokens=int(numbers["token_usage_completion"]),
         thinking_tokens=None,  # the format does not count them
-        model_seconds=float(step.get("llm_exec_time") or 0.0),
-        tool_seconds=float(step.get("env_exec_time") or 0.0),
+        model_seconds=numbers["llm_exec_time"],
+        tool_seconds=numbers["env_exec_time"],
     )
 
 
@@ -230,11 +260,10 @@ def _by_summary(log: str) -> dict[str, TestOutcome]:
     return shown
 
 
-def _get(record: Mapping[str, Any], name: str, kind: type[Any], number: int, where: str = "") -> Any:
+def _get(record: Mapping[str, Any], name: str, kind: type[Any], number: int) -> Any:
     value = record.get(name)
     if not isinstance(value, kind):
-        field = f"{where}.{name}" if where else name
-        raise DatasetError(f"missing or not of type {kind.__name__}", row=number, field=field)
+        raise DatasetError(f"missing or not of type {kind.__name__}", row=number, field=name)
     return value
 
 

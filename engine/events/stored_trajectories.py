@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, FiniteFloat, ValidationError
 
 from engine.errors import DatasetError
 from engine.events.record import Record
@@ -51,7 +51,7 @@ class StoredTrajectory(Record):
     metadata: dict[str, Any] = Field(default_factory=dict)
     """The task's metadata, which prompts may quote."""
     verdict: Verdict | None = None
-    reward: float | None = None
+    reward: FiniteFloat | None = None
     termination: TerminationReason | None = None
     patch: str = ""
     steps: list[StoredStep]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, FiniteFloat, TypeAdapter
 
 from engine.events.engines import EnginesReported
 from engine.events.health import ValidationRecord
@@ -156,7 +156,7 @@ class StepFinished(RunEvent):
     generated_tokens: Int = 0
     thinking_tokens: Int | None = 0
     """None where they are unknown: a chat policy's endpoint does not report them."""
-    cost: float | None = None
+    cost: FiniteFloat | None = None
     """US dollars; None where no price is known."""
     truncated_chars: Int = 0
     model_seconds: float = 0.0
@@ -199,7 +199,7 @@ class TrajectoryFinished(RunEvent):
     ref: TrajectoryRef
     termination: TerminationReason
     verdict: Verdict | None
-    reward: float | None
+    reward: FiniteFloat | None
     num_steps: Int
     unparsed_steps: Int = 0
     """Number of steps without a readable tool call."""
@@ -239,7 +239,7 @@ class TrajectoryFinished(RunEvent):
     generated_tokens: BigInt = 0
     thinking_tokens: BigInt | None = 0
     """Sum over the steps; None where one is unknown."""
-    cost: float | None = None
+    cost: FiniteFloat | None = None
     """US dollars of the steps whose cost is known; None without any."""
     policy_version_min: Int = 0
     policy_version_max: Int = 0

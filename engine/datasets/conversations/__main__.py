@@ -1,7 +1,7 @@
 """``python -m engine.datasets.conversations IN OUT --format sharegpt``: convert conversations.
 
 IN is read in any known format (``reading``), OUT written in the given one. Lines that cannot be read or
-expressed are reported on stderr with their numbers and left out. Exit code 2: nothing could be written.
+expressed are reported on stderr, by kind, and left out. Exit code 2: nothing could be written.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from engine.datasets.conversations.base import Conversation, ConversationError
 from engine.datasets.conversations.reading import Rejected, read_conversations
 from engine.datasets.conversations.text_calls import to_native, to_text
 from engine.datasets.conversations.writing import FORMATS, sharegpt_row, write_conversations
+from engine.datasets.line_problems import LineProblems
 from engine.errors import DatasetError
-from engine.terminal import visible_line, visible_text
+from engine.terminal import visible_text
 
 _CALLS: Mapping[str, Callable[[Conversation], Conversation]] = {
     "keep": lambda conversation: conversation,
@@ -35,12 +36,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--resolved", action="store_true", help="only conversations that solved their task")
     given = parser.parse_args(arguments)
     convert = _shared if given.format == "sharegpt" else _CALLS[given.calls]
+    left_out, odd = LineProblems(), LineProblems("written with parts that were replaced")
     try:
-        kept = _kept(given.source, convert, resolved=given.resolved)
+        kept = _kept(given.source, convert, left_out, odd, resolved=given.resolved)
         count = write_conversations(kept, given.out, given.format)
     except (DatasetError, ConversationError, OSError) as error:
         print(visible_text(str(error)), file=sys.stderr)
         return 2
+    finally:
+        left_out.report(given.source)
+        odd.report(given.source)
+    if not count:
+        print(f"{given.source} has no conversation to write{left_out.hint}", file=sys.stderr)
     print(f"wrote {count} rows to {given.out}")
     return 0 if count else 2
 
@@ -53,18 +60,26 @@ def _shared(conversation: Conversation) -> Conversation:
 
 
 def _kept(
-    source: Path, convert: Callable[[Conversation], Conversation], *, resolved: bool
+    source: Path,
+    convert: Callable[[Conversation], Conversation],
+    left_out: LineProblems,
+    odd: LineProblems,
+    *,
+    resolved: bool,
 ) -> Iterator[Conversation]:
     for number, found in read_conversations(source):
         if isinstance(found, Rejected):
-            print(visible_line(f"{source}, line {number}: {found.reason}"), file=sys.stderr)
+            left_out.add(number, found.reason)
             continue
         if resolved and not found.resolved:
             continue
         try:
             yield convert(found)
         except ConversationError as error:
-            print(visible_line(f"{source}, line {number}: {error}"), file=sys.stderr)
+            left_out.add(number, str(error))
+            continue
+        if found.problems:
+            odd.add(number, next(iter(found.problems.values())))
 
 
 if __name__ == "__main__":

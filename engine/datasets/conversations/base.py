@@ -7,12 +7,25 @@ one a message, with arguments as an object; each ``tool`` message answers the ca
 from __future__ import annotations
 
 import json
+import math
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from engine.tools.base import printable
+from engine.tools.rendering import render_native
 
 Message = dict[str, Any]
 ROLES = ("system", "user", "assistant", "tool")
+_ROLES = {
+    **{role: role for role in ROLES}, "developer": "system", "human": "user", "gpt": "assistant",
+    "ai": "assistant", "model": "assistant", "function_call": "assistant", "function": "tool",
+    "observation": "tool",
+}  # fmt: skip
+"""Roles of OpenAI's, ShareGPT's and SWE-agent's conversations → ours."""
+REPLACED = "values that cannot be stored were replaced"
+"""Problem of a text with NUL or half of a surrogate pair, and of a number that is NaN or infinite."""
 
 
 class ConversationError(ValueError):
@@ -30,128 +43,270 @@ class Conversation:
     """Name of the task; empty where it is unknown."""
     resolved: bool | None = None
     """Whether the task was solved; None where it is unknown."""
+    problems: Mapping[int, str] = field(default_factory=dict)
+    """Index of a message → what could not be read as it was published."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """The published row's fields besides its messages and tools."""
+
+
+@dataclass(slots=True)
+class _Read:
+    """A message in our form, with its calls, and what was wrong with the published one."""
+
+    message: Message
+    calls: list[Message]
+    problems: list[str]
 
 
 def checked(
-    messages: Any, tools: Any = None, *, name: str = "", resolved: bool | None = None
+    messages: Any,
+    tools: Any = None,
+    *,
+    name: str = "",
+    resolved: bool | None = None,
+    fields: Mapping[str, Any] | None = None,
 ) -> Conversation:
     """Return foreign messages in our form.
 
     Contents in parts become one text, arguments in JSON become objects, and messages with several calls
-    become as many messages, each followed by its answer; the last calls may have none.
+    become as many messages, each followed by its answer. What is odd costs its message: a call that cannot be
+    read becomes text, an answer to no call a message of the user; ``problems`` names both.
+
+    Args:
+        messages: a list, or its JSON text.
+        tools: a list of objects or of their JSON texts, or the list's JSON text.
+        name: the task's name.
+        resolved: whether the task was solved.
+        fields: the row's other fields.
 
     Raises:
-        ConversationError: a message is malformed, or answers no call.
+        ConversationError: there are no messages, or none of the assistant.
     """
-    if not isinstance(messages, list) or not messages:
+    listed = from_json(messages)
+    if not isinstance(listed, list) or not listed:
         raise ConversationError("messages: expected a list with at least one message")
-    if not isinstance(tools := tools or [], list) or not all(isinstance(tool, dict) for tool in tools):
-        raise ConversationError("tools: expected a list of objects")
-    plain = [_plain(message, f"messages.{index}") for index, message in enumerate(messages)]
-    if not any(message["role"] == "assistant" for message in plain):
+    read = [_plain(message, f"messages.{index}") for index, message in enumerate(listed)]
+    if not any(one.message["role"] == "assistant" for one in read):
         raise ConversationError("messages: none is the assistant's")
-    return Conversation(messages=tuple(_split(plain)), tools=tuple(tools), name=name, resolved=resolved)
+    declared, unread = _tools(tools)
+    read[0].problems += unread
+    split = list(_split(read))
+    return Conversation(
+        messages=tuple(message for message, _ in split),
+        tools=declared,
+        name=printable(name),
+        resolved=resolved,
+        problems={index: "; ".join(found) for index, (_, found) in enumerate(split) if found},
+        fields=fields or {},
+    )
 
 
-def _plain(message: Any, place: str) -> Message:
-    if not isinstance(message, dict) or message.get("role") not in ROLES:
-        raise ConversationError(f"{place}.role: expected one of {', '.join(ROLES)}")
-    plain: Message = {"role": message["role"], "content": _text(message.get("content"), f"{place}.content")}
+def storable(value: Any) -> Any:
+    """Return a value of JSON as JSON can hold it: U+FFFD for NUL and lone surrogates, null for NaN."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [storable(item) for item in value]
+    if isinstance(value, dict):
+        return {storable(key): storable(item) for key, item in value.items()}
+    return value
+
+
+def storable_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row's fields as JSON can hold them; ``replaced_in`` names those that had other values."""
+    found: dict[str, Any] = storable(dict(row))
+    odd = [name for name in row if found.get(name) != row[name]]
+    return {**found, "replaced_in": storable(odd)} if odd else found
+
+
+def from_json(value: Any) -> Any:
+    """Return a value that may be given as its JSON text; None where the text is not JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return None
+
+
+def _tools(published: Any) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
+    """Return the declared functions, and what is wrong with the others."""
+    if published in (None, "", []):
+        return (), []
+    listed = from_json(published)
+    if not isinstance(listed, list):
+        return (), ["tools: left out, expected a list of objects"]
+    found = [from_json(tool) for tool in listed]
+    kept = tuple(storable(tool) for tool in found if isinstance(tool, dict))
+    return kept, [f"tools: {len(found) - len(kept)} left out, not objects"] * (len(kept) < len(found))
+
+
+def _plain(published: Any, place: str) -> _Read:
+    """Return a published message in our form."""
+    source = published if isinstance(published, dict) else {"role": None, "content": published}
+    problems: list[str] = []
+    message = storable(source)
+    if message != source:
+        problems.append(f"{place}: {REPLACED}")
+    role = _ROLES.get(str(message.get("role")), "")
+    if not role:
+        problems.append(f"{place}.role: {str(message.get('role'))[:80]!r}, read as the user's")
+    content = message.get("content", message.get("text"))
+    plain: Message = {"role": role or "user", "content": _text(content, f"{place}.content", problems)}
     if thinking := message.get("reasoning_content"):
-        plain["reasoning_content"] = _text(thinking, f"{place}.reasoning_content")
-    if calls := message.get("tool_calls"):
-        if message["role"] != "assistant" or not isinstance(calls, list):
-            raise ConversationError(f"{place}.tool_calls: expected a list in a message of the assistant")
-        plain["tool_calls"] = [_call(call, f"{place}.tool_calls.{i}") for i, call in enumerate(calls)]
-    if message["role"] == "tool":
+        plain["reasoning_content"] = _text(thinking, f"{place}.reasoning_content", problems)
+    if plain["role"] == "tool":
         plain["tool_call_id"] = str(message.get("tool_call_id") or "")
-        if name := message.get("name"):
-            plain["name"] = str(name)
-    return plain
+    if plain["role"] == "assistant":
+        return _Read(plain, _calls(message, place, problems), problems)
+    if message.get("tool_calls"):
+        problems.append(f"{place}.tool_calls: left out, only the assistant calls")
+    return _Read(plain, [], problems)
 
 
-def _text(content: Any, place: str) -> str:
+def _calls(message: Message, place: str, problems: list[str]) -> list[Message]:
+    """Return the calls of a message; one that cannot be read has its text only."""
+    published = message.get("tool_calls") or message.get("function_call") or []
+    calls: list[Message] = []
+    for index, call in enumerate(published if isinstance(published, list) else [published]):
+        try:
+            calls.append(_call(call, f"{place}.tool_calls.{index}", problems))
+        except ConversationError as error:
+            problems.append(f"{place}.tool_calls.{index}: {error}")
+            calls.append({"id": _identifier(call), "text": _call_text(call)})
+    return calls
+
+
+def _text(content: Any, place: str, problems: list[str]) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else [content]
-    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
-        raise ConversationError(f"{place}: expected text, or parts of text")
-    return "\n".join(part["text"] for part in parts)
+    return "\n".join(_part(part, place, problems) for part in parts)
 
 
-def _call(call: Any, place: str) -> Message:
-    function = call.get("function") if isinstance(call, dict) else None
+def _part(part: Any, place: str, problems: list[str]) -> str:
+    """Return the text of a part; of an image or another medium its kind."""
+    if isinstance(part, str):
+        return part
+    if isinstance(part, dict) and isinstance(part.get("text"), str):
+        return str(part["text"])
+    if isinstance(part, dict) and isinstance(part.get("type"), str):
+        problems.append(f"{place}: a part of type {part['type'][:80]!r} was left out")
+        return f"[{part['type'][:80]}]"
+    problems.append(f"{place}: expected text, or parts of text")
+    return json.dumps(part, ensure_ascii=False)
+
+
+def _call(call: Any, place: str, problems: list[str]) -> Message:
+    function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise ConversationError(f"{place}.function: expected an object with a name")
-    arguments = function.get("arguments", {})
+        raise ConversationError("expected an object with a function's name")
+    name, arguments = function["name"], function.get("arguments")
+    if arguments is None:
+        arguments = {}
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
         except ValueError as error:
-            raise ConversationError(f"{place}.function.arguments: not JSON: {error}") from None
+            raise ConversationError(f"the arguments of '{name[:80]}' are not JSON: {error}") from None
     if not isinstance(arguments, dict):
-        raise ConversationError(f"{place}.function.arguments: expected an object")
+        raise ConversationError(f"the arguments of '{name[:80]}' are not an object")
+    kept = storable(arguments)
+    if kept != arguments:
+        problems.append(f"{place}: {REPLACED}")
     return {
-        "id": str(call.get("id") or ""),
+        "id": _identifier(call),
         "type": "function",
-        "function": {"name": function["name"], "arguments": arguments},
+        "function": {"name": name, "arguments": kept},
     }
 
 
-def _split(messages: Sequence[Message]) -> Iterator[Message]:
-    """Yield messages with at most one call, each followed by its answer; calls get unique identifiers."""
+def _identifier(call: Any) -> str:
+    return str(call.get("id") or "") if isinstance(call, dict) else ""
+
+
+def _call_text(call: Any) -> str:
+    """Return a call that cannot be read as text: as the model wrote it, where its parts are texts."""
+    function = call.get("function", call) if isinstance(call, dict) else None
+    if isinstance(function, dict) and isinstance(function.get("name"), str):
+        arguments = function.get("arguments")
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        return render_native(function["name"], written)
+    return call if isinstance(call, str) else json.dumps(call, ensure_ascii=False)
+
+
+def _split(read: Sequence[_Read]) -> Iterator[tuple[Message, list[str]]]:
+    """Yield messages with at most one call, each followed by its answer; calls get unique identifiers.
+
+    Each comes with what is odd about it. Answers to no call become messages of the user.
+    """
     count, position = 0, 0
-    while position < len(messages):
-        message = messages[position]
+    while position < len(read):
+        turn = read[position]
         position += 1
-        if message["role"] == "tool":
-            raise ConversationError(f"messages.{position - 1}: answers no call")
-        calls = message.get("tool_calls", [])
-        if not calls:
-            yield message
+        if turn.message["role"] == "tool":
+            yield _orphan(turn, position - 1)
             continue
-        answers = []
-        while position < len(messages) and messages[position]["role"] == "tool":
-            answers.append(messages[position])
+        if not turn.calls:
+            yield turn.message, turn.problems
+            continue
+        first = position
+        while position < len(read) and read[position].message["role"] == "tool":
             position += 1
-        matched = _matched(calls, answers, ends=position == len(messages), place=f"messages.{position - 1}")
-        for index, (call, answer) in enumerate(matched):
-            own = {**call, "id": f"call_{count}"}
-            yield (
-                {**message, "tool_calls": [own]}
-                if index == 0
-                else {"role": "assistant", "content": "", "tool_calls": [own]}
+        answers, orphans = _matched(turn.calls, range(first, position), read)
+        ends = position == len(read)
+        message, problems = turn.message, turn.problems
+        for index, (call, answer) in enumerate(zip(turn.calls, answers, strict=True)):
+            if answer is None and not (ends and index == len(turn.calls) - 1):
+                problems = [*problems, f"messages.{first - 1}: call {index} has no answer"]
+            yield from _turn(
+                message, call, f"call_{count}", problems, None if answer is None else read[answer]
             )
-            if answer is not None:
-                yield {
-                    "role": "tool",
-                    "content": answer["content"],
-                    "tool_call_id": own["id"],
-                    "name": call["function"]["name"],
-                }
+            message, problems = {"role": "assistant", "content": ""}, []
             count += 1
+        yield from (_orphan(read[index], index) for index in orphans)
+
+
+def _turn(
+    message: Message, call: Message, name: str, problems: list[str], answer: _Read | None
+) -> Iterator[tuple[Message, list[str]]]:
+    """Yield a message with a call, and the answer."""
+    if "text" in call:
+        content = "\n".join(filter(None, (message["content"], call["text"])))
+        yield {**message, "content": content}, problems
+        if answer is not None:
+            yield {"role": "user", "content": answer.message["content"]}, answer.problems
+        return
+    yield {**message, "tool_calls": [{**call, "id": name}]}, problems
+    if answer is not None:
+        content, function = answer.message["content"], call["function"]["name"]
+        yield (
+            {"role": "tool", "content": content, "tool_call_id": name, "name": function},
+            answer.problems,
+        )
+
+
+def _orphan(answer: _Read, index: int) -> tuple[Message, list[str]]:
+    message = {"role": "user", "content": answer.message["content"]}
+    return message, [*answer.problems, f"messages.{index}: answers no call"]
 
 
 def _matched(
-    calls: Sequence[Message], answers: Sequence[Message], *, ends: bool, place: str
-) -> list[tuple[Message, Message | None]]:
-    """Return each call with its answer: by identifier where all have one, else in order."""
-    by_id = {answer["tool_call_id"]: answer for answer in answers}
-    ids = [call["id"] for call in calls]
-    if (
-        len(by_id) == len(answers)
-        and "" not in by_id
-        and len(set(ids)) == len(ids)
-        and set(by_id) <= set(ids)
-    ):
-        found = [by_id.get(name) for name in ids]
-    else:
-        found = [*answers, *[None] * (len(calls) - len(answers))]
-    missing = [index for index, answer in enumerate(found) if answer is None]
-    if len(answers) > len(calls) or (missing and not (ends and missing == [len(calls) - 1])):
-        raise ConversationError(
-            f"{place}: {len(calls)} calls have {len(answers)} answers; expected one each, maybe not the last"
-        )
-    return list(zip(calls, found, strict=True))
+    calls: Sequence[Message], places: Sequence[int], read: Sequence[_Read]
+) -> tuple[list[int | None], list[int]]:
+    """Return the place of each call's answer, and of answers to none.
+
+    Answers belong to calls by identifier where one of them has a call's, else in order.
+    """
+    names = {place: read[place].message["tool_call_id"] for place in places}
+    is_named = bool({call["id"] for call in calls} & set(names.values()) - {""})
+    waiting: defaultdict[str, deque[int]] = defaultdict(deque)
+    for place, name in names.items():
+        waiting[name if is_named else ""].append(place)
+    queues = [waiting[call["id"] if is_named else ""] for call in calls]
+    found = [queue.popleft() if queue else None for queue in queues]
+    return found, sorted(place for queue in waiting.values() for place in queue)

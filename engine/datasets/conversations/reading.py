@@ -2,11 +2,14 @@
 
 | row | read as |
 |---|---|
-| ``messages`` | OpenAI, TRL, SWE-Gym's and R2E-Gym's sets: roles, contents, ``tools`` |
-| ``conversations`` | ShareGPT: ``from`` and ``value``, ``system`` |
+| ``messages`` | OpenAI, TRL, SWE-Gym's, SWE-smith's and R2E-Gym's sets: roles, contents, ``tools`` |
+| ``trajectory`` | nebius's sets, the same |
+| ``prompt``, ``completion`` | TRL, verifiers: the same in two parts, or texts |
+| ``conversations`` | ShareGPT: ``from`` and ``value``, ``system``, ``tools`` |
 | ``raw_completions`` | SWE-Gym's ``output.with_completions.jsonl.gz``: the last completion |
 
-A line that cannot be read costs that line only: it is reported with its number and its reason.
+A line that cannot be read costs that line only: it is reported with its number and its reason. A message that
+cannot be read costs itself (``base.checked``). ``outcomes`` reads the other fields.
 """
 
 from __future__ import annotations
@@ -19,10 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.datasets.conversations.base import Conversation, ConversationError, checked
+from engine.datasets.conversations.base import (
+    Conversation,
+    ConversationError,
+    checked,
+    from_json,
+    storable_fields,
+)
+from engine.datasets.conversations.outcomes import resolved_of
 from engine.errors import DatasetError
 
-_ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant", "system": "system"}
 _GZIP = b"\x1f\x8b"
 
 MAX_NESTING = 100
@@ -58,13 +67,10 @@ def read_conversations(path: Path) -> Iterator[tuple[int, Conversation | Rejecte
 def _read(line: bytes) -> Conversation | Rejected:
     try:
         found = conversation_of(json.loads(line))
-        if _nesting([found.messages, found.tools]) > MAX_NESTING:
+        if _nesting([found.messages, found.tools, found.fields]) > MAX_NESTING:
             return Rejected(f"nested more than {MAX_NESTING} levels deep")
-        json.dumps([found.name, found.messages, found.tools], ensure_ascii=False).encode()
     except ConversationError as error:
         return Rejected(str(error))
-    except UnicodeEncodeError:
-        return Rejected("not text: it holds half of a surrogate pair")
     except ValueError as error:
         return Rejected(f"not JSON: {error}")
     except RecursionError:
@@ -85,33 +91,59 @@ def conversation_of(row: Any) -> Conversation:
     """Return a row of any known format as a conversation. Raises ConversationError."""
     if not isinstance(row, dict):
         raise ConversationError("expected an object")
-    name, resolved = str(row.get("instance_id") or row.get("task_id") or ""), _resolved(row)
+    messages, used = _messages(row)
+    tools = row.get("tools")
+    if "raw_completions" in used:
+        messages, tools = messages.get("messages"), messages.get("tools")
+    used |= {"tools"}
+    return checked(
+        messages,
+        tools,
+        name=str(row.get("instance_id") or row.get("task_id") or ""),
+        resolved=resolved_of(row),
+        fields=storable_fields({name: value for name, value in row.items() if name not in used}),
+    )
+
+
+def _messages(row: dict[str, Any]) -> tuple[Any, set[str]]:
+    """Return a row's messages, of SWE-Gym's rows the last completion, and the names of the fields read."""
     if "raw_completions" in row:
         found = row["raw_completions"]
+        found = found[-1] if isinstance(found, list) and found else found
         if not isinstance(found, dict):
             raise ConversationError("raw_completions: there is none")
-        return checked(found.get("messages"), found.get("tools"), name=name, resolved=resolved)
+        return found, {"raw_completions"}
     if "conversations" in row:
-        return checked(_sharegpt(row), name=name, resolved=resolved)
-    if "messages" in row:
-        return checked(row["messages"], row.get("tools"), name=name, resolved=resolved)
+        return _sharegpt(row), {"conversations", "system"}
+    for name in ("messages", "trajectory"):
+        if name in row:
+            return row[name], {name}
+    if "prompt" in row and "completion" in row:
+        turns = [*_turns(row["prompt"], "user"), *_turns(row["completion"], "assistant")]
+        return turns, {"prompt", "completion"}
     known = ", ".join(sorted(map(str, row))[:12]) or "none"
-    raise ConversationError(f"expected messages, conversations or raw_completions; its fields: {known}")
+    raise ConversationError(
+        "expected messages, trajectory, conversations, raw_completions, or prompt and completion; "
+        f"its fields: {known}"
+    )
 
 
-def _resolved(row: dict[str, Any]) -> bool | None:
-    report = row.get("report")
-    value = report.get("resolved") if isinstance(report, dict) else row.get("resolved")
-    return bool(value) if isinstance(value, bool | int) else None
+def _turns(part: Any, role: str) -> list[Any]:
+    """Return the messages of a prompt or a completion: a list, its JSON text, or the text of one message."""
+    listed = from_json(part)
+    return listed if isinstance(listed, list) else [{"role": role, "content": part}]
 
 
-def _sharegpt(row: dict[str, Any]) -> list[dict[str, Any]]:
-    turns = row["conversations"]
+def _sharegpt(row: dict[str, Any]) -> list[Any]:
+    turns = from_json(row["conversations"])
     if not isinstance(turns, list):
         raise ConversationError("conversations: expected a list")
     messages = [{"role": "system", "content": row["system"]}] if row.get("system") else []
-    for index, turn in enumerate(turns):
-        if not isinstance(turn, dict) or turn.get("from") not in _ROLES:
-            raise ConversationError(f"conversations.{index}.from: expected one of {', '.join(_ROLES)}")
-        messages.append({"role": _ROLES[turn["from"]], "content": turn.get("value")})
-    return messages
+    return messages + [_sharegpt_turn(turn) if isinstance(turn, dict) else turn for turn in turns]
+
+
+def _sharegpt_turn(turn: dict[str, Any]) -> dict[str, Any]:
+    role, value = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
+    if role == "function_call":
+        return {"role": "assistant", "content": "", "tool_calls": from_json(value) or [value]}
+    return {"role": role, "content": value}

@@ -31,6 +31,8 @@ from engine.tools.schemas import FINISH, SUBMIT, validate_call
 from engine.tools.tool_sets import TOOL_SETS, ToolSet
 from engine.types import Task, TerminationReason, ToolCall, Verdict
 
+_UNGRADED = frozenset({None, Verdict.INFRA_ERROR})
+"""Verdicts that say nothing about a trajectory."""
 _CUT_OFF = frozenset({TerminationReason.MAX_RESPONSE, TerminationReason.MAX_CONTEXT})
 
 
@@ -94,7 +96,7 @@ class ConversationWriter:
             messages=tuple(messages),
             tools=tuple(self.declarations),
             name=trajectory.instance_id,
-            resolved=None if trajectory.verdict is None else trajectory.verdict is Verdict.PASSED,
+            resolved=None if trajectory.verdict in _UNGRADED else trajectory.verdict is Verdict.PASSED,
         )
 
     def response(self, step: StoredStep) -> tuple[str, Sequence[NativeCall]]:

@@ -6,6 +6,7 @@ computes what their notebook ``verifier_evals.ipynb`` estimates from 1,000 rando
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -57,8 +58,8 @@ def _list(row: Row, column: str, number: int) -> list[Any]:
 
 
 def _number(value: Any, column: str, number: int) -> Any:
-    if not isinstance(value, bool | int | float):
-        raise DatasetError(f"the entry {value!r} is not a number", row=number, field=column)
+    if not isinstance(value, bool | int | float) or not math.isfinite(value):
+        raise DatasetError(f"the entry {value!r} is not a finite number", row=number, field=column)
     if column == "gt_rewards":
         if value not in (0, 1):
             raise DatasetError(f"the reward {value!r} is neither 0 nor 1", row=number, field=column)

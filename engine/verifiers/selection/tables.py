@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
@@ -57,4 +58,8 @@ def _candidate(row: Row, number: int) -> Candidate:
         if type(value) not in _TYPES[name]:
             expected = " or ".join(one.__name__ for one in _TYPES[name])
             raise DatasetError(f"is {value!r}; expected {expected}", row=number, field=name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise DatasetError(
+                f"is {value!r}; leave out what is unknown, or write null", row=number, field=name
+            )
     return Candidate(**{**given, "trajectory_id": str(given["trajectory_id"])})

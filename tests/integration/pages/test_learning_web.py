@@ -77,7 +77,7 @@ QUERIES: tuple[tuple[dict[str, Any], list[tuple[str, int]]], ...] = (
     ({"models": ("builtin:quickstart",)}, PASSED),
     ({"models": ("gpt",)}, []),
     ({"verdicts": (Verdict.FAILED,)}, [("0", 2)]),
-    ({"verdicts": ()}, sorted([*PASSED, ("0", 2), ("1", 7)])),
+    ({"verdicts": ()}, sorted([*PASSED, ("0", 2)])),  # not the one without a verdict
     ({"terminations": (TerminationReason.MAX_STEPS,)}, [("1", 8)]),
     ({"verdicts": (), "reward_max": 0.5}, [("0", 2)]),
     ({"reward_min": 0.5, "steps_min": 3}, [("0", 1), ("1", 3)]),

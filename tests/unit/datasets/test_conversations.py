@@ -12,12 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.datasets.conversations.__main__ import main
-from engine.datasets.conversations.base import Conversation, ConversationError, checked
+from engine.datasets.conversations.base import REPLACED, Conversation, ConversationError, checked
+from engine.datasets.conversations.outcomes import resolved_of
 from engine.datasets.conversations.reading import Rejected, read_conversations
 from engine.datasets.conversations.text_calls import to_native, to_text
 from engine.datasets.conversations.writing import DATASET_INFO, write_conversations
+from engine.datasets.imported_trajectories import events_of
 from engine.datasets.trajectories_conversations import read_trajectories
 from engine.errors import DatasetError
+from engine.types import TerminationReason, ToolCall, Verdict
 
 TYPES = {"text": "string", "count": "integer", "lines": "array", "on": "boolean"}
 TOOL = {
@@ -137,26 +140,170 @@ def test_several_calls_of_one_message_become_as_many_messages_with_their_own_ans
 
 
 GOOD = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]
+BROKEN = {"id": "x", "function": {"name": "f", "arguments": "{"}}
 
 
 @pytest.mark.parametrize(
     ("messages", "reason"),
-    [
-        ([], "at least one message"),
-        ([GOOD[0]], "none is the assistant's"),
-        ([*GOOD, {"role": "robot", "content": "x"}], "messages.2.role"),
-        ([*GOOD, {"role": "tool", "content": "x"}], "messages.2: answers no call"),
-        ([{"role": "user", "content": 3}, GOOD[1]], "messages.0.content: expected text"),
-        ([GOOD[0], {"role": "assistant", "tool_calls": [call("a"), call("b")]}, GOOD[0]], "2 calls have 0"),
-        (
-            [GOOD[0], {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
-            "messages.1.tool_calls.0.function.arguments: not JSON",
-        ),
-    ],
+    [([], "at least one message"), ("{", "at least one message"), ([GOOD[0]], "none is the assistant's")],
 )
-def test_a_malformed_conversation_is_refused_by_its_place(messages: Any, reason: str) -> None:
+def test_a_conversation_without_responses_is_refused(messages: Any, reason: str) -> None:
     with pytest.raises(ConversationError, match=reason):
         checked(messages)
+
+
+@pytest.mark.parametrize(
+    ("odd", "message", "content", "problem"),
+    [
+        ({"role": "robot", "content": "x"}, 2, "x", "messages.2.role: 'robot', read as the user's"),
+        ("x", 2, "x", "messages.2.role: 'None', read as the user's"),
+        ({"role": "tool", "content": "x"}, 2, "x", "messages.2: answers no call"),
+        ({"role": "user", "content": 3}, 2, "3", "messages.2.content: expected text, or parts of text"),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]},
+            2, "a\n[image_url]", "messages.2.content: a part of type 'image_url' was left out",
+        ),
+        ({"role": "user", "content": "a\ud800\0b"}, 2, "a\ufffd\ufffdb", f"messages.2: {REPLACED}"),
+        (
+            {"role": "assistant", "content": "c", "tool_calls": [BROKEN]},
+            2, 'c\n<tool_call>\n{"name": "f", "arguments": {}\n</tool_call>',
+            "messages.2.tool_calls.0: the arguments of 'f' are not JSON",
+        ),
+        (
+            {"role": "assistant", "content": "c", "tool_calls": "later"},
+            2, "c\nlater", "messages.2.tool_calls.0: expected an object with a function's name",
+        ),
+        (
+            {"role": "user", "content": "x", "tool_calls": [BROKEN]},
+            2, "x", "messages.2.tool_calls: left out, only the assistant calls",
+        ),
+    ],
+)  # fmt: skip
+def test_an_odd_message_costs_itself_and_is_named(odd: Any, message: int, content: str, problem: str) -> None:
+    found = checked([*GOOD, odd, GOOD[1]])
+    assert [one["content"] for one in found.messages] == ["u", "a", content, "a"]
+    assert list(found.problems) == [message]
+    assert found.problems[message].startswith(problem)
+    assert all("tool_calls" not in one for one in found.messages)
+
+
+def test_missing_and_surplus_answers_cost_themselves() -> None:
+    """One call has no answer, one answer no call; the others find each other by their identifiers."""
+    answers = [{"role": "tool", "tool_call_id": name, "content": f"to {name}"} for name in ("old", "b")]
+    calling = {"role": "assistant", "tool_calls": [call("a"), call("b")]}
+    found = checked([GOOD[0], calling, *answers, GOOD[1]])
+    assert [(one["role"], one["content"]) for one in found.messages[1:]] == [
+        ("assistant", ""), ("assistant", ""), ("tool", "to b"), ("user", "to old"), ("assistant", "a"),
+    ]  # fmt: skip
+    assert found.problems == {1: "messages.1: call 0 has no answer", 4: "messages.2: answers no call"}
+
+
+def test_tools_that_are_no_objects_are_left_out_and_named() -> None:
+    found = checked(GOOD, [json.dumps(TOOL), 3])
+    assert (found.tools, found.problems) == ((TOOL,), {0: "tools: 1 left out, not objects"})
+    assert checked(GOOD, "[").problems == {0: "tools: left out, expected a list of objects"}
+
+
+CASES = Path(__file__).parent / "cases"
+LOOKING: tuple[tuple[Any, ...], ...] = (("bash", {"command": "ls"}, "", "a.py"), ("submit", {}, "", ""))
+"""Tool, arguments, error and observation of the two steps that most conversations have."""
+OUTCOMES: dict[str, tuple[tuple[bool | None, ...], tuple[tuple[Any, ...], ...]]] = {
+    "condensed_orphan_answer": (
+        (None,),
+        (("bash", {"command": "ls"}, "messages.2: answers no call", "a.py"), LOOKING[1]),
+    ),
+    "developer_role": ((None,), LOOKING),
+    "messages_as_json_text": ((True,), LOOKING),
+    "nebius_openhands": ((True,), LOOKING),
+    "nul_in_observation": (
+        (True,),
+        (("bash", {"command": "ls"}, f"messages.3: {REPLACED}", "bin\ufffdary"), LOOKING[1]),
+    ),
+    "one_call_with_broken_json": (
+        (None,),
+        (
+            (
+                None, None, "messages.2.tool_calls.0: the arguments of 'bash' are not JSON: Unterminated",
+                "ERROR: arguments are not valid JSON",
+            ),
+            LOOKING[1],
+        ),
+    ),
+    "prompt_completion": ((True,), LOOKING),
+    "resolved_text": ((True, None, True, True, True), LOOKING),
+    "sharegpt_function_call": (
+        (None,),
+        (LOOKING[0], (None, None, "no tool call in the action", "")),
+    ),
+    "tools_as_json_texts": ((True,), LOOKING),
+}  # fmt: skip
+"""File → outcome of each line, and the steps of the first one."""
+
+
+def test_every_published_form_is_among_the_cases() -> None:
+    assert {path.stem for path in (CASES / "conversations").iterdir()} == set(OUTCOMES)
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_published_forms_are_read_and_odd_parts_are_marked_on_their_steps(name: str) -> None:
+    outcomes, steps = OUTCOMES[name]
+    found = list(read_trajectories(CASES / "conversations" / f"{name}.jsonl"))
+    verdicts = {True: Verdict.PASSED, False: Verdict.FAILED, None: None}
+    assert [one.verdict for one in found] == [verdicts[outcome] for outcome in outcomes]
+    assert [one.reward for one in found] == [None if one is None else float(one) for one in outcomes]
+    assert len(found[0].steps) == len(steps)
+    for step, (tool, arguments, error, observation) in zip(found[0].steps, steps, strict=True):
+        assert (step.call and step.call.name, step.call and step.call.arguments) == (tool, arguments)
+        assert step.error.startswith(error)
+        assert bool(step.error) == bool(error)
+        assert step.observation == observation
+    events = [event.model_dump_json() for event in events_of(found[0], first_seq=1, time=0.0)]
+    assert not any("\\u0000" in event for event in events)
+
+
+def test_fields_besides_the_messages_are_kept() -> None:
+    (found,) = read_trajectories(CASES / "conversations" / "nebius_openhands.jsonl")
+    assert (found.patch, found.termination) == ("diff --git a/a b/a\n", TerminationReason.SUBMITTED)
+    assert found.metadata["exit_status"] == "submit"
+    first, second = read_trajectories(
+        CASES / "trajectories" / "output.with_completions.jsonl.gz", lambda *_: None
+    )
+    for one in (first, second):
+        assert one.patch is not None
+        assert one.patch.startswith("diff --git a/a.py")
+        assert (one.cost, one.error) == (0.42, "RuntimeError: Agent reached maximum iteration")
+        assert (one.termination, one.verdict) == (TerminationReason.MAX_STEPS, Verdict.PASSED)
+        assert one.metadata["metadata"]["llm_config"] == {"model": "claude-x"}
+        assert [step.call and step.call.name for step in one.steps] == ["execute_bash", "str_replace_editor"]
+    assert (first.line, second.line) == (1, 3), "the second line has no messages"
+
+
+@pytest.mark.parametrize(
+    ("row", "resolved"),
+    [
+        ({"resolved": value}, outcome)
+        for value, outcome in (
+            (True, True), (1, True), (1.0, True), ("true", True), (" True", True), ("1", True),
+            (False, False), (0, False), (0.0, False), ("False", False),
+            (-1, None), (2, None), (0.5, None), (float("nan"), None), ("yes", None), ("", None), (None, None),
+            ([], None), ({}, None),
+        )
+    ]
+    + [
+        ({}, None), ({"reward": 1.0}, True), ({"reward": float("nan")}, None), ({"target": False}, False),
+        ({"report": {"resolved": True}}, True), ({"report": None, "resolved": -1}, None),
+        ({"test_result": {"report": {"resolved": True}}}, True), ({"resolved": True, "reward": 0}, None),
+    ],
+)  # fmt: skip
+def test_only_the_known_values_of_an_outcome_are_one(row: dict[str, Any], resolved: bool | None) -> None:
+    assert resolved_of(row) is resolved
+
+
+def test_a_patch_under_another_key_is_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    rows = [{"messages": GOOD, **more} for more in ({"diff": "x"}, {"model_patch": 3}, {"model_patch": ""})]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert [one.patch for one in read_trajectories(path)] == [None, None, ""]
 
 
 @pytest.mark.parametrize("format_name", ["openai", "trl"])
@@ -246,11 +393,27 @@ def test_a_compressed_file_of_swe_gym_is_read_and_a_bad_line_costs_itself_only(
     assert main([str(path), str(tmp_path / "out.jsonl"), "--format", "sharegpt", "--resolved"]) == 0
     told = capsys.readouterr()
     assert "wrote 1 rows" in told.out
-    assert [line.split(": ")[0].rpartition(" ")[2] for line in told.err.splitlines()] == ["2", "4", "6"]
+    assert [line.partition(": ")[2] for line in told.err.splitlines()] == [
+        f"1 line was left out; {reason}"
+        for reason in (
+            "line 2: not JSON: Expecting property name enclosed in double quotes: line 2 column 1 (char 2)",
+            "line 4: raw_completions: there is none",
+            "line 6: expected an object",
+        )
+    ]
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(DatasetError, match="cannot read"):
         list(read_conversations(path))
     assert main([str(path), str(tmp_path / "out.jsonl")]) == 2
+
+
+def test_parts_that_are_replaced_are_reported_by_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = CASES / "conversations" / "condensed_orphan_answer.jsonl"
+    assert main([str(path), str(tmp_path / "out.jsonl")]) == 0
+    told = "1 line was written with parts that were replaced; line 1: messages.2: answers no call"
+    assert capsys.readouterr().err == f"{path}: {told}\n"
 
 
 def nested(depth: int, as_text: bool) -> dict[str, Any]:
@@ -277,16 +440,19 @@ def test_arguments_that_are_nested_deeply_cost_their_line_only(
 
 
 @pytest.mark.parametrize("place", ["content", "arguments", "text"])
-def test_half_a_surrogate_pair_costs_its_line_only(tmp_path: Path, place: str) -> None:
+def test_half_a_surrogate_pair_costs_its_step_only(tmp_path: Path, place: str) -> None:
     row = nested(1, as_text=place == "text")
     bad = json.dumps(row).replace(
         "Mend it." if place == "content" else "x", "\\\\ud800" if place == "text" else "\\ud800"
     )
     path = tmp_path / "set.jsonl"
     path.write_text(f"{bad}\n{json.dumps(row)}\n")
-    first, second = (one for _, one in read_conversations(path))
-    assert first == Rejected("not text: it holds half of a surrogate pair")
-    assert isinstance(second, Conversation)
+    first, second = read_trajectories(path)
+    assert first.steps[0].error.endswith(REPLACED)
+    assert first.steps[0].call == ToolCall(
+        name="edit", arguments={"a": "x" if place == "content" else "\ufffd"}
+    )
+    assert second.steps[0].error == ""
 
 
 def test_the_issue_is_what_stands_between_its_tags(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from engine.datasets.conversations.base import REPLACED
 from engine.datasets.imported_trajectories import convert, events_of
 from engine.datasets.trajectories_r2e import parse_action, read_r2e_trajectories
 from engine.errors import DatasetError
 from engine.events.types import EVENT_ADAPTER, TrajectoryFinished
-from engine.types import TerminationReason, TestOutcome
+from engine.types import TerminationReason, TestOutcome, Verdict
 from tests.unit.datasets.importers import rows
 
 
@@ -91,8 +92,6 @@ def test_values_of_a_call_are_lossless() -> None:
         ({"ds": 3}, "ds"),
         ({"exit_reason": "aliens"}, "exit_reason"),
         ({"trajectory_steps": None}, "trajectory_steps"),
-        ({"trajectory_steps": [{"thought": ""}]}, "trajectory_steps.0.action"),
-        ({"reward": "high"}, "reward"),
         ({"ds": {**record()["ds"], "FAIL_TO_PASS": 7}}, "FAIL_TO_PASS"),
         ({"ds": {**record()["ds"], "patch": None}}, "patch"),
     ],
@@ -101,6 +100,60 @@ def test_malformed_lines_are_named(tmp_path: Path, changes: dict[str, Any], fiel
     with pytest.raises(DatasetError) as raised:
         list(read_r2e_trajectories(write(tmp_path, record(), record(**changes))))
     assert (raised.value.row, raised.value.field) == (1, field)
+
+
+@pytest.mark.parametrize(
+    ("step", "problem"),
+    [
+        (3, "not an object of fields"),
+        ({}, ".thought: missing or no text"),
+        ({"action": None}, ".action: missing or no text"),
+        ({"token_usage_prompt": "many"}, ".token_usage_prompt: no number in range: many"),
+        ({"token_usage_completion": 1e300}, ".token_usage_completion: no number in range"),
+        ({"env_exec_time": float("nan")}, REPLACED),
+        ({"llm_exec_time": -1}, ".llm_exec_time: no number in range: -1"),
+        ({"observation": "\ud800\0"}, REPLACED),
+    ],
+)
+def test_an_odd_field_of_a_step_costs_itself_and_is_named(tmp_path: Path, step: Any, problem: str) -> None:
+    good = record()["trajectory_steps"][0]
+    odd = {**good, **step} if step and isinstance(step, dict) else step
+    (found,) = read_r2e_trajectories(write(tmp_path, record(trajectory_steps=[good, odd, good])))
+    first, second, third = found.steps
+    assert first.error == third.error == "the action is empty"
+    assert second.error.startswith("trajectory_steps.1")
+    assert problem in second.error
+    for event in events_of(found, first_seq=1, time=0.0):
+        EVENT_ADAPTER.validate_json(event.model_dump_json())
+
+
+@pytest.mark.parametrize(
+    ("reward", "verdict"),
+    [(1, Verdict.PASSED), (1.0, Verdict.PASSED), (0, Verdict.FAILED), ("1", Verdict.PASSED), (None, None)]
+    + [(-1, None), (0.5, None), (2, None), (float("nan"), None), (float("inf"), None)]
+    + [("high", None), ("", None), ([], None), ({}, None)],
+)
+def test_only_0_and_1_are_rewards(tmp_path: Path, reward: Any, verdict: Verdict | None) -> None:
+    (found,) = read_r2e_trajectories(write(tmp_path, record(reward=reward)))
+    assert (found.verdict, found.reward) == (verdict, None if verdict is None else float(reward))
+    known = verdict is not None or reward is None
+    named = "reward" in found.metadata or found.metadata.get("replaced_in") == ["reward"]
+    assert named is not known, "a person sees what could not be read"
+
+
+def test_a_missing_patch_is_unknown_and_an_empty_one_is_known(tmp_path: Path) -> None:
+    missing = {name: value for name, value in record().items() if name != "output_patch"}
+    path = write(tmp_path, missing, record(output_patch=7), record(output_patch=""))
+    found = list(read_r2e_trajectories(path))
+    assert [one.patch for one in found] == [None, None, ""]
+    ends = [list(events_of(one, first_seq=1, time=0.0))[-1].model_dump() for one in found]
+    assert [end["imported"].get("patch", "known") for end in ends] == [None, None, "known"]
+
+
+def test_replaced_values_of_a_record_are_named(tmp_path: Path) -> None:
+    (found,) = read_r2e_trajectories(write(tmp_path, record(exp_name="\ud800", verifier_prob=float("nan"))))
+    assert found.metadata["replaced_in"] == ["exp_name", "verifier_prob"]
+    assert (found.metadata["exp_name"], found.metadata["verifier_prob"]) == ("\ufffd", None)
 
 
 def converted(
@@ -124,9 +177,12 @@ def test_the_command_leaves_out_what_is_no_trajectory_and_says_why(
     events = [EVENT_ADAPTER.validate_python(line) for line in lines if "task" not in line]
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     assert [one.ref.index for one in events if isinstance(one, TrajectoryFinished)] == [0, 1]
-    told = err.splitlines()
-    assert [int(line.split("line ")[1].split(":")[0]) for line in told] == [2, 3, 5, 6]
-    assert "unknown reason 'aliens' (row 1, field 'exit_reason'); left out" in told[0]
+    told = [line.removeprefix(f"{path}: ") for line in err.splitlines()]
+    assert told[0].startswith(
+        "1 line was left out; line 2: unknown reason 'aliens' (row 1, field 'exit_reason')"
+    )
+    assert told[1].startswith("1 line was left out; line 3: not an object")
+    assert told[2].startswith("2 lines were left out; the first is line 5: not JSON: ")
 
 
 def test_a_file_without_trajectories_is_an_error(
@@ -135,8 +191,19 @@ def test_a_file_without_trajectories_is_an_error(
     for records in ((), (record(ds=1),)):
         code, _, err = converted(write(tmp_path, *records), monkeypatch, capsys)
         assert code == 2
-        assert "no line that is a trajectory" in err
+        assert "no line that is a trajectory\n" in err
     assert "row 0, field 'ds'" in err
+
+
+def test_lines_that_are_left_out_are_counted_by_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.traj"
+    path.write_text(json.dumps({"trajectory": [{"action": "ls"}] * 1_500}, indent=1))
+    _, _, err = converted(path, monkeypatch, capsys)
+    first, last = err.splitlines()
+    assert first.startswith(f"{path}: 4,504 lines were left out; the first is line 1: not JSON: ")
+    assert last.endswith("is it a single JSON document, such as a .traj file? Expected is an object a line")
 
 
 def test_rows_of_r2e_gyms_own_datasets_are_tasks_by_their_commits(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def test_rows_become_candidates_and_a_null_stays_a_missing_score(tmp_path: Path)
         ({"steps": True}, "is True; expected int"),
         ({"resolved": 1}, "is 1; expected bool"),
         ({"p_yes": "0.5"}, "is '0.5'; expected int or float"),
+        ({"p_yes": float("nan")}, "is nan; leave out what is unknown"),
         ({"p_yes": 2}, "p_yes = 2"),
     ],
 )

@@ -115,8 +115,12 @@ def _matching(query: TrajectoryQuery) -> QuerySet[Trajectory]:
         rows = rows.filter(task__split__in=query.splits)
     if query.models:
         rows = rows.filter(run__in=_acting(query.models))
+    # An outcome that nobody knows is never learned from, whatever else a query leaves open.
+    rows = rows.exclude(verdict="")
     if query.verdicts:
         rows = rows.filter(verdict__in=query.verdicts)
+    else:
+        rows = rows.exclude(verdict=Verdict.INFRA_ERROR)
     if query.terminations:
         rows = rows.filter(termination__in=query.terminations)
     if query.tokens_min is not None or query.tokens_max is not None:

@@ -42,12 +42,13 @@ def _rows(run: Run, choice: Choice) -> QuerySet[Trajectory]:
     return (
         Trajectory.objects.filter(run=run, phase=choice.phase, iteration=choice.iteration, index=choice.index)
         .exclude(verdict="")
+        .exclude(patch="", imported_fields__fields__contains={"patch": None})  # unknown, not empty
         .order_by("task_key")
     )
 
 
 def predictions(run: Run, choice: Choice) -> list[Prediction]:
-    """Return one for every graded rollout; tasks that infrastructure failed are left out."""
+    """Return one for every graded rollout with a known patch; tasks lost to infrastructure are left out."""
     rows = _rows(run, choice).values_list("task__instance_id", "task_key", "patch")
     name = f"trainyard-run-{run.pk}"
     return [

@@ -24,7 +24,9 @@ from webapp.models import (
     TrajectoryOpening,
 )
 
-_TEST_OUTPUTS = frozenset({"custom_test_outputs", "regression_test_output"})
+_TEST_OUTPUTS = frozenset(
+    {"custom_test_outputs", "regression_test_output", "eval_logs", "report", "test_output", "test_result"}
+)
 """Fields of imported files that may contain hidden tests."""
 SEARCH_POOL = 5000
 """Maximum number of matching steps that a text search considers; the page reports when more match."""
