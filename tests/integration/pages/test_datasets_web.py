@@ -11,12 +11,16 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.management import call_command
 
+from engine.config.fine_tuning import TrajectoryQuery
+from engine.datasets import trajectories_atif, trajectories_conversations
+from engine.datasets.imported_trajectories import print_ndjson
 from engine.errors import DatasetError
 from engine.types import RunState
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, make_run, make_user, post
 from webapp.models import Group, Task, TaskAnswer, Trajectory
 from webapp.permissions import Role
+from webapp.selectors.rollout import learning, predictions
 from webapp.services.access import accounts
 from webapp.services.access.accounts import AccountError
 from webapp.services.dataset import datasets
@@ -121,6 +125,36 @@ def test_an_import_is_a_run_that_succeeded() -> None:
     }
     with pytest.raises(ingest.MalformedError):
         trajectories.import_lines(file_name="other.jsonl", lines=[*lines, b"{}"])
+
+
+CASES = Path(__file__).parents[2] / "unit" / "datasets" / "cases"
+FILES = {
+    **dict.fromkeys((CASES / "conversations").iterdir(), trajectories_conversations.read_trajectories),
+    CASES / "trajectories" / "atif.json": trajectories_atif.read_trajectories,
+    CASES / "trajectories" / "output.with_completions.jsonl.gz": trajectories_conversations.read_trajectories,
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.name))
+def test_published_files_are_imported_and_nothing_unknown_is_learned_or_predicted(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = list(FILES[path](path, lambda *_: None))
+    print_ndjson(found, time=1.0)
+    lines = capsys.readouterr().out.encode().splitlines()
+    run = trajectories.import_lines(file_name=path.name, lines=lines)
+    stored = {row.task_key: row for row in Trajectory.objects.filter(run=run)}
+    assert {key: (row.verdict, row.reward, row.cost, row.error) for key, row in stored.items()} == {
+        one.row.task.id: (one.verdict or "", one.reward, one.cost, one.error) for one in found
+    }
+    query = TrajectoryQuery(runs=(run.pk,), verdicts=(), distinct_patches=False)
+    known = {one.row.task.id for one in found if one.verdict is not None}
+    assert set(learning.choose(query, seed=0).ids) == {stored[key].pk for key in known}
+    choice = predictions.choose(run)
+    assert choice is not None
+    assert {one.model_patch for one in predictions.predictions(run, choice)} == {
+        one.patch for one in found if one.patch is not None and one.verdict is not None
+    }
 
 
 def test_pausing_only_what_runs() -> None:

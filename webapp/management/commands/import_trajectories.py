@@ -23,6 +23,7 @@ from webapp.services.ingestion import trajectories
 _READERS = {
     "r2e-gym": "engine.datasets.trajectories_r2e",
     "conversations": "engine.datasets.trajectories_conversations",
+    "atif": "engine.datasets.trajectories_atif",
 }
 
 

@@ -1,0 +1,172 @@
+"""Reader of trajectories in Harbor's interchange format (ATIF 1.0 to 1.8): a JSON document, or one a line.
+
+As a command, ``python -m engine.datasets.trajectories_atif FILE``, it prints what
+``engine.datasets.imported_trajectories`` describes. The format has no outcome: what is known of it is read
+from the root's ``extra`` (``conversations.outcomes``), the rest is unknown. Messages are read as those of
+conversations are; a step with several calls becomes several steps.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engine.datasets.conversations.base import Conversation, ConversationError, checked, storable_fields
+from engine.datasets.conversations.outcomes import end_of, resolved_of
+from engine.datasets.imported_trajectories import ImportedTrajectory, Reject, convert
+from engine.datasets.importers.fields import number as find_number
+from engine.datasets.trajectories_conversations import task_row, trajectory_of
+from engine.errors import DatasetError
+from engine.types import Step, TerminationReason
+
+_MAX_BYTES = 256 << 20
+_MAX_COUNT = 2**31
+_SOURCES = {"system": "system", "user": "user", "agent": "assistant"}
+_READ = frozenset({"steps", "extra"})
+
+
+def read_trajectories(path: Path, reject: Reject | None = None) -> Iterator[ImportedTrajectory]:
+    """Yield the trajectories of a file, in order.
+
+    Args:
+        path: the file.
+        reject: called for each document that is none and is left out; None raises its error instead.
+
+    Raises:
+        DatasetError: the file is too large, or a document is malformed.
+        OSError: the file cannot be read.
+    """
+    seen: Counter[str] = Counter()
+    for number, document in _documents(path):
+        try:
+            conversation, turns = _conversation(document)
+        except (ConversationError, RecursionError) as error:
+            if reject is None:
+                raise DatasetError(str(error), row=number - 1) from error
+            reject(number, str(error))
+            continue
+        row = task_row(conversation, number)
+        found = trajectory_of(conversation, number, row, seen[row.task.id])
+        # an agent that calls nothing more has come to its end
+        end = TerminationReason.MAX_STEPS if turns[-1].get("tool_calls") else TerminationReason.SUBMITTED
+        submitted = found.termination is TerminationReason.SUBMITTED
+        yield replace(
+            found,
+            steps=tuple(_with_metrics(found.steps, turns)),
+            termination=end_of(conversation.fields) or (found.termination if submitted else end),
+            cost=_cost(document),
+        )
+        seen[row.task.id] += 1
+
+
+def _documents(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield number, from 1, and content of the documents; None for a line that is no JSON."""
+    if path.stat().st_size > _MAX_BYTES:
+        raise DatasetError(f"larger than {_MAX_BYTES >> 20} MiB; split it into files of one trajectory")
+    data = path.read_bytes()
+    try:
+        whole = json.loads(data)
+    except (ValueError, RecursionError):
+        for number, line in enumerate(data.splitlines(), start=1):
+            if line.strip():
+                yield number, _parsed(line)
+        return
+    yield from enumerate(whole if isinstance(whole, list) else [whole], start=1)
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _conversation(document: Any) -> tuple[Conversation, list[Mapping[str, Any]]]:
+    """Return a document's messages, and its steps of the agent. Raises ConversationError."""
+    if document is None:
+        raise ConversationError("not JSON")
+    if not isinstance(document, dict) or not isinstance(document.get("steps"), list):
+        raise ConversationError("steps: expected a list; ATIF has its trajectory there")
+    agent, extra, steps = _object(document, "agent"), _object(document, "extra"), document["steps"]
+    fields = {**{name: value for name, value in document.items() if name not in _READ}, **extra}
+    if model := agent.get("model_name"):
+        fields.setdefault("model", model)
+    conversation = checked(
+        [message for step in steps for message in _messages(step)],
+        agent.get("tool_definitions"),
+        name=str(extra.get("instance_id") or ""),
+        resolved=resolved_of(fields),
+        fields=storable_fields(fields),
+    )
+    return conversation, [step for step in steps if isinstance(step, dict) and step.get("source") == "agent"]
+
+
+def _messages(step: Any) -> Iterator[Any]:
+    """Yield the messages of a step: what was said and called, then the answers."""
+    if not isinstance(step, dict):
+        yield step
+        return
+    source = str(step.get("source"))
+    message = {"role": _SOURCES.get(source, f"source {source}"), "content": step.get("message")}
+    if step.get("reasoning_content"):
+        message["reasoning_content"] = step["reasoning_content"]
+    calls = step.get("tool_calls")
+    if calls:
+        message["tool_calls"] = list(map(_call, calls)) if isinstance(calls, list) else calls
+    yield message
+    results = _object(step, "observation").get("results")
+    for result in results if isinstance(results, list) else ():
+        if isinstance(result, dict):
+            answer = {"role": "tool" if calls else "user", "content": result.get("content")}
+            yield answer | {"tool_call_id": result.get("source_call_id")}
+
+
+def _call(call: Any) -> Any:
+    if not isinstance(call, dict):
+        return call
+    function = {"name": call.get("function_name"), "arguments": call.get("arguments", {})}
+    return {"id": call.get("tool_call_id"), "function": function}
+
+
+def _with_metrics(steps: Sequence[Step], turns: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
+    """Yield steps with the metrics of the turns that they come from: one a call, at least one a turn."""
+    position = 0
+    for turn in turns:
+        calls = turn.get("tool_calls") or ()
+        count = len(calls) if calls and isinstance(calls, list) else 1
+        metrics = _object(turn, "metrics")
+        cost = find_number(metrics, "cost_usd")
+        yield replace(
+            steps[position],
+            prompt_tokens=_count(metrics, "prompt_tokens"),
+            cached_tokens=_count(metrics, "cached_tokens"),
+            generated_tokens=_count(metrics, "completion_tokens"),
+            cost=cost if cost is not None and cost >= 0 else None,
+        )
+        yield from steps[position + 1 : position + count]
+        position += count
+
+
+def _object(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a field that is an object; empty where it is none."""
+    value = record.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _count(metrics: Mapping[str, Any], name: str) -> int:
+    value = find_number(metrics, name)
+    return int(value) if value is not None and 0 <= value < _MAX_COUNT else 0
+
+
+def _cost(document: Mapping[str, Any]) -> float | None:
+    cost = find_number(_object(document, "final_metrics"), "total_cost_usd")
+    return cost if cost is not None and cost >= 0 else None
+
+
+if __name__ == "__main__":
+    sys.exit(convert(read_trajectories, "trajectories in ATIF"))

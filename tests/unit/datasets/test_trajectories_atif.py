@@ -1,0 +1,82 @@
+"""Trajectories in Harbor's interchange format, with metrics per step; what is odd costs its step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.datasets.imported_trajectories import events_of
+from engine.datasets.trajectories_atif import read_trajectories
+from engine.errors import DatasetError
+from engine.events.types import TrajectoryFinished
+from engine.types import TerminationReason, ToolCall, Verdict
+
+CASE = Path(__file__).parent / "cases" / "trajectories" / "atif.json"
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(CASE.read_text())
+    return {**found, **changes}
+
+
+def test_a_document_is_a_trajectory_without_loss() -> None:
+    (found,) = read_trajectories(CASE)
+    assert found.row.task.problem_statement == "Repair add()."
+    first, second = found.steps
+    assert (first.thought, first.call) == ("hm", ToolCall(name="bash", arguments={"command": "ls"}))
+    assert (first.observation, first.prompt_tokens, first.generated_tokens) == ("a.py", 10, 5)
+    assert (first.cost, found.cost, second.response) == (0.001, 0.001, "Done.")
+    assert (found.termination, found.verdict, found.patch) == (TerminationReason.SUBMITTED, None, None)
+    assert (found.metadata["model"], found.metadata["session_id"]) == ("m", "s-1")
+    *_, finished = events_of(found, first_seq=1, time=0.0)
+    assert isinstance(finished, TrajectoryFinished)
+    assert finished.imported is not None
+    assert finished.imported["agent"]["name"] == "toy-agent"
+
+
+def test_outcomes_in_extra_are_read(tmp_path: Path) -> None:
+    extra = {"resolved": 0, "model_patch": "x", "instance_id": "i-1", "exit_status": "exit_context"}
+    path = tmp_path / "many.json"
+    path.write_text(json.dumps([document(extra=extra), document(extra=extra)]))
+    first, second = read_trajectories(path)
+    assert (first.index, second.index, first.row.task.instance_id) == (0, 1, "i-1")
+    assert (first.verdict, first.patch, first.termination) == (
+        Verdict.FAILED,
+        "x",
+        TerminationReason.MAX_CONTEXT,
+    )
+
+
+def test_several_calls_of_a_step_are_steps_with_its_metrics_on_the_first(tmp_path: Path) -> None:
+    calls = [{"tool_call_id": name, "function_name": "bash", "arguments": {"n": name}} for name in "ab"]
+    results = [{"source_call_id": name, "content": f"to {name}"} for name in "ba"]
+    steps = [
+        {"source": "user", "message": "Mend it."},
+        {"source": "agent", "message": "", "tool_calls": calls, "observation": {"results": results},
+         "metrics": {"completion_tokens": 7, "prompt_tokens": float("nan")}},
+        {"source": "agent", "message": [{"type": "image", "source": {}}, {"type": "text", "text": "End"}],
+         "metrics": {"completion_tokens": 2}},
+        "odd",
+    ]  # fmt: skip
+    path = tmp_path / "one.jsonl"
+    path.write_text(f"{json.dumps(document(steps=steps, final_metrics=None))}\n{{\n")
+    with pytest.raises(DatasetError, match="not JSON"):
+        list(read_trajectories(path))
+    left_out: list[tuple[int, str]] = []
+    (found,) = read_trajectories(path, lambda *one: left_out.append(one))
+    assert left_out == [(2, "not JSON")]
+    assert [(one.observation, one.generated_tokens) for one in found.steps] == [
+        ("to a", 7), ("to b", 0), ("odd", 2),
+    ]  # fmt: skip
+    assert [bool(one.error) for one in found.steps] == [False, False, True]
+    assert (found.steps[0].prompt_tokens, found.cost) == (0, None)
+
+
+def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({"trajectory": []}))
+    with pytest.raises(DatasetError, match="steps: expected a list"):
+        list(read_trajectories(path))
