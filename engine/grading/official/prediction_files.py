@@ -1,7 +1,13 @@
-"""Predictions in files: SWE-bench's ``instance_id`` and ``model_patch``, Multi-SWE's ``org``, ``repo``,
-``number`` and ``fix_patch``.
+"""Predictions in files.
 
-What cannot be read costs one prediction, with its line or number.
+| format | instance | patch | model |
+|---|---|---|---|
+| SWE-bench | ``instance_id`` | ``model_patch`` | ``model_name_or_path`` |
+| Multi-SWE | ``org``, ``repo``, ``number`` | ``fix_patch`` | ``model_name_or_path`` |
+| SWE-bench Pro | ``instance_id`` | ``patch`` | ``prefix`` |
+
+What cannot be read costs one prediction, with its line or number; one without its format's field for the
+patch cannot be read. Of several for one instance the last counts, as in the official harness.
 """
 
 from __future__ import annotations
@@ -47,19 +53,21 @@ def read_predictions(path: Path, known: Collection[str] | None = None) -> Predic
     if not path.is_file():
         raise DatasetError(f"there is no file {path}")
     predictions: dict[str, Prediction] = {}
+    places: dict[str, str] = {}
     rejected = []
     for number, read in enumerate(open_rows(path, 0)[0]):
+        place = f"line {read.line}" if read.line else f"prediction {number}"
         try:
             prediction = _prediction(read)
             name = prediction.instance_id
             if known is not None and name not in known:
-                raise DatasetError(f"the instance is not in the dataset: {name}")
+                shown = name if name.isprintable() and name == name.strip() else repr(name)
+                raise DatasetError(f"the instance is not in the dataset: {shown}")
             if name in predictions:
-                raise DatasetError(f"the file predicts '{name}' twice")
-            predictions[name] = prediction
+                rejected.append(f"{places[name]}: the file predicts '{name}' again, the last one counts")
+            predictions[name], places[name] = prediction, place
         except DatasetError as error:
             field = f", field '{error.field}'" if error.field else ""
-            place = f"line {read.line}" if read.line else f"prediction {number}"
             rejected.append(f"{place}{field}: {error}")
     if not predictions:
         first = f"; the first of {len(rejected)} problems: {rejected[0]}" if rejected else ""
@@ -71,14 +79,18 @@ def _prediction(read: FileRow) -> Prediction:
     if read.error:
         raise DatasetError(read.error)
     row = read.row
-    is_multi_swe = "instance_id" not in row and "fix_patch" in row
-    field = "fix_patch" if is_multi_swe else "model_patch"
-    patch = row.get(field)
+    is_multi_swe = "instance_id" not in row and {"org", "repo", "number"} <= row.keys()
+    is_pro = "model_patch" not in row and {"patch", "prefix"} <= row.keys()
+    field = "fix_patch" if is_multi_swe else "patch" if is_pro else "model_patch"
+    if field not in row:
+        known = ", ".join(sorted(row)[:12])
+        raise DatasetError(f"missing; a prediction has its patch there, this one has {known}", field=field)
+    patch = row[field]
     if patch is not None and not isinstance(patch, str):
         raise DatasetError(f"the patch is not text but {type(patch).__name__}", field=field)
     prediction = Prediction(
         instance_id=multi_swe_id(row) if is_multi_swe else text(row, "instance_id"),
-        model_name_or_path=str(row.get("model_name_or_path") or _MODEL),
+        model_name_or_path=str(row.get("prefix" if is_pro else "model_name_or_path") or _MODEL),
         model_patch=patch,
     )
     check_text(prediction.instance_id, "instance_id")

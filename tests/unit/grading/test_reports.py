@@ -213,7 +213,10 @@ def test_judging_loads_no_container_client_and_no_cloud() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
-TWO = ('{"instance_id": "a", "model_patch": "x"}', '{"instance_id": "b", "model_name_or_path": "m"}')
+TWO = (
+    '{"instance_id": "a", "model_patch": "x"}',
+    '{"instance_id": "b", "model_name_or_path": "m", "model_patch": null}',
+)
 
 
 @pytest.mark.parametrize(
@@ -245,6 +248,11 @@ def test_predictions_are_read_from_each_format_and_written(tmp_path: Path, name:
         ("p.json", "{", "is not JSON"),
         ("p.jsonl", "", "holds no predictions"),
         ("p.jsonl", '{"model_patch": ""}', "line 1, field 'instance_id': missing"),
+        (
+            "p.jsonl",
+            '{"instance_id": "a"}',
+            "line 1, field 'model_patch': missing; .* this one has instance_id",
+        ),
         ("p.jsonl", '{"instance_id": "a", "model_patch": 3}', "field 'model_patch': the patch is not text"),
         ("p.jsonl", '{"org": "a", "repo": "b", "number": "x", "fix_patch": ""}', "'number': not a number"),
     ],
@@ -264,14 +272,66 @@ def test_a_bad_prediction_costs_one_prediction_and_is_named(tmp_path: Path) -> N
     (tmp_path / "p.jsonl").write_bytes("\n".join(lines).encode() + b'\n{"instance_id": "\xff"}')
     found = read_predictions(tmp_path / "p.jsonl", known={"a", "b"})
     assert [(one.instance_id, one.model_patch) for one in found.predictions] == [
-        ("a", "x"),
+        ("a", "again"),
         ("b", "latin \udce9"),
     ]
     assert [reason.split(": ")[0] for reason in found.rejected] == [
-        "line 2", "line 3", "line 5", "line 6, field 'model_patch'", "line 8", "line 9",
+        "line 2", "line 1", "line 5", "line 6, field 'model_patch'", "line 8", "line 9",
     ]  # fmt: skip
+    assert found.rejected[1] == "line 1: the file predicts 'a' again, the last one counts"
     with pytest.raises(DatasetError, match="not in the dataset: a"):
         read_predictions(tmp_path / "p.jsonl", known={"c"})
+
+
+FORMS = Path(__file__).parent / "predictions"
+ONE = "toy__numbers-one"
+MISSING = f"{ONE}: the instance is not in the dataset"
+READ: dict[str, tuple[tuple[tuple[str, bool], ...], str]] = {
+    "binary_stub.jsonl": (tuple((f"toy__numbers-{n}", True) for n in ("one", "two", "three", "four")), ""),
+    "bom.jsonl": (((ONE, True),), ""),
+    "dict_of_texts.json": ((), "holds neither a list of rows nor columns"),
+    "dict_without_id.json": ((), "field 'instance_id': missing"),
+    "empty.jsonl": ((), "holds no predictions"),
+    "id_spaces.jsonl": ((), "the instance is not in the dataset: ' toy__numbers-one\\n'"),
+    "key_typo.jsonl": (
+        (),
+        "line 1, field 'model_patch': missing; a prediction has its patch there, this one has ",
+    ),
+    "list_in_jsonl.jsonl": ((), "line 1: not an object"),
+    "mini_preds.json": (((ONE, True),), ""),
+    "null_model.jsonl": (((ONE, True),), ""),
+    "pretty_jsonl.jsonl": ((), "line 1: not JSON"),
+    "pro_patch_key.json": (((ONE, True),), ""),
+    "same_run_id.jsonl": (((ONE, True),), ""),
+    "single.pred": ((), "predictions are .jsonl or .json files"),
+    "single_object.json": (((ONE, True),), ""),
+    "twice_last_right.jsonl": (((ONE, True),), "line 1: the file predicts 'toy__numbers-one' again"),
+    "twice_same.jsonl": (((ONE, True),), "line 1: the file predicts 'toy__numbers-one' again"),
+    "whitespace_patch.jsonl": (((ONE, False),), ""),
+}
+"""File → instances with a patch that can apply, and what is said of others."""
+
+
+def test_every_form_of_predictions_has_its_outcome() -> None:
+    assert {path.name for path in FORMS.iterdir() if path.suffix != ".md"} == set(READ)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_forms_of_predictions_are_read_or_named(name: str) -> None:
+    instances, said = READ[name]
+    if not instances:
+        with pytest.raises(DatasetError) as raised:
+            read_predictions(FORMS / name, known={ONE})
+        assert said in str(raised.value)
+        return
+    found = read_predictions(FORMS / name)
+    assert [(one.instance_id, bool((one.model_patch or "").strip())) for one in found.predictions] == list(
+        instances
+    )
+    assert [reason.startswith(said) for reason in found.rejected] == [True] * bool(said)
+    assert found.predictions[0].model_name_or_path == {
+        "null_model.jsonl": "None", "pro_patch_key.json": "my-model", "twice_last_right.jsonl": "m",
+    }.get(name, "m" if '"model_name_or_path"' in (FORMS / name).read_text() else "None")  # fmt: skip
 
 
 MULTI_LOG = "\n".join(
