@@ -149,6 +149,8 @@ class Task:
     """Image of the sandboxes; ``local:<name>`` for a folder under the dataset's ``images/``;
     ``dockerfile:<hash>`` for one to build (``engine.build_contexts``)."""
     workdir: str = "/testbed"
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the task's sandboxes, beside the image's own."""
     difficulty: Mapping[str, float] = field(default_factory=dict)
     """Proxies such as ``function_lines``, ``num_tests``, ``patch_lines``."""
     metadata: Mapping[str, Any] = field(default_factory=dict)

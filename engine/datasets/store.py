@@ -24,6 +24,7 @@ from engine.files import replace_folder
 from engine.types import Task, TaskAnswer, TaskRow
 
 FORMAT = 1
+_ADDED_TO_TASK = frozenset({"env"})
 _ADDED_TO_ANSWER = frozenset(
     {"log_parser", "expected", "hidden_paths", "timeout_s", "setup_patch", "binary_files", "own_box"}
 )
@@ -57,12 +58,13 @@ def dataset_path(home: Path, name: str) -> Path:
 def with_content_id(row: TaskRow) -> TaskRow:
     """Return ``row`` with ``task.id`` set to 16 hex digits over everything that defines task and grading.
 
-    Fields that later versions added to the answer count only where they are set, so that ids stay stable.
+    Fields that later versions added count only where they are set, so that ids stay stable.
     """
+    task = {name: value for name, value in asdict(row.task).items() if value or name not in _ADDED_TO_TASK}
     answer = {
         name: value for name, value in asdict(row.answer).items() if value or name not in _ADDED_TO_ANSWER
     }
-    content = json.dumps([{**asdict(row.task), "id": ""}, answer], sort_keys=True, separators=(",", ":"))
+    content = json.dumps([{**task, "id": ""}, answer], sort_keys=True, separators=(",", ":"))
     return replace(row, task=replace(row.task, id=hashlib.sha256(content.encode()).hexdigest()[:16]))
 
 

@@ -197,6 +197,7 @@ class RunExecutor:
         spec = SandboxSpec(
             image=row.task.image,
             workdir=row.task.workdir,
+            env=row.task.env,
             run_id=self._run_id,
             name=f"grade {row.task.instance_id}",
             lane="grade",

@@ -55,7 +55,7 @@ async def gold_patch(
         raise DatasetError("the row has no gold patch")
     name, lifetime_s = f"solution of {row.task.instance_id}", timeout_s + _START_AND_DIFF_S
     spec = sandbox_spec(row.task.image, sandbox, run_id=run_id, name=name, lifetime_s=lifetime_s)
-    spec = replace(spec, workdir=row.task.workdir)
+    spec = replace(spec, workdir=row.task.workdir, env=row.task.env)
     async with backend.open(spec) as box:
         await solve(box, row, timeout_s=timeout_s)
         try:

@@ -21,7 +21,7 @@ from engine.config.base import config_error, parse_settings
 from engine.config.importing import FORMATS, ImportConfig
 from engine.config.run import ImportRun, with_overrides
 from engine.datasets.importers.rejects import describe_rejects
-from engine.datasets.importers.run import ImportStopped, import_dataset
+from engine.datasets.importers.run import ImportResult, ImportStopped, import_dataset
 from engine.errors import TrainyardError
 from engine.grading.gradable import check_gradable
 from engine.orchestrator.context import RunContext, RunResult
@@ -65,7 +65,15 @@ async def import_set(config: ImportRun, run: RunContext) -> RunResult:
             f"{result.rejected} of {result.read} rows could not be imported and are listed with the dataset; "
             f"the first: {describe_rejects(result.first_rejects)}",
         )
+    if result.ungradable:
+        run.alert(
+            "warning",
+            "rows_ungradable",
+            f"patches for {result.ungradable} of {result.imported} rows cannot be graded here: "
+            f"{_reasons(result)}",
+        )
     counts = result.counts()
+    del counts["ungradable_by"]
     first_rejects = counts.pop("first_rejects")
     named = {
         f"{fate}_{name}": number
@@ -75,6 +83,10 @@ async def import_set(config: ImportRun, run: RunContext) -> RunResult:
     if first_rejects:
         named["first_rejects"] = describe_rejects(first_rejects)
     return RunResult(state="succeeded", summary={**counts, **named})
+
+
+def _reasons(result: ImportResult) -> str:
+    return "; ".join(f"{reason} ({number})" for reason, number in result.ungradable_by.items())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,6 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(str(config_error(error)))
     except (TrainyardError, OSError) as error:
         return _failed(str(error))
+    if result.ungradable:
+        _report(f"not gradable: {_reasons(result)}", 0, 0)
     for reject in result.first_rejects:
         _report(f"rejected: {describe_rejects([reject])}", 0, 0)
     sys.stdout.write(json.dumps(result.counts()) + "\n")

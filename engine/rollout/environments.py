@@ -97,6 +97,7 @@ class SweEnvironments:
         return SandboxSpec(
             image=row.task.image,
             workdir=row.task.workdir,
+            env=row.task.env,
             run_id=self.run_id,
             name=f"{key.phase}/{key.iteration}/{key.task_id}/{key.index}",
             lane=key.phase,

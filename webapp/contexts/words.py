@@ -76,6 +76,7 @@ ALERTS = {
     "mismatch": "Sampler and trainer disagree", "not_batch_invariant": "Sampling depends on its batch",
     "response_length": "Responses grow", "reward_without_submission": "Reward without submission",
     "event_loop_held": "Event loop held", "memory": "Memory", "rows_rejected": "Rows refused",
+    "rows_ungradable": "Rows not gradable",
     "validation_infrastructure": "Rows not tested", "counterfactual_unproven": "Mutated tests not proven",
     "tampering_caught": "Tampering caught",
     "trajectories_dropped": "Trajectories not used", "verifier_scores_missing": "Scores missing",

@@ -27,6 +27,14 @@ def find(row: Row, *names: str) -> tuple[str, Any]:
     return names[0], None
 
 
+def unwrapped(row: Row) -> Row:
+    """Return the row in ``extra_info`` of verl's form, in which rLLM exports rows; other rows as they are."""
+    if "prompt" not in row or "problem_statement" in row:
+        return row
+    inner = structure(row.get("extra_info"))
+    return inner if isinstance(inner, dict) else row
+
+
 def text(row: Row, *names: str) -> str:
     """Return a required, non-empty text field."""
     name, value = find(row, *names)

@@ -22,6 +22,7 @@ from engine.config.importing import ImportConfig
 from engine.datasets.answer_files import contents_of
 from engine.datasets.importers.base import Format, Imported
 from engine.datasets.importers.decontamination import Decontamination
+from engine.datasets.importers.fields import unwrapped
 from engine.datasets.importers.filters import Exclusion, Filters
 from engine.datasets.importers.hub import fetch
 from engine.datasets.importers.reading import Item, Source, count_rows, read_items
@@ -39,6 +40,7 @@ _NOT_OF_A_REGISTRY = ("local:", PREFIX)
 _LONGEST = {"instance_id": 300, "repo": 300, "base_commit": 100, "image": 500, "workdir": 300, "split": 64}
 """Maximum length of a task's fields in the tables, characters."""
 _LONGEST_TEST_S = 86_400.0
+_REASONS, _REASON_CHARS = 5, 300
 Report = Callable[[str, int, int], None]
 """Progress callback: message, rows done, total rows (0: unknown)."""
 Gradable = Callable[[TaskRow], str]
@@ -71,6 +73,8 @@ class ImportResult:
     excluded_by: Mapping[str, int] = field(default_factory=dict)
     rejected_by: Mapping[str, int] = field(default_factory=dict)
     """Field that was wrong → number of rejected rows; empty for rows that are wrong as a whole."""
+    ungradable_by: Mapping[str, int] = field(default_factory=dict)
+    """Reason why patches cannot be graded → number of rows; the first reasons that occurred."""
     first_rejects: Sequence[Mapping[str, Any]] = ()
     """The first rejected rows: row, file, line, field, reason."""
 
@@ -82,6 +86,7 @@ class ImportResult:
             **found,
             "excluded_by": dict(self.excluded_by),
             "rejected_by": dict(self.rejected_by),
+            "ungradable_by": dict(self.ungradable_by),
             "first_rejects": [dict(record) for record in self.first_rejects],
             "seconds": self.seconds,
             "resumed": self.resumed,
@@ -138,8 +143,16 @@ def import_dataset(
             resumed=resumed,
             excluded_by=dict(sorted(staging.progress.excluded_by.items())),
             rejected_by=dict(sorted(staging.progress.rejected_by.items())),
+            ungradable_by=dict(staging.progress.ungradable_by),
             first_rejects=staging.progress.first_rejects,
         )
+
+
+def _count_reason(counts: dict[str, int], reason: str) -> None:
+    """Count a reason; beyond the first few different ones they are counted together."""
+    reason = reason[:_REASON_CHARS]
+    key = reason if reason in counts or len(counts) < _REASONS else "other reasons"
+    counts[key] = counts.get(key, 0) + 1
 
 
 def _silence(message: str, done: int, total: int) -> None:
@@ -229,12 +242,13 @@ class _Import:
         progress.count("imported")
         if imported.ungradable:
             progress.count("ungradable")
+            _count_reason(progress.ungradable_by, imported.ungradable)
 
     def _converted(self, item: Item) -> tuple[Imported, TaskRow]:
         if item.error:
             raise DatasetError(item.error)
         try:
-            return self._gradable_row(self._form.convert(item.row), item)
+            return self._gradable_row(self._form.convert(unwrapped(item.row)), item)
         except DatasetError:
             raise
         except Exception as error:
@@ -315,7 +329,7 @@ def _decontamination(config: ImportConfig) -> Decontamination:
         try:
             if item.error:
                 raise DatasetError(item.error)
-            rows.append(convert(item.row))
+            rows.append(convert(unwrapped(item.row)))
         except DatasetError as error:
             raise DatasetError(
                 f"decontamination.reference: {error}", row=item.number, field=error.field

@@ -76,7 +76,8 @@ def _source(row: TaskRow) -> tuple[str, ...]:
     options, separator, _ = answer.test_command.partition(_OPTIONS_END)
     if not separator or DRIVER not in options or answer.test_files or answer.setup_patch:
         return (task.id,)
-    return (str(task.metadata.get("source")), task.repo, task.base_commit, task.workdir, options)
+    place = (str(task.metadata.get("source")), task.repo, task.base_commit, task.workdir)
+    return (*place, repr(sorted(task.env.items())), options)
 
 
 def _merged(rows: Sequence[TaskRow]) -> TaskRow:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from engine.config.rollout import GradingConfig
+from engine.config.rollout import AgentConfig, GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import DatasetError, SandboxError
 from engine.grading import grader as grading
@@ -17,9 +17,12 @@ from engine.grading.counterfactual import test_files
 from engine.grading.execution import RunExecutor
 from engine.grading.grader import Grader
 from engine.grading.solution import gold_patch
+from engine.rollout.environments import SweEnvironments
 from engine.sandbox import integrity
 from engine.sandbox.base import ExecResult, Sandbox, SandboxBackend, SandboxSpec
 from engine.sandbox.integrity import SCRUB_S
+from engine.sandbox.pool.pool import SandboxPool
+from engine.types import RolloutKey
 from tests.builders.rollout_builders import make_row
 
 SANDBOX = SandboxConfig()
@@ -82,17 +85,23 @@ async def test_patches_are_read_and_rows_are_checked_in_threads(monkeypatch: pyt
     assert threading.main_thread() not in threads
 
 
-async def test_a_sandbox_outlives_the_limits_of_its_steps() -> None:
-    backend = Backend()
+async def test_a_sandbox_outlives_the_limits_of_its_steps_and_has_its_tasks_environment() -> None:
+    backend, row = Backend(), make_row()
+    row = replace(row, task=replace(row.task, env={"MODE": "fast"}))
     given = cast(SandboxBackend, backend)
     runs = RunExecutor(backend=given, config=GradingConfig(), sandbox=SANDBOX, run_id="1")
     with pytest.raises(SandboxError, match="nothing starts here"):
-        await runs.execute(make_row(), "", timeout_s=TIMEOUT_S)
+        await runs.execute(row, "", timeout_s=TIMEOUT_S)
     assert all(spec.limits.lifetime_s > SCRUB_S + TIMEOUT_S for spec in backend.specs)
-    row = make_row()
     answer = replace(row.answer, gold_patch="", metadata={"solution": "true"})
     with pytest.raises(SandboxError, match="nothing starts here"):
         await gold_patch(
             replace(row, answer=answer), backend=given, sandbox=SANDBOX, run_id="1", timeout_s=TIMEOUT_S
         )
     assert backend.specs[-1].limits.lifetime_s > 60 + TIMEOUT_S
+    environments = SweEnvironments(
+        pool=cast(SandboxPool, None), grader=cast(Any, None), agent=AgentConfig(), sandbox=SANDBOX, run_id="1"
+    )
+    key = RolloutKey(iteration=0, phase="train", task_id=row.task.id, index=0)
+    specs = [*backend.specs, environments._spec(key, row, tests_s=0.0)]
+    assert all(spec.env == {"MODE": "fast"} for spec in specs)

@@ -3,14 +3,15 @@
 The verifier writes ``/logs/verifier/reward.txt`` (a number) or ``reward.json`` (names → numbers). The
 solution is a script, not a patch: it is kept with the answer's metadata. A task whose image is a Dockerfile
 alone brings its build context. One that needs compose, several steps or a verifier environment of its own is
-named as ungradable. One that asks in so many
+named as ungradable, and so is one whose verifier downloads: grading has no network. One that asks in so many
 words for the verifier to share the agent's environment is graded there (``own_box``); all others in a fresh
-sandbox. Schema
+sandbox. Working directory and user are the image's, as its Dockerfile states them. Schema
 1.4: ``harbor.models.task`` of harbor 0.25.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 import tomllib
@@ -28,9 +29,18 @@ from engine.types import GradeRule, Task, TaskAnswer
 MARKER = "task.toml"
 REWARD_FILES = ("/logs/verifier/reward.txt", "/logs/verifier/reward.json")
 _WORKDIR = "/app"
+"""Working directory where neither ``task.toml`` nor a Dockerfile states one: that of Harbor's own tasks."""
 _MAX_FILE, _MAX_CONTEXT = 4 << 20, 256 << 20
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
 _TEMPLATE = re.compile(r"\$\{\w+(?::-(.*))?\}")
+_INSTRUCTION = re.compile(r"^[ \t]*(FROM|WORKDIR|USER)[ \t]+(.+?)[ \t\r]*$", re.IGNORECASE | re.MULTILINE)
+_DOWNLOAD = re.compile(
+    r"\b(?:apt|apt-get|apk|yum|dnf)\s+(?:-\S+\s+)*(?:update|install|add)\b"
+    r"|\b(?:pip3?|conda|mamba|npm|yarn|pnpm|gem|cargo|go)\s+(?:-\S+\s+)*(?:install|add|ci)\b(?!.*--no-index)"
+    r"|\buv\s+(?:sync|add|run|tool)\b(?!.*--offline)|\b(?:uvx|npx)\b"
+    r"|\b(?:curl|wget|git\s+clone)\b.*\bhttps?://(?!localhost|127\.|0\.0\.0\.0|\[)"
+)
+"""Commands that need the network."""
 _DIFFICULTIES = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
 
 
@@ -53,6 +63,7 @@ def read_folder(folder: Path) -> Row:
         "solution": _text(solution, "solution/solve.sh") if solution.is_file() else "",
         "compose": compose,
         "context": _context(folder / "environment"),
+        "dockerfile": _dockerfile(folder / "environment"),
     }
 
 
@@ -62,10 +73,11 @@ def convert(row: Row) -> Imported:
     package, meta = optional_mapping(config, "task"), optional_mapping(config, "metadata")
     environment, verifier = optional_mapping(config, "environment"), optional_mapping(config, "verifier")
     name = str(package.get("name") or row["name"])
-    workdir = str(environment.get("workdir") or _WORKDIR)
+    stated_workdir, image_user = _image_settings(row["dockerfile"])
+    workdir = str(environment.get("workdir") or stated_workdir or _WORKDIR)
     texts, binaries = split_contents({f"/tests/{path}": data for path, data in row["tests"].items()})
     context: bytes = b"" if environment.get("docker_image") else row["context"]
-    ungradable = _obstacle(row, config, environment, verifier)
+    ungradable = _obstacle(row, config, environment, verifier) or _other_user(config, image_user)
     task = Task(
         id="",
         instance_id=name.replace("/", "__"),
@@ -74,6 +86,7 @@ def convert(row: Row) -> Imported:
         problem_statement=text(row, "instruction"),
         image=str(environment.get("docker_image") or (image_of(context) if context else "")),
         workdir=workdir,
+        env={name: value or "" for name, value in _variables(environment, "environment").items()},
         difficulty={"num_tests": 1, "num_fail_to_pass": 1},
         metadata={"format": "harbor", "language": str(meta.get("language") or "").lower(), **_visible(meta)},
     )
@@ -117,15 +130,59 @@ def _obstacle(
         return f"it needs the system {environment['os']}"
     if "test.sh" not in row["tests"]:
         raise DatasetError("missing", field="tests/test.sh")
-    wanted = [name for name, value in _variables(verifier).items() if value is None]
-    if wanted:
-        return f"its verifier takes {', '.join(wanted)} from the machine that grades"
+    for where, section in (("verifier", verifier), ("environment", environment)):
+        wanted = [name for name, value in _variables(section, where).items() if value is None]
+        if wanted:
+            return f"its {where} takes {', '.join(wanted)} from the machine that grades"
+    return _download(row["tests"])
+
+
+def _other_user(config: Mapping[str, Any], image_user: str) -> str:
+    """Return why a task's agent cannot act as the user that it names; empty where it is the image's."""
+    user = optional_mapping(config, "agent").get("user")
+    if user is None or str(user) == image_user or {str(user), image_user} <= {"root", "0", ""}:
+        return ""
+    return f"its agent is to act as the user '{user}'; sandboxes have the image's ('{image_user or 'root'}')"
+
+
+def _download(tests: Mapping[str, bytes]) -> str:
+    """Return which command of a verifier's scripts needs the network, which grading lacks; empty for none."""
+    for path, content in tests.items():
+        if not path.endswith(".sh"):
+            continue
+        for place, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
+            if not line.lstrip().startswith("#") and _DOWNLOAD.search(line):
+                return (
+                    "its verifier needs the network, which grading does not have "
+                    f"(tests/{path}, line {place}: {line.strip()[:100]}); put what it installs into the image"
+                )
     return ""
+
+
+def _image_settings(dockerfile: str) -> tuple[str, str]:
+    """Return working directory and user of a Dockerfile's last stage; empty where it does not state them."""
+    stages: dict[str, tuple[str, str]] = {}
+    name, workdir, user = "", "", ""
+    for instruction, value in _INSTRUCTION.findall(dockerfile):
+        match instruction.upper():
+            case "FROM":
+                base, *words = [word for word in value.split() if not word.startswith("--")] or [""]
+                workdir, user = stages.get(base.lower(), ("", ""))
+                name = words[1].lower() if len(words) == 2 and words[0].lower() == "as" else ""
+            case "WORKDIR":
+                stated = value.strip("\"'")
+                known = "$" not in stated and (stated.startswith("/") or workdir)
+                workdir = posixpath.normpath(posixpath.join(workdir, stated)) if known else ""
+            case "USER":
+                user = value.partition(":")[0]
+        stages[name] = (workdir, user)
+    return workdir, user
 
 
 def _script(verifier: Mapping[str, Any], workdir: str) -> str:
     exports = [
-        f"export {name}={shlex.quote(value or '')}" for name, value in sorted(_variables(verifier).items())
+        f"export {name}={shlex.quote(value or '')}"
+        for name, value in sorted(_variables(verifier, "verifier").items())
     ]
     return (
         "\n".join(
@@ -142,16 +199,18 @@ def _script(verifier: Mapping[str, Any], workdir: str) -> str:
     )
 
 
-def _variables(verifier: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the verifier's variables; None for one that Harbor takes from the machine (``${NAME}``).
+def _variables(section: Mapping[str, Any], where: str) -> dict[str, str | None]:
+    """Return a section's variables; None for one that Harbor takes from the machine (``${NAME}``).
 
-    Nothing of this machine goes to a verifier: of ``${NAME:-default}`` the default counts.
+    Nothing of this machine goes to a task: of ``${NAME:-default}`` the default counts.
     """
-    given = verifier.get("env")
+    given = section.get("env")
     found: dict[str, str | None] = {}
     for name, value in given.items() if isinstance(given, dict) else ():
         if not _VARIABLE.fullmatch(name):
-            raise DatasetError(f"{name!r} is no name of a variable", field="task.toml: verifier.env")
+            raise DatasetError(f"{name!r} is no name of a variable", field=f"task.toml: {where}.env")
+        if "\0" in str(value):
+            raise DatasetError("holds NUL, which no environment takes", field=f"task.toml: {where}.env")
         template = _TEMPLATE.fullmatch(str(value))
         found[name] = template[1] if template else str(value)
     return found
@@ -176,6 +235,11 @@ def _context(folder: Path) -> bytes:
     if size > _MAX_CONTEXT:
         raise DatasetError(f"{size >> 20} MiB, more than {_MAX_CONTEXT >> 20} MiB", field="environment")
     return pack_context(folder)
+
+
+def _dockerfile(folder: Path) -> str:
+    path = folder / "Dockerfile"
+    return _content(path, "environment/Dockerfile").decode("utf-8", "replace") if path.is_file() else ""
 
 
 def _content(path: Path, field: str) -> bytes:

@@ -7,7 +7,7 @@ import json
 import tarfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -303,10 +303,98 @@ def test_harbor_tasks_bring_their_verifier(tmp_path: Path) -> None:
                 "[verifier]\n", '[verifier]\nenvironment_mode = "separate"\n'
             )
         },
+        "environment takes TOKEN from the machine": {
+            "task.toml": folders.HARBOR_TOML + 'env = { TOKEN = "${TOKEN}" }\n'
+        },
+        "as the user 'dev'; sandboxes have the image's ('root')": {
+            "task.toml": folders.HARBOR_TOML.replace("[agent]\n", '[agent]\nuser = "dev"\n')
+        },
+        "needs the network, which grading does not have (tests/test.sh, line 3: apt-get install -y curl)": {
+            "tests/test.sh": "#!/bin/bash\n# apt-get update\napt-get install -y curl\n"
+        },
     }
     for number, (reason, changes) in enumerate(obstacles.items()):
         made = convert("harbor", read(folders.harbor_task(tmp_path / str(number), **changes)))
         assert reason in made.ungradable, made.ungradable
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "workdir"),
+    [
+        ("FROM a\nENV A=1\nWORKDIR /testbed\nRUN true\n", "/testbed"),
+        ("FROM a\nworkdir /srv\nWORKDIR 'app'\n", "/srv/app"),
+        ("FROM a AS base\nWORKDIR /one\nFROM --platform=linux/amd64 base\n", "/one"),
+        ("FROM a AS base\nWORKDIR /one\nFROM b\n", "/app"),
+        ("FROM a\nWORKDIR /one\nWORKDIR $HOME/x\n", "/app"),
+        ("FROM a\nWORKDIR app\n", "/app"),
+        (None, "/app"),
+    ],
+)
+def test_the_working_directory_of_a_harbor_task_is_its_images(
+    tmp_path: Path, dockerfile: str | None, workdir: str
+) -> None:
+    read = FORMATS["harbor"].read_folder
+    assert read is not None
+    toml = folders.HARBOR_TOML.replace('workdir = "/work"\n', "")
+    files: dict[str, Any] = {"task.toml": toml, "environment/Dockerfile": dockerfile}
+    imported = convert("harbor", read(folders.harbor_task(tmp_path, **files)))
+    assert imported.task.workdir == workdir
+    assert f"\ncd {workdir}\n" in imported.answer.test_command
+
+
+def test_environment_and_user_of_a_harbor_task_are_its_images(tmp_path: Path) -> None:
+    read = FORMATS["harbor"].read_folder
+    assert read is not None
+    toml = folders.HARBOR_TOML.replace("[agent]\n", '[agent]\nuser = "dev"\n')
+    toml += 'env = { MODE = "fast", TIMES = "${TIMES:-2}" }\n'
+    files = {"task.toml": toml, "environment/Dockerfile": "FROM a\nUSER dev:dev\n"}
+    imported = convert("harbor", read(folders.harbor_task(tmp_path, **files)))
+    assert imported.ungradable == ""
+    assert imported.task.env == {"MODE": "fast", "TIMES": "2"}
+    row = with_content_id(TaskRow(task=imported.task, answer=imported.answer, split="train"))
+    bare = with_content_id(replace(row, task=replace(row.task, env={})))
+    assert row.task.id != bare.task.id
+
+
+@pytest.mark.parametrize(
+    ("line", "downloads"),
+    [
+        ("curl -LsSf https://astral.sh/uv/install.sh | sh", True),
+        ("uvx -p 3.13 -w pytest==8.4.1 pytest /tests -rA", True),
+        ("python -m pip install pytest", True),
+        ("uv run pytest", True),
+        ("git clone --depth 1 https://example.org/a", True),
+        ("sudo apt-get -qq update", True),
+        ("npm ci", True),
+        ("pip install --no-index --find-links /wheels pytest", False),
+        ("curl -s http://localhost:8080/health", False),
+        ("pytest /tests/test_install.py", False),
+        ("# pip install pytest", False),
+        ("echo installed", False),
+    ],
+)
+def test_verifiers_that_download_are_named_at_import(tmp_path: Path, line: str, downloads: bool) -> None:
+    folders.harbor_task(tmp_path / "set", **{"tests/test.sh": f"#!/bin/bash\n{line}\n"})
+    result = import_dataset(config(tmp_path / "set", format="harbor"), home=tmp_path, gradable=obstacle)
+    assert (result.imported, result.ungradable) == (1, int(downloads))
+    assert [line in reason for reason in result.ungradable_by] == [True] * downloads
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_rows_in_verls_form_are_read_from_their_extra_info(tmp_path: Path, as_text: bool) -> None:
+    inner = rows.r2e_gym()
+    wrapped = {
+        "data_source": "swe", "prompt": [{"role": "user", "content": "placeholder"}], "ability": "swe",
+        "reward_model": {"style": "rule", "ground_truth": None},
+        "extra_info": json.dumps(inner) if as_text else inner,
+    }  # fmt: skip
+    source = write_lines(tmp_path / "train.jsonl", [wrapped])
+    import_dataset(config(source, format="r2e-gym"), home=tmp_path)
+    (row,) = load_dataset(tmp_path, "d").rows
+    alone = convert("r2e-gym", inner)
+    assert (row.task.problem_statement, row.answer.expected) == (
+        alone.task.problem_statement, alone.answer.expected,
+    )  # fmt: skip
 
 
 def test_a_harbor_task_with_a_dockerfile_alone_brings_its_build_context(tmp_path: Path) -> None:
