@@ -16,10 +16,6 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from engine.config.base import config_error, parse_settings
-from engine.config.run import with_overrides
 from engine.errors import TrainyardError
 from engine.grading.official.prediction_files import GOLD
 from engine.grading.official.reports import regrade_files
@@ -36,10 +32,7 @@ def grade_file(options: argparse.Namespace) -> None:
     """Grade predictions; the last line printed holds the counts."""
     from engine.grading.official.predictions import Assignment, PredictionSettings, grade_predictions
 
-    try:
-        settings = PredictionSettings.model_validate(with_overrides({}, parse_settings(options.set)))
-    except ValidationError as error:
-        raise config_error(error) from None
+    settings = PredictionSettings.of(options.set)
     assignment = Assignment(
         dataset=options.dataset,
         predictions=options.predictions,

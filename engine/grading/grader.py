@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
+from engine.datasets.health import row_content
 from engine.errors import SandboxError
 from engine.grading.counterfactual.audit import Audits, OnCaught, caught_by
 from engine.grading.counterfactual.base import Reference, ReferenceStore, variant_files, variant_row
@@ -31,6 +32,9 @@ from engine.patches.sections import patch_hash
 from engine.sandbox.base import SandboxBackend
 from engine.types import CounterfactualOutcome, Grade, TaskRow, Verdict
 
+GRADER_VERSION = 1
+"""To be raised when the verdict of the same task, patch and settings may change: stored verdicts of another
+version are not used again."""
 _FROM_PATCH = "graded from the patch in a fresh sandbox, without what else the agent left in its own"
 _UNPROVEN = "not audited: the proof of the mutated tests failed, see the task's health"
 _UNRECORDED = "the test runner was not recorded: its output or exit code alone decided"
@@ -108,7 +112,8 @@ class Grader:
         job = _Job(row, patch, timeout_s, evaluation=evaluation, trusted=trusted)
         if not (self._config.reuse_verdicts and row.answer.deterministic):
             return await self._graded(job)
-        key = (row.task.id, patch_hash(patch), timeout_s, trusted, await self._draws(job))
+        content = await asyncio.to_thread(row_content, row)  # an edited row keeps its id
+        key = (content, patch_hash(patch), timeout_s, trusted, await self._draws(job))
         while (known := self._verdicts.get(key)) is not None:
             # Shielded: this waiter may be cancelled, the others still want the verdict.
             grade = await asyncio.shield(known)

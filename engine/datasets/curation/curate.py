@@ -165,7 +165,7 @@ async def _baselines(
 async def _baseline(run: _Curation, source: Source, toolchain: Path) -> Baseline:
     """Return the kept baseline of a source, or measure it. Raises DatasetError."""
     image = await asyncio.to_thread(ensure_image, source, toolchain, run.home)
-    kept = Measurements(run.home, image, stability_runs=run.config.stability_runs)
+    kept = Measurements(run.home, image, stability_runs=run.config.stability_runs, sandbox=run.sandbox)
     run.kept[image] = kept
     known = await asyncio.to_thread(kept.baseline, source, toolchain)
     if known is not None:
@@ -194,7 +194,8 @@ def _usable(found: Sequence[T | None], skipped: dict[str, str]) -> list[T]:
 def _fingerprint(run: _Curation, prepared: Sequence[tuple[Source, Path]]) -> str:
     config = run.config.model_dump(mode="json", exclude={"workers"})
     images = [image_name(source, toolchain) for source, toolchain in prepared]
-    content = json.dumps([_VERSION, config, run.seed, images], sort_keys=True)
+    limits = run.sandbox.model_dump(include={"backend", "memory_mb", "processes", "disk_mb"})
+    content = json.dumps([_VERSION, config, limits, run.seed, images], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

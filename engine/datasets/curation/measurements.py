@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, NonNegativeInt
 
+from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.baseline import Baseline
 from engine.datasets.curation.candidates import Candidate
 from engine.datasets.sources.fetch import Source
@@ -46,10 +47,12 @@ class Measurements:
         home: the data folder.
         image: name of the intact image, which includes a hash of its content.
         stability_runs: number of runs that agreed.
+        sandbox: limits under which they ran.
     """
 
-    def __init__(self, home: Path, image: str, *, stability_runs: int) -> None:
-        folder = home / FOLDER / f"{image}-{stability_runs}"
+    def __init__(self, home: Path, image: str, *, stability_runs: int, sandbox: SandboxConfig) -> None:
+        limits = f"{sandbox.memory_mb}-{sandbox.processes}-{sandbox.disk_mb}"
+        folder = home / FOLDER / f"{image}-{stability_runs}-{sandbox.backend}-{limits}"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._image = image
         self._baseline = folder / "baseline.json"

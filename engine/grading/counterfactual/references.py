@@ -36,24 +36,26 @@ class References:
         self._store = store
         self._prove = prove
         self._permits = asyncio.Semaphore(max_proofs)
+        # By the rows' contents: a row that was edited keeps its id.
         self._made: dict[str, Reference] = {}
         self._making: dict[str, asyncio.Lock] = {}
         self._problems: dict[str, str] = {}
 
     async def known(self, row: TaskRow) -> Reference | None:
         """Return the reference of a row as far as there is one already."""
-        found = self._made.get(row.task.id)
+        found = self._made.get(await asyncio.to_thread(row_content, row))
         if found is None and self._store is not None:
             found = await self._store.load(row)
         return found if found is not None and not found.problem else None
 
     def problem(self, row: TaskRow) -> str:
         """Return the reason why the proof of a row failed in this process; empty where none did."""
-        return self._problems.get(row.task.id, "")
+        return self._problems.get(row_content(row), "")
 
     async def get(self, row: TaskRow) -> Reference | None:
         """Return the reference of a row, made now where there is none; None where it cannot be made."""
-        async with self._making.setdefault(row.task.id, asyncio.Lock()):
+        content = await asyncio.to_thread(row_content, row)
+        async with self._making.setdefault(content, asyncio.Lock()):
             found = await self.known(row)
             if found is None and has_solution(row) and not self.problem(row):
                 async with self._permits:
@@ -70,7 +72,7 @@ class References:
         _log.warning("task graded without mutated tests", task=row.task.instance_id, reason=problem)
         if (found := await self.known(row)) is not None:
             return found  # another process made it meanwhile
-        self._problems[row.task.id] = problem
+        self._problems[row_content(row)] = problem
         await self._kept(row, Reference(content=row_content(row), problem=problem))
         return None
 
@@ -82,5 +84,5 @@ class References:
                 return made
             except (OSError, DatasetError) as error:
                 _log.warning("cannot store a reference", task=row.task.instance_id, error=str(error))
-        self._made[row.task.id] = made
+        self._made[made.content] = made
         return made

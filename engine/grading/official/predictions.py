@@ -1,16 +1,18 @@
 """Grading of a predictions file through the sandbox pool, with reports in the official harness's formats.
 
-    OUTPUT/logs/run_evaluation/<run>/<model>/<instance>/{test_output.txt,patch.diff,report.json}
+    OUTPUT/logs/run_evaluation/<run>/<model>/<instance>/{test_output.txt,patch.diff,report.json,
+        run_instance.log,inputs.json}
     OUTPUT/<model>.<run>.json     the run report, schema_version 2
 
 As there, an instance without a report is an error, not a failure: a patch that did not apply, tests that hit
-their deadline, infrastructure. A report that is there already and is of the same patch is taken as it is: a
-killed command goes on where it was.
+their deadline, infrastructure. A report that is there already and has the same inputs (``inputs.json``: task
+and tests, patch, settings, grader) is taken as it is: a killed command goes on where it was.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 import zlib
@@ -19,11 +21,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from engine.config.base import Section
+from pydantic import ValidationError
+
+from engine.config.base import Section, config_error, parse_settings
 from engine.config.rollout import GradingConfig
+from engine.config.run import with_overrides
 from engine.config.sandbox import SandboxConfig
+from engine.datasets.health import row_content
 from engine.datasets.importers.rejects import FIRST_REJECTS
 from engine.datasets.store import dataset_path, load_dataset
 from engine.errors import DatasetError, HostileInputError
@@ -31,7 +37,7 @@ from engine.events import harness
 from engine.events.harness import Prediction
 from engine.files import atomic_write
 from engine.grading.counterfactual.store import FileReferences
-from engine.grading.grader import Grader
+from engine.grading.grader import GRADER_VERSION, Grader
 from engine.grading.logs import swebench
 from engine.grading.official import multi_swe_reports
 from engine.grading.official.prediction_files import GOLD, read_predictions
@@ -44,6 +50,11 @@ from engine.sandbox.preflight import require
 from engine.testing.toolchain import renew_toolchains
 from engine.types import Grade, GradeRule, TaskRow, Verdict
 
+_SCHEDULING = {
+    "grading": {"max_parallel", "reuse_verdicts"},
+    "sandbox": {"max_live", "max_starting", "queue_timeout_s", "start_retries"},
+}
+"""Settings that decide when something is graded, not how."""
 _WITHOUT_REPORT = frozenset({Verdict.PATCH_FAILED, Verdict.TEST_TIMEOUT, Verdict.INFRA_ERROR})
 
 
@@ -52,6 +63,14 @@ class PredictionSettings(Section):
 
     sandbox: SandboxConfig = SandboxConfig()
     grading: GradingConfig = GradingConfig(timeout_s=1800.0)
+
+    @classmethod
+    def of(cls, changes: Sequence[str]) -> Self:
+        """Return the defaults with ``KEY=VALUE`` changes. Raises ConfigError."""
+        try:
+            return cls.model_validate(with_overrides(cls().model_dump(mode="json"), parse_settings(changes)))
+        except ValidationError as error:
+            raise config_error(error) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +115,7 @@ async def grade_predictions(
     try:
         results = await asyncio.gather(
             *(
-                _grade(grader, rows[prediction.instance_id], prediction, assignment, verdicts)
+                _grade(grader, rows[prediction.instance_id], prediction, assignment, settings, verdicts)
                 for prediction in predictions.values()
                 if prediction.model_patch
             )
@@ -132,22 +151,34 @@ def _rejected(rejected: Sequence[str]) -> dict[str, Any]:
 
 
 async def _grade(
-    grader: Grader, row: TaskRow, prediction: Prediction, assignment: Assignment, verdicts: Counter[str]
+    grader: Grader,
+    row: TaskRow,
+    prediction: Prediction,
+    assignment: Assignment,
+    settings: PredictionSettings,
+    verdicts: Counter[str],
 ) -> InstanceResult:
     folder = _folder(assignment, prediction)
     name = prediction.instance_id
     patch = (prediction.model_patch or "").encode("utf-8", "surrogateescape")
-    if (known := await asyncio.to_thread(_known, folder, name, patch)) is not None:
+    if not patch.strip():  # not an empty patch to the harness either: nothing applies
+        verdicts[Verdict.PATCH_FAILED] += 1
+        return InstanceResult(instance_id=name, report=None)
+    inputs = await asyncio.to_thread(_inputs, row, patch, settings)
+    if (known := await asyncio.to_thread(_known, folder, name, inputs)) is not None:
         verdicts["known"] += 1
         report, log = known
         return InstanceResult(instance_id=name, report=report, failure=await _failure(log))
-    await asyncio.to_thread(_begin, folder, patch)
+    await asyncio.to_thread(_begin, folder, patch, inputs)
     try:
         grade = await grader.grade(row, prediction.model_patch or "", evaluation=True)
     except DatasetError as error:
         verdicts["ungradable"] += 1
         return InstanceResult(instance_id=name, report=None, failure=await _failure(str(error)))
     verdicts[grade.verdict] += 1
+    await asyncio.to_thread(
+        _write, folder / "run_instance.log", f"{grade.verdict}: {grade.detail}\n".encode()
+    )
     log = await asyncio.to_thread(_whole_log, grade)
     if grade.verdict is Verdict.TEST_TIMEOUT:
         log += f"\n\nTimeout error: {grader.timeout_s(row, evaluation=True):.0f} seconds exceeded."
@@ -214,16 +245,28 @@ def plain_report(grade: Grade) -> dict[str, Any]:
     return harness.instance_report(grade.tests, resolved=grade.verdict is Verdict.PASSED)
 
 
-def _begin(folder: Path, patch: bytes) -> None:
-    """Write the patch that is graded now, after the report of another one is gone."""
-    (folder / "report.json").unlink(missing_ok=True)
+def _inputs(row: TaskRow, patch: bytes, settings: PredictionSettings) -> dict[str, Any]:
+    """Return all that a verdict depends on, as JSON data."""
+    return {
+        "task": row_content(row),
+        "patch": hashlib.sha256(patch).hexdigest(),
+        "settings": settings.model_dump(mode="json", exclude=_SCHEDULING),
+        "grader": GRADER_VERSION,
+    }
+
+
+def _begin(folder: Path, patch: bytes, inputs: Mapping[str, Any]) -> None:
+    """Write the inputs of the grading that begins, after the reports of other ones are gone."""
+    for name in ("report.json", "multi_swe_report.json"):
+        (folder / name).unlink(missing_ok=True)
     _write(folder / "patch.diff", patch)
+    _write(folder / "inputs.json", json.dumps(inputs, indent=4).encode())
 
 
-def _known(folder: Path, name: str, patch: bytes) -> tuple[dict[str, Any], str] | None:
-    """Return report and log of an earlier, interrupted command; None where it graded another patch."""
+def _known(folder: Path, name: str, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
+    """Return report and log of an earlier command; None where there is none of the same inputs."""
     try:
-        if (folder / "patch.diff").read_bytes() != patch:
+        if json.loads((folder / "inputs.json").read_bytes()) != inputs:
             return None
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))[name]
         log = (folder / "test_output.txt").read_text(encoding="utf-8", errors="replace")

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
+from engine.datasets.health import row_content
 from engine.errors import HostileInputError, SandboxError
 from engine.grading.evidence import Evidence, statuses_of
 from engine.grading.execution import NO_OVERLAY, RunExecutor, gather
@@ -94,9 +95,8 @@ class TestRuns:
         """
         if not patch.strip():
             return not_run(RunStatus.NO_CHANGE, "the patch is empty")
-        return await self._stored(
-            self._key(row, patch_hash(patch), selection), lambda: self.run(row, patch, selection)
-        )
+        key = await self._key(row, patch_hash(patch), selection)
+        return await self._stored(key, lambda: self.run(row, patch, selection))
 
     async def untouched(
         self, row: TaskRow, selection: TestSelection, *, repeat: int = 0, trace: bool = False
@@ -110,7 +110,7 @@ class TestRuns:
         Raises:
             SandboxError: infrastructure failed in every attempt; such a run is not stored.
         """
-        key = self._key(row, f"untouched {repeat}{' traced' if trace else ''}", selection)
+        key = await self._key(row, f"untouched {repeat}{' traced' if trace else ''}", selection)
         return await self._stored(key, lambda: self.run(row, "", selection, trace=trace))
 
     async def run(
@@ -214,11 +214,13 @@ class TestRuns:
                 await self._store.save(key, report)
             return report
 
-    def _key(self, row: TaskRow, tree: str, selection: TestSelection) -> str:
+    async def _key(self, row: TaskRow, tree: str, selection: TestSelection) -> str:
+        """Return a hash of all that a report depends on."""
+        content = await asyncio.to_thread(row_content, row)  # an edited row keeps its id
         added = [(path, hashlib.sha256(data).hexdigest()) for path, data in sorted(selection.added.items())]
         box = self._sandbox
-        limits = (self._timeout_s, box.memory_mb, box.processes, box.disk_mb)
-        parts = (row.task.id, tree, selection.files, added, selection.signs, limits, selection.script)
+        limits = (self._timeout_s, box.backend, box.memory_mb, box.processes, box.disk_mb)
+        parts = (content, tree, selection.files, added, selection.signs, limits, selection.script)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 

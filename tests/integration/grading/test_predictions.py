@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine.datasets.store import save_dataset, with_content_id
+from engine.datasets.store import load_dataset, save_dataset, with_content_id
 from engine.grading.__main__ import main
 from engine.grading.official.reports import regrade
 from engine.patches.diff import diff_texts
@@ -22,6 +22,7 @@ from tests.integration.adversary.frame import find, under
 
 STILL_BROKEN = NUMBERS.replace(*BROKEN)
 Command = Callable[..., tuple[dict[str, Any], str]]
+NOT_THERE = ("tests/test_numbers.py::test_of_another_version",)
 NAMES = ("log", "solved", "cheats", "unapplied", "empty", "absent")
 
 
@@ -52,8 +53,9 @@ def grade(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Com
 
 @pytest.mark.usefixtures("dataset")
 def test_predictions_become_reports_and_a_second_command_goes_on(
-    row: TaskRow, tmp_path: Path, grade: Command
+    home: Path, row: TaskRow, tmp_path: Path, grade: Command
 ) -> None:
+    rows = {kept.task.instance_id: kept for kept in load_dataset(home, "toy").rows}
     gold = row.answer.gold_patch
     patches = {
         "log": gold,
@@ -88,6 +90,14 @@ def test_predictions_become_reports_and_a_second_command_goes_on(
     again, _ = grade("--predictions", str(file), "--run-id", "r1")
     assert again["verdicts"] == {"known": 3, "patch_failed": 1}
     assert again["resolved"] == counts["resolved"] == 2
+    assert (folder / "run_instance.log").read_text().startswith("passed: ")
+    other_row = with_content_id(
+        replace(rows["log"], answer=replace(rows["log"].answer, fail_to_pass=NOT_THERE))
+    )
+    save_dataset(home, "toy", [*(kept for name, kept in rows.items() if name != "log"), other_row], {})
+    other, _ = grade("--predictions", str(file), "--run-id", "r1")
+    assert other["verdicts"] == {"known": 2, "patch_failed": 1, "failed": 1}, "the tests of the row changed"
+    save_dataset(home, "toy", list(rows.values()), {"sources": []})
     file.write_text(json.dumps(lines[0] | {"model_patch": patches["cheats"]}))
     other, _ = grade("--predictions", str(file), "--run-id", "r1")
     assert other["verdicts"] == {"tampered": 1}, "a report of another patch counts for this one"

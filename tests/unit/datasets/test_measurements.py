@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.baseline import Baseline
 from engine.datasets.curation.candidates import Candidate, find_candidates
 from engine.datasets.curation.measurements import FOLDER, Measurements, Trial
@@ -47,7 +49,7 @@ def candidates(baseline: Baseline) -> list[Candidate]:
 
 
 def opened(home: Path) -> Measurements:
-    return Measurements(home, "toy-1", stability_runs=2)
+    return Measurements(home, "toy-1", stability_runs=2, sandbox=SandboxConfig())
 
 
 def test_a_baseline_is_read_back(tmp_path: Path, baseline: Baseline) -> None:
@@ -55,8 +57,17 @@ def test_a_baseline_is_read_back(tmp_path: Path, baseline: Baseline) -> None:
     assert kept.baseline(baseline.source, baseline.toolchain) is None
     kept.keep_baseline(baseline)
     assert opened(tmp_path).baseline(baseline.source, baseline.toolchain) == baseline
-    other = Measurements(tmp_path, "toy-1", stability_runs=3)
-    assert other.baseline(baseline.source, baseline.toolchain) is None
+    inputs: dict[str, Any] = {"image": "toy-1", "stability_runs": 2, "sandbox": SandboxConfig()}
+    for other in (
+        {"image": "toy-2"},
+        {"stability_runs": 3},
+        {"sandbox": SandboxConfig(memory_mb=1024)},
+        {"sandbox": SandboxConfig(backend="docker")},
+    ):
+        assert (
+            Measurements(tmp_path, **{**inputs, **other}).baseline(baseline.source, baseline.toolchain)
+            is None
+        )
 
 
 @pytest.mark.parametrize(

@@ -339,6 +339,39 @@ async def test_identical_patches_of_a_deterministic_task_share_a_verdict(
     assert not (await grader.grade(row, "patch", trusted=True)).reused
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"answer": {"test_files": {"t.py": "assert g()"}}},
+        {"answer": {"fail_to_pass": ("t.py::other",)}},
+        {"answer": {"test_command": f"python3 -B {DRIVER}"}},
+        {"answer": {"setup_patch": "other"}},
+        {"task": {"image": "other"}},
+        {"task": {"workdir": "/other"}},
+        {"task": {"env": {"A": "1"}}},
+        {"patch": "other"},
+        {"trusted": True},
+    ],
+    ids=lambda change: str(next(iter(change))),
+)
+async def test_a_verdict_is_reused_only_for_the_same_task_tests_settings_and_patch(
+    graders: Graders, change: dict[str, Any]
+) -> None:
+    """The row is changed as by an edit of the dataset's files: it keeps its id."""
+    change = dict(change)
+    row, executions = row_of(deterministic=True), Executions(original=FAILED)
+    grader = graders.make(executions, mode="off")
+    await grader.grade(row, "patch")
+    assert (await grader.grade(row, "patch")).reused
+    other = replace(
+        row,
+        task=replace(row.task, **change.pop("task", {})),
+        answer=replace(row.answer, **change.pop("answer", {})),
+    )
+    assert other.task.id == row.task.id
+    assert not (await grader.grade(other, change.pop("patch", "patch"), **change)).reused
+
+
 async def test_verdicts_are_reused_only_for_deterministic_tasks_and_on_request(graders: Graders) -> None:
     executions = Executions(original=FAILED)
     for row, reuse in ((ROW, True), (row_of(deterministic=True), False)):

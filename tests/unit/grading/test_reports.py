@@ -15,9 +15,11 @@ from engine import isolation
 from engine.errors import DatasetError
 from engine.events.harness import Prediction
 from engine.grading.__main__ import main as grading_command
+from engine.grading.grader import GRADER_VERSION
 from engine.grading.logs.swebench import classify_failure
-from engine.grading.official import multi_swe_reports
+from engine.grading.official import multi_swe_reports, predictions
 from engine.grading.official.prediction_files import PredictionFile, read_predictions
+from engine.grading.official.predictions import PredictionSettings
 from engine.grading.official.reports import InstanceResult, regrade, run_report, write_predictions
 from engine.types import Grade, GradeRule, TaskAnswer, TaskRow, Verdict
 from tests.builders.rollout_builders import make_row
@@ -376,6 +378,45 @@ def test_the_final_report_of_multi_swe_counts_what_was_submitted() -> None:
     assert (found["total_instances"], found["incomplete_instances"], found["error_instances"]) == (3, 1, 1)
     assert found["resolved_ids"] == ["o/r:pr-1"]
     assert found["error_ids"] == found["incomplete_ids"] == ["o/r:pr-3"]
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "patch", "setting"),
+    [
+        ({}, {"test_files": {"t.py": "other"}}, b"patch", ""),
+        ({}, {"fail_to_pass": ("t.py::other",)}, b"patch", ""),
+        ({"image": "other"}, {}, b"patch", ""),
+        ({}, {}, b"other", ""),
+        ({}, {}, b"patch", "grading.timeout_s=5"),
+        ({}, {}, b"patch", "grading.counterfactual=off"),
+        ({}, {}, b"patch", "sandbox.memory_mb=1024"),
+        ({}, {}, b"patch", "sandbox.docker.network=bridge"),
+    ],
+)
+def test_a_stored_report_counts_only_for_the_same_inputs(
+    tmp_path: Path, task: dict[str, Any], answer: dict[str, Any], patch: bytes, setting: str
+) -> None:
+    """An edited row keeps its id; settings of scheduling change no verdict."""
+    row = make_row()
+    other = replace(row, task=replace(row.task, **task), answer=replace(row.answer, **answer))
+    inputs = predictions._inputs(row, b"patch", PredictionSettings())
+    predictions._begin(tmp_path, b"patch", inputs)
+    assert predictions._known(tmp_path, "a", inputs) is None, "no report yet"
+    (tmp_path / "report.json").write_text('{"a": {"resolved": true}}')
+    (tmp_path / "test_output.txt").write_text("log")
+    waiting = PredictionSettings.of(["sandbox.max_live=3", "grading.max_parallel=7"])
+    same = predictions._inputs(row, b"patch", waiting)
+    assert predictions._known(tmp_path, "a", same) == ({"resolved": True}, "log")
+    changed = predictions._inputs(other, patch, PredictionSettings.of([setting] if setting else []))
+    assert predictions._known(tmp_path, "a", changed) is None
+    predictions._begin(tmp_path, patch, changed)
+    assert predictions._known(tmp_path, "a", changed) is None, "the report of before is gone"
+
+
+def test_a_stored_report_of_an_earlier_grader_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = predictions._inputs(make_row(), b"patch", PredictionSettings())
+    monkeypatch.setattr("engine.grading.official.predictions.GRADER_VERSION", GRADER_VERSION + 1)
+    assert predictions._inputs(make_row(), b"patch", PredictionSettings()) != before
 
 
 def test_the_run_report_counts_as_the_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

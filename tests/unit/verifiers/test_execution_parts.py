@@ -181,6 +181,39 @@ async def test_a_file_that_hangs_leaves_the_others_their_time(tmp_path: Path) ->
     assert alone == {**dict.fromkeys(files[:5], 100.0), **dict.fromkeys(files[5:], 12.5)}
 
 
+async def test_a_report_is_reused_only_for_equal_inputs(tmp_path: Path) -> None:
+    """The edited row keeps its id, as where somebody edits the dataset's files."""
+    row, selection, box = make_row(), TestSelection(files=("a.py",)), SandboxConfig()
+    edited = replace(row, answer=replace(row.answer, setup_patch="other"))
+    assert edited.task.id == row.task.id
+    store = FolderReports(tmp_path / "reports")
+    made: list[TaskRow] = []
+
+    class CountedRuns(TestRuns):
+        async def _run(self, row: TaskRow, *_: object) -> TestReport:
+            made.append(row)
+            return TestReport(status=RunStatus.RAN)
+
+    async def report(
+        row: TaskRow, patch: str, selection: TestSelection, box: SandboxConfig, timeout_s: float
+    ) -> None:
+        backend = LocalBackend(tmp_path)
+        runs = CountedRuns(backend=backend, sandbox=box, run_id="r", timeout_s=timeout_s, store=store)
+        await runs.report(row, patch, selection)
+
+    inputs = (row, "patch", selection, box, 9.0)
+    for number, other in enumerate(
+        (
+            edited, "other", replace(selection, files=("b.py",)), replace(selection, added={"a.py": b""}),
+            replace(selection, script="x"), box.model_copy(update={"memory_mb": 1024}), 10.0,
+        )
+    ):  # fmt: skip
+        changed = [other if type(one) is type(other) else one for one in inputs]
+        await report(*inputs)
+        await report(*changed)  # type: ignore[arg-type]
+        assert len(made) == number + 2, other
+
+
 def examination(author: str, *, kept: bool = True) -> Examination:
     return Examination(
         test=ReproductionTest(author=author, content="x"),

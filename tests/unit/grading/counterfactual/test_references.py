@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -71,6 +72,28 @@ async def test_a_failed_proof_replaces_no_reference_made_meanwhile() -> None:
     references = References(store=store, prove=prove)
     assert await references.get(ROW) == PROVEN
     assert store.kept["a"] == PROVEN
+
+
+async def test_a_row_that_was_edited_has_no_reference_of_before() -> None:
+    """With and without a store; the reason of a failed proof is not that of the edited row either."""
+    edited = replace(ROW, answer=replace(ROW.answer, test_files={"t.py": "other"}))
+    assert edited.task.id == ROW.task.id
+    proofs: list[TaskRow] = []
+
+    async def prove(row: TaskRow) -> Reference:
+        proofs.append(row)
+        return Reference(content=row_content(row), note="nothing to change")
+
+    references = References(store=None, prove=prove)
+    for row in (ROW, edited, ROW, edited):
+        found = await references.get(row)
+        assert found is not None
+        assert found.content == row_content(row)
+    assert proofs == [ROW, edited]
+    failed, _ = failing(*[DatasetError("gold fails")] * 2)
+    references = References(store=None, prove=failed)
+    await references.get(ROW)
+    assert (references.problem(ROW), references.problem(edited)) == ("gold fails", "")
 
 
 async def test_a_row_without_solution_is_not_tried() -> None:
