@@ -36,6 +36,7 @@ _HEADER = re.compile(
 )
 _CHOPPED = 3
 """Maximum number of blank lines missing at the end, as in ``patch``."""
+_SHOWN_NAMES = 5
 _COPIED_BYTES = 1 << 30
 """Maximum size ``patch`` might write: every file of the patch a copy of the largest."""
 
@@ -93,22 +94,36 @@ def _first_that_succeeds(folder: Path, patch: str, before: Tree, names: Collecti
             (folder / "bare.diff").write_bytes(encode(_headers_and_hunks(patch)))
             succeeded = run_patch(folder, *_TIDY, *arguments, "../bare.diff").exit_code == 0
         if succeeded:
-            return _HOW[program]
+            return _how(program, patch)
     check_room(folder, encode(patch))
     if run_git(folder, "apply", "--check", "--reverse", "../patch.diff").exit_code != 0:
         raise PatchError("the patch does not apply in any way of the official harness")
     return "the patch was there already, or the rest of it was"
 
 
+def _how(program: str, patch: str) -> str:
+    """Return what a command that succeeded did; ``patch`` leaves out binary files that are named only."""
+    if program == "patch" and (names := _binary_names(patch)):
+        shown = ", ".join(names[:_SHOWN_NAMES])
+        return f"{len(names)} binary files without their contents were left out of the patch: {shown}"
+    return _HOW[program]
+
+
+def _binary_names(patch: str) -> list[str]:
+    changes = parse_patch(_completed(patch))
+    return [change.paths[-1] for change in changes if change.binary and change.paths]
+
+
 def _suits_patch(patch: str, before: Tree, names: Collection[str]) -> bool:
-    """Return whether ``patch`` may process it: readable, without binary files and symlinks, not too large."""
+    """Return whether ``patch`` may process it: readable, without symlinks, not too large."""
     largest = max((len(state.data) for state in before.values()), default=0)
     if _SYMLINK.search(patch) or largest * len(names) > _COPIED_BYTES:
         return False
     try:
-        return not any(change.binary for change in parse_patch(_completed(patch)))
+        parse_patch(_completed(patch))
     except PatchError:
         return False
+    return True
 
 
 def _headers_and_hunks(patch: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from engine.patches.diff import diff_texts, diff_trees
 from engine.patches.trees import FileState, read_tree, write_tree
 from engine.sandbox.base import ExecResult, Sandbox
 from engine.types import FindingKind, TaskAnswer, TaskRow
-from tests.builders.dataset_builders import new_file
+from tests.builders.dataset_builders import BROKEN, NUMBERS, new_file
 from tests.builders.rollout_builders import make_row
 
 BASE = "".join(f"line {number}\n" for number in range(40))
@@ -210,6 +211,29 @@ async def test_a_rename_out_of_and_into_the_tests_moves_the_code_only(task_box: 
     assert found.filtered.left_out == ("tests/b.py", "tests/helper.py")
     tree = read_tree(task_box.folder)
     assert {name for name in tree if not name.startswith(".git/")} == {"a.py", "helper.py", "tests/helper.py"}
+
+
+STUBS = Path(__file__).parent / "predictions" / "binary_stub.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("number", "said", "left_out"),
+    [
+        (0, "", ()),
+        (1, "1 binary files without their contents were left out of the patch: plot.png", ()),
+        (2, "", ("toy/__pycache__/numbers.cpython-311.pyc",)),
+        (3, "", ()),
+    ],
+)
+async def test_a_binary_file_that_is_only_named_costs_itself(
+    box: Box, number: int, said: str, left_out: tuple[str, ...]
+) -> None:
+    (box.folder / "toy").mkdir()
+    (box.folder / "toy/numbers.py").write_text(NUMBERS.replace(*BROKEN))
+    patch = json.loads(STUBS.read_text().splitlines()[number])["model_patch"]
+    found = await applied(box, patch)
+    assert (found.problem, found.how, found.filtered.left_out) == ("", said, left_out)
+    assert (box.folder / "toy/numbers.py").read_text() == NUMBERS
 
 
 async def test_what_is_no_patch_changes_nothing(box: Box) -> None:

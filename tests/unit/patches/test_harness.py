@@ -106,6 +106,12 @@ RENAME = (
     "diff --git a/old.py b/fresh.py\nsimilarity index 90%\nrename from old.py\nrename to fresh.py\n"
     + MADE.split("\n", 1)[1].replace("a/a.py", "a/old.py").replace("b/a.py", "b/fresh.py")
 )
+STUB = "diff --git a/{0} b/{0}\n{1}\nindex {2}\nBinary files {3} and {4} differ\n"
+ADDED_STUB = STUB.format("p.png", "new file mode 100644", "0000000..2e1f0aa", "/dev/null", "b/p.png")
+CHANGED_STUB = (
+    "diff --git a/p.png b/p.png\nindex 2e1f0aa..3e1f0aa 100644\nBinary files a/p.png and b/p.png differ\n"
+)
+REMOVED_STUB = STUB.format("p.png", "deleted file mode 100644", "2e1f0aa..0000000", "a/p.png", "/dev/null")
 CASES: Mapping[str, tuple[Files, Files, str, bool]] = {
     "moved and changed context": (
         {}, {"a.py": file("more\n" * 9 + changed(BASE, _18="other"))}, MADE, True),
@@ -130,6 +136,12 @@ CASES: Mapping[str, tuple[Files, Files, str, bool]] = {
         "Here is the patch:\n1. it\n" + MADE + "\nDone\n1a\n", True),
     "a new file beside fuzz": (
         {}, {"a.py": file("more\n" + changed(BASE, _18="o"))}, CREATE, True),
+    "an added binary file without its contents": (
+        {"a.py": file(BASE)}, {"a.py": file(BASE)}, ADDED_STUB + MADE, True),
+    "a changed binary file without its contents": (
+        {"a.py": file(BASE)}, {"a.py": file(BASE), "p.png": file(b"\0")}, CHANGED_STUB + MADE, True),
+    "a removed binary file without its contents": (
+        {"a.py": file(BASE)}, {"a.py": file(BASE), "p.png": file(b"\0")}, REMOVED_STUB + MADE, False),
     "wrong counts": (
         {}, {"a.py": file("more\n" + BASE)}, MADE.replace("@@ -18,8 +18,8 @@", "@@ -18,9 +18,9 @@"), True),
 }  # fmt: skip
@@ -163,6 +175,12 @@ def test_the_end_is_that_of_the_harness(tmp_path: Path, name: str) -> None:
         path: (state.git_mode, state.data) for path, state in wanted.items()
     }
     assert how
+
+
+def test_binary_files_that_are_left_out_are_named() -> None:
+    before = {"a.py": file(BASE)}
+    _, how = apply_as_harness(before, ADDED_STUB + MADE, names=["a.py", "p.png"])
+    assert how == "1 binary files without their contents were left out of the patch: p.png"
 
 
 @pytest.mark.parametrize("name", ["../out.py", ".git/config", "sub/.GIT/hooks/post-commit", "/etc/x"])
