@@ -47,8 +47,8 @@ def attempt_of(trajectory: Trajectory) -> Attempt:
 
 
 def is_solved(termination: TerminationReason, reward: float | None, verdict: Verdict | None) -> bool | None:
-    """Return whether a rollout was solved; None where infrastructure lost it or its grading."""
-    if reward is None or termination in INFRASTRUCTURE_REASONS:
+    """Return whether a rollout was solved; None where infrastructure lost it, or nobody says what it is."""
+    if reward is None or verdict is None or termination in INFRASTRUCTURE_REASONS:
         return None
     return verdict is Verdict.PASSED
 

@@ -12,7 +12,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from engine.evaluation.attempts import is_solved
 from engine.tokens import TokenRecord
+from engine.types import TerminationReason, Verdict
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, make_run, post, snapshot, stored_log
 from webapp.models import Evaluation, Event, Group, Iteration, Step, TokenBlob, Trajectory
@@ -252,6 +254,31 @@ def test_trajectories_of_chat_policies_have_no_tokens_and_may_not_know_their_thi
     trajectory = Trajectory.objects.get(run=run)
     assert (trajectory.state, trajectory.generated_tokens) == ("finished", 14)
     assert not hasattr(trajectory, "token_blob")
+
+
+def test_a_reward_without_a_verdict_is_no_failure_and_nan_is_no_reward() -> None:
+    """Other trainers may post rewards alone: whether such a rollout was solved is unknown."""
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    end: dict[str, Any] = {"termination": "submitted", "num_steps": 1}
+    for index, verdict in enumerate(("passed", None)):
+        key = ref(0, "a", index)
+        stream.trajectory(key, steps=1, finish=False)
+        stream.add("trajectory_finished", ref=key, verdict=verdict, reward=1.0, **end)
+    post(claim, stream)
+    group = Group.objects.get(run=run)
+    assert (group.num_finished, group.num_graded, group.num_solved) == (2, 1, 1)
+    stored = Trajectory.objects.order_by("index").values_list("termination", "reward", "verdict")
+    assert [
+        is_solved(TerminationReason(reason), reward, Verdict(verdict) if verdict else None)
+        for reason, reward, verdict in stored
+    ] == [True, None]
+    odd = Stream(first_seq=stream.next_seq)
+    odd.add("trajectory_finished", ref=ref(0, "a", 2), verdict=None, reward=1.0, **end)
+    odd.lines[-1] = json.dumps(json.loads(odd.lines[-1]) | {"reward": float("nan")}).encode()
+    with pytest.raises(ingest.MalformedError, match="NaN is no number"):
+        post(claim, odd)
 
 
 def test_gzip_and_its_bombs() -> None:

@@ -331,7 +331,8 @@ def refresh_groups(group_ids: Collection[int]) -> None:
                 started_at = s.started_at,
                 finished_at = CASE WHEN s.finished = s.size THEN s.finished_at END
             FROM (SELECT group_id, count(*) AS size, count(*) FILTER (WHERE state = 'finished') AS finished,
-                    count(reward) AS graded, count(*) FILTER (WHERE verdict = 'passed') AS solved,
+                    count(reward) FILTER (WHERE verdict <> '') AS graded,
+                    count(*) FILTER (WHERE verdict = 'passed') AS solved,
                     count(*) FILTER (WHERE loss_mask IS FALSE) AS masked, avg(reward) AS mean,
                     min(started_at) AS started_at, max(finished_at) AS finished_at
                 FROM webapp_trajectory WHERE group_id = ANY(%s) GROUP BY group_id) s
