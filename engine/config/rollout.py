@@ -61,7 +61,7 @@ class AgentConfig(Section):
     tools: Literal["r2e_gym", "openhands"] = "r2e_gym"
     """Names of the tools, as the policy was trained with them: ``r2e_gym`` (``file_editor``, ``execute_bash``
     with ``cmd``, ``search``, ``finish``) or ``openhands`` (``execute_bash`` with ``command``,
-    ``str_replace_editor``, ``submit``)."""
+    ``str_replace_editor``, ``think``, ``finish``, and R2E-Gym's ``submit``)."""
     thinking: Literal["on", "off"] = "on"
     """``off`` asks for responses without thinking, in the way of the model's family."""
     thinking_history: Literal["keep", "drop"] = "keep"

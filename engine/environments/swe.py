@@ -22,12 +22,13 @@ from engine.tools import (
     Finish,
     ObservationStyle,
     Search,
+    Think,
     Tool,
     framed,
     printable,
     to_text,
 )
-from engine.tools.schemas import EXECUTE_BASH, FILE_EDITOR, FINISH, SEARCH, Tools
+from engine.tools.schemas import EXECUTE_BASH, FILE_EDITOR, FINISH, SEARCH, THINK, Tools
 from engine.tools.tool_sets import TOOL_SETS
 from engine.types import Grade, ToolCall
 
@@ -168,6 +169,7 @@ class SweEnvironment:
             EXECUTE_BASH.name: ExecuteBash(shell, style=self._style),
             SEARCH.name: Search(shell, workdir=workdir, style=self._style),
             FINISH.name: Finish(),
+            THINK.name: Think(),
         }
         return sandbox.id
 

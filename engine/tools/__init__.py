@@ -19,6 +19,7 @@ from engine.tools.file_editor import FileEditor
 from engine.tools.finish import Finish
 from engine.tools.memory import MemoryFileStore, run_immediately
 from engine.tools.search import Search
+from engine.tools.think import Think
 from engine.tools.truncate import cap_characters
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "ObservationStyle",
     "Search",
     "Shell",
+    "Think",
     "Tool",
     "ToolResult",
     "cap_characters",

@@ -156,12 +156,14 @@ def _call_of(data: object) -> tuple[str, Mapping[str, object]]:
 
 
 def checked_arguments(arguments: object) -> Mapping[str, object]:
-    """Return a call's arguments: an object, or the JSON text of one. Raises CallError."""
+    """Return a call's arguments: an object or its JSON text; null has none. Raises CallError."""
     if isinstance(arguments, str):
         try:
             arguments = _DECODER.decode(arguments)
         except (ValueError, RecursionError) as error:
             raise CallError(f"the tool call's 'arguments' are not valid JSON: {error}") from None
+    if arguments is None:
+        return {}
     if not isinstance(arguments, dict):
         raise CallError("the tool call's 'arguments' must be an object")
     return arguments

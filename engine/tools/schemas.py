@@ -75,6 +75,10 @@ class Parameter:
             )
         return parsed
 
+    def is_null(self, value: object) -> bool:
+        """Return whether a value is JSON's null, which models write for arguments they leave out."""
+        return value is None or (self.type != "string" and value == "null")
+
     def _fits(self, value: object) -> bool:
         if self.type == "string":
             return isinstance(value, str) and not _NOT_TEXT.search(value)
@@ -209,6 +213,12 @@ FINISH = ToolSchema(
     ),
     ("Call it when the task is done, or when nothing more can be done about it.",),
 )
+THINK = ToolSchema(
+    "think",
+    "Write down a thought; nothing is run or changed.",
+    (Parameter("thought", "string", "The thought.", True),),
+    ("Helpful between the steps of work that is long or hard to see through.",),
+)
 MOVE = ToolSchema(
     "move",
     "Walk one square.",
@@ -226,12 +236,12 @@ LAKE_TOOLS: Tools = {MOVE.name: MOVE}
 def validate_call(name: str, arguments: Mapping[str, object], tools: Tools = SWE_TOOLS) -> ToolCall:
     """Validate a call against its schema; text is converted to the schema's types.
 
-    ``submit`` without arguments is ``finish`` with ``command=submit``.
+    Null is no argument. ``submit``, where no tool has this name, is ``finish`` with ``command=submit``.
 
     Raises:
         CallError: unknown tool, or a missing, unknown or wrongly typed argument, with the signature.
     """
-    if name == SUBMIT.name and FINISH.name in tools:
+    if name == SUBMIT.name and name not in tools and FINISH.name in tools:
         return ToolCall(name=FINISH.name, arguments={"command": "submit"})
     if name not in tools:
         raise CallError(f"unknown tool {_shown(name)}; the tools are {', '.join(tools)}")
@@ -241,10 +251,11 @@ def validate_call(name: str, arguments: Mapping[str, object], tools: Tools = SWE
         unknown = [key for key in arguments if key not in known]
         if unknown:
             raise CallError(f"unknown argument {', '.join(map(_shown, unknown[:_MANY]))}")
-        missing = [p.name for p in schema.parameters if p.required and p.name not in arguments]
+        given = {key: value for key, value in arguments.items() if not known[key].is_null(value)}
+        missing = [p.name for p in schema.parameters if p.required and p.name not in given]
         if missing:
             raise CallError(f"missing argument {', '.join(map(repr, missing))}")
-        values = {key: known[key].parse(value) for key, value in arguments.items()}
+        values = {key: known[key].parse(value) for key, value in given.items()}
     except CallError as error:
         raise CallError(f"{name}: {error}. Expected: {schema.signature()}") from None
     return ToolCall(name=name, arguments=values)

@@ -17,6 +17,8 @@ from engine.tools.schemas import (
     FINISH,
     SUBMIT,
     SWE_TOOLS,
+    THINK,
+    Parameter,
     Tools,
     ToolSchema,
 )
@@ -33,6 +35,8 @@ class Alias:
     """Published name of a parameter → the implementation's, where they differ."""
     constants: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the implementation that the published tool does not have."""
+    ignored: frozenset[str] = frozenset()
+    """Parameters of the published tool that the implementation does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,11 @@ class ToolSet:
         """Return the call of the implementation that a published call stands for."""
         for alias in self.aliases:
             if alias.published.name == call.name:
-                arguments = {alias.parameters.get(key, key): value for key, value in call.arguments.items()}
+                arguments = {
+                    alias.parameters.get(key, key): value
+                    for key, value in call.arguments.items()
+                    if key not in alias.ignored
+                }
                 return ToolCall(name=alias.implementation.name, arguments={**alias.constants, **arguments})
         return call
 
@@ -73,14 +81,30 @@ _STR_REPLACE_EDITOR = replace(
     parameters=tuple(p for p in FILE_EDITOR.parameters if p.name != "concise"),
 )
 _BASH = replace(EXECUTE_BASH, parameters=tuple(replace(p, name="command") for p in EXECUTE_BASH.parameters))
+_FINISH = replace(
+    FINISH,
+    parameters=(
+        Parameter("message", "string", "A closing remark."),
+        Parameter(
+            "task_completed", "string", "Whether the task is done.", False, ("true", "false", "partial")
+        ),
+    ),
+)
 _SUBMIT = replace(FINISH, name=SUBMIT.name, parameters=())
 
 R2E_GYM = ToolSet(tools=SWE_TOOLS)
 OPENHANDS = ToolSet(
-    tools={tool.name: tool for tool in (_BASH, _STR_REPLACE_EDITOR, _SUBMIT)},
+    tools={tool.name: tool for tool in (_BASH, _STR_REPLACE_EDITOR, THINK, _FINISH, _SUBMIT)},
     aliases=(
         Alias(published=_BASH, implementation=EXECUTE_BASH, parameters={"command": "cmd"}),
         Alias(published=_STR_REPLACE_EDITOR, implementation=FILE_EDITOR, constants={"concise": False}),
+        Alias(
+            published=_FINISH,
+            implementation=FINISH,
+            parameters={"message": "result"},
+            constants={"command": "submit"},
+            ignored=frozenset({"task_completed"}),
+        ),
         Alias(published=_SUBMIT, implementation=FINISH, constants={"command": "submit"}),
     ),
 )

@@ -10,7 +10,7 @@ from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.chat.chatml import ChatML
 from engine.tools.parser import parse
 from engine.tools.rendering import render_call, render_response
-from engine.tools.schemas import MAX_INTEGER, SWE_TOOLS, ToolSchema
+from engine.tools.schemas import MAX_INTEGER, SWE_TOOLS, CallError, ToolSchema, validate_call
 from engine.types import ToolCall
 
 _HOSTILE = (
@@ -127,6 +127,16 @@ def test_text_is_read_as_the_schemas_types_and_submit_as_finish() -> None:
     parsed = parse(text, "xml")
     assert parsed.call is not None
     assert parsed.call.arguments == {"command": "view", "path": "12", "view_range": [3, -1], "concise": True}
+
+
+def test_null_is_no_argument() -> None:
+    call = {"command": "view", "path": "a.py", "view_range": None, "concise": "null"}
+    assert validate_call("file_editor", call).arguments == {"command": "view", "path": "a.py"}
+    with pytest.raises(CallError, match="missing argument 'path'"):
+        validate_call("file_editor", {"command": "view", "path": None})
+    with pytest.raises(CallError, match="unknown argument 'other'"):
+        validate_call("execute_bash", {"cmd": "ls", "other": None})
+    assert validate_call("execute_bash", {"cmd": "null"}).arguments == {"cmd": "null"}
 
 
 def test_reply_ids_hold_the_thinking_markers_as_special_ids() -> None:

@@ -119,7 +119,8 @@ def test_native_calls_are_validated(arguments: Any) -> None:
     [
         ([], "no tool call was found"),
         ([native("execute_bash", {"cmd": 3})], "argument 'cmd' must be text"),
-        ([native("execute_bash", None)], "must be an object"),
+        ([native("execute_bash", [1])], "must be an object"),
+        ([native("execute_bash", None)], "missing argument 'cmd'"),
         ([native("execute_bash", {"cmd": "\ud800"})], "must be text"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.tools.parser import parse
-from engine.tools.schemas import SWE_TOOLS
+from engine.tools.schemas import SWE_TOOLS, THINK, validate_call
 from engine.tools.tool_sets import OPENHANDS, R2E_GYM
 from engine.types import ToolCall
 
@@ -19,7 +19,7 @@ VIEW = {"command": "view", "path": "/testbed/a.py"}
     [
         (("execute_bash", {"command": "ls"}), ("execute_bash", {"cmd": "ls"})),
         (("str_replace_editor", VIEW), ("file_editor", {**VIEW, "concise": False})),
-        (("submit", {}), ("finish", {"command": "submit"})),
+        (("finish", {"message": "done"}), ("finish", {"command": "submit", "result": "done"})),
     ],
 )
 def test_published_names_call_the_same_tools(
@@ -32,13 +32,35 @@ def test_published_names_call_the_same_tools(
     assert R2E_GYM.implementation_call(inner) == R2E_GYM.published_call(inner) == inner
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("submit", {}),
+        ("finish", {}),
+        ("finish", {"task_completed": "true"}),
+        ("finish", {"task_completed": None}),
+    ],
+)
+def test_policies_of_either_origin_can_finish(name: str, arguments: dict[str, Any]) -> None:
+    call = validate_call(name, arguments, OPENHANDS.tools)
+    finish = ToolCall(name="finish", arguments={"command": "submit"})
+    assert call.name == name
+    assert OPENHANDS.implementation_call(call) == finish
+
+
+def test_thoughts_need_no_other_name() -> None:
+    call = validate_call("think", {"thought": "hm"}, OPENHANDS.tools)
+    assert OPENHANDS.implementation_call(call) == OPENHANDS.published_call(call) == call
+
+
 def test_every_argument_of_a_published_tool_reaches_its_implementation() -> None:
     for alias in OPENHANDS.aliases:
-        names = {alias.parameters.get(p.name, p.name) for p in alias.published.parameters}
+        kept = [p.name for p in alias.published.parameters if p.name not in alias.ignored]
+        names = {alias.parameters.get(name, name) for name in kept}
         known = {p.name: p for p in alias.implementation.parameters}
         assert names | set(alias.constants) <= set(known)
         assert {name for name, p in known.items() if p.required} <= names | set(alias.constants)
-    assert set(OPENHANDS.tools) == {alias.published.name for alias in OPENHANDS.aliases}
+    assert set(OPENHANDS.tools) == {alias.published.name for alias in OPENHANDS.aliases} | {THINK.name}
     assert R2E_GYM.tools == SWE_TOOLS
 
 
@@ -46,6 +68,6 @@ def test_a_tool_that_a_set_lacks_is_refused() -> None:
     with pytest.raises(ValueError, match="has no 'search'; its tools are execute_bash, str_replace_editor"):
         OPENHANDS.published_call(ToolCall(name="search", arguments={"search_term": "x"}))
     error = parse(
-        "<function=finish><parameter=command>submit</parameter></function>", "xml", OPENHANDS.tools
+        "<function=search><parameter=search_term>x</parameter></function>", "xml", OPENHANDS.tools
     ).error
-    assert "unknown tool 'finish'; the tools are execute_bash, str_replace_editor, submit" in error
+    assert "unknown tool 'search'; the tools are execute_bash, str_replace_editor, think, finish" in error

@@ -142,7 +142,7 @@ async def respond(scripted: ScriptedPolicy, *steps: Step, max_tokens: int = 10_0
 async def test_policies_call_the_tools_by_the_configured_names(tool_format: ToolFormat) -> None:
     noop = NoopPolicy(tool_format=tool_format, tool_set=OPENHANDS)
     parsed = parse(await respond(noop), tool_format, OPENHANDS.tools)
-    assert parsed.call == ToolCall(name="submit", arguments={})
+    assert parsed.call == ToolCall(name="finish", arguments={})
     oracle = OraclePolicy(tool_format=tool_format, tool_set=OPENHANDS)
     parsed = parse(await respond(oracle), tool_format, OPENHANDS.tools)
     assert parsed.call is not None
@@ -202,7 +202,7 @@ def asked(*steps: Step, native: bool = True) -> ChatRequest:
 async def test_scripted_policies_answer_with_messages_and_report_no_tokens() -> None:
     response = await NoopPolicy(tool_format="native", tool_set=OPENHANDS).respond(asked())
     assert response == ChatResponse(
-        content="", thinking="done", calls=(NativeCall(name="submit", arguments={}),)
+        content="", thinking="done", calls=(NativeCall(name="finish", arguments={}),)
     )
     assert response.usage == Usage()
     response = await NoopPolicy().respond(asked(native=False))
