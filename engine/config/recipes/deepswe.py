@@ -8,8 +8,8 @@ and 0.28, no KL and no entropy term, optimizer steps of 8 groups. Before the fir
     manage.py import_dataset --format swe-bench --name r2e-gym-subset --split heldout --mode append SOURCE
 
 where SOURCE has SWE-bench Verified, on which DeepSWE was validated. DeepSWE trained all weights at a learning
-rate of 1e-6; adapters take ten times that. It was evaluated with 100
-steps in 65,536 tokens at temperature 1. The sampler runs on the (first) GPU beside the trainer:
+rate of 1e-6; adapters take ten times that. R2E-Gym's own code evaluated it (recipe ``evaluate``), with
+another prompt than it was trained with. The sampler runs on the (first) GPU beside the trainer:
 ``policy.max_batch`` is as many of the longest conversations as fit there.
 """
 
@@ -238,13 +238,26 @@ def collect() -> RolloutRun:
 
 
 def evaluate() -> EvaluateRun:
-    """Evaluate a model on held-out tasks as DeepSWE was: its prompt, 100 steps, 64K tokens."""
+    """Evaluate a model as DeepSWE was: R2E-Gym's prompt, 100 steps, 64K tokens, 16 rollouts a task.
+
+    Published (the blog, section 4): R2E-Gym's code, 65,536 tokens, 100 steps, the mean of 16 runs, the
+    official 30 minutes of tests. R2E-Gym's code of that time: its evaluation prompt, 90 s a command, 16,384
+    tokens a turn, 50,000 s a rollout, no token warning. Ours: temperature 1, since 16 greedy runs would be
+    alike, and the sizes of sandboxes.
+    """
     return EvaluateRun(
         name="evaluation",
         dataset=DatasetConfig(name=DATASET, split="heldout"),
         sandbox=_DOCKER,
-        agent=_agent(65_536, 16_384).model_copy(update={"max_steps": 100, "rollout_timeout_s": 2400.0}),
+        agent=AgentConfig(
+            prompt="deepswe_r2e_v1",
+            max_steps=100,
+            max_context=65_536,
+            max_response=16_384,
+            command_timeout_s=90.0,
+            rollout_timeout_s=50_000.0,
+        ),
         grading=GradingConfig(max_parallel=8, timeout_s=1800.0),
         policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-4B", max_batch=4),
-        rollout=RolloutConfig(group_size=1, max_concurrent=64),
+        rollout=RolloutConfig(group_size=16, max_concurrent=64),
     )

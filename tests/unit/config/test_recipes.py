@@ -29,6 +29,31 @@ def training(recipe: str) -> TrainRun:
     return run
 
 
+BLOG, GYM, CHOSEN = "the blog, section 4", "R2E-Gym's code of July 2025", "ours"
+EVALUATION = {
+    "agent.prompt": ("deepswe_r2e_v1", GYM), "agent.tool_format": ("xml", GYM),
+    "agent.tools": ("r2e_gym", GYM), "agent.max_context": (64 * 1024, BLOG), "agent.max_steps": (100, BLOG),
+    "agent.max_response": (16_384, GYM), "agent.min_response": (16, CHOSEN),
+    "agent.command_timeout_s": (90.0, GYM), "agent.rollout_timeout_s": (50_000.0, GYM),
+    "agent.token_warning": (0, GYM), "agent.step_reminder": (True, GYM), "agent.snippet_lines": (4, GYM),
+    "agent.observation_chars": (10_000, GYM), "agent.observation_tokens": (8192, CHOSEN),
+    "agent.thinking": ("on", BLOG), "agent.thinking_history": ("keep", GYM),
+    "rollout.group_size": (16, BLOG), "grading.timeout_s": (30 * 60.0, "the blog, section 2.1"),
+    "grading.evaluation_timeout_s": (None, "as grading.timeout_s"),
+    "policy.temperature": (1.0, CHOSEN), "policy.top_p": (1.0, GYM), "policy.top_k": (0, GYM),
+    "policy.min_p": (0.0, GYM), "collection.retry_temperatures": ([], GYM),
+}  # fmt: skip
+"""Setting of DeepSWE's evaluation → its value and where it was published."""
+
+
+def test_the_evaluation_is_deepswes() -> None:
+    found = resolve("evaluate").model_dump(mode="json")
+    values = {name: found[name.partition(".")[0]][name.partition(".")[2]] for name in EVALUATION}
+    assert values == {name: value for name, (value, _) in EVALUATION.items()}
+    assert set(found["agent"]) == {name[6:] for name in EVALUATION if name.startswith("agent.")}
+    assert found["dataset"]["split"] == "heldout"
+
+
 @pytest.mark.parametrize("recipe", HARDWARE)
 def test_no_setting_of_a_recipe_contradicts_another_or_is_without_effect(recipe: str) -> None:
     run = training(recipe)
