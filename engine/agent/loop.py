@@ -88,8 +88,6 @@ class AgentLoop:
     _steps: list[Step] = field(init=False, default_factory=list)
     _conversation: Conversation = field(init=False)
     _opening: tuple[OpeningMessage, ...] = field(init=False)
-    _context: int = field(init=False)
-    """Maximum length of a prompt and its response: the agent's limit or the model's, if that is lower."""
     _room: int = field(init=False)
     """Tokens that a turn needs below that limit."""
     _deadline: float = field(init=False, default=0.0)
@@ -98,7 +96,6 @@ class AgentLoop:
     """Time that the last response waited for the policy's engines, seconds."""
 
     def __post_init__(self) -> None:
-        self._context = min(self.config.max_context, self.policy.max_context or self.config.max_context)
         self._room = min(self.config.min_response, self.config.max_response)
         self._replay = Replay(self.recorded)
         user = self.prompt.user(self.row.task) + self._countdown(self.config.max_steps)
@@ -112,6 +109,14 @@ class AgentLoop:
             config=self.config,
             tools=self.environment.tools,
         )
+
+    @property
+    def _context(self) -> int:
+        """Return the maximum length of a prompt and its response: the agent's limit or the model's, if lower.
+
+        Endpoints may tell the model's only when they refuse a request.
+        """
+        return min(self.config.max_context, self.policy.max_context or self.config.max_context)
 
     async def run(self) -> AgentOutcome:
         """Run until the rollout ends. Failures of sandbox and model are outcomes, not exceptions."""

@@ -15,23 +15,25 @@ from openai import APIConnectionError, APIStatusError, APITimeoutError
 
 from engine.errors import ContextLengthError, EndpointRefusedError, ModelError, TrainyardError
 from engine.inference.endpoint.answers import GarbledAnswerError, OversizedAnswerError, ReportedError
+from engine.inference.endpoint.lengths import LengthRefusal, RequestLength, read_refusal
 from engine.redaction import redact
 from engine.tools.base import printable
 
 MAX_PAUSE_S = 120.0
 """Longest pause that an endpoint may ask for, seconds."""
 _SHOWN = 300
+_SEARCHED = 4000
+"""Characters of a refusal that are searched for its cause."""
 _OVERLOADED = (429, 503, 529)
 _AGAIN = (408, 409, 425)
-_CONTEXT = re.compile(
-    r"context[ _]length|context[ _]window|context[ _]size|maximum context|max_model_len"
-    r"|(prompt|input|request) (is )?too (long|large)|too many (input |prompt )?tokens|reduce the length",
+_QUOTA = re.compile(
+    r"insufficient_quota|insufficient[ _]balance|billing|quota[ _]exceeded|credit"
+    r"|exceeded_current_quota|\b1113\b|arrearage",
     re.IGNORECASE,
 )
-"""Pattern of the words by which endpoints say that a prompt is too long; there is no common code for it."""
-_QUOTA = re.compile(
-    r"insufficient_quota|insufficient[ _]balance|billing|quota[ _]exceeded|credit", re.IGNORECASE
-)
+"""Pattern of the codes of accounts without money; the last three are Moonshot's, Zhipu's and DashScope's."""
+_LENGTH_PARAMETERS = ("", "messages", "prompt", "input", "contents")
+"""Parameters that a refusal for length may name as wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +49,19 @@ class Failure:
     """Pause that the endpoint asks for, seconds, capped; None where it names none."""
     is_billed: bool = False
     """True where the endpoint may have generated a response that did not arrive whole."""
+    length: LengthRefusal | None = None
+    """Refusal for the request's length; None for other failures."""
+    is_unexplained: bool = False
+    """True where the request is refused for a reason that may be its length."""
 
 
-def classify(error: Exception, *, endpoint: str) -> Failure:
+def classify(error: Exception, *, endpoint: str, request: RequestLength) -> Failure:
     """Return the kind of a failed request.
 
     Args:
         error: as raised by the client or by the reading of the answer.
         endpoint: host of the endpoint, for messages.
+        request: lengths of the request.
 
     Raises:
         Exception: the error itself, where it is no failure of an endpoint.
@@ -62,10 +69,10 @@ def classify(error: Exception, *, endpoint: str) -> Failure:
     match error:
         case APIStatusError():
             headers = error.response.headers
-            return _of_status(error.status_code, error.body, headers, endpoint)
+            return _of_status(error.status_code, error.body, headers, endpoint, request)
         case ReportedError():
             status = error.body.get("code") if isinstance(error.body, dict) else None
-            return _of_status(status if isinstance(status, int) else 500, error.body, {}, endpoint)
+            return _of_status(status if isinstance(status, int) else 500, error.body, {}, endpoint, request)
         case OversizedAnswerError():
             return Failure(error=ModelError(f"{endpoint}: {error}"), is_billed=True)
         case APITimeoutError() | TimeoutError() | httpx2.TimeoutException():
@@ -93,12 +100,15 @@ def _was_sent(error: Exception) -> bool:
     return not isinstance(error, unsent) and not isinstance(error.__cause__, unsent)
 
 
-def _of_status(status: int, body: object, headers: Mapping[str, str], endpoint: str) -> Failure:
-    said = _message(body)
+def _of_status(
+    status: int, body: object, headers: Mapping[str, str], endpoint: str, request: RequestLength
+) -> Failure:
+    reported = _reported(body)
+    said, codes = _message(reported), _codes(reported)
     if status == 401:
         # Endpoints quote a part of the key here.
         return _refused(f"{endpoint} refuses the key (401): check the key of this endpoint")
-    if status == 402 or (status == 429 and _QUOTA.search(_codes(body))):
+    if status == 402 or (status in (400, 403, 429) and _QUOTA.search(" ".join(codes))):
         return _refused(f"the account at {endpoint} is out of quota ({status}): {said}")
     if status == 404:
         return _refused(f"{endpoint} knows no such model or path (404): {said}")
@@ -107,14 +117,17 @@ def _of_status(status: int, body: object, headers: Mapping[str, str], endpoint: 
             f"{endpoint} redirects to {_host(headers)} ({status}), where the key is not sent: "
             "set the endpoint to its final address"
         )
-    if status in (400, 413, 422) and _CONTEXT.search(f"{_codes(body)} {said}"):
-        return Failure(error=ContextLengthError(f"{endpoint}: {said}"))
+    if status != 403 and (
+        length := read_refusal(status, codes=codes, message=_text(reported), request=request)
+    ):
+        return Failure(error=ContextLengthError(f"{endpoint} answered {status}: {said}"), length=length)
     retry = status in (*_OVERLOADED, *_AGAIN) or status >= 500
     return Failure(
         error=ModelError(f"{endpoint} answered {status}: {said}"),
         retry=retry,
         overloaded=status in _OVERLOADED,
         pause_s=asked_pause(headers) if retry else None,
+        is_unexplained=status in (400, 422) and _parameter(reported) in _LENGTH_PARAMETERS,
     )
 
 
@@ -143,18 +156,36 @@ def _capped(seconds: float) -> float | None:
     return min(max(seconds, 0.0), MAX_PAUSE_S) if math.isfinite(seconds) else None
 
 
-def _codes(body: object) -> str:
-    """Return the machine-readable kind of a reported error."""
-    if not isinstance(body, dict):
-        return ""
-    return " ".join(str(body[name])[:_SHOWN] for name in ("code", "type", "param") if body.get(name))
+def _reported(body: object) -> object:
+    """Return the error of a body: Gemini sends a list of one, gateways wrap the error of a provider."""
+    if isinstance(body, list) and body:
+        body = body[0]
+    if isinstance(body, dict) and isinstance(body.get("error"), dict):
+        body = body["error"]
+    return body
 
 
-def _message(body: object) -> str:
+def _codes(reported: object) -> tuple[str, ...]:
+    """Return the machine-readable kinds of a reported error."""
+    if not isinstance(reported, dict):
+        return ()
+    return tuple(str(reported[name])[:_SHOWN] for name in ("code", "type") if reported.get(name))
+
+
+def _parameter(reported: object) -> str:
+    return str(reported.get("param") or "") if isinstance(reported, dict) else ""
+
+
+def _text(reported: object) -> str:
+    """Return the words of a reported error and of what it wraps, to look for a cause in."""
+    return printable(str(reported)[:_SEARCHED]) if reported else ""
+
+
+def _message(reported: object) -> str:
     """Return the words of a reported error for people."""
-    if isinstance(body, dict):
-        body = body.get("message") or body.get("detail") or body.get("error") or body
-    return _said(body) if body else "no reason given"
+    if isinstance(reported, dict):
+        reported = reported.get("message") or reported.get("detail") or reported.get("error") or reported
+    return _said(reported) if reported else "no reason given"
 
 
 def _said(what: object) -> str:

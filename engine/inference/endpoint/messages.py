@@ -57,6 +57,11 @@ def _wire_call(call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def content_length(messages: Sequence[Message]) -> int:
+    """Return the number of characters of a conversation's texts, arguments of calls left out."""
+    return sum(len(message.get("content") or "") for message in messages)
+
+
 def estimate_tokens(messages: Sequence[Message]) -> int:
     """Return a rough number of tokens of a conversation, by its characters."""
     characters = sum(

@@ -7,7 +7,7 @@ import itertools
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +24,14 @@ from engine.inference.endpoint.answers import Answer, read_answer, read_usage
 from engine.inference.endpoint.client import EndpointClient
 from engine.inference.endpoint.failures import Failure, classify
 from engine.inference.endpoint.keys import Endpoint
+from engine.inference.endpoint.lengths import AnsweredLengths, LengthRefusal, RequestLength
 from engine.inference.endpoint.limits import Bill, RateLimits, Spending, Window
-from engine.inference.endpoint.messages import configured_sampling, estimate_tokens, wire_messages
+from engine.inference.endpoint.messages import (
+    configured_sampling,
+    content_length,
+    estimate_tokens,
+    wire_messages,
+)
 from engine.inference.endpoint.model_names import is_same_model
 from engine.inference.waits import Waits
 from engine.models.chat.base import Message, ToolDeclaration
@@ -36,6 +42,10 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 MAX_FAILED_IN_A_ROW = 20
 """Requests that fail one after the other, each with all of its retries, before the run ends."""
+_MAX_REFITS = 4
+"""Lower response limits that are tried for one request."""
+_CUT_OFF = frozenset({"length", "max_tokens", "model_length", "model_context_window_exceeded"})
+"""Finish reasons of responses that a limit cut off; the last two are Mistral's and Anthropic's."""
 _CHECK_TOKENS = 256
 _CHECK_KEY = RolloutKey(iteration=0, phase="check", task_id="", index=0)
 _CHECK: Sequence[Message] = ({"role": "user", "content": "Answer with one word: ready?"},)
@@ -81,6 +91,9 @@ class EndpointPolicy(ChatPolicy):
         self._ended: RunEndingError | None = None
         """Error of every further request."""
         self._failed_in_a_row = 0
+        self._response_limit: int | None = None
+        """Maximum length of a response, tokens, as a refusal named it."""
+        self._lengths = AnsweredLengths()
         self._waits = Waits()
         self._costs: defaultdict[RolloutKey, float] = defaultdict(float)
         """US dollars of each rollout."""
@@ -143,11 +156,15 @@ class EndpointPolicy(ChatPolicy):
         body = self._body(request.messages, request.tools, request.sampling, seed=request.seed)
         expected = self._expected(request.messages, request.sampling.max_tokens)
         answer, usage = await self._answer(body, expected, request.context.key)
+        return self._response(answer, usage, request.tools)
+
+    @staticmethod
+    def _response(answer: Answer, usage: Usage, tools: Sequence[ToolDeclaration]) -> ChatResponse:
         return ChatResponse(
             content=answer.content,
             thinking=answer.thinking,
-            calls=answer.calls if request.tools else (),
-            stopped=answer.finish_reason != "length",
+            calls=answer.calls if tools else (),
+            stopped=answer.finish_reason not in _CUT_OFF,
             usage=usage,
         )
 
@@ -172,9 +189,10 @@ class EndpointPolicy(ChatPolicy):
         return await self._answer(body | fields, self._expected(messages, max_tokens), key)
 
     def release(self, key: RolloutKey) -> None:
-        """Forget the waits and the cost of a rollout."""
+        """Forget a rollout's waits, cost and lengths."""
         self._waits.release(key)
         self._costs.pop(key, None)
+        self._lengths.release(key)
 
     def waited_seconds(self, key: RolloutKey) -> float:
         """Return the time that a rollout waited for rate limits, those of the run and of the endpoint."""
@@ -208,7 +226,7 @@ class EndpointPolicy(ChatPolicy):
         body: dict[str, Any] = {
             "model": config.model,
             "messages": wire_messages(messages, thinking_field=config.thinking_field),
-            config.token_limit_name: sampling.max_tokens,
+            config.token_limit_name: min(sampling.max_tokens, self._response_limit or sampling.max_tokens),
             "temperature": None if left_out else sampling.temperature,
             "top_p": None if config.top_p is None and sampling.top_p == 1.0 else sampling.top_p,
             "seed": seed & _MAX_SEED if config.send_seed else None,
@@ -237,27 +255,76 @@ class EndpointPolicy(ChatPolicy):
     async def _answer(
         self, body: dict[str, Any], expected: _Expected, key: RolloutKey
     ) -> tuple[Answer, Usage]:
-        """Send a request until it is answered, within the run's limits."""
+        """Send a request until it is answered, within the run's limits, with a response limit that fits."""
+        refusals: list[LengthRefusal] = []
+        before: Failure | None = None
         try:
             for attempt in itertools.count():
                 self._waits.begin(key)
                 outcome = await self._attempt(body, expected, key)
                 if not isinstance(outcome, Failure):
-                    self._failed_in_a_row = 0
-                    self._counts["answered"] += 1
+                    self._note_answered(body, key, refusals)
                     return outcome
+                if (fitting := _fitting(outcome)) and len(refusals) < _MAX_REFITS:
+                    refusals.append(fitting)
+                    body = {**body, self._config.token_limit_name: fitting.fitting}
+                    continue
                 if outcome.overloaded:
                     self._counts["rate_limited"] += 1
                     self._waits.failed(key)
-                if not outcome.retry or attempt == self._config.max_retries:
+                tried = attempt - len(refusals)
+                if not self._is_repeated(outcome, before, body, key, tried):
                     raise self._counted(outcome)
+                before = outcome
                 self._counts["repeated"] += 1
                 reason = str(outcome.error)
-                log.warning("endpoint_retry", endpoint=self._host, attempt=attempt + 1, reason=reason)
-                await asyncio.sleep(_pause_before(attempt, outcome))
+                log.warning("endpoint_retry", endpoint=self._host, attempt=tried + 1, reason=reason)
+                await asyncio.sleep(_pause_before(tried, outcome))
         finally:
             self._waits.end(key)
         raise AssertionError
+
+    def _is_repeated(
+        self, failure: Failure, before: Failure | None, body: Mapping[str, Any], key: RolloutKey, tried: int
+    ) -> bool:
+        """Return whether a failed request is sent again.
+
+        Args:
+            failure: its last failure.
+            before: the failure before that; None for the first.
+            body: the request.
+            key: its rollout.
+            tried: number of times it was sent again.
+
+        Raises:
+            ContextLengthError: a conversation was refused twice that was answered while it was shorter.
+        """
+        if not (failure.is_unexplained and self._lengths.outgrown(key, content_length(body["messages"]))):
+            return failure.retry and tried < self._config.max_retries
+        if before is None or not before.is_unexplained:
+            return True
+        log.warning("endpoint_refusal_for_length", endpoint=self._host, reason=str(failure.error))
+        raise ContextLengthError(f"{failure.error}, twice; shorter conversations were answered")
+
+    def _note_answered(
+        self, body: Mapping[str, Any], key: RolloutKey, refusals: Sequence[LengthRefusal]
+    ) -> None:
+        """Count an answered request; keep the limits that led to its answer."""
+        self._failed_in_a_row = 0
+        self._counts["answered"] += 1
+        self._lengths.add(key, content_length(body["messages"]))
+        if not refusals:
+            return
+        context, response = refusals[-1].context, refusals[-1].response
+        log.info(
+            "endpoint_response_limit",
+            endpoint=self._host,
+            fitting=refusals[-1].fitting,
+            context=context,
+            response=response,
+        )
+        self.max_context = min(filter(None, (context, self.max_context)), default=None)
+        self._response_limit = min(filter(None, (response, self._response_limit)), default=None)
 
     async def _attempt(
         self, body: dict[str, Any], expected: _Expected, key: RolloutKey
@@ -278,7 +345,7 @@ class EndpointPolicy(ChatPolicy):
                     if answer.usage is None:
                         bill.cost = 0.0  # an endpoint that never reports any has no known cost
                 except Exception as error:
-                    failure = classify(error, endpoint=self._host)
+                    failure = classify(error, endpoint=self._host, request=self._length(body))
                     if usage is None and not failure.is_billed:
                         bill.cost = 0.0
                     if failure.overloaded:
@@ -287,6 +354,11 @@ class EndpointPolicy(ChatPolicy):
             self._window.widen()
         self._check_model(answer.model)
         return answer, usage or Usage()
+
+    def _length(self, body: Mapping[str, Any]) -> RequestLength:
+        declared = sum(len(str(tool)) for tool in body.get("tools", ()))
+        prompt = estimate_tokens([*body["messages"], {"content": "-" * declared}])
+        return RequestLength(prompt=prompt, response=body[self._config.token_limit_name])
 
     @contextmanager
     def _billed(self, estimate: float, key: RolloutKey) -> Iterator[Bill]:
@@ -338,6 +410,11 @@ class EndpointPolicy(ChatPolicy):
                 "asked for: set policy.model to it, or policy.answers_as if both are the same model"
             )
             raise self._ended
+
+
+def _fitting(failure: Failure) -> LengthRefusal | None:
+    """Return the refusal of a response limit that names one that fits."""
+    return failure.length if failure.length is not None and failure.length.fitting is not None else None
 
 
 def _pause_before(attempt: int, failure: Failure) -> float:

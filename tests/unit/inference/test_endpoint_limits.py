@@ -14,19 +14,21 @@ import pytest
 from openai import APIConnectionError, APITimeoutError
 from openai._exceptions import APIStatusError
 
-from engine.errors import ContextLengthError, EndpointRefusedError, ModelError, SpendLimitError
+from engine.errors import EndpointRefusedError, ModelError, SpendLimitError
 from engine.inference.endpoint import limits
 from engine.inference.endpoint.answers import GarbledAnswerError, OversizedAnswerError, ReportedError
 from engine.inference.endpoint.failures import MAX_PAUSE_S, Failure, asked_pause, classify
+from engine.inference.endpoint.lengths import RequestLength
 from engine.inference.endpoint.limits import RateLimits, Spending, Window
 
 REQUEST = httpx2.Request("POST", "http://h/v1/chat/completions")
+SENT = RequestLength(prompt=100, response=64)
 
 
 def status(code: int, body: Any = None, **headers: str) -> Failure:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     response = httpx2.Response(code, headers=named, request=REQUEST)
-    return classify(APIStatusError("said", response=response, body=body), endpoint="h")
+    return classify(APIStatusError("said", response=response, body=body), endpoint="h", request=SENT)
 
 
 def test_what_may_pass_is_tried_again() -> None:
@@ -58,22 +60,6 @@ def test_what_refuses_every_request_ends_the_run(code: int, body: Any, words: st
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        {"message": "too much", "code": "context_length_exceeded"},
-        {"message": "This model's maximum context length is 2048 tokens. However, you requested 3000."},
-        {"message": "prompt is too long: 210000 tokens > 200000 maximum"},
-        {"message": "the request exceeds the available context size", "type": "exceed_context_size_error"},
-    ],
-)
-def test_a_full_context_is_a_limit_and_not_a_failure(body: Any) -> None:
-    for code in (400, 413, 422):
-        failure = status(code, body)
-        assert isinstance(failure.error, ContextLengthError)
-        assert not failure.retry
-
-
-@pytest.mark.parametrize(
     ("code", "body"),
     [(400, {"message": "bad"}), (403, {"detail": "bad"}), (422, {"error": "bad"}), (400, "bad")],
 )
@@ -93,7 +79,7 @@ def test_messages_of_endpoints_are_capped_and_without_secrets() -> None:
 
 def test_errors_of_our_own_are_not_taken_for_the_endpoints() -> None:
     with pytest.raises(KeyError):
-        classify(KeyError("x"), endpoint="h")
+        classify(KeyError("x"), endpoint="h", request=SENT)
 
 
 @pytest.mark.parametrize(
@@ -255,14 +241,14 @@ def test_what_is_in_flight_when_an_attempt_is_killed_is_paid(tmp_path: Path) -> 
 def test_broken_answers_are_asked_for_again_and_billed_if_generated(
     error: Exception, is_billed: bool
 ) -> None:
-    failures = [classify(error, endpoint="h")]
+    failures = [classify(error, endpoint="h", request=SENT)]
     if isinstance(error, httpx2.TransportError):
         wrapped = APIConnectionError(request=REQUEST)
         wrapped.__cause__ = error
-        failures.append(classify(wrapped, endpoint="h"))
+        failures.append(classify(wrapped, endpoint="h", request=SENT))
     assert {(failure.retry, failure.is_billed) for failure in failures} == {(True, is_billed)}
 
 
 def test_an_answer_beyond_all_limits_is_billed_and_not_asked_for_again() -> None:
-    failure = classify(OversizedAnswerError("long"), endpoint="h")
+    failure = classify(OversizedAnswerError("long"), endpoint="h", request=SENT)
     assert (failure.retry, failure.is_billed) == (False, True)
