@@ -233,6 +233,9 @@ class Step:
     """None where a chat policy's endpoint does not report them."""
     cost: float | None = None
     """US dollars that the response cost; None where no price is known."""
+    provider_state: Mapping[str, Any] | None = None
+    """What the endpoint expects back with its message (signatures, encrypted reasoning), as it came; None
+    without any."""
     truncated_chars: int = 0
     """Characters of the observation that were cut before the model saw it."""
     model_seconds: float = 0.0

@@ -1,7 +1,8 @@
 """A conversation as messages, for policies without token ids.
 
 Messages have OpenAI's form. Everything a policy answers is made safe to send back: every call has an
-identifier, a name that endpoints accept and a JSON object of arguments, and is answered by a tool message.
+identifier (the endpoint's, where it gave one), a name that endpoints accept and a JSON object of arguments,
+and is answered by a tool message. What a provider wants back with its message is kept as it came.
 Lengths are the endpoint's own counts where it reports them; what is new since then, or all, is estimated.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,13 +25,14 @@ from engine.inference.base import (
     SamplingParams,
     Usage,
 )
+from engine.inference.sent_calls import sent_calls
 from engine.models.chat.base import Message, Reply, ToolDeclaration
 from engine.tokens import TokenRecord
 from engine.tools import printable
-from engine.tools.formats import ToolFormat, checked_arguments
+from engine.tools.formats import ToolFormat
 from engine.tools.parser import MAX_RESPONSE_CHARS, THINK_END, THINK_START, NativeCall, thinking_end
 from engine.tools.rendering import render_turn
-from engine.tools.schemas import CallError, Tools
+from engine.tools.schemas import Tools
 
 _MAX_CALLS = 32
 """Calls of one response that are kept; more than one is an error anyway."""
@@ -39,8 +40,8 @@ _MAX_COUNT = 2**31 - 1
 """Upper limit of an endpoint's counts of tokens, as the database has it."""
 _MESSAGE_TOKENS = 4
 """Estimated tokens around a message's text."""
-_NO_NAME_CHARACTER = re.compile(r"[^A-Za-z0-9_-]")
-_MAX_NAME_CHARS = 64
+_THINKING_STATE = ("reasoning_details", "reasoning_opaque", "encrypted_content", "thinking_blocks")
+"""Provider state that is thinking itself; signatures of calls are needed without it too."""
 _EMPTY = "(empty response)"
 """Text of an empty response in later prompts: many endpoints refuse a message with neither text nor calls."""
 
@@ -120,6 +121,7 @@ class ChatConversation:
             version=version,
             cached_tokens=response.usage.cached_tokens,
             cost=response.usage.cost,
+            provider_state=response.provider_state,
         )
 
     def answer(self, observation: str) -> Continuation:
@@ -171,15 +173,14 @@ class ChatConversation:
         message["content"] = response.content if self._keep_thinking else reply.content
         if self._keep_thinking and response.thinking:
             message["reasoning_content"] = response.thinking
+        if response.provider_state is not None:
+            message["provider_state"] = {
+                name: value
+                for name, value in response.provider_state.items()
+                if self._keep_thinking or name not in _THINKING_STATE
+            }
         if reply.calls:
-            message["tool_calls"] = [
-                {
-                    "id": call_id(step, position),
-                    "type": "function",
-                    "function": {"name": _sendable_name(call.name), "arguments": _sendable_arguments(call)},
-                }
-                for position, call in enumerate(reply.calls)
-            ]
+            message["tool_calls"] = sent_calls(response, identify=lambda position: call_id(step, position))
         elif not message["content"].strip():
             message["content"] = _EMPTY
         return message
@@ -236,19 +237,6 @@ def _cleaned_call(call: NativeCall) -> NativeCall:
 
 def _count(tokens: int) -> int:
     return min(max(tokens, 0), _MAX_COUNT)
-
-
-def _sendable_name(name: str) -> str:
-    return _NO_NAME_CHARACTER.sub("_", name)[:_MAX_NAME_CHARS] or "unnamed"
-
-
-def _sendable_arguments(call: NativeCall) -> str:
-    """Return the call's arguments as the JSON text of an object; an empty one where they are none."""
-    try:
-        checked_arguments(call.arguments)
-    except CallError:
-        return "{}"
-    return str(call.arguments)
 
 
 def _estimated_length(message: Message) -> int:

@@ -5,9 +5,9 @@ To add a kind of policy: a class with ``Conversation``'s methods, opened in ``op
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine.inference.base import ChatResponse, Generation, GenerationContext, SamplingParams
 from engine.models.chat.base import Message, Reply
@@ -32,6 +32,8 @@ class Turn:
     cached_tokens: int = 0
     cost: float | None = None
     """US dollars; None where no price is known."""
+    provider_state: Mapping[str, Any] | None = None
+    """What an endpoint expects back with its message; None without any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

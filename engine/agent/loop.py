@@ -255,6 +255,7 @@ class AgentLoop:
             generated_tokens=turn.generated_tokens,
             thinking_tokens=turn.thinking_tokens,
             cost=turn.cost,
+            provider_state=turn.provider_state,
             model_seconds=model_seconds,
             policy_version=turn.version,
         )

@@ -158,6 +158,8 @@ class StepFinished(RunEvent):
     """None where they are unknown: a chat policy's endpoint does not report them."""
     cost: FiniteFloat | None = None
     """US dollars; None where no price is known."""
+    provider_state: dict[str, Any] | None = None
+    """What the endpoint expects back with its message (signatures, encrypted reasoning), as it came."""
     truncated_chars: Int = 0
     model_seconds: float = 0.0
     tool_seconds: float = 0.0

@@ -78,7 +78,7 @@ def read_events(spool: Path, spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
 def recorded_step(event: Mapping[str, Any]) -> Step:
     """Return the step of a ``step_finished`` event."""
     call = ToolCall(name=event["tool"], arguments=event["arguments"]) if event["tool"] else None
-    return Step(call=call, **{name: event[name] for name in _STEP_FIELDS})
+    return Step(call=call, **{name: event[name] for name in _STEP_FIELDS if name in event})
 
 
 def _turn(event: Mapping[str, Any]) -> FinishedTurn:
@@ -98,6 +98,7 @@ def _response(event: Mapping[str, Any], sampled: SampledResponse) -> Generation 
             calls=tuple(NativeCall(**call) for call in message["calls"]),
             stopped=sampled.stopped,
             usage=Usage(**{name: event[name] for name in _USAGE_FIELDS}),
+            provider_state=event.get("provider_state"),
         )
     tokens = decode(base64.b64decode(sampled.tokens, validate=True))
     return Generation(

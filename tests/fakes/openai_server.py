@@ -75,6 +75,8 @@ class Reply:
         for name, value in choice["message"].items():
             if isinstance(value, str) and name != "role":
                 deltas += [{name: value[: len(value) // 2]}, {name: value[len(value) // 2 :]}]
+            elif isinstance(value, dict | list) and name != "tool_calls":
+                deltas.append({name: value})
         for index, call in enumerate(choice["message"].get("tool_calls", ())):
             name, arguments = call["function"]["name"], call["function"]["arguments"]
             half = len(arguments) // 2

@@ -118,6 +118,8 @@ class StepOut(Schema):
     thinking_tokens: int | None
     cached_tokens: int
     cost: float | None
+    provider_state: dict[str, Any] | None
+    """What the endpoint wanted back with its message (signatures, encrypted reasoning); null without any."""
     truncated_chars: int
     model_seconds: float
     tool_seconds: float
@@ -321,7 +323,7 @@ def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
     return fields | {
         "opening": reads.opening(trajectory.pk),
         "imported_fields": reads.imported_fields(trajectory.pk, with_answers=sees_answers),
-        "steps": step_reads.steps(trajectory.pk),
+        "steps": step_reads.whole_steps(trajectory.pk),
         "tests": reads.tests(trajectory.pk),
         "scores": score_reads.given_to([trajectory]),
     }

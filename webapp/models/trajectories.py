@@ -221,6 +221,10 @@ class Step(models.Model):
     """None where an endpoint does not report them."""
     cost = models.FloatField(null=True, blank=True)
     """US dollars; None where no price is known."""
+    provider_state: models.JSONField[dict[str, Any] | None, dict[str, Any] | None] = models.JSONField(
+        null=True, blank=True
+    )
+    """What the endpoint expects back with its message (signatures, encrypted reasoning); None without any."""
     truncated_chars = models.IntegerField(default=0)
     model_seconds = models.FloatField(default=0.0)
     tool_seconds = models.FloatField(default=0.0)

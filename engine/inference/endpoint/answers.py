@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from engine.inference.base import Usage
+from engine.inference.endpoint.provider_state import read_state
 from engine.tools.base import printable
 from engine.tools.formats import checked_arguments
 from engine.tools.parser import MAX_RESPONSE_CHARS, NativeCall
@@ -66,6 +67,8 @@ class Answer:
     """Tokens of the response; empty where none were asked for, or the endpoint gives none."""
     prompt_logprobs: tuple[tuple[str, float], ...] = ()
     """Id and log-probability of each token of the prompt after the first, as vLLM gives them on request."""
+    provider_state: Mapping[str, Any] | None = None
+    """See ``ChatResponse.provider_state``."""
 
 
 def read_answer(body: object) -> Answer:
@@ -75,6 +78,7 @@ def read_answer(body: object) -> Answer:
         GarbledAnswerError: it holds no message.
         ReportedError: it holds an error.
         OversizedAnswerError: its message is too long.
+        ProviderStateError: its provider state cannot be kept.
     """
     if not isinstance(body, dict):
         raise GarbledAnswerError(f"the answer is a JSON {type(body).__name__}, not an object")
@@ -99,6 +103,7 @@ def read_answer(body: object) -> Answer:
         usage=body["usage"] if isinstance(body.get("usage"), dict) else None,
         logprobs=_logprobs(choices[0].get("logprobs")),
         prompt_logprobs=_prompt_logprobs(body.get("prompt_logprobs")),
+        provider_state=read_state(message),
     )
     if len(answer.content) + len(answer.thinking) > MAX_RESPONSE_CHARS:
         raise OversizedAnswerError(f"the answer is longer than {MAX_RESPONSE_CHARS} characters")

@@ -16,6 +16,7 @@ from openai import APIConnectionError, APIStatusError, APITimeoutError
 from engine.errors import ContextLengthError, EndpointRefusedError, ModelError, TrainyardError
 from engine.inference.endpoint.answers import GarbledAnswerError, OversizedAnswerError, ReportedError
 from engine.inference.endpoint.lengths import LengthRefusal, RequestLength, read_refusal
+from engine.inference.endpoint.provider_state import ProviderStateError
 from engine.redaction import redact
 from engine.tools.base import printable
 
@@ -73,7 +74,7 @@ def classify(error: Exception, *, endpoint: str, request: RequestLength) -> Fail
         case ReportedError():
             status = error.body.get("code") if isinstance(error.body, dict) else None
             return _of_status(status if isinstance(status, int) else 500, error.body, {}, endpoint, request)
-        case OversizedAnswerError():
+        case OversizedAnswerError() | ProviderStateError():
             return Failure(error=ModelError(f"{endpoint}: {error}"), is_billed=True)
         case APITimeoutError() | TimeoutError() | httpx2.TimeoutException():
             return Failure(

@@ -1,6 +1,7 @@
 """Conversations as an endpoint receives them.
 
-Only what the chat completions interface defines is sent: strict endpoints refuse other fields.
+Only what the chat completions interface defines is sent, and what the endpoint itself sent with a message
+(``provider_state``): strict endpoints refuse other fields.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from engine.config.policies import EndpointPolicyConfig
 from engine.inference.base import SamplingParams
+from engine.inference.endpoint.provider_state import merge_state
 from engine.models.chat.base import Message
 from engine.tools.base import printable
 
@@ -42,6 +44,8 @@ def _wire_message(message: Message, thinking_field: str) -> dict[str, Any]:
         wire["content"] = wire["content"] or None
     if thinking_field and (thinking := message.get("reasoning_content")):
         wire[thinking_field] = printable(thinking)
+    if state := message.get("provider_state"):
+        merge_state(wire, state)
     return wire
 
 

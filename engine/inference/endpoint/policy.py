@@ -33,6 +33,7 @@ from engine.inference.endpoint.messages import (
     wire_messages,
 )
 from engine.inference.endpoint.model_names import is_same_model
+from engine.inference.endpoint.provider_state import measure_state
 from engine.inference.waits import Waits
 from engine.models.chat.base import Message, ToolDeclaration
 from engine.types import RolloutKey
@@ -44,6 +45,8 @@ MAX_FAILED_IN_A_ROW = 20
 """Requests that fail one after the other, each with all of its retries, before the run ends."""
 _MAX_REFITS = 4
 """Lower response limits that are tried for one request."""
+_MAX_STATE_CHARS = 4 << 20
+"""Maximum length of the provider state of one conversation."""
 _CUT_OFF = frozenset({"length", "max_tokens", "model_length", "model_context_window_exceeded"})
 """Finish reasons of responses that a limit cut off; the last two are Mistral's and Anthropic's."""
 _CHECK_TOKENS = 256
@@ -94,6 +97,8 @@ class EndpointPolicy(ChatPolicy):
         self._response_limit: int | None = None
         """Maximum length of a response, tokens, as a refusal named it."""
         self._lengths = AnsweredLengths()
+        self._state_chars: defaultdict[RolloutKey, int] = defaultdict(int)
+        """Length of each conversation's provider state."""
         self._waits = Waits()
         self._costs: defaultdict[RolloutKey, float] = defaultdict(float)
         """US dollars of each rollout."""
@@ -156,6 +161,7 @@ class EndpointPolicy(ChatPolicy):
         body = self._body(request.messages, request.tools, request.sampling, seed=request.seed)
         expected = self._expected(request.messages, request.sampling.max_tokens)
         answer, usage = await self._answer(body, expected, request.context.key)
+        self._measure_state(request.context.key, answer)
         return self._response(answer, usage, request.tools)
 
     @staticmethod
@@ -166,7 +172,18 @@ class EndpointPolicy(ChatPolicy):
             calls=answer.calls if tools else (),
             stopped=answer.finish_reason not in _CUT_OFF,
             usage=usage,
+            provider_state=answer.provider_state,
         )
+
+    def _measure_state(self, key: RolloutKey, answer: Answer) -> None:
+        if answer.provider_state is None:
+            return
+        self._state_chars[key] += measure_state(answer.provider_state)
+        if self._state_chars[key] > _MAX_STATE_CHARS:
+            raise ModelError(
+                f"the provider state that {self._host} wants back is longer than {_MAX_STATE_CHARS} "
+                "characters in one conversation"
+            )
 
     async def ask(
         self, messages: Sequence[Message], *, max_tokens: int, key: RolloutKey, seed: int = 0, **fields: Any
@@ -192,6 +209,7 @@ class EndpointPolicy(ChatPolicy):
         """Forget a rollout's waits, cost and lengths."""
         self._waits.release(key)
         self._costs.pop(key, None)
+        self._state_chars.pop(key, None)
         self._lengths.release(key)
 
     def waited_seconds(self, key: RolloutKey) -> float:

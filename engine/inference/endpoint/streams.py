@@ -17,6 +17,7 @@ from engine.inference.endpoint.answers import (
     read_json,
     read_text,
 )
+from engine.inference.endpoint.provider_state import CALL_FIELDS, MESSAGE_FIELDS, add_piece
 from engine.tools.parser import MAX_RESPONSE_CHARS
 
 _DRAIN_S = 1.0
@@ -57,8 +58,10 @@ class StreamedAnswer:
         self._usage: dict[str, Any] | None = None
         self._finish_reason: object = None
         self._texts: dict[str, list[str]] = {}
-        self._calls: list[tuple[str, list[str], list[str]]] = []
-        """Of each call its identifier, and the parts of its name and arguments."""
+        self._calls: list[tuple[dict[str, Any], list[str], list[str]]] = []
+        """Of each call its provider state, and the parts of its name and arguments."""
+        self._state: dict[str, Any] = {}
+        """Provider state of the message."""
         self._place: dict[object, int] = {}
         """Position of the call to which an index belongs."""
         self.size = 0
@@ -71,6 +74,7 @@ class StreamedAnswer:
             GarbledAnswerError: it is none of the chat completions interface.
             ReportedError: it holds an error.
             OversizedAnswerError: the message is too long.
+            ProviderStateError: its provider state cannot be kept.
         """
         if not isinstance(chunk, dict):
             raise GarbledAnswerError(f"a part of the answer is a JSON {type(chunk).__name__}, not an object")
@@ -95,6 +99,7 @@ class StreamedAnswer:
         self._add_text(self._texts.setdefault("content", []), content)
         if thinking:
             self._add_text(self._texts.setdefault("reasoning_content", []), thinking)
+        self.size += add_piece(self._state, delta, MESSAGE_FIELDS)
         for call in delta.get("tool_calls") or ():
             if isinstance(call, dict):
                 self._add_call(call)
@@ -104,11 +109,12 @@ class StreamedAnswer:
         index, identifier = call.get("index"), read_text(call.get("id"))
         index = index if isinstance(index, int) else None
         place = self._place.get(index)
-        if place is None or (identifier and self._calls[place][0] not in ("", identifier)):
+        if place is None or (identifier and self._calls[place][0].get("id", identifier) != identifier):
             place = self._place[index] = len(self._calls)
-            self._calls.append((identifier, [], []))
+            self._calls.append(({}, [], []))
             if place >= MAX_CALLS:
                 raise OversizedAnswerError(f"the answer has more than {MAX_CALLS} tool calls")
+        self.size += add_piece(self._calls[place][0], call, CALL_FIELDS)
         function = call.get("function")
         if isinstance(function, dict):
             self._add_text(self._calls[place][1], function.get("name"))
@@ -124,9 +130,10 @@ class StreamedAnswer:
         if self._finish_reason is None:
             raise GarbledAnswerError("the stream ended in the middle of the answer")
         message: dict[str, Any] = {name: "".join(parts) for name, parts in self._texts.items()}
+        message |= self._state
         message["tool_calls"] = [
-            {"function": {"name": "".join(name) or None, "arguments": "".join(arguments)}}
-            for _, name, arguments in self._calls
+            {**state, "function": {"name": "".join(name) or None, "arguments": "".join(arguments)}}
+            for state, name, arguments in self._calls
         ]
         choice = {"message": message, "finish_reason": self._finish_reason}
         return {"model": self._model, "usage": self._usage, "choices": [choice]}

@@ -104,6 +104,7 @@ def step_fields(step: Step) -> dict[str, Any]:
             "generated_tokens",
             "thinking_tokens",
             "cost",
+            "provider_state",
             "truncated_chars",
             "model_seconds",
             "tool_seconds",

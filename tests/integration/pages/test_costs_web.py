@@ -15,6 +15,7 @@ from webapp.services.run import attempts
 from webapp.templatetags.yard import usd
 
 pytestmark = pytest.mark.django_db
+STATE = {"tool_calls": [{"id": "x", "extra_content": {"google": {"thought_signature": "c2lnbg=="}}}]}
 
 
 def chat_stream(epoch: int = 1) -> Stream:
@@ -23,7 +24,7 @@ def chat_stream(epoch: int = 1) -> Stream:
     stream.started()
     stream.add("trajectory_started", ref=ref(0, "a", 0))
     stream.step(ref(0, "a", 0), 0, prompt_tokens=900, cached_tokens=0, cost=0.004)
-    stream.step(ref(0, "a", 0), 1, prompt_tokens=1200, cached_tokens=768, cost=0.002)
+    stream.step(ref(0, "a", 0), 1, prompt_tokens=1200, cached_tokens=768, cost=0.002, provider_state=STATE)
     stream.add(
         "trajectory_finished", ref=ref(0, "a", 0), termination="submitted", verdict="passed", reward=1.0,
         num_steps=2, prompt_tokens=900, cached_tokens=768, generated_tokens=14, thinking_tokens=7, cost=0.006,
@@ -84,6 +85,7 @@ def test_the_api_has_costs_and_says_where_token_ids_are(client: Client) -> None:
     first = client.get(f"/api/v1/trajectories/{items[-1]['id']}").json()
     assert [step["cost"] for step in first["steps"]] == [0.004, 0.002]
     assert [step["cached_tokens"] for step in first["steps"]] == [0, 768]
+    assert [step["provider_state"] for step in first["steps"]] == [None, STATE]
     assert first["has_token_ids"] is False
 
 

@@ -12,6 +12,7 @@ import pytest
 from engine.config.rollout import AgentConfig
 from engine.errors import ContextLengthError
 from engine.inference.base import ChatResponse, GenerationContext, Usage
+from engine.inference.endpoint.messages import wire_messages
 from engine.sandbox.base import ExecResult
 from engine.tools.formats import ToolFormat
 from engine.tools.parser import NativeCall
@@ -59,6 +60,60 @@ async def test_native_calls_are_declared_and_answered_by_their_ids() -> None:
     assert sent == {"id": sent["id"], "type": "function", "function": function}
     called = {"tool_call_id": sent["id"], "name": "file_editor"}
     assert answer == {"role": "tool", "content": steps[0].observation, **called}
+
+
+SIGNED: dict[str, Any] = {
+    "reasoning_details": [{"type": "reasoning.encrypted", "data": "abc"}],
+    "tool_calls": [{"id": "gemini-1", "extra_content": {"google": {"thought_signature": "c2lnbg=="}}}],
+}
+
+
+@pytest.mark.parametrize("history", ["keep", "drop"])
+async def test_provider_state_is_stored_on_the_step_and_sent_back_as_it_came(history: str) -> None:
+    policy = ChatScript([says(VIEW, provider_state=SIGNED), says(FINISH)])
+    _, steps = await roll(policy, native(thinking_history=history))
+    assert [step.provider_state for step in steps] == [SIGNED, None]
+    said, answer = policy.requests[1].messages[-2:]
+    kept = SIGNED if history == "keep" else {"tool_calls": SIGNED["tool_calls"]}
+    assert said["provider_state"] == kept
+    assert [call["id"] for call in said["tool_calls"]] == ["gemini-1"]
+    assert answer["tool_call_id"] == "gemini-1"
+    wire, _ = wire_messages([said, answer], thinking_field="")
+    function = {"name": "file_editor", "arguments": VIEW.arguments}
+    assert wire["tool_calls"] == [{**SIGNED["tool_calls"][0], "type": "function", "function": function}]
+    assert wire.get("reasoning_details") == kept.get("reasoning_details")
+
+
+@pytest.mark.parametrize("ids", [[{"id": "a"}, {"id": "a"}], [{"id": "a"}], [{}, {"id": "b"}]])
+async def test_calls_without_an_identifier_of_their_own_get_one(ids: list[dict[str, str]]) -> None:
+    policy = ChatScript([says(VIEW, VIEW, provider_state={"tool_calls": ids}), says(FINISH)])
+    await roll(policy, native())
+    said, first, second = policy.requests[1].messages[-3:]
+    sent = [call["id"] for call in said["tool_calls"]]
+    assert sent == [first["tool_call_id"], second["tool_call_id"]] == ["c00000x00", "c00000x01"]
+
+
+async def test_null_stands_for_no_argument() -> None:
+    look = NativeCall(
+        name="file_editor", arguments='{"command": "view", "path": "pkg/m.py", "view_range": null}'
+    )
+    outcome, steps = await roll(
+        ChatScript([says(look), says(NativeCall(name="submit", arguments="null"))]), native()
+    )
+    assert outcome.termination is TerminationReason.SUBMITTED
+    assert steps[0].call is not None
+    assert dict(steps[0].call.arguments) == {"command": "view", "path": "pkg/m.py"}
+
+
+async def test_a_context_that_a_refusal_names_limits_rollouts_in_progress() -> None:
+    def look(_context: GenerationContext) -> ChatResponse:
+        policy.max_context = 2000
+        return says(VIEW, **used(1900, 50))
+
+    policy = ChatScript(look)
+    outcome, steps = await roll(policy, native(min_response=64))
+    assert outcome.termination is TerminationReason.MAX_CONTEXT
+    assert len(steps) == 1
 
 
 async def test_steps_have_what_the_endpoint_reported() -> None:

@@ -19,7 +19,9 @@ from engine.inference.endpoint.answers import (
     read_usage,
 )
 from engine.inference.endpoint.model_names import is_same_model
+from engine.inference.endpoint.provider_state import MAX_STATE_CHARS, ProviderStateError
 from engine.inference.endpoint.streams import StreamedAnswer, events
+from engine.tools.formats import checked_arguments
 from engine.tools.parser import MAX_RESPONSE_CHARS, NativeCall
 from tests.fakes.openai_server import Reply
 
@@ -32,6 +34,14 @@ REPLIES = [
     Reply(content="half an ans", finish_reason="length"),
     Reply(content=None, message={"refusal": "I cannot help with that"}, finish_reason="content_filter"),
     Reply(content="no usage", usage=None),
+    Reply(
+        content="signed",
+        message={
+            "extra_content": {"google": {"thought_signature": "YQ=="}},
+            "reasoning_details": [{"type": "reasoning.encrypted", "data": "abc", "index": 0, "format": None}],
+        },
+        calls=[("f", "{}")],
+    ),
 ]
 
 
@@ -102,6 +112,81 @@ def test_arguments_may_be_an_object_or_missing() -> None:
     ]
     read = whole(Reply(message={"tool_calls": calls})).calls
     assert [(call.arguments, call.error) for call in read] == [({"a": 1}, ""), ({}, "")]
+
+
+def test_null_arguments_are_none() -> None:
+    [call] = whole(Reply(calls=[("finish", "null")])).calls
+    assert call == NativeCall(name="finish", arguments="null")
+    assert checked_arguments(call.arguments) == {}
+
+
+def test_provider_state_is_kept_as_it_came_and_nothing_else() -> None:
+    state = {
+        "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}],
+        "thinking_blocks": [{"a": [1]}],
+    }
+    call = {"id": "c", "index": 0, "type": "function", "function": {"name": "f"}, "extra_content": {"g": 1}}
+    message = {
+        **state,
+        "tool_calls": [call, {"id": 7}],
+        "annotations": [],
+        "audio": None,
+        "extra_content": None,
+    }
+    answer = whole(Reply(message=message))
+    assert answer.provider_state == {**state, "tool_calls": [{"id": "c", "extra_content": {"g": 1}}, {}]}
+    assert whole(Reply(content="plain")).provider_state is None
+
+
+def test_pieces_of_streamed_provider_state_are_joined() -> None:
+    streamed = StreamedAnswer()
+    text = {"type": "reasoning.text", "index": 0}
+    for details in (
+        [{**text, "text": "look "}],
+        [{**text, "text": "first"}],
+        [{**text, "signature": "s"}, {"type": "reasoning.encrypted", "index": 1, "data": "x"}],
+    ):
+        streamed.add({"choices": [{"delta": {"reasoning_details": details}}]})
+    streamed.add({"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]})
+    assert read_answer(streamed.body()).provider_state == {
+        "reasoning_details": [
+            {**text, "text": "look first", "signature": "s"},
+            {"type": "reasoning.encrypted", "index": 1, "data": "x"},
+        ]
+    }
+
+
+def nested(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("x" * MAX_STATE_CHARS, "longer than"),
+        ({"x" * MAX_STATE_CHARS: 1}, "longer than"),
+        ([0] * MAX_STATE_CHARS, "longer than"),
+        ([[]] * MAX_STATE_CHARS, "longer than"),
+        (10 ** (4 * MAX_STATE_CHARS), "longer than"),
+        (nested(16), "more than 16 levels"),
+        (nested(900), "more than 16 levels"),
+        ("a\0b", "invalid characters"),
+        ({"\ud800": 1}, "invalid characters"),
+        ([float("nan")], "not finite"),
+    ],
+    ids=["text", "name", "values", "lists", "number", "levels", "deep", "nul", "surrogate", "nan"],
+)
+def test_provider_state_is_bounded(state: Any, words: str) -> None:
+    with pytest.raises(ProviderStateError, match=words):
+        whole(Reply(message={"extra_content": {"google": state}}))
+    with pytest.raises(ProviderStateError, match=words):
+        whole(Reply(message={"tool_calls": [{"function": {"name": "f"}, "extra_content": state}]}))
+    streamed = StreamedAnswer()
+    with pytest.raises(ProviderStateError, match=words):
+        streamed.add({"choices": [{"delta": {"extra_content": {"google": state}}}]})
 
 
 def test_invalid_characters_are_replaced() -> None:

@@ -236,7 +236,7 @@ def test_events_tell_what_a_chat_policys_endpoint_reported(
     thinking: tuple[int | None, ...], costs: tuple[float | None, ...], wanted: tuple[int | None, float | None]
 ) -> None:
     steps = [
-        step(index=index, cached_tokens=10, thinking_tokens=count, cost=cost)
+        step(index=index, cached_tokens=10, thinking_tokens=count, cost=cost, provider_state={"a": [index]})
         for index, (count, cost) in enumerate(zip(thinking, costs, strict=True))
     ]
     reference = {"iteration": 0, "phase": "train", "task_id": "t", "index": 0}
@@ -247,6 +247,7 @@ def test_events_tell_what_a_chat_policys_endpoint_reported(
         assert (again.cached_tokens, again.thinking_tokens, again.cost) == (
             10, one.thinking_tokens, one.cost,
         )  # fmt: skip
+        assert again.provider_state == one.provider_state
     fields = trajectory_fields(replace(trajectory(steps=steps), tokens=TokenRecord()))
     finished = EVENT_ADAPTER.validate_json(
         TrajectoryFinished(seq=1, epoch=1, time=0.0, **fields).model_dump_json()

@@ -249,8 +249,10 @@ async def test_messages_are_repeated_and_paid_once() -> None:
     call = NativeCall(name="execute_bash", arguments='{"cmd": "pytest"}')
     submit = NativeCall(name="finish", arguments='{"command": "submit"}')
     usage = Usage(prompt_tokens=50, generated_tokens=9, cost=0.5)
+    state = {"tool_calls": [{"id": "x", "extra_content": {"google": {"thought_signature": "s"}}}]}
     answers = [
-        ChatResponse(content="look", thinking="hm", calls=(one,), usage=usage) for one in (call, call, submit)
+        ChatResponse(content="look", thinking="hm", calls=(one,), usage=usage, provider_state=state)
+        for one in (call, call, submit)
     ]
     agent = quick_agent(tool_format="native")
     whole, turns = await roll(ChatScript(answers), agent=agent)
@@ -259,6 +261,7 @@ async def test_messages_are_repeated_and_paid_once() -> None:
     trajectory, _ = await roll(policy, recorded=turns[:2], agent=agent)
     (request,) = policy.requests
     assert [message["role"] for message in request.messages][-4:] == ["assistant", "tool"] * 2
+    assert request.messages[-2]["provider_state"] == state
     assert [step.call for step in trajectory.steps] == [step.call for step in whole.steps]
     assert sum(step.cost or 0.0 for step in trajectory.steps) == 1.5
     assert policy.spent == 0.5

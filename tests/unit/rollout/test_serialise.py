@@ -44,6 +44,7 @@ STEPS = st.builds(
     exit_code=st.none() | st.integers(), done=st.booleans(), model_seconds=FLOATS,
     prompt_tokens=st.integers(0), tool_seconds=FLOATS,
     cached_tokens=st.integers(0), thinking_tokens=st.none() | st.integers(0), cost=st.none() | FLOATS,
+    provider_state=st.none() | st.dictionaries(st.text(max_size=3), VALUES, max_size=2),
 )  # fmt: skip
 FINDINGS = st.lists(
     st.builds(TamperFinding, detail=TEXT, step=st.none() | st.integers(0)), max_size=2

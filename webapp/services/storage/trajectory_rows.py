@@ -22,8 +22,8 @@ _PASSED = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
 STEP_COLUMNS = (
     "trajectory_id", "index", "time", "action", "tool", "arguments", "thought", "response",
     "observation", "error", "exit_code", "done", "prompt_tokens", "generated_tokens",
-    "thinking_tokens", "cached_tokens", "cost", "truncated_chars", "model_seconds", "tool_seconds",
-    "policy_version", "action_hash", "search_text",
+    "thinking_tokens", "cached_tokens", "cost", "provider_state", "truncated_chars", "model_seconds",
+    "tool_seconds", "policy_version", "action_hash", "search_text",
 )  # fmt: skip
 TEST_COLUMNS = ("trajectory_id", "position", "test_id", "kind", "outcome", "seconds")
 TEST_LOG_COLUMNS = ("trajectory_id", "chars", "data")
@@ -46,12 +46,13 @@ def step_row(trajectory_id: int, event: StepFinished) -> tuple[object, ...]:
     digest = hashlib.blake2b(f"{event.tool}\0{arguments}".encode(), digest_size=8).hexdigest()
     values = " ".join(str(event.arguments[name]) for name in sorted(event.arguments))
     search = f"{event.thought[:SEARCH_CHARS]}\n{values}"[:SEARCH_CHARS]
+    state = None if event.provider_state is None else json.dumps(event.provider_state)
     return (
         trajectory_id, event.index, moment(event.time), action_kind(event.tool, event.arguments),
         event.tool[:64], arguments, event.thought, event.response, event.observation, event.error,
         event.exit_code, event.done, event.prompt_tokens, event.generated_tokens,
-        event.thinking_tokens, event.cached_tokens, event.cost, event.truncated_chars, event.model_seconds,
-        event.tool_seconds, event.policy_version, digest, search,
+        event.thinking_tokens, event.cached_tokens, event.cost, state, event.truncated_chars,
+        event.model_seconds, event.tool_seconds, event.policy_version, digest, search,
     )  # fmt: skip
 
 
