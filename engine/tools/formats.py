@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -198,6 +198,35 @@ def _words_pattern(tools: tuple[ToolSchema, ...]) -> re.Pattern[str]:
         r"\s+".join([tool.name, *(f"(?:{'|'.join(p.choices)})" for p in tool.parameters)]) for tool in tools
     ]
     return re.compile(rf"\b(?:{'|'.join(calls)})\b")
+
+
+_WRITTEN_CALL = re.compile(
+    r"<tool_call>|<function\s{0,5}=|<invoke name=|\[TOOL_CALLS\]|<\|tool_call|<\|python_tag\|>|<arg_key>"
+    r"|\"(?:name|function|tool|tool_name|action)\"\s{0,20}:\s{0,20}\"(?P<named>[\w.-]{1,64})\""
+    r"|\b(?P<called>[\w.-]{1,64})\(\s{0,20}\w{1,40}\s{0,5}="
+)
+"""Beginnings of calls as model families write them, bare JSON and Python among them."""
+_EXCERPT_CHARS = 100
+_SEARCHED_CHARS = 20_000
+"""Characters at either end of a response that are searched for a call."""
+
+
+def written_call(text: str, names: Collection[str]) -> str:
+    """Return the beginning of what reads like a call in any family's format; empty without one.
+
+    Args:
+        text: a response whose call was not read.
+        names: names of the tools.
+    """
+    if len(text) > 2 * _SEARCHED_CHARS:
+        text = f"{text[:_SEARCHED_CHARS]}\n{text[-_SEARCHED_CHARS:]}"
+    for found in _WRITTEN_CALL.finditer(text):
+        name = found["named"] or found["called"]
+        if name is None or name in names:
+            start = text.rfind("{", max(0, found.start() - _EXCERPT_CHARS // 2), found.start())
+            start = start if found["named"] and start >= 0 else found.start()
+            return " ".join(text[start : start + _EXCERPT_CHARS].split())
+    return ""
 
 
 READERS: Mapping[ToolFormat, Reader] = {"xml": read_xml, "native": read_json, "words": read_words}

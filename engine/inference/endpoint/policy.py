@@ -21,6 +21,7 @@ from engine.config.policies import EndpointPolicyConfig
 from engine.errors import ContextLengthError, EndpointRefusedError, ModelError, RunEndingError
 from engine.inference.base import ChatPolicy, ChatRequest, ChatResponse, SamplingParams, Usage
 from engine.inference.endpoint.answers import Answer, read_answer, read_usage
+from engine.inference.endpoint.check import CHECK_TOKENS, check_call, check_messages, returned_call
 from engine.inference.endpoint.client import EndpointClient
 from engine.inference.endpoint.failures import Failure, classify
 from engine.inference.endpoint.keys import Endpoint
@@ -49,9 +50,7 @@ _MAX_STATE_CHARS = 4 << 20
 """Maximum length of the provider state of one conversation."""
 _CUT_OFF = frozenset({"length", "max_tokens", "model_length", "model_context_window_exceeded"})
 """Finish reasons of responses that a limit cut off; the last two are Mistral's and Anthropic's."""
-_CHECK_TOKENS = 256
 _CHECK_KEY = RolloutKey(iteration=0, phase="check", task_id="", index=0)
-_CHECK: Sequence[Message] = ({"role": "user", "content": "Answer with one word: ready?"},)
 _MAX_SEED = 2**31 - 1
 
 log = structlog.get_logger("inference")
@@ -114,7 +113,9 @@ class EndpointPolicy(ChatPolicy):
         return self._spending.spent
 
     async def check(self, tools: Sequence[ToolDeclaration]) -> None:
-        """Send one small request with the run's own parameters; learn the model's context length if told.
+        """Send a small request with the run's own parameters, and a tool call back that it was answered with.
+
+        The model's context length is learned if the endpoint tells it.
 
         Raises:
             RunEndingError: the endpoint does not answer it, or the spend limit cannot be held.
@@ -135,20 +136,37 @@ class EndpointPolicy(ChatPolicy):
             self.max_context = await self._client.context_length(self._config.model)
         except (OpenAIError, httpx2.HTTPError, OSError, ValueError) as error:
             log.info("endpoint_lists_no_models", endpoint=self._host, reason=type(error).__name__)
-        sampling = replace(configured_sampling(self._config), max_tokens=_CHECK_TOKENS)
-        body = self._body(_CHECK, tools, sampling, seed=0)
-        try:
-            answer, _ = await self._answer(body, self._expected(_CHECK, _CHECK_TOKENS), _CHECK_KEY)
-        except ModelError as error:
-            raise EndpointRefusedError(
-                f"a test request failed: {error}; what is sent is set by policy.model, temperature, top_p, "
-                "reasoning_effort, token_limit_name, send_seed, single_call and agent.tool_format"
-            ) from None
+        messages = check_messages(tools)
+        answer = await self._try(messages, tools)
+        response = self._response(answer, Usage(), tools)
+        if response.stopped:
+            check_call(response, tools, endpoint=self._host)
+        if response.calls:
+            await self._try([*messages, *returned_call(response)], tools)
+        elif tools:
+            log.warning(
+                "endpoint_check_without_call", endpoint=self._host, finish_reason=answer.finish_reason
+            )
         if self._config.spend_limit is not None and answer.usage is None:
             raise EndpointRefusedError(
                 f"{self._host} reports no usage, so policy.spend_limit cannot be held: leave the limit out, "
                 "or set policy.stream to false"
             )
+
+    async def _try(self, messages: Sequence[Message], tools: Sequence[ToolDeclaration]) -> Answer:
+        """Send a test request. Raises EndpointRefusedError."""
+        sampling = replace(configured_sampling(self._config), max_tokens=CHECK_TOKENS)
+        body = self._body(messages, tools, sampling, seed=0)
+        try:
+            answer, _ = await self._answer(body, self._expected(messages, CHECK_TOKENS), _CHECK_KEY)
+        except ModelError as error:
+            returned = ", which sent the model's own tool call back," if len(messages) > 1 else ""
+            raise EndpointRefusedError(
+                f"a test request{returned} failed: {error}; what is sent is set by policy.model, "
+                "temperature, top_p, reasoning_effort, token_limit_name, send_seed, single_call, "
+                "thinking_field and agent.tool_format"
+            ) from None
+        return answer
 
     async def respond(self, request: ChatRequest) -> ChatResponse:
         """Return the next message.

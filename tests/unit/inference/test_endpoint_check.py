@@ -11,6 +11,8 @@ from engine.errors import EndpointRefusedError
 from tests.builders.endpoint_builders import FAILED, KEY, OK, TOOLS, opened
 from tests.fakes.openai_server import Reply, openai_server
 
+CALL = Reply(calls=[("finish", '{"command": "submit"}')])
+
 
 async def test_a_check_learns_the_context_and_sends_the_runs_own_parameters() -> None:
     with openai_server([OK]) as server:
@@ -46,3 +48,66 @@ async def test_a_check_refuses_what_cannot_work(reply: Reply, settings: Any, wor
                 await endpoint.check(TOOLS)
     assert len(server.requests) == sent
     assert KEY not in str(refused.value)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_check_reads_a_tool_call_and_sends_it_back_as_it_came(stream: bool) -> None:
+    signed = {"extra_content": {"google": {"thought_signature": "c2lnbg=="}}}
+    call = {
+        "id": "gemini-1",
+        "type": "function",
+        "function": {"name": "finish", "arguments": "null"},
+        **signed,
+    }
+    with openai_server([Reply(message={"tool_calls": [call]}), OK]) as server:
+        async with opened(server, stream=stream) as endpoint:
+            await endpoint.check(TOOLS)
+    asked, returned = server.requests
+    assert "Call the tool execute_bash once" in asked["messages"][0]["content"]
+    [_, message, answer] = returned["messages"]
+    function = {"name": "finish", "arguments": "{}"}
+    assert message["tool_calls"] == [{"id": "gemini-1", "type": "function", "function": function, **signed}]
+    assert (answer["role"], answer["tool_call_id"]) == ("tool", "gemini-1")
+
+
+async def test_a_check_refuses_an_endpoint_that_does_not_take_its_own_call_back() -> None:
+    def answer(body: Any, _: int) -> Reply:
+        return CALL if len(body["messages"]) == 1 else Reply(status=400, error={"message": "no signature"})
+
+    with openai_server(answer) as server:
+        async with opened(server) as endpoint:
+            with pytest.raises(
+                EndpointRefusedError, match="sent the model's own tool call back.*no signature"
+            ):
+                await endpoint.check(TOOLS)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '<tool_call>\n{"name": "finish", "arguments": {"command": "submit"}}\n</tool_call>',
+        'Sure.\n{"name": "execute_bash", "arguments": {"cmd": "ls"}}',
+        '```json\n{ "function" : "finish", "parameters": {}}\n```',
+        "<function=finish>\n<parameter=command>submit</parameter>\n</function>",
+        '[TOOL_CALLS][{"name": "finish"}]',
+        'execute_bash(cmd="ls")',
+        "Let me think. " * 10_000 + '{"name": "finish"}',
+    ],
+)
+async def test_a_check_refuses_calls_that_arrive_as_text(content: str) -> None:
+    with openai_server([Reply(content=content)]) as server:
+        async with opened(server) as endpoint:
+            with pytest.raises(EndpointRefusedError, match="returned a tool call as text.*agent.tool_format"):
+                await endpoint.check(TOOLS)
+        async with opened(server) as endpoint:
+            await endpoint.check(())  # calls in text formats are the agent's to read
+
+
+@pytest.mark.parametrize(
+    "reply", [OK, Reply(content='{"name": "Bob"}'), Reply(content="<tool_call>", finish_reason="length")]
+)
+async def test_a_check_passes_a_model_that_did_not_call(reply: Reply) -> None:
+    with openai_server([reply]) as server:
+        async with opened(server) as endpoint:
+            await endpoint.check(TOOLS)
+    assert len(server.requests) == 1
