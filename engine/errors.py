@@ -19,6 +19,7 @@
     │   ├── SandboxResourceError   the sandbox's disk or process limit broke the protocol itself
     │   └── HostError              a program beside the sandboxes is missing or too slow
     ├── RolloutsLostError      infrastructure lost every rollout that was asked for
+    ├── EarlyStopError         the first rollouts all failed alike, and so would the others
     ├── MissingScoreError      a rollout lacks a score that selection needs
     ├── PatchError             a patch does not apply
     ├── HostileInputError      what a sandbox left behind cannot be read within limits: the agent's doing
@@ -179,6 +180,10 @@ class HostError(SandboxError):
 
 class RolloutsLostError(TrainyardError):
     """Infrastructure failures lost every rollout of a collection; its metrics would be meaningless."""
+
+
+class EarlyStopError(TrainyardError):
+    """The first rollouts all failed alike; names what they have in common and the setting to change."""
 
 
 class MissingScoreError(TrainyardError):

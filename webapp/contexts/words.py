@@ -71,7 +71,8 @@ ENGINES = {"publishing": "receiving weights"}
 ALERTS = {
     "run.relaunched": "Restarted", "run.failed": "Run failed",
     "infrastructure_rate": "Infrastructure loses rollouts", "gradient_not_finite": "Gradient not finite",
-    "uniform_groups": "Groups without contrast", "entropy_low": "Entropy collapses",
+    "unreadable_calls": "No readable tool call", "uniform_groups": "Groups without contrast",
+    "entropy_low": "Entropy collapses",
     "entropy_high": "Entropy rises", "clip_fraction": "Many tokens clipped",
     "mismatch": "Sampler and trainer disagree", "not_batch_invariant": "Sampling depends on its batch",
     "response_length": "Responses grow", "reward_without_submission": "Reward without submission",

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from engine.errors import RolloutsLostError
 from engine.events.types import CollectionProgress, RunProgress
+from engine.orchestrator.collection.first_rollouts import FirstRollouts
 from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.collection.rollout_lines import RecordedRollouts
 from engine.orchestrator.context import RunContext
@@ -40,6 +41,7 @@ class Collector:
         infra_retries: number of times that rollouts lost to infrastructure are repeated.
         max_concurrent: as in the scheduler.
         recorded: steps of rollouts that were in flight; None begins them anew.
+        first: watch over the first rollouts; None has none, nor has an attempt whose ledger is not empty.
         message: name of the phase in reports of its progress.
     """
 
@@ -53,6 +55,7 @@ class Collector:
         infra_retries: int,
         max_concurrent: int,
         recorded: RecordedRollouts | None = None,
+        first: FirstRollouts | None = None,
         message: str = "rollouts",
     ) -> None:
         self._run = run
@@ -61,6 +64,7 @@ class Collector:
         self._groups = groups
         self._ledger = ledger
         self._recorded = recorded
+        self._first = None if ledger.count else first
         self._retries = infra_retries
         self._max_lost_in_a_row = max(MIN_LOST_IN_A_ROW, 2 * max_concurrent)
         self._instances = {group.row.task.id: group.row.task.instance_id for group in groups}
@@ -79,6 +83,7 @@ class Collector:
             RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is cancelled.
             RolloutsLostError: infrastructure loses one rollout after the other, or lost all.
             SpendLimitError: the policy's spend limit is reached.
+            EarlyStopError: the first rollouts all failed alike.
         """
         self._report(force=True)
         await self._roll_out(self._unfinished())
@@ -93,6 +98,8 @@ class Collector:
                 f"({self._groups[0].phase}), "
                 f"the last one by: {self._last_loss}; they are repeated when the run is resumed"
             )
+        if self._first is not None and (message := self._first.warning()):
+            self._run.alert("warning", "unreadable_calls", message, self._groups[0].iteration)
         return self._ledger.close()
 
     def _requests(self) -> Iterator[RolloutRequest]:
@@ -131,6 +138,8 @@ class Collector:
             self._lost_in_a_row.clear()
         self._report()
         self._check_losses()
+        if self._first is not None:
+            self._first.add(trajectory)
 
     def _check_losses(self) -> None:
         """Raise RolloutsLostError after too many losses in a row, unless they are of one or two tasks."""

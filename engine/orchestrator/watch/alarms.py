@@ -212,6 +212,15 @@ def _uniform(seen: _Iteration) -> str | None:
     )
 
 
+def _unreadable(seen: _Iteration) -> str | None:
+    if seen.metrics.get("steps/unparsed", 0.0) < 1.0:
+        return None
+    return (
+        "no response of the iteration had a readable tool call, so nothing is learned: check "
+        "agent.tool_format, agent.prompt and the model, or start from a checkpoint that can call tools"
+    )
+
+
 def _entropy_low(seen: _Iteration) -> str | None:
     entropy, start = seen.metrics.get(_ENTROPY), seen.state.start(_ENTROPY)
     if entropy is None:
@@ -315,6 +324,7 @@ _CHECKS = (
     _Check(
         code="gradient_not_finite", severity="error", find=_not_finite, rank=_sampled_tokens, patience=None
     ),
+    _Check(code="unreadable_calls", find=_unreadable, rank=_nothing),
     _Check(code="uniform_groups", find=_uniform, rank=is_uniform, patience=UNIFORM_PATIENCE),
     _Check(code="entropy_low", find=_entropy_low, rank=_sureness),
     _Check(code="entropy_high", find=_entropy_high, rank=_surprise),

@@ -83,6 +83,8 @@ def test_a_quiet_run_raises_nothing() -> None:
         ([{"clip/high": 0.2, "clip/low": 0.09}] * 5, []),
         ([{"mismatch/mean": 0.049}], []),
         ([{"mismatch/mean": 0.051}], [("mismatch", 0)]),
+        ([{"steps/unparsed": 0.99}], []),
+        ([{"steps/unparsed": 1.0}] * 2, [("unreadable_calls", 0)]),
         ([{"sampling/batch_invariant": 1.0}], []),
         ([{"sampling/batch_invariant": 0.0}], [("not_batch_invariant", 0)]),
         ([{}] * 3 + [{"tokens/response_mean": 199.0}] * 4, []),

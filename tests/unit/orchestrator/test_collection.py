@@ -18,7 +18,7 @@ from engine.config.recipes import resolve
 from engine.config.rollout import CollectionConfig, DatasetConfig, RolloutConfig
 from engine.config.run import RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
-from engine.errors import ConfigError, ModelError, RolloutsLostError
+from engine.errors import ConfigError, EarlyStopError, ModelError, RolloutsLostError
 from engine.evaluation.metrics import summarise
 from engine.events.control import Control
 from engine.events.spool import SPOOL_NAME, SpoolSink
@@ -28,6 +28,7 @@ from engine.inference.scripted.policies import OraclePolicy
 from engine.orchestrator.collection import collector as collecting
 from engine.orchestrator.collection import plan
 from engine.orchestrator.collection.collector import Collector
+from engine.orchestrator.collection.first_rollouts import FirstRollouts
 from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.context import RunContext, RunStopped
 from engine.orchestrator.setup import RunEnvironments, build_scheduler
@@ -36,9 +37,18 @@ from engine.orchestrator.watch.metrics import RolloutMetrics
 from engine.rollout import GroupRequest
 from engine.rollout.environments import FrozenLakeEnvironments
 from engine.rollout.summary import RolloutSummary
+from engine.tools.schemas import SWE_TOOLS
 from engine.types import Grade, RolloutKey, Step, TaskRow, TerminationReason, Trajectory, Verdict
 from tests.builders.event_builders import spooled
-from tests.builders.rollout_builders import SOURCE, SUBMIT, TextPolicy, make_row, respond, swe_scheduler
+from tests.builders.rollout_builders import (
+    SOURCE,
+    SUBMIT,
+    TextPolicy,
+    make_row,
+    quick_agent,
+    respond,
+    swe_scheduler,
+)
 from tests.fakes.memory_sandbox import MemoryBackend, start_fault
 
 FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
@@ -80,6 +90,7 @@ class Attempt:
         requests: Sequence[GroupRequest] = (),
         retries: int = 0,
         max_concurrent: int = 4,
+        early_stop: int = 0,
     ) -> Collector:
         rollout = RolloutConfig(max_concurrent=max_concurrent)
         scheduler = swe_scheduler(
@@ -89,6 +100,7 @@ class Attempt:
         return Collector(
             self.run, scheduler, requests or groups(), self.ledger, infra_retries=retries,
             max_concurrent=rollout.max_concurrent,
+            first=FirstRollouts(early_stop, quick_agent(), SWE_TOOLS),
         )  # fmt: skip
 
 
@@ -170,6 +182,38 @@ async def test_cut_off_anywhere_it_ends_with_the_numbers_of_one_go(tmp_path: Pat
     assert untimed(found) == untimed(expected)
     assert found.tally.summary() == expected.tally.summary()
     assert spooled(cut, "run_started")[-1]["rollouts_kept"] > 0
+
+
+async def test_a_collection_ends_early_where_no_call_can_be_read_and_may_be_resumed(tmp_path: Path) -> None:
+    def bare(_context: GenerationContext) -> str:
+        return 'Let me see. {"name": "execute_bash", "arguments": {"cmd": "ls"}}'
+
+    async with AsyncExitStack() as stack:
+        attempt = Attempt(tmp_path, 1, stack)
+        with pytest.raises(
+            EarlyStopError, match="the first 8 rollouts all ended by .*agent.tool_format is 'xml'"
+        ):
+            await attempt.collector(MemoryBackend(FILES), TextPolicy(bare), early_stop=8).collect()
+        assert attempt.ledger.count == 8
+    async with AsyncExitStack() as stack:
+        metrics = (
+            await Attempt(tmp_path, 2, stack)
+            .collector(MemoryBackend(FILES), TextPolicy(bare), early_stop=8)
+            .collect()
+        )
+    assert metrics.count == 40
+
+
+async def test_a_short_collection_without_a_readable_call_warns(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        attempt = Attempt(tmp_path, 1, stack)
+        prose = TextPolicy(lambda _context: "I would rather talk.")
+        await attempt.collector(
+            MemoryBackend(FILES), prose, requests=groups(tasks=1, size=2), early_stop=8
+        ).collect()
+    (alert,) = spooled(tmp_path, "alert")
+    assert alert["code"] == "unreadable_calls"
+    assert alert["message"].startswith("the first 2 rollouts all ended by ")
 
 
 async def test_a_stopped_collection_goes_on_and_repeats_what_was_in_flight(tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""The first rollouts of a collection: where all fail alike the run ends, with the reason and the setting."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.config.rollout import AgentConfig
+from engine.errors import EarlyStopError
+from engine.orchestrator.collection.first_rollouts import FirstRollouts
+from engine.tools.schemas import SWE_TOOLS
+from engine.types import Step, TerminationReason, ToolCall, Trajectory
+from tests.builders.rollout_builders import make_key
+
+ERROR = "no tool call was found in the response"
+BARE = 'I look.\n{"name": "execute_bash", "arguments": {"cmd": "ls"}}'
+
+
+def step(response: str, *, call: ToolCall | None = None, index: int = 0) -> Step:
+    return Step(
+        index=index, thought="", response=response, call=call, observation="", error="" if call else ERROR
+    )
+
+
+def ended(termination: TerminationReason, *responses: str, called: bool = False) -> Trajectory:
+    steps = [step(response, index=index) for index, response in enumerate(responses)]
+    if called:
+        steps.append(step("", call=ToolCall(name="finish", arguments={}), index=len(steps)))
+    return Trajectory(key=make_key(), steps=tuple(steps), termination=termination)
+
+
+def watch(count: int = 3, **agent: object) -> FirstRollouts:
+    return FirstRollouts(count, AgentConfig.model_validate(agent), SWE_TOOLS)
+
+
+def stopped(first: FirstRollouts, trajectory: Trajectory, after: int = 3) -> str:
+    """The reason why a collection ends after so many rollouts."""
+    for _ in range(after - 1):
+        first.add(trajectory)
+    with pytest.raises(EarlyStopError) as reason:
+        first.add(trajectory)
+    return str(reason.value)
+
+
+def test_calls_in_another_format_are_shown_with_the_setting() -> None:
+    reason = stopped(watch(), ended(TerminationReason.MAX_STEPS, "hm", BARE))
+    assert reason.startswith("the first 3 rollouts all ended by max_steps (3), and none of their 6 responses")
+    assert (
+        f'\'{{"name": "execute_bash", "arguments": {{"cmd": "ls"}}}}\' and was answered with \'{ERROR}\''
+        in reason
+    )
+    assert "agent.tool_format is 'xml': set it to the format that the model was trained with" in reason
+    native = stopped(watch(tool_format="native"), ended(TerminationReason.MAX_STEPS, BARE))
+    assert "--enable-auto-tool-choice" in native
+    assert "agent.tool_format to 'xml'" in native
+
+
+def test_prose_is_shown_with_its_error() -> None:
+    reason = stopped(watch(), ended(TerminationReason.MAX_STEPS, "I would look at the code. " * 100))
+    assert (
+        f"...' and was answered with '{ERROR}'; agent.tool_format is 'xml': check it, agent.prompt" in reason
+    )
+    assert len(reason) < 600
+
+
+@pytest.mark.parametrize(
+    ("termination", "responses", "words"),
+    [
+        (TerminationReason.MAX_CONTEXT, (), "before a first response.*agent.max_context \\(65536\\)"),
+        (TerminationReason.ROLLOUT_TIMEOUT, (), "agent.rollout_timeout_s \\(1200\\)"),
+        (
+            TerminationReason.MAX_RESPONSE,
+            ("<think>",),
+            "cut off before a tool call: raise agent.max_response",
+        ),
+    ],
+)
+def test_rollouts_without_room_are_told_by_what_limits_them(
+    termination: TerminationReason, responses: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(EarlyStopError, match=words):
+        watch(1).add(ended(termination, *responses))
+
+
+def test_one_readable_call_ends_the_watch() -> None:
+    first, bad = watch(), ended(TerminationReason.MAX_STEPS, "a")
+    first.add(bad)
+    first.add(ended(TerminationReason.MAX_STEPS, "a", called=True))
+    for _ in range(10):
+        first.add(bad)
+    assert first.warning() == ""
+
+
+def test_lost_rollouts_do_not_count_and_few_rollouts_are_a_warning() -> None:
+    first = watch()
+    for _ in range(5):
+        first.add(ended(TerminationReason.MODEL_ERROR))
+    assert first.warning() == ""
+    first.add(ended(TerminationReason.MAX_STEPS, "a"))
+    assert first.warning().startswith("the first 1 rollouts all ended by max_steps (1)")
+    never = watch(0)
+    for _ in range(9):
+        never.add(ended(TerminationReason.MAX_STEPS, "a"))
+    assert never.warning() == ""
