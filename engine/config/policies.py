@@ -6,9 +6,11 @@ To add a policy: a section with its own ``type``, a member of ``PolicyConfig`` a
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from engine.config.base import ImpossibleSettingsError, Section
 from engine.config.places import (
@@ -16,6 +18,7 @@ from engine.config.places import (
     CheckpointPlace,
     EndpointPlace,
     Granted,
+    Harmless,
     LocalPath,
     Text,
 )
@@ -124,6 +127,18 @@ class TransformerPolicyConfig(Section):
         return self
 
 
+_MAX_EXTRA_CHARS = 8000
+_SET_ELSEWHERE: Mapping[str, str] = {
+    "model": "model", "temperature": "temperature", "top_p": "top_p", "reasoning_effort": "reasoning_effort",
+    "max_tokens": "token_limit_name", "max_completion_tokens": "token_limit_name", "seed": "send_seed",
+    "tool_choice": "tool_choice", "parallel_tool_calls": "single_call", "stream": "stream",
+    "stream_options": "stream", "messages": "", "tools": "", "functions": "", "n": "", "models": "",
+    "fallbacks": "", "api_base": "", "base_url": "", "api_key": "",
+}  # fmt: skip
+"""Fields of a request that the run itself sends → the setting of each; empty: there is none. The last five
+would have gateways ask another model, or another server."""
+
+
 class EndpointPolicyConfig(Section):
     """A model behind an OpenAI-compatible address: for collecting and evaluating, never trained."""
 
@@ -142,6 +157,9 @@ class EndpointPolicyConfig(Section):
     """Probability mass of nucleus sampling; None leaves it to the endpoint."""
     reasoning_effort: Text = ""
     """Effort of reasoning models (``low``, ``medium``, ``high``); empty leaves it out."""
+    extra_body: Annotated[Mapping[str, JsonValue], Harmless()] = {}
+    """Further fields of every request, a JSON object of options that have no setting: ``{"top_k": 20}``, or
+    ``{"chat_template_kwargs": {"enable_thinking": false}}`` (Qwen3 without thinking on vLLM and SGLang)."""
     token_limit_name: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Name of the parameter that limits a response's tokens; OpenAI's reasoning models take the latter."""
     send_seed: bool = True
@@ -175,6 +193,24 @@ class EndpointPolicyConfig(Section):
     """US dollars per million tokens of responses; None: unknown."""
     spend_limit: float | None = Field(default=None, gt=0)
     """US dollars after which the run ends as stopped; needs prices. None has no limit."""
+
+    @field_validator("extra_body")
+    @classmethod
+    def _adds_only(cls, extra: Mapping[str, Any]) -> Mapping[str, Any]:
+        for name in extra:
+            if setting := _SET_ELSEWHERE.get(name):
+                raise ValueError(f"'{name}' is set by policy.{setting}: leave it out")
+            if name in _SET_ELSEWHERE or not name.isprintable() or not name:
+                raise ValueError(
+                    f"'{name[:64]}' cannot be set: the run decides it, or it is no name of a field"
+                )
+        try:
+            text = json.dumps(dict(extra), allow_nan=False)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"not JSON: {error}") from None
+        if len(text) > _MAX_EXTRA_CHARS:
+            raise ValueError(f"{len(text)} characters, above {_MAX_EXTRA_CHARS}")
+        return extra
 
     @model_validator(mode="after")
     def _possible(self) -> EndpointPolicyConfig:

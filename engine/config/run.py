@@ -174,8 +174,9 @@ class _CollectingRun(_ActingRun):
             raise ImpossibleSettingsError(
                 [
                     Problem(
-                        "has no effect on a model behind an endpoint: leave it out; reasoning models are set "
-                        "by policy.reasoning_effort",
+                        "has no effect on a model behind an endpoint: leave it out; thinking is set by "
+                        "policy.reasoning_effort, or by policy.extra_body as the model's server expects it, "
+                        'e.g. {"chat_template_kwargs": {"enable_thinking": false}}',
                         "agent.thinking",
                     )
                 ]

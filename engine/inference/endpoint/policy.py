@@ -163,7 +163,7 @@ class EndpointPolicy(ChatPolicy):
             returned = ", which sent the model's own tool call back," if len(messages) > 1 else ""
             raise EndpointRefusedError(
                 f"a test request{returned} failed: {error}; what is sent is set by policy.model, "
-                "temperature, top_p, reasoning_effort, token_limit_name, send_seed, single_call, "
+                "temperature, top_p, reasoning_effort, extra_body, token_limit_name, send_seed, single_call, "
                 "thinking_field and agent.tool_format"
             ) from None
         return answer
@@ -268,6 +268,7 @@ class EndpointPolicy(ChatPolicy):
             "seed": seed & _MAX_SEED if config.send_seed else None,
             "reasoning_effort": config.reasoning_effort or None,
         }
+        body |= config.extra_body
         if tools:
             body |= {"tools": list(tools), "tool_choice": config.tool_choice}
             body["parallel_tool_calls"] = False if config.single_call else None

@@ -37,9 +37,38 @@ def test_the_thinking_of_an_endpoint_is_not_set_by_the_agent() -> None:
     data = resolve("quickstart-oracle", {}).model_dump(mode="json")
     data["policy"] = {"type": "endpoint", "endpoint": "hosted", "model": "m"}
     assert isinstance(parse_run_config(data), RolloutRun)
-    with pytest.raises(ConfigError, match="reasoning_effort") as raised:
+    with pytest.raises(ConfigError, match="reasoning_effort, or by policy.extra_body") as raised:
         parse_run_config(with_overrides(data, {"agent.thinking": "off"}))
     assert {problem.setting for problem in raised.value.problems} == {"agent.thinking"}
+
+
+ENDPOINT = {"policy.type": "endpoint", "policy.model": "m", "policy.endpoint": "lab"}
+
+
+def test_an_endpoint_is_sent_further_fields() -> None:
+    extra = {"top_k": 20, "chat_template_kwargs": {"enable_thinking": False}, "provider": {"order": ["a"]}}
+    config = resolve("quickstart-evaluate", {**ENDPOINT, "policy.extra_body": extra})
+    assert config.model_dump(mode="json")["policy"]["extra_body"] == extra
+    assert parse_run_config(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"temperature": 0}, "'temperature' is set by policy.temperature: leave it out"),
+        ({"max_completion_tokens": 5}, "is set by policy.token_limit_name"),
+        ({"messages": []}, "'messages' cannot be set: the run decides it"),
+        ({"models": ["a/other"]}, "'models' cannot be set"),
+        ({"a\nb": 1}, "cannot be set"),
+        ({"x": "y" * 8000}, "characters, above 8000"),
+        ({"x": float("nan")}, "not JSON"),
+        ("top_k=20", "valid dictionary|valid mapping"),
+    ],
+)
+def test_fields_that_the_run_sends_itself_are_refused(extra: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as raised:
+        resolve("quickstart-evaluate", {**ENDPOINT, "policy.extra_body": extra})
+    assert {problem.setting for problem in raised.value.problems} == {"policy.extra_body"}
 
 
 def test_another_type_of_policy_replaces_the_settings_of_the_first() -> None:

@@ -47,6 +47,9 @@ async def test_a_request_holds_what_is_configured_and_nothing_else() -> None:
         }
     ]  # fmt: skip
     assert server.paths == ["/v1/chat/completions"]
+    extra = {"top_k": 20, "chat_template_kwargs": {"enable_thinking": False}}
+    _, server = await answer([OK], extra_body=extra, send_seed=False)
+    assert server.requests == [{"model": "m", "messages": TALK, "max_tokens": 64, **extra}]
 
 
 @pytest.mark.parametrize("field", ["", "reasoning_content"])

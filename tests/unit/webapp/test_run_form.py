@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from webapp.contexts.forms.differences import Origin
 from webapp.contexts.forms.form_bases import rebase, recipe_base
 from webapp.contexts.forms.run_form import FormSection, check, form_sections, parse_overrides
 from webapp.contexts.forms.run_offers import run_offers
+from webapp.contexts.run.config_view import describe
 from webapp.models import Dataset
 
 pytestmark = pytest.mark.django_db
@@ -86,6 +88,32 @@ def posted_form(
 
 def texts(sections: tuple[FormSection, ...]) -> dict[str, str]:
     return {field.key: field.value for section in sections for field in section.fields}
+
+
+def test_provider_options_are_entered_and_shown_as_json() -> None:
+    entered = '{"top_k": 20, "chat_template_kwargs": {"enable_thinking": false}}'
+    chosen = {"policy.type": "endpoint", "policy.endpoint": "lab", "policy.model": "m"}
+    base, posted = rebase(recipe_base("quickstart-evaluate"), {**chosen, "policy.extra_body": entered})
+    sections = form_sections(base, posted=posted, problems=(), offers={})
+    overrides = parse_overrides(sections)
+    assert overrides["policy.extra_body"] == json.loads(entered)
+    config = resolve("quickstart-evaluate", {**chosen, **overrides}).model_dump(mode="json")
+    shown = {setting.key: setting for section in describe(config, "evaluate") for setting in section.settings}
+    assert shown["policy.extra_body"].value == entered
+    assert "chat_template_kwargs" in shown["policy.extra_body"].help
+
+
+@pytest.mark.parametrize("entered", ["top_k=20", "[1]", '{"model": "other"}'])
+def test_wrong_provider_options_are_told_beside_their_field(entered: str) -> None:
+    chosen = {"policy.type": "endpoint", "policy.endpoint": "lab", "policy.model": "m"}
+    base, posted = rebase(recipe_base("quickstart-evaluate"), {**chosen, "policy.extra_body": entered})
+    overrides = parse_overrides(form_sections(base, posted=posted, problems=(), offers={}))
+    with pytest.raises(ConfigError) as caught:
+        resolve("quickstart-evaluate", {**chosen, **overrides})
+    sections = form_sections(base, posted=posted, problems=caught.value.problems, offers={})
+    assert [field.key for section in sections for field in section.fields if field.error] == [
+        "policy.extra_body"
+    ]
 
 
 def test_another_preset_replaces_what_was_left_and_keeps_what_was_changed() -> None:

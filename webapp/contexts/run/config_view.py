@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,7 @@ class SettingSection:
 
 
 def show(value: object) -> str:
-    """Return a setting's value for people: lists with commas, "–" for none, yes and no."""
+    """Return a setting's value for people: lists with commas, objects as JSON, "–" for none, yes and no."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -54,6 +55,8 @@ def show(value: object) -> str:
         return str(int(value))
     if isinstance(value, list | tuple):
         return ", ".join(show(item) for item in value) or "–"
+    if isinstance(value, Mapping):
+        return json.dumps(value, ensure_ascii=False) if value else "–"
     return str(value)
 
 
