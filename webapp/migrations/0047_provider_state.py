@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('webapp', '0044_audit_outcomes'),
+        ('webapp', '0046_token_scopes'),
     ]
 
     operations = [
