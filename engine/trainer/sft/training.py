@@ -214,7 +214,7 @@ def _train(
         batch = next_batch()
         if time.monotonic() - reported > _REPORT_EVERY_S:
             reported = time.monotonic()
-            yield elapsed, _mean_losses(tally)
+            yield reported - started, _mean_losses(tally)  # ``elapsed`` was taken before the step
     yield time.monotonic() - started, _mean_losses(tally)
 
 

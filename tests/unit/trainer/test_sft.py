@@ -7,8 +7,10 @@ import random
 import shlex
 import sysconfig
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -30,6 +32,7 @@ from engine.models.published.pretrained import PretrainedModel
 from engine.tools import MemoryFileStore, run_immediately
 from engine.tools.parser import parse
 from engine.trainer.sft import loss as loss_module
+from engine.trainer.sft import training
 from engine.trainer.sft.data import (
     RESERVED_PACKAGES,
     EncodedEpisode,
@@ -197,6 +200,22 @@ def test_learning_rate_warms_up_stays_and_falls_to_four_percent() -> None:
     assert learning_rate_factor(0.3, 500) == 1
     assert learning_rate_factor(0.675, 500) == pytest.approx(0.52)
     assert learning_rate_factor(1.0, 500) == pytest.approx(0.04)
+
+
+def test_a_report_counts_the_time_of_the_step_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def accumulate(*_: object) -> tuple[float, float]:
+        now[0] += 20.0
+        return 1.0, 1.0
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(training, "MuonWithAdam", lambda *_, **__: SimpleNamespace(step=lambda _factor: None))
+    monkeypatch.setattr(training, "_accumulate", accumulate)
+    config = SftRun.model_validate({"name": "t", "kind": "sft", "sft": {"minutes": 1}})
+    net, tally = model(), training._Tally()
+    reports = training._train(net, config, list, tally, lambda: False)
+    assert [elapsed for elapsed, _ in reports] == [20.0, 40.0, 60.0, 60.0]
 
 
 def test_muon_orthogonalises_and_refuses_vectors() -> None:
