@@ -20,8 +20,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from engine.datasets.line_problems import LineProblems
+from engine.datasets.paths import is_configuration, is_test_code
 from engine.errors import DatasetError
 from engine.events.types import (
+    FindingRecord,
     OpeningMessageRecord,
     StepFinished,
     TestOutcomeRecord,
@@ -29,10 +31,12 @@ from engine.events.types import (
     TrajectoryRef,
     TrajectoryStarted,
 )
+from engine.patches.sections import split_patch
 from engine.terminal import visible_text
-from engine.types import OpeningMessage, Step, TaskRow, TerminationReason, TestResult, Verdict
+from engine.types import FindingKind, OpeningMessage, Step, TaskRow, TerminationReason, TestResult, Verdict
 
 PHASE = "train"
+_DETAIL_CHARS = 200
 
 Reject = Callable[[int, str], None]
 """Takes a line that is left out, counted from 1, and the reason."""
@@ -96,6 +100,7 @@ def events_of(trajectory: ImportedTrajectory, *, first_seq: int, time: float) ->
         patch=trajectory.patch or "",
         cost=trajectory.cost,
         error=trajectory.error,
+        findings=_findings(trajectory),
         tests=[TestOutcomeRecord(**asdict(test)) for test in trajectory.tests],
         test_log=trajectory.test_log,
         opening=[OpeningMessageRecord(**asdict(message)) for message in trajectory.opening],
@@ -108,6 +113,23 @@ def events_of(trajectory: ImportedTrajectory, *, first_seq: int, time: float) ->
         grading_seconds=trajectory.grading_seconds,
         total_seconds=model + tools + trajectory.grading_seconds,
     )
+
+
+def _findings(trajectory: ImportedTrajectory) -> list[FindingRecord]:
+    """Return the tests, and their configuration, that a patch edits; what the gold patch edits is code."""
+    answer = trajectory.row.answer
+    gold = {path for part in split_patch(answer.gold_patch) for path in part.paths}
+    tests = {*answer.test_files, *(path for part in split_patch(answer.test_patch) for path in part.paths)}
+    edited = dict.fromkeys(path for part in split_patch(trajectory.patch or "") for path in part.paths)
+    found = []
+    for path in edited:
+        if path in gold:
+            continue
+        if path in tests or is_test_code(path):
+            found.append(FindingRecord(kind=FindingKind.TESTS_EDITED, detail=path[:_DETAIL_CHARS]))
+        elif is_configuration(path):
+            found.append(FindingRecord(kind=FindingKind.CONFIGURATION_EDITED, detail=path[:_DETAIL_CHARS]))
+    return found
 
 
 def print_ndjson(trajectories: Iterable[ImportedTrajectory], *, time: float) -> int:

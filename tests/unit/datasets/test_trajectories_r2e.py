@@ -69,6 +69,25 @@ def test_fields_without_a_column_and_the_prompt_are_kept(tmp_path: Path) -> None
     ]
 
 
+def test_edited_tests_of_an_imported_patch_are_findings(tmp_path: Path) -> None:
+    def patch(*paths: str) -> str:
+        hunk = "@@ -1 +1 @@\n-a\n+b\n"
+        return "".join(f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n{hunk}" for path in paths)
+
+    ds = record()["ds"] | {"patch": patch("pkg/testing.py")}
+    edited = patch("pkg/code.py", "pkg/testing.py", "tests/test_a.py", "setup.cfg")
+    trajectories = read_r2e_trajectories(write(tmp_path, record(ds=ds, output_patch=edited), record()))
+    first, second = (
+        [*events_of(trajectory, first_seq=1, time=0.0)][-1].model_dump()["findings"]
+        for trajectory in trajectories
+    )
+    assert [(found["kind"], found["detail"]) for found in first] == [
+        ("tests_edited", "tests/test_a.py"),
+        ("configuration_edited", "setup.cfg"),
+    ]
+    assert second == [], "a patch that cannot be read edits nothing that is known"
+
+
 def test_limits_are_no_submission_and_a_missing_reward_is_no_verdict(tmp_path: Path) -> None:
     path = write(tmp_path, record(exit_reason="token_limit", reward=None))
     (trajectory,) = read_r2e_trajectories(path)
