@@ -63,7 +63,7 @@ async def measure(home: Path, iterations: int) -> dict[str, Any]:
             for event in events
             if event["type"] == "iteration_finished"
         ],
-        "alerts": [event["message"] for event in events if event.get("code") == "event_loop_held"],
+        "warnings": [line for line in log if line["event"] == "event_loop_held"],
     }
 
 

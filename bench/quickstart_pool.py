@@ -110,7 +110,7 @@ def _attempt(event: Mapping[str, Any]) -> Attempt:
         task_id=event["ref"]["task_id"],
         index=event["ref"]["index"],
         solved=None if lost else event["verdict"] == "passed",
-        submitted=event["termination"] == TerminationReason.SUBMITTED,
+        termination=TerminationReason(event["termination"]),
         steps=event["num_steps"],
         generated_tokens=event["generated_tokens"],
     )

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from engine.tokens import TokenRecord
@@ -66,6 +67,20 @@ INFRASTRUCTURE_REASONS = frozenset(
     {TerminationReason.ENV_ERROR, TerminationReason.MODEL_ERROR, TerminationReason.CANCELLED}
 )
 """Reasons that say nothing about the policy: excluded from a group's statistics, never reward 0."""
+ENDING_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        TerminationReason.MAX_STEPS: "step limit",
+        TerminationReason.MAX_CONTEXT: "context limit",
+        TerminationReason.MAX_RESPONSE: "response limit",
+        TerminationReason.ROLLOUT_TIMEOUT: "rollout time limit",
+        TerminationReason.ENV_TIMEOUT: "command time limit",
+        TerminationReason.ENV_ERROR: "environment failed",
+        TerminationReason.MODEL_ERROR: "model failed",
+    }
+)
+"""Reasons in words; those without an entry are words already."""
+TIME_LIMITS = frozenset({TerminationReason.ROLLOUT_TIMEOUT, TerminationReason.ENV_TIMEOUT})
+"""Limits that a busy machine reaches sooner: attempts they end say as much about it as about the policy."""
 
 
 class RolloutPhase(StrEnum):

@@ -95,7 +95,7 @@ def _attempts(run_dir: Path) -> list[Attempt]:
             task_id=task,
             index=index,
             solved=is_solved(TerminationReason(event["termination"]), event["reward"], verdict),
-            submitted=event["termination"] == TerminationReason.SUBMITTED,
+            termination=TerminationReason(event["termination"]),
             steps=event["num_steps"],
             generated_tokens=event["generated_tokens"],
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.types import INFRASTRUCTURE_REASONS, TerminationReason, Trajectory, Verdict
+from engine.types import INFRASTRUCTURE_REASONS, TIME_LIMITS, TerminationReason, Trajectory, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +17,7 @@ class Attempt:
     """Number of the attempt among those of its task; attempts with the same number form one run."""
     solved: bool | None
     """None when infrastructure lost the rollout or its grading."""
-    submitted: bool = True
-    """Whether the agent submitted, instead of being ended by a limit."""
+    termination: TerminationReason = TerminationReason.SUBMITTED
     steps: int = 0
     generated_tokens: int = 0
     context_tokens: int = 0
@@ -26,6 +25,16 @@ class Attempt:
     seconds: float = 0.0
     cost: float | None = None
     """US dollars; None where no price is known."""
+
+    @property
+    def submitted(self) -> bool:
+        """Return whether the agent submitted, instead of being ended by a limit."""
+        return self.termination is TerminationReason.SUBMITTED
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Return whether a time limit ended it unsolved: with more time it may have been solved."""
+        return self.termination in TIME_LIMITS and self.solved is False
 
 
 def attempt_of(trajectory: Trajectory) -> Attempt:
@@ -35,7 +44,7 @@ def attempt_of(trajectory: Trajectory) -> Attempt:
         task_id=trajectory.key.task_id,
         index=trajectory.key.index,
         solved=is_solved(trajectory.termination, trajectory.reward, verdict),
-        submitted=trajectory.termination is TerminationReason.SUBMITTED,
+        termination=trajectory.termination,
         steps=len(trajectory.steps),
         generated_tokens=sum(step.generated_tokens for step in trajectory.steps),
         context_tokens=max(

@@ -19,6 +19,8 @@ class Part:
     num_tasks: int
     num_attempts: int
     num_solved: int
+    num_cut_short: int
+    """Attempts that a time limit ended unsolved."""
     rate: float
     """Mean over tasks of their solve rates."""
     interval_low: float | None
@@ -48,6 +50,7 @@ def _part(name: str, tasks: Sequence[Sequence[Attempt]]) -> Part:
         num_tasks=len(tasks),
         num_attempts=num_attempts,
         num_solved=sum(attempt.solved is True for tried in tasks for attempt in tried),
+        num_cut_short=sum(attempt.is_cut_short for tried in tasks for attempt in tried),
         rate=fmean(rates),
         interval_low=low,
         interval_high=high,

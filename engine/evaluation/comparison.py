@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import comb
 from typing import Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ from engine.errors import DatasetError
 from engine.evaluation.attempts import Attempt, graded_by_task, solve_share
 
 RESAMPLES = 2000
+SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,20 @@ class Comparison:
         return bool(self.only_first or self.only_second)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedChange:
+    """Change of a solve rate over the same tasks."""
+
+    difference: float
+    p_value: float
+    """Two-sided, of the exact sign test over the tasks whose rates differ."""
+
+    @property
+    def is_significant(self) -> bool:
+        """Return whether chance alone explains the change in fewer than one of 20 cases."""
+        return self.p_value < SIGNIFICANT
+
+
 def compare(
     first: Iterable[Attempt], second: Iterable[Attempt], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Comparison:
@@ -92,13 +107,22 @@ def compare(
     )
 
 
+def paired_change(before: Mapping[str, float], after: Mapping[str, float]) -> PairedChange | None:
+    """Return the change of per-task solve rates over the tasks that both have; None without such tasks."""
+    differences = [after[task] - before[task] for task in before.keys() & after.keys()]
+    if not differences:
+        return None
+    gained, lost = (sum(sign * difference > 0 for difference in differences) for sign in (1, -1))
+    return PairedChange(difference=math.fsum(differences) / len(differences), p_value=sign_test(gained, lost))
+
+
 def sign_test(num_gained: int, num_lost: int) -> float:
     """Return the two-sided p-value of the exact sign test, which is McNemar's for single attempts.
 
     A task that differs is as probably gained as lost under the null hypothesis; 1 where none differs.
     """
     n = num_gained + num_lost
-    tail = sum(comb(n, i) for i in range(min(num_gained, num_lost) + 1))
+    tail = sum(math.comb(n, i) for i in range(min(num_gained, num_lost) + 1))
     return min(1.0, 2 * tail / (1 << n))
 
 

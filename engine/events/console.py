@@ -20,6 +20,7 @@ from engine.events.types import (
     RunStarted,
 )
 from engine.terminal import visible_line
+from engine.types import ENDING_WORDS, TerminationReason
 
 Fields = Mapping[str, Any]
 
@@ -39,8 +40,8 @@ class ConsoleSink:
     def emit(self, event_type: type[Any], /, **fields: Any) -> int:
         """Record the event, then print it if it is notable."""
         seq = self._sink.emit(event_type, **fields)
-        if event_type in _LINES:
-            print(visible_line(_LINES[event_type](fields)), file=self._stream, flush=True)
+        if event_type in _LINES and (line := _LINES[event_type](fields)):
+            print(visible_line(line), file=self._stream, flush=True)
         return seq
 
 
@@ -61,7 +62,17 @@ def _iteration(fields: Fields) -> str:
     ):
         if name in metrics:
             parts.append(f"{label} {metrics[name]:{form}}")
-    return "  ".join(parts)
+    return "  ".join([*parts, *_limits(metrics)])
+
+
+def _limits(metrics: Mapping[str, float]) -> list[str]:
+    """Return the shares of rollouts that did not end by a submission, by ending."""
+    shares = [
+        f"{ENDING_WORDS.get(reason, reason)} {share:.0%}"
+        for reason in TerminationReason
+        if reason is not TerminationReason.SUBMITTED and (share := metrics.get(f"termination/{reason}"))
+    ]
+    return [f"ended by {', '.join(shares)}"] if shares else []
 
 
 def _evaluation(fields: Fields) -> str:
@@ -70,6 +81,7 @@ def _evaluation(fields: Fields) -> str:
         f"{fields['solve_rate']:.3f} [{fields['interval_low']:.3f}, {fields['interval_high']:.3f}] "
         f"({fields['num_solved']}/{fields['num_samples']} on {fields['num_tasks']} tasks)"
         + "".join(f"  pass@{e['k']} {e['rate']:.3f}" for e in fields.get("pass_at_k", [])[1:])
+        + "".join(f"  {text}" for text in _limits(fields.get("metrics", {})))
     )
 
 
@@ -91,16 +103,29 @@ def _started(fields: Fields) -> str:
 
 
 def _progress(fields: Fields) -> str:
-    parts = [f"{fields['message']}: {fields['done']}/{fields['total']}"]
+    """Return the phase, how much of it is done, what follows and the time left; '' without a phase."""
+    if not fields["message"]:
+        return ""
+    parts = [fields["message"]]
+    if fields["total"]:
+        parts[0] += f": {fields['done']}/{fields['total']}"
     state = fields.get("collection")
     if state is not None:
-        parts += [f"solved {state.solved}/{state.graded}", f"running {state.running}", f"lost {state.lost}"]
+        parts += [f"solved {state.solved}/{state.graded}", f"running {state.running}", f"steps {state.steps}"]
+        parts += [
+            f"{ENDING_WORDS.get(reason, reason)} {count}"
+            for reason, count in state.endings.items()
+            if reason != TerminationReason.SUBMITTED
+        ]
+        parts.append(f"lost {state.lost}")
         if state.per_hour:
             parts.append(f"an hour {state.per_hour:,.0f}")
-        if state.seconds_left:
-            parts.append(f"left {timedelta(seconds=round(state.seconds_left))}")
         if state.cost is not None:
             parts.append(f"US dollars {state.cost:.2f}")
+    if fields.get("follows"):
+        parts.append(f"then {fields['follows']}")
+    if left := fields.get("seconds_left"):
+        parts.append(f"left {timedelta(seconds=round(left))}")
     return "  ".join(parts)
 
 

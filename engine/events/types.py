@@ -66,6 +66,8 @@ class CollectionProgress(Record):
     graded: BigInt = Field(ge=0)
     """Rollouts with a verdict."""
     solved: BigInt = Field(ge=0)
+    endings: dict[str, BigInt] = Field(default_factory=dict)
+    """Termination reason → rollouts with a verdict; empty in events of earlier versions."""
     lost: BigInt = Field(ge=0)
     """Rollouts that infrastructure lost and that were not repeated yet."""
     running: BigInt = Field(ge=0)
@@ -85,12 +87,16 @@ class CollectionProgress(Record):
 
 
 class RunProgress(RunEvent):
-    """Progress of runs and phases without iterations (curation, warm start, evaluation)."""
+    """Progress of a run's current phase."""
 
     type: Literal["run_progress"] = "run_progress"
     message: str
     done: BigInt
     total: BigInt
+    follows: str = ""
+    """Phases that follow this one, in words."""
+    seconds_left: float | None = Field(default=None, ge=0)
+    """Estimated time until the end of the run, evaluations included; None while it is unknown."""
     collection: CollectionProgress | None = None
     """State of a collection or evaluation; None in other phases."""
 

@@ -26,7 +26,6 @@ from engine.orchestrator.evaluations import report_evaluation
 from engine.orchestrator.policies.policies import open_run_policy
 from engine.orchestrator.policies.warm_start import with_start_policy
 from engine.orchestrator.setup import announce, build_scheduler, open_environments, peak_memory_mb
-from engine.orchestrator.watch.alarms import Alarms
 from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 from engine.rollout.scheduler import GroupRequest
 
@@ -125,10 +124,8 @@ def _announce_tasks(run: RunContext, groups: list[GroupRequest], version: int) -
 def _metrics(
     run: RunContext, ledger: Ledger, sampling: Mapping[str, float], started: float
 ) -> dict[str, float]:
-    """Return the metrics of all rollouts, of the policy and of this attempt; report a held event loop."""
-    held = run.probe.report()
-    Alarms(run).loop_held(0, held)
-    metrics = {**ledger.metrics.metrics(), **sampling, **held.metrics}
+    """Return the metrics of all rollouts, of the policy and of this attempt."""
+    metrics = {**ledger.metrics.metrics(), **sampling, **run.probe.report().metrics}
     metrics["time/rollout"] = time.monotonic() - started
     if ledger.cost is not None:
         metrics["cost/total"] = ledger.cost

@@ -17,6 +17,7 @@ from engine.events.control import Control
 from engine.events.sink import EventSink
 from engine.events.types import Alert, RunPaused, RunProgress, RunResumed
 from engine.orchestrator.loop_probe import LoopProbe
+from engine.orchestrator.rollout_counts import RolloutCounts
 
 log = structlog.get_logger("orchestrator")
 POLL_S = 0.1
@@ -70,6 +71,8 @@ class RunContext:
     """Whether somebody starts another attempt when this one ends without a terminal event."""
     probe: LoopProbe = field(default_factory=LoopProbe)
     """Probe that measures the event loop while the run is performed."""
+    rollouts: RolloutCounts = field(default_factory=RolloutCounts)
+    """Counts of this attempt's rollouts."""
 
     def alert(
         self,

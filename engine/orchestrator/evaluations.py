@@ -13,6 +13,7 @@ from engine.inference.base import Policy
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.setup import Losses
 from engine.orchestrator.watch.metrics import RolloutMetrics
+from engine.orchestrator.watch.rollout_alarms import RolloutAlarms
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 from engine.rollout.summary import RolloutSummary
 from engine.types import TaskRow, Trajectory
@@ -49,17 +50,25 @@ async def run_evaluation(
         RolloutsLostError: infrastructure lost all rollouts.
     """
     found, losses, started = RolloutMetrics(), Losses(), time.monotonic()
+    lost: list[RolloutSummary] = []
+    iteration = requests[0].iteration
+    instances = {request.row.task.id: request.row.task.instance_id for request in requests}
+    alarms = RolloutAlarms(run, iteration=iteration, instances=instances)
 
     def finished(trajectory: Trajectory) -> None:
-        found.add(RolloutSummary.of(trajectory))
+        rollout = RolloutSummary.of(trajectory)
+        if rollout.is_lost:
+            lost.append(rollout)
+        found.add(rollout)
         losses.add(trajectory)
 
     rollouts = (rollout for request in requests for rollout in request.rollouts())
     await run.interruptible(scheduler.run(rollouts, finished))
-    iteration = requests[0].iteration
     losses.check(f"iteration {iteration} (eval:{name})")
+    alarms.check(found, lost, ended=True)
     summary = found.tally.summary()
-    metrics = found.metrics() | await policy.take_metrics() | {"time/rollout": time.monotonic() - started}
+    metrics = found.metrics() | await policy.take_metrics() | alarms.machine_load().metrics
+    metrics["time/rollout"] = time.monotonic() - started
     await asyncio.to_thread(
         report_evaluation,
         run,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 import sys
 import threading
@@ -19,9 +20,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 
+import structlog
+
+log = structlog.get_logger("orchestrator")
 INTERVAL_S = 0.01
 NOTICED_S = 0.05
 """Minimum duration of a hold that is examined, seconds."""
+LOGGED_MS = 100.0
+"""99.9th percentile above which a report is logged, ms: twice that of a machine with a free core."""
 _GROWTH = 1.05
 """Ratio of adjacent bucket bounds of the histogram."""
 _SHORTEST_MS = 0.01
@@ -114,10 +120,14 @@ class LoopProbe:
             self._phase = before
 
     def report(self) -> LoopReport:
-        """Return the measurements since the last report and start a new interval."""
-        histogram, longest = self._histogram, self._longest
+        """Return the measurements since the last report, log a loop held for long, start a new interval."""
+        metrics, longest = self._histogram.metrics(), self._longest
         self._reset()
-        return LoopReport(metrics=histogram.metrics(), longest=longest)
+        if metrics["loop/held_p999_ms"] > LOGGED_MS:
+            log.warning(
+                "event_loop_held", **dataclasses.asdict(longest), p999_ms=metrics["loop/held_p999_ms"]
+            )
+        return LoopReport(metrics=metrics, longest=longest)
 
     def _reset(self) -> None:
         self._histogram = LatenessHistogram()

@@ -259,6 +259,7 @@ def build_scheduler(
         run.sink,
         observe_duration=factory.observe_duration,
         lanes=lanes,
+        counts=run.rollouts,
         with_responses=config.rollout.resume_in_flight == "replay" and not evaluation,
     )
     run.closing.callback(observer.close)

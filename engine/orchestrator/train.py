@@ -42,6 +42,7 @@ from engine.orchestrator.setup import RunEnvironments, announce, build_scheduler
 from engine.orchestrator.tasks.selection import evaluation_rows, run_rows
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.memory import warn_of_memory
+from engine.orchestrator.training.phases import Plan, TrainingPhases
 from engine.orchestrator.training.prefetch import Prefetch
 from engine.orchestrator.training.progress import HELDOUT, TRAIN, Saved, TrainProgress
 from engine.orchestrator.training.record import TrainingRecord
@@ -49,6 +50,7 @@ from engine.orchestrator.training.resampling import Collection, discarded_member
 from engine.orchestrator.training.sources import open_source
 from engine.orchestrator.training.task_weights import Outcome
 from engine.orchestrator.watch.alarms import Alarms
+from engine.orchestrator.watch.machine import MachineProbe
 from engine.orchestrator.watch.metrics import iteration_metrics
 from engine.orchestrator.watch.phase_lanes import PhaseLanes
 from engine.trainer.async_trainer import AsyncTrainer
@@ -114,7 +116,9 @@ class TrainingLoop:
             lag=config.schedule.staleness,
         )
         self._alarms = Alarms(run)
+        self._machine = MachineProbe()
         self.progress = TrainProgress()
+        self._phases = TrainingPhases(run, Plan.of(config), self.progress)
         self.policy = policy
         self._lanes = PhaseLanes()
         scheduler = build_scheduler(config, run, environments, self.policy, lanes=self._lanes)
@@ -197,17 +201,20 @@ class TrainingLoop:
         while self.progress.iteration < self._config.trainer.iterations:
             await self._safe_point()
             self._lanes.begin()
+            self._machine.reset()
             started = time.monotonic()
             with self._run.probe.phase("rollout"):
-                collection = await self._collect()
+                async with self._phases.rollouts():
+                    collection = await self._collect()
             self._cursor.observe(self.progress.iteration, map(Outcome.of, collection.groups))
             if self.progress.iteration + 1 < self._config.trainer.iterations:
                 self._prefetch.start(self._cursor.peek())
             collected = time.monotonic()
             with self._run.probe.phase("update"):
                 sampling = await self.policy.take_metrics()
-                result = await self._update(collection)
-                publishing = await self._publish(result)
+                async with self._phases.update():
+                    result = await self._update(collection)
+                    publishing = await self._publish(result)
             await self._announce_checkpoint(self._writer.finished())
             times = {"time/rollout": collected - started, "time/update": time.monotonic() - collected}
             times["time/iteration"] = sum(times.values()) + self._saving_s
@@ -289,8 +296,9 @@ class TrainingLoop:
         trained_version = self.progress.policy_version - bool(result.optimizer_steps)
         metrics |= self._source.metrics(collection.trained, version=trained_version)
         metrics["time/checkpoint"] += self._saving_s
-        self._alarms.after_iteration(iteration, groups, metrics)
-        self._alarms.loop_held(iteration, held)
+        load = self._machine.load()
+        metrics |= load.metrics
+        self._alarms.after_iteration(iteration, groups, metrics, load)
         self._saving_s = 0.0
         self.progress.iteration += 1
         self.progress.trajectories += sum(len(group.trajectories) for group in groups)
@@ -317,14 +325,12 @@ class TrainingLoop:
             if samples == 0:
                 continue
             requests = spread(rows, samples, iteration=self.progress.iteration, phase=f"eval:{name}")
+            then = settings.train_samples if name == HELDOUT else 0
             with self._run.probe.phase("evaluation"):
-                summary = await run_evaluation(
-                    self._run,
-                    self._evaluator,
-                    requests,
-                    self.policy,
-                    name=name,
-                )
+                async with self._phases.evaluation(name, samples, then=then):
+                    summary = await run_evaluation(
+                        self._run, self._evaluator, requests, self.policy, name=name
+                    )
             self.progress.add_evaluation(name, summary)
             if name == HELDOUT:
                 self._heldout_rate = summary.solve_rate

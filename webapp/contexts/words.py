@@ -10,13 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from engine.events.failures import POLICIES
+from engine.types import ENDING_WORDS
 
-ENDINGS = {
-    "max_steps": "step limit", "max_context": "context limit", "max_response": "response limit",
-    "rollout_timeout": "rollout time limit", "env_timeout": "command time limit",
-    "env_error": "environment failed", "model_error": "model failed",
-}  # fmt: skip
-"""Reasons why rollouts end."""
 VERDICTS = {
     "test_timeout": "tests timed out", "patch_failed": "patch did not apply",
     "infra_error": "infrastructure failed",
@@ -76,8 +71,10 @@ ALERTS = {
     "entropy_high": "Entropy rises", "clip_fraction": "Many tokens clipped",
     "mismatch": "Sampler and trainer disagree", "not_batch_invariant": "Sampling depends on its batch",
     "response_length": "Responses grow", "reward_without_submission": "Reward without submission",
-    "event_loop_held": "Event loop held", "memory": "Memory", "rows_rejected": "Rows refused",
     "rows_ungradable": "Rows not gradable",
+    "rollout_limits": "Limits end rollouts", "rollouts_alike": "All rollouts end alike",
+    "nothing_trained": "Nothing trained", "machine_busy": "Machine busy", "memory": "Memory",
+    "rows_rejected": "Rows refused",
     "validation_infrastructure": "Rows not tested", "counterfactual_unproven": "Mutated tests not proven",
     "tampering_caught": "Tampering caught",
     "trajectories_dropped": "Trajectories not used", "verifier_scores_missing": "Scores missing",
@@ -99,7 +96,7 @@ EVENTS = {
 }  # fmt: skip
 """Types of events."""
 WORDS: Mapping[str, str] = MappingProxyType(
-    ENDINGS | VERDICTS | MASKS | SIGNS | TESTS | HEALTH | REJECTIONS | ENGINES | ALERTS | EVENTS
+    dict(ENDING_WORDS) | VERDICTS | MASKS | SIGNS | TESTS | HEALTH | REJECTIONS | ENGINES | ALERTS | EVENTS
 )
 """Words of values that mean the same wherever they are shown; ``KINDS``, ``COUNTERFACTUALS`` and ``FAILURES``
 have values that mean something else elsewhere."""
@@ -110,3 +107,16 @@ FAILURES = MappingProxyType({kind: policy.name for kind, policy in POLICIES.item
 def in_words(value: str, table: Mapping[str, str] = WORDS) -> str:
     """Return a value in words: those of ``table``, or the value without underscores."""
     return table.get(value) or value.replace("_", " ")
+
+
+def duration(seconds: float) -> str:
+    """Return a duration: ``0.42 s``, ``38 s``, ``4 min 05 s``, ``3 h 12 min``."""
+    if seconds < 10:
+        return f"{seconds:.2f}\u202fs"
+    if seconds < 60:
+        return f"{seconds:.0f}\u202fs"
+    if seconds < 3600:
+        return f"{int(seconds // 60)}\u202fmin {int(seconds % 60):02d}\u202fs"
+    if seconds < 172_800:
+        return f"{int(seconds // 3600)}\u202fh {int(seconds % 3600 // 60):02d}\u202fmin"
+    return f"{int(seconds // 86_400)}\u202fd {int(seconds % 86_400 // 3600)}\u202fh"

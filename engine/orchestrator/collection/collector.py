@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -14,8 +15,8 @@ from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.collection.rollout_lines import RecordedRollouts
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.setup import why_lost
-from engine.orchestrator.watch.alarms import alert_of_losses
 from engine.orchestrator.watch.metrics import RolloutMetrics
+from engine.orchestrator.watch.rollout_alarms import RolloutAlarms
 from engine.rollout.scheduler import GroupRequest, RolloutRequest, RolloutScheduler
 from engine.rollout.summary import RolloutSummary
 from engine.types import Trajectory
@@ -26,8 +27,6 @@ MIN_LOST_IN_A_ROW = 50
 """Rollouts lost one after the other, at least, before a collection ends: everything is broken."""
 MIN_TASKS_LOST = 3
 """Tasks of which they are, at least: the image of one may be broken."""
-MIN_FOR_ALERT = 50
-"""Finished rollouts before their share of losses raises an alert."""
 
 
 class Collector:
@@ -43,6 +42,7 @@ class Collector:
         recorded: steps of rollouts that were in flight; None begins them anew.
         first: watch over the first rollouts; None has none, nor has an attempt whose ledger is not empty.
         message: name of the phase in reports of its progress.
+        follows: phases that follow it, in words.
     """
 
     def __init__(
@@ -57,9 +57,10 @@ class Collector:
         recorded: RecordedRollouts | None = None,
         first: FirstRollouts | None = None,
         message: str = "rollouts",
+        follows: str = "",
     ) -> None:
         self._run = run
-        self._message = message
+        self._message, self._follows = message, follows
         self._scheduler = scheduler
         self._groups = groups
         self._ledger = ledger
@@ -72,9 +73,11 @@ class Collector:
         self._lost_in_a_row: Counter[str] = Counter()
         """Task → rollouts lost since one was not."""
         self._last_loss = ""
-        self._alerted = False
+        self._alarms = RolloutAlarms(run, iteration=groups[0].iteration, instances=self._instances)
         self._rate = _Rate()
         self._reported_at = 0.0
+        self._reported_steps = 0
+        """Steps of rollouts in flight at the last report."""
 
     async def collect(self) -> RolloutMetrics:
         """Roll out what is left, then repeat what infrastructure lost; return the metrics of everything.
@@ -86,11 +89,16 @@ class Collector:
             EarlyStopError: the first rollouts all failed alike.
         """
         self._report(force=True)
-        await self._roll_out(self._unfinished())
-        while self._retries and self._ledger.lost:
-            self._retries -= 1
-            lost = frozenset(self._ledger.lost)
-            await self._roll_out(request for request in self._requests() if request.key in lost)
+        repeating = asyncio.create_task(self._repeat_report())
+        try:
+            await self._roll_out(self._unfinished())
+            while self._retries and self._ledger.lost:
+                self._retries -= 1
+                lost = frozenset(self._ledger.lost)
+                await self._roll_out(request for request in self._requests() if request.key in lost)
+        finally:
+            repeating.cancel()
+            await asyncio.wait({repeating})
         self._report(force=True)
         if self._ledger.lost and not self._ledger.metrics.count:
             raise RolloutsLostError(
@@ -101,6 +109,13 @@ class Collector:
         if self._first is not None and (message := self._first.warning()):
             self._run.alert("warning", "unreadable_calls", message, self._groups[0].iteration)
         return self._ledger.close()
+
+    async def _repeat_report(self) -> None:
+        """Report steps of rollouts in flight too: with a slow model none ends for minutes."""
+        while True:
+            await asyncio.sleep(REPORT_EVERY_S)
+            if self._run.rollouts.live_steps != self._reported_steps:
+                self._report()
 
     def _requests(self) -> Iterator[RolloutRequest]:
         return (request for group in self._groups for request in group.rollouts())
@@ -155,16 +170,18 @@ class Collector:
         if not force and now - self._reported_at < REPORT_EVERY_S:
             return
         self._reported_at = now
+        self._reported_steps = self._run.rollouts.live_steps
         ledger, metrics = self._ledger, self._ledger.metrics
         per_second = self._rate.per_second(now)
         left = self._total - ledger.count + (len(ledger.lost) if self._retries else 0)
         state = CollectionProgress(
             graded=metrics.count,
             solved=sum(task.solved for task in metrics.tally.tasks.values()),
+            endings=metrics.endings.counts,
             lost=len(ledger.lost),
             running=self._scheduler.acting,
             grading=self._scheduler.grading,
-            steps=metrics.steps,
+            steps=metrics.steps + self._reported_steps,
             prompt_tokens=metrics.prompt_tokens,
             generated_tokens=metrics.generated_tokens,
             per_hour=3600 * per_second if per_second else None,
@@ -172,12 +189,15 @@ class Collector:
             cost=ledger.cost,
         )
         self._run.sink.emit(
-            RunProgress, message=self._message, done=ledger.count, total=self._total, collection=state
+            RunProgress,
+            message=self._message,
+            done=ledger.count,
+            total=self._total,
+            follows=self._follows,
+            seconds_left=None if self._follows else state.seconds_left,
+            collection=state,
         )
-        if not self._alerted and (force or ledger.count >= MIN_FOR_ALERT):
-            self._alerted = alert_of_losses(
-                self._run, ledger.lost.values(), count=ledger.count, instances=self._instances
-            )
+        self._alarms.check(metrics, ledger.lost.values(), ended=left == 0)
 
 
 class _Rate:

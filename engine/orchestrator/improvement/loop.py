@@ -59,7 +59,6 @@ from engine.orchestrator.setup import (
 )
 from engine.orchestrator.tasks.selection import evaluation_rows, run_rows
 from engine.orchestrator.training.progress import HELDOUT
-from engine.orchestrator.watch.alarms import Alarms
 from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 from engine.rollout.scheduler import GroupRequest
 from engine.types import TaskRow
@@ -99,7 +98,6 @@ class ImprovementLoop:
     def __init__(self, config: ImproveRun, run: RunContext, record: Record) -> None:
         self._config, self._run, self._record = config, run, record
         self._spool = run.run_dir / SPOOL_NAME
-        self._alarms = Alarms(run)
         self._rows: Sequence[TaskRow] = ()
         self._heldout: Sequence[TaskRow] = ()
         self._environments: RunEnvironments | None = None
@@ -145,7 +143,6 @@ class ImprovementLoop:
         checkpoint = await asyncio.to_thread(publish, run.run_dir, number, home=run.home)
         saved = {"path": str(checkpoint.path), "checksum": checkpoint.checksum}
         held = run.probe.report()
-        self._alarms.loop_held(number, held)
         ended = time.monotonic()
         metrics |= {"time/update": ended - sampled, "time/iteration": ended - started, **held.metrics}
         run.sink.emit(CheckpointSaved, iteration=number + 1, policy_version=number + 1, **saved)
@@ -218,10 +215,21 @@ class ImprovementLoop:
             max_concurrent=self._config.rollout.max_concurrent,
             recorded=recorded,
             message="rollouts" if evaluation is None else "evaluation",
+            follows=self._follows(first.iteration, evaluates=evaluation is not None),
         )
         with run.probe.phase("rollout" if evaluation is None else "evaluation"):
             await collector.collect()
         return ledger
+
+    def _follows(self, number: int, *, evaluates: bool) -> str:
+        """Return what follows the evaluation or the rollouts of a round."""
+        rounds = self._config.improvement.rounds
+        if number == rounds:
+            return ""
+        later = rounds - number - 1
+        parts = [*(["rollouts"] if evaluates else []), "fine-tuning"]
+        parts += [f"{later} round{'s' * (later > 1)}"] if later else []
+        return ", ".join([*parts, "evaluation"])
 
     async def _open_policy(self, rounds: int) -> Policy:
         """Open the policy after so many rounds."""

@@ -11,18 +11,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Literal
 
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.loop_probe import LoopReport
-from engine.orchestrator.watch.metrics import is_infrastructure, is_uniform, loss_reason
+from engine.orchestrator.watch.machine import MachineLoad
+from engine.orchestrator.watch.metrics import Outcome, endings_of, is_infrastructure, is_uniform
+from engine.orchestrator.watch.rollout_alarms import (
+    MAX_GROUPS,
+    alike_message,
+    busy_message,
+    limits_message,
+    losses_message,
+)
 from engine.rollout.summary import RolloutSummary
-from engine.types import Group, TerminationReason
+from engine.types import ENDING_WORDS, INFRASTRUCTURE_REASONS, Group, TerminationReason
 
-INFRA_RATE_MAX = 0.02
 UNIFORM_SHARE_MAX = 0.9
 ENTROPY_LOW, ENTROPY_FLOOR = 0.1, 0.005
 ENTROPY_HIGH, ENTROPY_CEILING = 3.0, 0.5
@@ -36,11 +42,6 @@ WINDOW = 5
 """Iterations in each half of a trend."""
 START = 3
 """Number of first iterations whose mean defines a metric's start value."""
-LOOP_HELD_MAX_MS = 100.0
-"""Threshold, ms: twice the time an engine blocks its event loop on a machine with a free core (99.9th
-percentile)."""
-MAX_GROUPS = 5
-"""Maximum number of groups named by an alert."""
 
 _TRACKED = ("reward/mean", "termination/submitted")
 _STARTS = ("entropy/mean", "tokens/response_mean")
@@ -77,27 +78,6 @@ class _State:
         return fmean(values[WINDOW:]) - fmean(values[:WINDOW]) if len(values) == 2 * WINDOW else 0.0
 
 
-def alert_of_losses(
-    run: RunContext, lost: Collection[RolloutSummary], *, count: int, instances: Mapping[str, str]
-) -> bool:
-    """Alert when infrastructure lost too many rollouts of a collection; return whether it did.
-
-    Args:
-        run: the run.
-        lost: the lost rollouts, all of one iteration.
-        count: number of finished rollouts, lost ones included.
-        instances: readable names of tasks, by id.
-    """
-    message = _losses(len(lost) / count if count else 0.0, lost)
-    if message is None:
-        return False
-    tasks = [task for task, _ in Counter(rollout.key.task_id for rollout in lost).most_common(MAX_GROUPS)]
-    message += f"; look at {', '.join(instances[task] for task in tasks)}"
-    iteration = next(iter(lost)).key.iteration
-    run.alert("warning", "infrastructure_rate", message, iteration, task_ids=tasks)
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Iteration:
     """Data of an iteration examined by the checks."""
@@ -105,6 +85,17 @@ class _Iteration:
     groups: Sequence[Group]
     metrics: Mapping[str, float]
     state: _State
+    load: MachineLoad | None = None
+
+    @property
+    def outcomes(self) -> Counter[Outcome]:
+        """Return the rollouts that infrastructure did not lose, by ending and verdict."""
+        return Counter(
+            (trajectory.termination, trajectory.grade.verdict if trajectory.grade else None)
+            for group in self.groups
+            for trajectory in group.trajectories
+            if not is_infrastructure(trajectory)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,41 +118,30 @@ class Alarms:
     def __init__(self, run: RunContext) -> None:
         self._run = run
         self._state = _State()
-        self._is_held = False
-        """Whether the loop was blocked too long in the last iteration; not saved, because attempts differ
-        in it."""
 
-    def after_iteration(self, iteration: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
+    def after_iteration(
+        self,
+        iteration: int,
+        groups: Sequence[Group],
+        metrics: Mapping[str, float],
+        load: MachineLoad | None = None,
+    ) -> None:
         """Check a finished iteration.
 
         Args:
             iteration: its number.
             groups: every group that was sampled.
             metrics: metrics of the iteration, including the trainer's.
+            load: load of the machine meanwhile, where it was measured.
         """
         self._state.observe(metrics)
-        seen = _Iteration(groups=groups, metrics=metrics, state=self._state)
+        seen = _Iteration(groups=groups, metrics=metrics, state=self._state, load=load)
         for check in _CHECKS:
             message = check.find(seen)
             held = self._state.in_a_row.get(check.code, 0) + 1 if message else 0
             self._state.in_a_row[check.code] = held
             if message and (check.patience is None or held == check.patience):
                 self._alert(check, message, iteration, groups)
-
-    def loop_held(self, iteration: int, held: LoopReport) -> None:
-        """Check how long the event loop was blocked during an iteration."""
-        milliseconds, longest = held.metrics["loop/held_p999_ms"], held.longest
-        was_held, self._is_held = self._is_held, milliseconds > LOOP_HELD_MAX_MS
-        if self._is_held and not was_held:
-            where = f" during '{longest.phase}'" if longest.phase else ""
-            self._run.alert(
-                "warning",
-                "event_loop_held",
-                f"the engine's event loop was held for {milliseconds:.0f} ms (99.9th percentile), at most "
-                f"{longest.milliseconds:.0f} ms at once{where}, by "
-                f"{longest.running or 'another thread or process'}",
-                iteration,
-            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that must survive a restart, as JSON."""
@@ -186,15 +166,46 @@ def _infrastructure(seen: _Iteration) -> str | None:
         for trajectory in group.trajectories
         if is_infrastructure(trajectory)
     ]
-    return _losses(seen.metrics["infra/rate"], lost)
+    return losses_message(seen.metrics["infra/rate"], lost)
 
 
-def _losses(rate: float, lost: Iterable[RolloutSummary]) -> str | None:
-    if rate <= INFRA_RATE_MAX:
+def _nothing_trained(seen: _Iteration) -> str | None:
+    if seen.metrics.get("tokens/trained", 1.0):
         return None
-    reasons = Counter(map(loss_reason, lost))
-    why = ", ".join(f"{count} × {reason}" for reason, count in reasons.most_common())
-    return f"infrastructure lost {rate:.1%} of the rollouts ({why})"
+    lost, endings = _num_lost(seen), endings_of(seen.outcomes, lost=0)
+    counts = [
+        f"{count} × {name}"
+        for name, count in (
+            ("submitted", endings.submitted),
+            *((ENDING_WORDS.get(reason, reason.value), count) for reason, count in endings.limits.items()),
+            ("lost to infrastructure", lost),
+        )
+        if count
+    ]
+    return (
+        f"the update trained on no token: every rollout was masked or had siblings with the same reward "
+        f"({', '.join(counts)}); the weights did not change"
+    )
+
+
+def _limits(seen: _Iteration) -> str | None:
+    if _alike(seen) is not None:
+        return None
+    return limits_message(endings_of(seen.outcomes, lost=_num_lost(seen)), seen.load)
+
+
+def _alike(seen: _Iteration) -> str | None:
+    return alike_message(seen.outcomes)
+
+
+def _busy(seen: _Iteration) -> str | None:
+    if seen.load is None:
+        return None
+    return busy_message(endings_of(seen.outcomes, lost=_num_lost(seen)), seen.load)
+
+
+def _num_lost(seen: _Iteration) -> int:
+    return sum(is_infrastructure(trajectory) for group in seen.groups for trajectory in group.trajectories)
 
 
 def _not_finite(seen: _Iteration) -> str | None:
@@ -288,6 +299,11 @@ def _lost(group: Group) -> float:
     return sum(is_infrastructure(trajectory) for trajectory in group.trajectories)
 
 
+def _limited(group: Group) -> float:
+    ends = (TerminationReason.SUBMITTED, *INFRASTRUCTURE_REASONS)
+    return sum(trajectory.termination not in ends for trajectory in group.trajectories)
+
+
 def _sampled_tokens(group: Group) -> float:
     return sum(trajectory.tokens.num_sampled for trajectory in group.trajectories)
 
@@ -325,6 +341,10 @@ _CHECKS = (
         code="gradient_not_finite", severity="error", find=_not_finite, rank=_sampled_tokens, patience=None
     ),
     _Check(code="unreadable_calls", find=_unreadable, rank=_nothing),
+    _Check(code="nothing_trained", find=_nothing_trained, rank=_limited),
+    _Check(code="rollouts_alike", find=_alike, rank=_limited),
+    _Check(code="rollout_limits", find=_limits, rank=_limited),
+    _Check(code="machine_busy", find=_busy, rank=_nothing),
     _Check(code="uniform_groups", find=_uniform, rank=is_uniform, patience=UNIFORM_PATIENCE),
     _Check(code="entropy_low", find=_entropy_low, rank=_sureness),
     _Check(code="entropy_high", find=_entropy_high, rank=_surprise),

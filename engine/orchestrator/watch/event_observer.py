@@ -13,6 +13,7 @@ from engine.agent.replay import FinishedTurn
 from engine.events.sink import EventSink
 from engine.events.token_block import TokenBlock
 from engine.events.types import StepFinished, TrajectoryFinished, TrajectoryStarted
+from engine.orchestrator.rollout_counts import RolloutCounts
 from engine.orchestrator.watch.phase_lanes import PhaseLanes
 from engine.rollout.recorded import sampled_response
 from engine.rollout.summary import RolloutSummary
@@ -33,6 +34,7 @@ class EventObserver:
         sink: receives the events.
         observe_duration: receives durations of commands and gradings.
         lanes: receives the phases of rollouts.
+        counts: receives the numbers of rollouts and steps.
         with_responses: records the responses of steps as the policy gave them, for replays.
     """
 
@@ -42,9 +44,11 @@ class EventObserver:
         *,
         observe_duration: DurationObserver | None = None,
         lanes: PhaseLanes | None = None,
+        counts: RolloutCounts | None = None,
         with_responses: bool = False,
     ) -> None:
         self._sink = sink
+        self._counts = counts or RolloutCounts()
         self._with_responses = with_responses
         self._lanes = lanes
         self._observe_duration = observe_duration
@@ -56,6 +60,7 @@ class EventObserver:
 
     def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
         """Record that a rollout was admitted (again, after an infrastructure failure)."""
+        self._counts.start(key)
         self._sink.emit(TrajectoryStarted, ref=ref(key), sandbox_id=sandbox_id)
 
     def phase_changed(self, key: RolloutKey, phase: RolloutPhase | None) -> None:
@@ -66,6 +71,7 @@ class EventObserver:
     def step_finished(self, key: RolloutKey, turn: FinishedTurn) -> None:
         """Record a finished turn."""
         step = turn.step
+        self._counts.step(key)
         sampled = sampled_response(turn) if self._with_responses else None
         self._sink.emit(
             StepFinished, ref=ref(key), replayed=turn.is_replayed, sampled=sampled, **step_fields(step)
@@ -76,6 +82,7 @@ class EventObserver:
     async def trajectory_finished(self, trajectory: Trajectory) -> None:
         """Record the terminal event; built in a thread, one at a time, as tokens and log take megabytes."""
         await in_thread(partial(self._record, trajectory), executor=self._thread)
+        self._counts.finish(trajectory.key)
         grade = trajectory.grade
         if self._observe_duration is not None and grade is not None and grade.seconds and not grade.reused:
             self._observe_duration("grade", grade.seconds)

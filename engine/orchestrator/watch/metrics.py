@@ -6,10 +6,11 @@ To add one: a line in the method of its area.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from statistics import fmean
 
+from engine.evaluation.endings import Endings
 from engine.evaluation.metrics import EvaluationTally
 from engine.events.failures import policy_of
 from engine.rollout.summary import RolloutSummary
@@ -31,6 +32,9 @@ _ALWAYS = (
 """Means that are 0 where nothing was measured."""
 
 
+Outcome = tuple[TerminationReason, Verdict | None]
+
+
 class RolloutMetrics:
     """Metrics of rollouts that are added one by one and not kept; of each task three counts are.
 
@@ -40,6 +44,8 @@ class RolloutMetrics:
     def __init__(self) -> None:
         self.tally = EvaluationTally()
         self.count = self.lost = 0
+        self.outcomes: Counter[Outcome] = Counter()
+        """Rollouts that infrastructure did not lose, by ending and verdict."""
         self.steps = self.prompt_tokens = self.generated_tokens = 0
         self._failures: Counter[str] = Counter()
         self._grading_seconds = Fraction()
@@ -60,12 +66,18 @@ class RolloutMetrics:
         if rollout.is_lost:
             self.lost += 1
         else:
+            self.outcomes[rollout.termination, rollout.verdict] += 1
             self._mean("reward/mean", rollout.reward or 0.0)
             self._mean("solve/rate", rollout.is_solved)
         if rollout.num_steps:
             self._add_lengths(rollout)
         self._add_endings(rollout)
         self._add_times(rollout)
+
+    @property
+    def endings(self) -> Endings:
+        """Return the rollouts by ending."""
+        return endings_of(self.outcomes, lost=self.lost)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of everything added so far."""
@@ -131,6 +143,19 @@ def iteration_metrics(groups: Sequence[Group]) -> dict[str, float]:
         for trajectory in group.trajectories:
             found.add(RolloutSummary.of(trajectory))
     return found.metrics()
+
+
+def endings_of(outcomes: Mapping[Outcome, int], *, lost: int) -> Endings:
+    """Return rollouts by ending.
+
+    Args:
+        outcomes: numbers of the rollouts that infrastructure did not lose.
+        lost: number of the others.
+    """
+    counts: Counter[str] = Counter()
+    for (termination, _), count in outcomes.items():
+        counts[termination] += count
+    return Endings.of(counts, excluded=lost)
 
 
 def is_infrastructure(trajectory: Trajectory) -> bool:

@@ -25,10 +25,10 @@ def test_parts_count_tasks_equally_and_the_largest_comes_first() -> None:
 def test_submissions_split_what_a_limit_ended() -> None:
     table = [
         Attempt(task_id="a", solved=True),
-        Attempt(task_id="a", solved=True, submitted=False),
-        Attempt(task_id="b", solved=False, submitted=False),
+        Attempt(task_id="a", solved=True, termination=TerminationReason.MAX_STEPS),
+        Attempt(task_id="b", solved=False, termination=TerminationReason.MAX_STEPS),
         Attempt(task_id="b", solved=False),
-        Attempt(task_id="c", solved=None, submitted=False),
+        Attempt(task_id="c", solved=None, termination=TerminationReason.MAX_STEPS),
     ]
     found = submissions(table)
     assert (found.submitted_solved, found.ended_solved) == (1, 1)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from engine.orchestrator.watch import machine
 from engine.orchestrator.watch.alarms import Alarms
+from engine.orchestrator.watch.machine import MachineLoad, MachineProbe
+from engine.orchestrator.watch.metrics import RolloutMetrics
+from engine.orchestrator.watch.rollout_alarms import RolloutAlarms
+from engine.rollout.summary import RolloutSummary
 from engine.tokens import TokenRecord
 from engine.types import Group, TerminationReason
 from tests.unit.orchestrator.memory_sink import MemorySink, context
@@ -85,6 +92,11 @@ def test_a_quiet_run_raises_nothing() -> None:
         ([{"mismatch/mean": 0.051}], [("mismatch", 0)]),
         ([{"steps/unparsed": 0.99}], []),
         ([{"steps/unparsed": 1.0}] * 2, [("unreadable_calls", 0)]),
+        ([{"tokens/trained": 1.0}], []),
+        (
+            [{"tokens/trained": 0.0}] * 2 + [{}, {"tokens/trained": 0.0}],
+            [("nothing_trained", n) for n in (0, 3)],
+        ),
         ([{"sampling/batch_invariant": 1.0}], []),
         ([{"sampling/batch_invariant": 0.0}], [("not_batch_invariant", 0)]),
         ([{}] * 3 + [{"tokens/response_mean": 199.0}] * 4, []),
@@ -104,6 +116,80 @@ def test_lost_rollouts_are_told_by_what_failed() -> None:
     watch(alarms, [{"infra/rate": 0.5}], [make_group([*died, ungraded, stuck], "t")])
     (alert,) = sink.alerts
     assert "50.0% of the rollouts (3 × ended while in use, 1 × grading, 1 × model error)" in alert["message"]
+
+
+TIMED = TerminationReason.ROLLOUT_TIMEOUT
+
+
+def test_an_iteration_without_a_trained_token_says_how_its_rollouts_ended() -> None:
+    alarms, sink = make_alarms()
+    groups = [group("a", [0.0] * 4, termination=TIMED), group("b", [0.0, None, 0.0, 0.0])]
+    watch(alarms, [{"tokens/trained": 0.0}], groups)
+    alert = next(alert for alert in sink.alerts if alert["code"] == "nothing_trained")
+    assert "(3 × submitted, 4 × rollout time limit, 1 × lost to infrastructure)" in alert["message"]
+    assert alert["task_ids"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("timed", "submitted", "expected"),
+    [(1, 9, []), (2, 8, ["rollout_limits"]), (7, 0, ["rollout_limits"]), (8, 0, ["rollouts_alike"])],
+)
+def test_limits_and_equal_endings(timed: int, submitted: int, expected: list[str]) -> None:
+    groups = [group("a", [0.0] * timed, termination=TIMED), group("b", [1.0] * submitted)]
+    groups = [one for one in groups if one.trajectories]
+    assert [code for code, _ in raised([{}], groups)] == expected
+
+
+def test_other_limits_matter_from_one_half_on() -> None:
+    steps = TerminationReason.MAX_STEPS
+    assert raised([{}], [group("a", [0.0] * 4, termination=steps), group("b", [1.0] * 4)]) == []
+    limited = [group("a", [0.0] * 5, termination=steps), group("b", [1.0] * 4)]
+    assert raised([{}], limited) == [("rollout_limits", 0)]
+
+
+def test_a_busy_machine_matters_where_time_limits_ended_rollouts() -> None:
+    busy = MachineLoad(per_core=4.5, cores=2, throttled=None)
+    alarms, sink = make_alarms()
+    alarms.after_iteration(0, [group("b", [1.0] * 20)], QUIET, busy)
+    assert sink.alerts == []
+    alarms.after_iteration(1, [group("a", [0.0], termination=TIMED), group("b", [1.0] * 19)], QUIET, busy)
+    (alert,) = sink.alerts
+    assert alert["code"] == "machine_busy"
+    assert "load 9.0 on 2 cores) and time limits ended 1 of 20 rollouts" in alert["message"]
+
+
+def test_counted_rollouts_raise_each_alert_once_and_few_of_them_none_before_the_end() -> None:
+    sink = MemorySink()
+    alarms = RolloutAlarms(context(sink), iteration=2, instances={"a": "task-a"})
+    found = RolloutMetrics()
+    for index in range(12):
+        found.add(RolloutSummary.of(make_trajectory(0.0, TIMED, index=index, task_id="a")))
+    alarms.check(found)
+    assert sink.alerts == []
+    alarms.check(found, ended=True)
+    alarms.check(found, ended=True)
+    (alert,) = [alert for alert in sink.alerts if alert["code"] != "machine_busy"]
+    assert (alert["code"], alert["iteration"]) == ("rollouts_alike", 2)
+    assert "all 12 rollouts ended alike (rollout time limit)" in alert["message"]
+    assert found.endings.counts == {"submitted": 0, "rollout_timeout": 12}
+
+
+def test_the_processor_quota_is_measured_over_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = tmp_path / "cpu.stat"
+    monkeypatch.setattr(machine, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(machine, "_own_group", lambda: "")
+    monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 1.0, 1.0))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    stat.write_text("usage_usec 1\nnr_periods 100\nnr_throttled 10\n")
+    probe = MachineProbe()
+    assert probe.load().throttled is None
+    stat.write_text("usage_usec 2\nnr_periods 200\nnr_throttled 70\n")
+    load = probe.load()
+    assert load.is_high
+    assert load.metrics == {"machine/load": 3.0, "machine/throttled_share": 0.6}
+    assert str(load) == "load 6.0 on 2 cores, processor quota reached in 60% of the time"
 
 
 def test_an_alert_is_raised_again_only_after_its_condition_ceased() -> None:

@@ -483,7 +483,7 @@ def test_evaluations_within_training_have_their_own_agent_and_temperature(tmp_pa
     own = {"evaluation.max_steps": 9, "evaluation.rollout_timeout_s": 60.0, "evaluation.temperature": 0.25}
     config = resolve("frozenlake", own)
     assert isinstance(config, TrainRun)
-    run: Any = type("Run", (), {"sink": None, "closing": AsyncExitStack()})
+    run: Any = type("Run", (), {"sink": None, "closing": AsyncExitStack(), "rollouts": None})
     lakes = RunEnvironments(factory=FrozenLakeEnvironments(agent=config.agent))
     training = build_scheduler(config, run, lakes, OraclePolicy())._parts
     evaluating = build_scheduler(config, run, lakes, OraclePolicy(), evaluation=config.evaluation)._parts

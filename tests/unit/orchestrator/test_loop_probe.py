@@ -1,4 +1,4 @@
-"""The measurement of how long the event loop is held, and the alert about it."""
+"""The measurement of how long the event loop is held."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import structlog
 
 from engine.orchestrator import loop_probe
-from engine.orchestrator.loop_probe import INTERVAL_S, Hold, LatenessHistogram, LoopProbe, LoopReport
-from engine.orchestrator.watch.alarms import LOOP_HELD_MAX_MS, Alarms
-from tests.unit.orchestrator.memory_sink import MemorySink, context
+from engine.orchestrator.loop_probe import (
+    INTERVAL_S,
+    LOGGED_MS,
+    Hold,
+    LatenessHistogram,
+    LoopProbe,
+    LoopReport,
+)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.99, 0.999])
@@ -47,17 +53,14 @@ def test_a_hold_counts_for_every_turn_it_made_the_loop_miss(monkeypatch: pytest.
     assert metrics["loop/held_p50_ms"] >= 300
 
 
-def test_the_alert_is_raised_when_a_loop_begins_to_be_held_and_is_no_part_of_the_saved_state() -> None:
-    sink = MemorySink()
-    alarms = Alarms(context(sink))
-    before = alarms.state_dict()
-    for iteration, held in enumerate([LOOP_HELD_MAX_MS, LOOP_HELD_MAX_MS + 1, 5000.0, 1.0, 5000.0]):
-        longest = Hold(milliseconds=2 * held, phase="update", running="engine.trainer.trainer.Trainer.update")
-        alarms.loop_held(iteration, LoopReport(metrics={"loop/held_p999_ms": held}, longest=longest))
-    assert [alert["iteration"] for alert in sink.alerts] == [1, 4]
-    assert {alert["code"] for alert in sink.alerts} == {"event_loop_held"}
-    assert (
-        "10000 ms at once during 'update', by engine.trainer.trainer.Trainer.update"
-        in sink.alerts[1]["message"]
-    )
-    assert alarms.state_dict() == before
+def test_a_held_loop_is_logged_and_is_no_alert() -> None:
+    probe = LoopProbe()
+    with structlog.testing.capture_logs() as logs:
+        for held in (LOGGED_MS / 2, 2 * LOGGED_MS):
+            probe._histogram.add(held)
+            probe._longest = Hold(milliseconds=held, phase="update", running="engine.trainer.update")
+            probe.report()
+    (line,) = logs
+    assert (line["event"], line["phase"], line["running"]) == (
+        "event_loop_held", "update", "engine.trainer.update",
+    )  # fmt: skip

@@ -293,7 +293,7 @@ def _stored(
             task_id=task_key,
             index=index,
             solved=solved,
-            submitted=termination == TerminationReason.SUBMITTED,
+            termination=TerminationReason(termination),
             steps=num_steps,
             generated_tokens=generated_tokens,
             context_tokens=context_tokens,
