@@ -26,6 +26,8 @@ class Alert(models.Model):
     task_ids = models.JSONField(default=list, blank=True)
     """Tasks whose training groups show it, worst first. With an asynchronous schedule an iteration trains on
     groups of others too."""
+    num_alike = 1
+    """Open alerts of this run and code, itself included; set by ``selectors.run.alerts``."""
     groups: Sequence[tuple[int, str]] = ()
     """Iteration and task of these groups, as far as they are stored; set by ``selectors.run.alerts``."""
     time = models.DateTimeField()

@@ -49,9 +49,10 @@ def remove(*, annotation: Annotation, actor: User) -> None:
 
 @transaction.atomic
 def acknowledge(*, alert: Alert, actor: User | None = None) -> None:
-    """Acknowledge an alert; the first acknowledgement is kept."""
-    open_alert = Alert.objects.filter(pk=alert.pk, acknowledged_at=None)
-    if open_alert.update(acknowledged_at=timezone.now(), acknowledged_by=actor):
+    """Acknowledge an alert and the earlier ones of its run and code; the first acknowledgement is kept."""
+    alike = Alert.objects.filter(run=alert.run_id, code=alert.code, time__lte=alert.time)
+    open_alerts = alike.filter(acknowledged_at=None)
+    if open_alerts.update(acknowledged_at=timezone.now(), acknowledged_by=actor):
         audit.record_change(
             actor=actor,
             action="alert.acknowledge",

@@ -5,19 +5,34 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from django.db.models import Count, F, Window
+from django.db.models.functions import RowNumber
+
 from webapp.models import Alert, Group
 
 
 def open_alerts(*, run_id: int | None = None, limit: int = 20) -> tuple[list[Alert], int]:
-    """Return alerts nobody has acknowledged, newest first, and how many there are."""
+    """Return the alerts nobody has acknowledged by kind, the newest of a run's kind for all of them.
+
+    Returns:
+        the newest of each kind, with ``num_alike``, newest first, and how many kinds there are.
+    """
     alerts = Alert.objects.filter(acknowledged_at__isnull=True)
     if run_id is not None:
         alerts = alerts.filter(run_id=run_id)
     else:
         alerts = alerts.filter(run__archived_at=None).exclude(severity="info")
-    found = list(alerts.select_related("run").defer("run__config").order_by("-time")[:limit])
+    kind = [F("run_id"), F("code")]
+    newest = alerts.annotate(
+        alike=Window(Count("id"), partition_by=kind),
+        place=Window(RowNumber(), partition_by=kind, order_by=[F("time").desc(), F("id").desc()]),
+    ).filter(place=1)
+    found: list[Alert] = []
+    for alert in newest.select_related("run").defer("run__config").order_by("-time")[:limit]:
+        alert.num_alike = alert.alike
+        found.append(alert)
     _find_groups(found)
-    return found, alerts.count()
+    return found, alerts.order_by().values("run_id", "code").distinct().count()
 
 
 def _find_groups(alerts: Iterable[Alert]) -> None:
