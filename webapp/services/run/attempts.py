@@ -18,7 +18,17 @@ from django.utils import timezone
 
 from engine.redaction import redact
 from engine.types import RunKind, RunState, TerminationReason
-from webapp.models import Alert, Evaluation, Iteration, Run, RunAttempt, Trajectory
+from webapp.models import (
+    Alert,
+    Checkpoint,
+    Evaluation,
+    Iteration,
+    Run,
+    RunAttempt,
+    Score,
+    Trajectory,
+    Validation,
+)
 from webapp.services import notifications
 from webapp.services.access import audit
 from webapp.services.run import queue, states
@@ -86,12 +96,34 @@ def claim_relaunch(
     )
     Alert.objects.create(
         run=run, severity="warning", code="run.relaunched", time=timezone.now(), detail=detail,
-        message=f"Attempt {epoch} was lost: {reason}. Attempt {epoch + 1} goes on from what it saved.",
+        message=f"Attempt {epoch} was lost: {reason}. Attempt {epoch + 1} {_continuation(run)}.",
     )  # fmt: skip
     audit.record(
         actor=None, action="run.relaunch", run_id=run_id, changes={"reason": reason, "detail": detail}
     )
     return _new_attempt(run_id, reason, detail)
+
+
+def _continuation(run: Run) -> str:
+    """Return what a new attempt does with what is stored of earlier ones."""
+    checkpoint = Checkpoint.objects.filter(run=run).order_by("-iteration").first()
+    if checkpoint is not None:
+        return f"goes on from the checkpoint after iteration {checkpoint.iteration}"
+    if run.kind in (RunKind.CURATE, RunKind.IMPORT):
+        return "takes its place"  # what it goes on from is in the data folder
+    finished = Trajectory.objects.filter(run=run, state=Trajectory.State.FINISHED)
+    kept = finished.filter(reward__isnull=False).exists() and _keeps_rollouts(run)
+    kept = kept or Validation.objects.filter(run=run).exists() or Score.objects.filter(run=run).exists()
+    return "keeps what it had finished" if kept else "starts over: it had saved nothing"
+
+
+def _keeps_rollouts(run: Run) -> bool:
+    """Return whether attempts of a run without a checkpoint keep the rollouts of earlier ones."""
+    if run.kind != RunKind.TRAIN:
+        return True
+    config = run.config
+    replays = config.get("rollout", {}).get("resume_in_flight") == "replay"
+    return bool(replays or config.get("schedule", {}).get("mode", "sync") != "sync")
 
 
 def _new_attempt(run_id: int, reason: str, detail: str = "") -> Claim:
