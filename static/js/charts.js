@@ -12,8 +12,9 @@
     return getComputedStyle(probe).color;
   };
 
-  // Bands in full colour would drown the lines: part of the way to the surface.
-  const soft = (colour, share) => `color-mix(in srgb, ${colour} ${share}%, transparent)`;
+  // Bands in full colour would drown the lines: part of the way to the surface. Stacked bands are painted over each
+  // other, so they mix with the surface's colour: through transparent ones the colours below would show.
+  const soft = (colour, share, ground = "transparent") => `color-mix(in srgb, ${colour} ${share}%, ${ground})`;
 
   function text(value) {
     if (value === null || value === undefined) return "–";
@@ -85,7 +86,7 @@
       if (spec.series.length > 1) {
         const legend = element("ul", { class: "legend" });
         spec.series.forEach((series, at) => {
-          legend.append(element("li", {}, element("span", { class: `swatch c${series.colour} d${series.dash || 0}` }), series.label, this.values[at]));
+          legend.append(element("li", {}, element("span", { class: `swatch c${series.colour} d${series.dash || 0}${spec.stacked ? " band" : ""}` }), series.label, this.values[at]));
         });
         this.root.append(legend);
       }
@@ -142,7 +143,7 @@
       const whole = this.xLabel === "iteration" && !this.view.logX ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] } : {};
       const lines = order.map((series) => {
         const colour = token(`--chart-${series.colour}`);
-        return { label: series.label, stroke: colour, dash: DASHES[series.dash || 0], width: spec.stacked ? 1 : 1.75, spanGaps: !spec.stacked, fill: spec.stacked ? soft(colour, 55) : undefined, points: { show: dots, size: 4, fill: colour } };
+        return { label: series.label, stroke: colour, dash: DASHES[series.dash || 0], width: spec.stacked ? 1 : 1.75, spanGaps: !spec.stacked, fill: spec.stacked ? soft(colour, 55, token("--surface")) : undefined, points: { show: dots, size: 4, fill: colour } };
       });
       const ends = this.banded().flatMap((series) => [0, 1].map(() => ({ label: series.label, stroke: "transparent", width: 0, spanGaps: true, points: { show: false } })));
       const bands = this.banded().map((series, at) => ({ series: [1 + lines.length + 2 * at, 2 + lines.length + 2 * at], fill: soft(token(`--chart-${series.colour}`), 16) }));
