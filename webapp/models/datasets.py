@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib.postgres.indexes import GinIndex
+from django.contrib.postgres.search import SearchVector
 from django.db import models
+from django.db.models.functions import Left
+
+INDEXED_CHARS = 50_000
+"""Beginning of a text that a full-text index covers: a document has at most 1 MiB of words."""
 
 
 class Dataset(models.Model):
@@ -80,6 +86,10 @@ class Task(models.Model):
             models.Index(fields=["dataset", "split", "position"], name="task_split"),
             models.Index(fields=["key"], name="task_by_key"),
             models.Index(fields=["dataset", "instance_id"], name="task_instance"),
+            GinIndex(
+                SearchVector(Left("problem_statement", INDEXED_CHARS), config="simple"),
+                name="task_statement",
+            ),
             models.Index(fields=["dataset", "health", "position"], name="task_health"),
             # What a dataset's health page counts, read from the index alone.
             models.Index(

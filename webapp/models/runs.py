@@ -69,6 +69,10 @@ class Run(models.Model):
     progress_message = models.CharField(max_length=500, blank=True, default="")
     progress_done = models.BigIntegerField(default=0)
     progress_total = models.BigIntegerField(default=0)
+    progress_follows = models.CharField(max_length=500, blank=True, default="")
+    """Phases that follow the current one, in words."""
+    progress_seconds_left = models.FloatField(null=True, blank=True)
+    """Estimated time until the end of the run, evaluations included; None while it is unknown."""
     collection: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """State of its collection or evaluation: ``engine.events.types.CollectionProgress``; empty otherwise."""
     selection: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)

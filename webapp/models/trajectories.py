@@ -12,12 +12,13 @@ from typing import Any
 from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVector
 from django.db import models
+from django.db.models.functions import Left
 
 from engine.events.token_block import decode
 from engine.tokens import TokenRecord
 from engine.types import CounterfactualOutcome, TerminationReason, TestKind, TestOutcome, Verdict
 from webapp.models.choices import choices
-from webapp.models.datasets import Task
+from webapp.models.datasets import INDEXED_CHARS, Task
 from webapp.models.runs import Run
 
 
@@ -35,9 +36,12 @@ class Group(models.Model):
     size = models.IntegerField(default=0)
     """Siblings that were started."""
     num_finished = models.IntegerField(default=0)
+    """Siblings that ended, cancelled ones left out."""
     num_graded = models.IntegerField(default=0)
     """Siblings with a reward: infrastructure failures have none."""
     num_solved = models.IntegerField(default=0)
+    num_cut_short = models.IntegerField(default=0)
+    """Graded siblings that a time limit ended unsolved: a faster machine may solve the task."""
     num_masked = models.IntegerField(default=0)
     """Siblings that the objective excluded from the loss."""
     mean_reward = models.FloatField(null=True, blank=True)
@@ -52,8 +56,17 @@ class Group(models.Model):
         ]
         indexes = [
             # Solve rates of tasks are sums over it, read from the index alone.
-            models.Index(fields=["task"], include=["run", "num_graded", "num_solved"], name="group_solved")
+            models.Index(
+                fields=["task"],
+                include=["run", "num_graded", "num_solved", "num_cut_short"],
+                name="group_solved",
+            )
         ]
+
+    @property
+    def num_cancelled(self) -> int:
+        """Return the number of cancelled siblings of a group without live ones."""
+        return self.size - self.num_finished
 
     def __str__(self) -> str:
         return f"group {self.task_key} in {self.phase} {self.iteration} of run {self.run_id}"
@@ -182,6 +195,11 @@ class Trajectory(models.Model):
             models.Index(fields=["run", "-id"], condition=~models.Q(findings=[]), name="trajectory_findings"),
             models.Index(
                 fields=["run"], include=["cost", "cached_tokens"], condition=PAID, name="trajectory_paid"
+            ),
+            GinIndex(
+                SearchVector(Left("patch", INDEXED_CHARS), config="simple"),
+                condition=~models.Q(patch=""),
+                name="trajectory_patch",
             ),
         ]
 

@@ -24,8 +24,7 @@ from webapp.selectors.dataset import imports as import_reads
 from webapp.selectors.dataset.datasets import RunOnTask, TaskFilters
 from webapp.selectors.dataset.difficulty import SolveRate
 from webapp.selectors.paging import Page
-from webapp.selectors.rollout import trajectories as trajectory_reads
-from webapp.selectors.rollout.trajectories import TrajectoryFilters
+from webapp.selectors.rollout.search import TrajectoryFilters, search
 from webapp.services.run import collection
 
 MAX_EXPECTED = 200
@@ -186,7 +185,7 @@ class TaskContext:
 def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskContext:
     """Return the page."""
     answer = reads.get_answer(task) if shows_answer else None
-    found = trajectory_reads.search(TrajectoryFilters(task=task.key), before=None, size=25)
+    found = search(TrajectoryFilters(task=task.key), before=None, size=25)
     dataset_url = reverse("dataset-detail", args=[task.dataset.name])
     return TaskContext(
         section="datasets",

@@ -31,6 +31,7 @@ from webapp.contexts.rollout.prompts import (
     opening_messages,
     statement_text,
 )
+from webapp.contexts.rollout.snippets import Snippet, snippet, words_pattern
 from webapp.contexts.rollout.staleness import Staleness, staleness_of
 from webapp.contexts.rollout.steps import PAGE_CHARS, PAGE_STEPS, CutText, StepEntry, step_entries, window
 from webapp.contexts.rollout.tokens import tokenless_reason
@@ -38,7 +39,7 @@ from webapp.models import Run, Score, TestResult, Trajectory
 from webapp.selectors.rollout import scores as score_reads
 from webapp.selectors.rollout import steps as step_reads
 from webapp.selectors.rollout import trajectories as reads
-from webapp.selectors.rollout.trajectories import Match, TrajectoryFilters
+from webapp.selectors.rollout.search import OBSERVED, PLACES, TrajectoryFilters, search
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +212,10 @@ def task_address(trajectory: Trajectory) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SearchRow:
-    """A trajectory that was found, with the steps whose text matched."""
+    """A trajectory that was found, with the texts that matched."""
 
     trajectory: Trajectory
-    matches: tuple[Match, ...]
+    matches: tuple[Snippet, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +236,10 @@ class SearchContext:
     findings: tuple[tuple[str, str], ...]
     """Kinds of signs of tampering."""
     terminations: tuple[tuple[str, str], ...]
+    places: tuple[tuple[str, str], ...]
     """Choices (value, label) of the filters."""
+    unread: str
+    """Sentence about observations that were not searched; empty where all that was wanted were."""
     params: Mapping[str, str]
 
 
@@ -252,6 +256,7 @@ def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
     run, least = params.get("run", ""), params.get("steps", "")
     return TrajectoryFilters(
         q=params.get("q", "").strip()[:200],
+        place=params.get("in", "") if params.get("in", "") in PLACES else "",
         run=whole(run, most=MOST_ID),
         task=params.get("task", "").strip(),
         verdict=params.get("verdict", ""),
@@ -268,13 +273,17 @@ def build_search(params: Mapping[str, str], *, shows_answer: bool) -> SearchCont
     """Return one page of found trajectories, newest first."""
     filters = parse_filters(params)
     before = whole(params.get("before", ""), most=MOST_ID)
-    result = reads.search(filters, before=before, with_answers=shows_answer)
+    result = search(filters, before=before, with_answers=shows_answer)
+    pattern = words_pattern(filters.q)
     return SearchContext(
         section="trajectories",
         crumbs=(Crumb("Trajectories"),),
         filters=filters,
         filtered=filters != TrajectoryFilters(),
-        rows=tuple(SearchRow(row, tuple(result.matches.get(row.pk, ()))) for row in result.rows),
+        rows=tuple(
+            SearchRow(row, tuple(snippet(match, pattern) for match in result.matches.get(row.pk, ())))
+            for row in result.rows
+        ),
         total=result.total,
         capped=result.capped,
         next_before=result.next_before,
@@ -283,5 +292,18 @@ def build_search(params: Mapping[str, str], *, shows_answer: bool) -> SearchCont
         verdicts=choices_of(Verdict),
         findings=(("any", "any sign"), *choices_of(FindingKind)),
         terminations=choices_of(("running", *TerminationReason)),
+        places=(
+            ("steps", "thoughts and actions"),
+            *((place, place) for place in PLACES if place != "steps"),
+        ),
+        unread=_unread(filters),
         params=dict(params),
     )
+
+
+def _unread(filters: TrajectoryFilters) -> str:
+    if not filters.q or filters.place not in ("", "observations"):
+        return ""
+    if not filters.looks_into("observations"):
+        return "Observations are searched once you name a run or a task."
+    return f"Observations are searched in the newest {OBSERVED} rollouts that pass the other filters."

@@ -1,0 +1,72 @@
+import django.contrib.postgres.indexes
+import django.contrib.postgres.search
+import django.db.models.functions.text
+from django.db import migrations, models
+
+_COUNT = """
+    UPDATE webapp_group g
+    SET num_cut_short = s.cut_short, num_finished = greatest(0, g.num_finished - s.cancelled)
+    FROM (
+        SELECT group_id, count(*) FILTER (WHERE termination = 'cancelled' AND state = 'finished') AS cancelled,
+            count(reward) FILTER (WHERE termination <> 'cancelled' AND verdict <> 'passed') AS cut_short
+        FROM webapp_trajectory WHERE termination IN ('cancelled', 'env_timeout', 'rollout_timeout')
+        GROUP BY group_id
+    ) s
+    WHERE g.id = s.group_id
+"""
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("webapp", "0044_audit_outcomes"),
+    ]
+
+    operations = [
+        migrations.AddField(
+            model_name="group",
+            name="num_cut_short",
+            field=models.IntegerField(default=0),
+        ),
+        migrations.AddField(
+            model_name="run",
+            name="progress_follows",
+            field=models.CharField(blank=True, default="", max_length=500),
+        ),
+        migrations.AddField(
+            model_name="run",
+            name="progress_seconds_left",
+            field=models.FloatField(blank=True, null=True),
+        ),
+        migrations.RemoveIndex(
+            model_name="group",
+            name="group_solved",
+        ),
+        migrations.AddIndex(
+            model_name="group",
+            index=models.Index(
+                fields=["task"],
+                include=["run", "num_graded", "num_solved", "num_cut_short"],
+                name="group_solved",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="task",
+            index=django.contrib.postgres.indexes.GinIndex(
+                django.contrib.postgres.search.SearchVector(
+                    django.db.models.functions.text.Left("problem_statement", 50000), config="simple"
+                ),
+                name="task_statement",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="trajectory",
+            index=django.contrib.postgres.indexes.GinIndex(
+                django.contrib.postgres.search.SearchVector(
+                    django.db.models.functions.text.Left("patch", 50000), config="simple"
+                ),
+                condition=models.Q(("patch", ""), _negated=True),
+                name="trajectory_patch",
+            ),
+        ),
+        migrations.RunSQL(_COUNT, migrations.RunSQL.noop),
+    ]
