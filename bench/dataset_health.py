@@ -58,9 +58,9 @@ _FILL = (
             d.id, 'succeeded', 'run', '', '{}', 1, 0, 0, '', '', 1, '', 0, 0, '{}', now(), now()
         FROM webapp_dataset d, generate_series(1, %(runs)s) r""",
     """INSERT INTO webapp_group (run_id, iteration, phase, task_key, task_id, size, num_finished, num_graded,
-            num_solved, num_masked, mean_reward, started_at)
+            num_solved, num_cut_short, num_masked, mean_reward, started_at)
         SELECT r.id, n / 64, 'train', t.key, t.id, %(siblings)s, %(siblings)s, %(siblings)s,
-            (n * 7919) %% (%(siblings)s + 1), 0, 0.5, now()
+            (n * 7919) %% (%(siblings)s + 1), 0, 0, 0.5, now()
         FROM generate_series(0, %(groups)s - 1) n
         JOIN webapp_task t ON t.position = (n * 31) %% %(tasks)s
         JOIN webapp_run r ON r.id = (SELECT min(id) FROM webapp_run) + n %% %(runs)s

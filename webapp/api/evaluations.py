@@ -28,6 +28,8 @@ class ReportOut(Schema):
     """Before its end the numbers are those of the tasks whose attempts have all ended."""
     num_open_tasks: int
     rate: dict[str, Any]
+    endings: dict[str, Any]
+    """Attempts by ending: submitted, ended by each limit, excluded."""
     curves: list[dict[str, Any]]
     curves_error: str
     """Reason why there are no curves, or not those of every rule."""
@@ -51,6 +53,8 @@ class SideOut(Schema):
     ended: bool
     num_open_tasks: int
     """Tasks left out before its end because some of their attempts have not ended."""
+    endings: dict[str, Any]
+    """Attempts by ending: submitted, ended by each limit, excluded."""
 
 
 class ComparisonOut(Schema):

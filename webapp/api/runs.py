@@ -45,6 +45,10 @@ class RunOut(Schema):
     progress_message: str
     progress_done: int
     progress_total: int
+    progress_follows: str
+    """Phases that follow the current one; empty for the last."""
+    progress_seconds_left: float | None
+    """Estimated time until the end, evaluations included; null while it is unknown."""
     collection: dict[str, Any]
     summary: dict[str, Any]
     created_at: datetime

@@ -17,9 +17,10 @@ from django import template
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from engine.evaluation.endings import Endings
 from webapp.contexts.rollout.printed import printed as render_printed
 from webapp.contexts.row_status import LOOKS
-from webapp.contexts.words import COUNTERFACTUALS, FAILURES, KINDS, SELECTION_RULES, in_words
+from webapp.contexts.words import COUNTERFACTUALS, FAILURES, KINDS, SELECTION_RULES, duration, in_words
 
 register = template.Library()
 
@@ -85,17 +86,7 @@ def points(value: float | None) -> str:
 @register.filter
 def seconds(value: float | None) -> str:
     """Return a duration: ``0.42 s``, ``38 s``, ``4 min 05 s``, ``3 h 12 min``."""
-    if value is None:
-        return UNKNOWN
-    if value < 10:
-        return f"{value:.2f}\u202fs"
-    if value < 60:
-        return f"{value:.0f}\u202fs"
-    if value < 3600:
-        return f"{int(value // 60)}\u202fmin {int(value % 60):02d}\u202fs"
-    if value < 172_800:
-        return f"{int(value // 3600)}\u202fh {int(value % 3600 // 60):02d}\u202fmin"
-    return f"{int(value // 86_400)}\u202fd {int(value % 86_400 // 3600)}\u202fh"
+    return UNKNOWN if value is None else duration(value)
 
 
 @register.filter
@@ -218,6 +209,38 @@ def termination_chip(value: str) -> SafeString:
     kind = "infra" if value in INFRASTRUCTURE else ""
     mark = format_html('<span class="mark" aria-hidden="true">{}</span>', "!") if kind else ""
     return format_html('<span class="chip {}">{}{}</span>', kind, mark, words(value))
+
+
+@register.simple_tag
+def show_endings(found: Endings | None, goal: str = "") -> SafeString:
+    """Return attempts by ending, behind a warning where a time limit ended some; empty without any.
+
+    Args:
+        found: the endings.
+        goal: name of the rate that stands beside them, where several do.
+    """
+    if found is None or not found.graded + found.excluded:
+        return SafeString("")
+    counts = [("submitted", found.submitted), *((words(reason), n) for reason, n in found.limits.items())]
+    counts += [("excluded", found.excluded)]
+    parts = [f"{name}\u202f{number(count)}" for name, count in counts if count]
+    title = f"{goal}: how rollouts ended" if goal else "how rollouts ended"
+    text = format_html('<span class="endings" title="{}">{}</span>', title, " · ".join(parts))
+    return format_html("{} {}", timed_chip(found.timed, found.graded), text) if found.timed else text
+
+
+@register.simple_tag
+def timed_chip(count: int, total: int) -> SafeString:
+    """Return the mark of a rate over attempts of which a time limit ended some; empty without any."""
+    if not count:
+        return SafeString("")
+    return format_html(
+        '<span class="chip warning" title="{} of {} were ended by a time limit: with more time or a free '
+        'machine some may be solved"><span class="mark" aria-hidden="true">◷</span>time limit {}</span>',
+        number(count),
+        number(total),
+        percent(count / total, 0),
+    )
 
 
 @register.simple_tag

@@ -447,15 +447,19 @@ def test_the_state_of_a_collection_is_stored_until_the_next_attempt_begins() -> 
     state = {
         "graded": 30, "solved": 12, "lost": 2, "running": 8, "grading": 3, "steps": 300, "cost": 1.25,
         "prompt_tokens": 9000, "generated_tokens": 40_000, "per_hour": 1200.0, "seconds_left": 96.0,
+        "endings": {"submitted": 20, "max_steps": 10},
     }  # fmt: skip
-    stream.add("run_progress", message="rollouts", done=32, total=64, collection=state)
+    later = {"follows": "fine-tuning", "seconds_left": 300.0}
+    stream.add("run_progress", message="rollouts", done=32, total=64, collection=state, **later)
     post(claim, stream)
     run.refresh_from_db()
     assert (run.progress_done, run.progress_total, run.collection) == (32, 64, state)
+    assert (run.progress_follows, run.progress_seconds_left) == ("fine-tuning", 300.0)
     newer = relaunched(run, claim)
     post(newer, collecting(2, stream.next_seq, kept=30))
     run.refresh_from_db()
     assert run.collection == {}
+    assert (run.progress_follows, run.progress_seconds_left) == ("", None)
 
 
 def test_tasks_of_evaluations_may_be_of_another_dataset() -> None:
@@ -479,3 +483,41 @@ def test_the_dataset_of_evaluations_must_be_here() -> None:
     run = make_run(**{"evaluation.dataset": "absent"})
     with pytest.raises(ConfigError, match=r"dataset 'absent' is not here.*evaluation\.dataset"):
         runs.start(run=run)
+
+
+def test_groups_count_what_time_limits_ended_and_no_cancelled_sibling_as_finished() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    for index, (reward, termination) in enumerate([
+        (0.0, "rollout_timeout"), (1.0, "env_timeout"), (0.0, "max_steps"), (None, "cancelled"),
+    ]):  # fmt: skip
+        stream.trajectory(ref(0, "a", index), reward=reward, termination=termination)
+    post(claim, stream)
+    group = Group.objects.get(run=run)
+    assert (group.num_graded, group.num_solved, group.num_cut_short) == (3, 1, 1)
+    assert (group.num_finished, group.size, group.num_cancelled) == (3, 4, 1)
+    assert group.finished_at is not None
+
+
+@pytest.mark.parametrize(
+    ("recipe", "saves", "expected"),
+    [
+        ("quickstart", False, "starts over: it had saved nothing"),
+        ("quickstart", True, "goes on from the checkpoint after iteration 2"),
+        ("quickstart-evaluate", False, "keeps what it had finished"),
+    ],
+)
+def test_a_lost_attempts_alert_says_what_the_next_one_goes_on_from(
+    recipe: str, saves: bool, expected: str
+) -> None:
+    Dataset.objects.get_or_create(name="quickstart")
+    run, claim = launched(runs.create(recipe=recipe, overrides={}))
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0))
+    if saves:
+        stream.checkpoint(2)
+    post(claim, stream)
+    relaunched(run, claim)
+    assert run.alerts.get().message == f"Attempt 1 was lost: test. Attempt 2 {expected}."

@@ -19,6 +19,7 @@ from tests.unit.datasets.test_health import make_row
 from webapp.models import Dataset, Run, Task
 from webapp.selectors.dataset import difficulty
 from webapp.selectors.dataset.difficulty import SolveRate
+from webapp.selectors.rollout import groups
 from webapp.services.dataset import datasets
 from webapp.services.run import runs
 
@@ -66,6 +67,25 @@ def test_attempts_of_all_runs_are_summed_and_lost_ones_left_out(rows: dict[str, 
     assert rates(rows) == {"never": SolveRate(0, 8), "sometimes": SolveRate(1, 4), "always": SolveRate(7, 8)}
     assert [rate.kind for rate in rates(rows).values()] == ["none", "mixed", "mixed"]
     assert SolveRate().kind == "unmeasured"
+
+
+def test_what_time_limits_ended_is_not_never_solved(rows: dict[str, TaskRow]) -> None:
+    run, claim = launched(runs.create(recipe="quickstart", overrides={"dataset.name": "d"}))
+    stream = Stream()
+    stream.started()
+    for name in ("untried", "never"):
+        for index in range(2):
+            cut = ref(0, rows[name].task.id, index)
+            stream.trajectory(cut, steps=1, reward=0.0, termination="rollout_timeout")
+    post(claim, stream)
+    found = rates(rows)
+    assert "untried" not in found
+    assert found["never"] == SolveRate(0, 6, 2)
+    assert difficulty.profile(dataset()).classes["none"] == 1
+    names = Task.objects.filter(pk__in=difficulty.measured_tasks(dataset().pk, kind="none"))
+    assert set(names.values_list("instance_id", flat=True)) == {"never"}
+    never = groups.list_groups(run.pk, phase="", outcome="none", number=1, part=groups.PartOfRun())
+    assert never.total == 0
 
 
 def test_policies_that_know_the_answer_measure_nothing(rows: dict[str, TaskRow]) -> None:

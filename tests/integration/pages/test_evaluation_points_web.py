@@ -107,8 +107,9 @@ def test_a_stopped_evaluation_says_so_also_in_a_comparison() -> None:
     assert warned.getvalue() == f"{keys['first']} has not ended: 2 tasks are left out\n"
     answer = signed_in(Role.VIEWER).get("/api/v1/evaluations/compare", keys).json()
     assert answer == json.loads(told.getvalue())
-    assert answer["first"] == {"ended": False, "num_open_tasks": 2}
-    assert answer["second"] == {"ended": True, "num_open_tasks": 0}
+    endings = {"submitted": 1, "limits": {"max_steps": 1}, "excluded": 0}
+    assert answer["first"] == {"ended": False, "num_open_tasks": 2, "endings": endings}
+    assert (answer["second"]["ended"], answer["second"]["num_open_tasks"]) == (True, 0)
 
 
 def test_a_verifier_that_scored_nothing_there_is_refused_by_page_api_and_commands(tmp_path: Path) -> None:

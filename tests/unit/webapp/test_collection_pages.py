@@ -10,7 +10,9 @@ from django.test import Client
 
 from tests.builders.event_builders import Stream, ref
 from tests.builders.html_regions import inner_html
-from tests.builders.web_builders import launched, make_user, post
+from tests.builders.web_builders import launched, make_run, make_user, post
+from webapp.management.commands._runs import describe
+from webapp.management.commands.quickstart import progress_line
 from webapp.models import Dataset, Run
 from webapp.permissions import Role
 from webapp.services.access import endpoints
@@ -103,6 +105,64 @@ def test_a_spend_limit_is_named_with_the_way_to_go_on(operator: Client) -> None:
     assert fields["policy.spend_limit"].value == "5.0"
 
 
+def test_endings_stand_beside_the_solve_rate(operator: Client) -> None:
+    run, _, _ = going(made(), endings={"submitted": 1, "rollout_timeout": 28, "max_steps": 1})
+    text = text_of(operator, run)
+    assert (
+        "Ended by ◷ time limit 93 % submitted 1 · rollout time limit 28 · step limit 1 · excluded 2" in text
+    )
+
+
+def test_the_phase_is_the_same_on_the_page_in_the_terminal_and_in_the_api(operator: Client) -> None:
+    run, claim, stream = begun(make_run(**{"trainer.iterations": 4}))
+    later = {"follows": "4 iterations, 1 evaluation", "seconds_left": 754.0}
+    stream.add("run_progress", message="evaluation 'heldout' before training", done=28, total=256, **later)
+    post(claim, stream, 1)
+    run.refresh_from_db()
+    line = "evaluation 'heldout' before training 28 of 256"
+    assert f"{line} · then 4 iterations, 1 evaluation · about 12\u202fmin 34\u202fs left" in describe(run)
+    assert "12\u202fmin 34\u202fs" in progress_line(run)
+    text = text_of(operator, run)
+    assert f"{line.capitalize()} then 4 iterations, 1 evaluation about 12 min 34 s left" in text.replace(
+        "&#x27;", "'"
+    )
+    found = operator.get(f"/api/v1/runs/{run.pk}").json()
+    assert found["progress_follows"] == "4 iterations, 1 evaluation"
+    assert found["progress_seconds_left"] == 754.0
+
+
+def test_a_training_shows_its_evaluation_in_progress(operator: Client) -> None:
+    run, claim, stream = begun(make_run(**{"evaluation.samples": 3}))
+    for index, reward in enumerate((1.0, 0.0)):
+        stream.trajectory(ref(0, "a", index, phase="eval:heldout"), reward=reward)
+    stream.trajectory(ref(0, "b", 0, phase="eval:heldout"), finish=False)
+    post(claim, stream, 1)
+    assert "partial over 1 ended task · report submitted 2 50.0 %" in text_of(
+        operator, run, "run-evaluations"
+    )
+
+
+def test_a_change_is_shown_only_where_a_paired_test_supports_it(operator: Client) -> None:
+    def changed(num_gained: int) -> str:
+        run, claim, stream = begun(made(name=f"gains {num_gained}"))
+        for at in (0, 1):
+            for number in range(8):
+                solved = at == 1 and number < num_gained
+                stream.trajectory(ref(at, f"t{number}", 0, phase="eval:heldout"), reward=float(solved))
+            stream.add(
+                "evaluation_finished", iteration=at, name="heldout", policy_version=at, num_samples=8,
+                num_tasks=8, num_solved=at * num_gained, solve_rate=at * num_gained / 8, interval_low=0.0,
+                interval_high=1.0,
+            )  # fmt: skip
+        post(claim, stream, 1)
+        return inner_html(operator.get(f"/runs/{run.pk}/").content.decode(), "run-evaluations")
+
+    few, many = changed(2), changed(7)
+    assert "no change beyond chance, p = 0.50" in few
+    assert 'class="up' not in few
+    assert 'class="up num">+87.5' in many
+
+
 def test_an_evaluation_shows_partial_numbers_of_tasks_that_have_ended(operator: Client) -> None:
     run, claim, stream = going(made("quickstart-evaluate", **{"rollout.group_size": 2}))
     for task, rewards in {"a": (1.0, 0.0), "b": (1.0, 1.0), "c": (1.0,)}.items():
@@ -110,7 +170,7 @@ def test_an_evaluation_shows_partial_numbers_of_tasks_that_have_ended(operator: 
             stream.trajectory(ref(0, task, index, phase="eval:heldout"), reward=reward)
     post(claim, stream, 2)
     text = text_of(operator, run, "run-evaluations")
-    assert "partial over 2 ended tasks · report 75.0 %" in text
+    assert "partial over 2 ended tasks · report submitted 4 75.0 %" in text
     tab = operator.get(f"/runs/{run.pk}/?tab=evaluation").content.decode()
     assert "partial" in inner_html(tab, "run-panel")
     assert "@2 100.0" in inner_html(tab, "run-panel")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from engine.evaluation.comparison import PairedChange
+from engine.evaluation.endings import Endings
 from engine.patches.structure import FileChange, parse_patch
 from webapp.contexts.charts.solve_map import level_of
 from webapp.contexts.evaluation.evaluations import evaluation_plot
@@ -97,6 +99,8 @@ def test_text_is_cut_by_lines_and_by_characters() -> None:
 def test_solve_levels() -> None:
     assert [level_of(s, 8) for s in (0, 1, 4, 7, 8)] == [0, 1, 2, 3, 4]
     assert level_of(0, 0) == -1
+    assert level_of(0, 8, 8) == -1, "time limits ended all"
+    assert level_of(0, 8, 7) == 0
 
 
 def test_controls_follow_state_and_wish() -> None:
@@ -117,9 +121,21 @@ def test_evaluations_are_compared_with_the_first_of_their_name() -> None:
             name=name, iteration=iteration, solve_rate=rate, interval_low=rate, interval_high=rate
         )
 
-    plots = evaluation_plot([made("heldout", 0, 0.25), made("heldout", 5, 0.5), made("train", 0, 0.75)])
-    assert [(plot.name, plot.first.change, plot.last.change) for plot in plots] == [
-        ("heldout", None, 0.25),
-        ("train", None, None),
-    ]
-    assert plots[0].last.at == "50.00"
+    rows = [made("heldout", 0, 0.25), made("heldout", 5, 0.5), made("train", 0, 0.75)]
+    for number, row in enumerate(rows, start=1):
+        row.pk = number
+    change = PairedChange(difference=0.25, p_value=0.01)
+    plots = evaluation_plot([*rows[:2], made("heldout", 9, 1.0), rows[2]], {2: change})
+    assert [(plot.name, plot.change) for plot in plots] == [("heldout", change), ("train", None)]
+    assert plots[0].last.at == "50.00", "a partial evaluation is not the newest result"
+    assert [label for label, _ in plots[0].shown] == ["before", "newest", ""]
+    assert [label for label, _ in plots[1].shown] == [""]
+
+
+def test_a_rate_is_marked_where_a_time_limit_ended_rollouts() -> None:
+    found = Endings.of({"submitted": 11, "rollout_timeout": 245}, excluded=3)
+    html = yard.show_endings(found)
+    assert "245 of 256 were ended by a time limit" in html
+    assert "submitted\u202f11 · rollout time limit\u202f245 · excluded\u202f3" in html
+    assert "warning" not in yard.show_endings(Endings.of({"submitted": 1, "max_steps": 2}, excluded=0))
+    assert yard.show_endings(None) == ""

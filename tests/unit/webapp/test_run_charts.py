@@ -83,7 +83,7 @@ def test_the_solve_map_has_all_iterations_of_a_long_run_in_buckets() -> None:
         (0, 0, 4, 1), (62, 4, 4, 1),
     ]  # fmt: skip
     assert sum(cell.groups for cell in found.cells["a"]) == 400
-    assert found.cells["a"][1] == Cell(bucket=1, solved=3, graded=12, groups=6, iteration=35)
+    assert found.cells["a"][1] == Cell(bucket=1, solved=3, graded=12, cut_short=0, groups=6, iteration=35)
 
 
 def test_tasks_of_the_solve_map_are_sorted_and_paged() -> None:

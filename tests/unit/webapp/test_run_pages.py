@@ -10,17 +10,19 @@ from django.contrib.messages import get_messages
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils.html import escape
 
 from engine.events.token_block import encode
 from engine.tokens import TokenRecord
 from tests.builders.page_builders import Yard, make_yard
 from tests.builders.web_builders import hand_over, launched, make_run, make_user
 from webapp.contexts.frame import trajectory_url
+from webapp.contexts.rollout.advantage import equation
+from webapp.contexts.rollout.snippets import snippet, words_pattern
 from webapp.live.fragments import Subscription, snapshot
 from webapp.models import AuditEntry, Dataset, Experiment, Run, TokenBlob, Trajectory
 from webapp.permissions import Role
-from webapp.selectors.rollout import trajectories
-from webapp.selectors.rollout.trajectories import TrajectoryFilters
+from webapp.selectors.rollout.search import Match, TrajectoryFilters, search
 from webapp.selectors.run import iterations
 from webapp.selectors.run import runs as run_reads
 from webapp.selectors.run.runs import RunFilters
@@ -120,6 +122,46 @@ def test_an_alert_is_acknowledged_once(operator: Client) -> None:
     assert "entropy fell" not in operator.get("/").content.decode()
 
 
+def test_alerts_of_a_kind_are_one_and_acknowledged_together(operator: Client) -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    code = yard.run.alerts.get().code
+    for number in range(3):
+        yard.stream.add("alert", severity="warning", code=code, message=f"again {number}", iteration=0)
+    yard.post()
+    page = operator.get(f"/runs/{yard.run.pk}/").content.decode()
+    assert ("again 2" in page, "again 1" in page, "entropy fell" in page) == (True, False, False)
+    assert "×4" in page
+    newest = yard.run.alerts.get(message="again 2")
+    yard.stream.add("alert", severity="warning", code=code, message="unseen", iteration=0)
+    yard.post()
+    operator.post(f"/alerts/{newest.pk}/acknowledge/")
+    assert [alert.message for alert in yard.run.alerts.filter(acknowledged_at=None)] == ["unseen"]
+
+
+def test_a_batch_stands_alone_with_its_interval_and_endings(yard: Yard, operator: Client) -> None:
+    page = operator.get(f"/runs/{yard.run.pk}/").content.decode()
+    assert "since start" not in page
+    rate = iterations.batch_rate(yard.run.pk, iterations.points_after(yard.run.pk, -1)[-1])
+    assert rate.rate is not None
+    assert rate.low < rate.rate < rate.high
+    assert rate.endings is not None
+    assert rate.endings.graded == rate.graded
+    assert "step limit\u202f" in page
+
+
+def test_the_formula_is_that_of_the_objective_and_only_where_something_is_trained(
+    yard: Yard, operator: Client
+) -> None:
+    trained = operator.get(f"/runs/{yard.run.pk}/train/0/").content.decode()
+    assert escape(equation(yard.run)) in trained
+    yard.run.config["algorithm"]["baseline"] = "none"
+    yard.run.save()
+    assert escape(equation(yard.run)) in operator.get(f"/runs/{yard.run.pk}/train/0/").content.decode()
+    heldout = operator.get(f"/runs/{yard.run.pk}/eval:heldout/0/").content.decode()
+    assert "other kept" not in heldout
+    assert escape(equation(yard.run)) not in heldout
+
+
 def test_the_list_filters_and_sorts(operator: Client) -> None:
     first, second = make_run(name="alpha"), make_run(name="beta")
     Run.objects.filter(pk=second.pk).update(state="failed", kind="evaluate")
@@ -160,24 +202,55 @@ def test_the_funnel_accounts_for_every_rollout(yard: Yard) -> None:
 
 def test_search_finds_words_and_narrows(yard: Yard) -> None:
     def total(**filters: object) -> int:
-        return trajectories.search(TrajectoryFilters(**filters), before=None).total  # type: ignore[arg-type]
+        return search(TrajectoryFilters(**filters), before=None).total  # type: ignore[arg-type]
 
     everything = Trajectory.objects.count()
     assert total() == everything
     assert total(q="comparison") == everything - 1, "all but the live rollout"
     assert total(q="sed") == 1
-    assert total(q='"line 316"', run=yard.run.pk) == everything - 1
+    assert total(q='"line 316"', run=yard.run.pk, place="steps") == everything - 1
     assert total(q="comparison -316") == total(q="nowhere") == total(run=yard.run.pk + 1) == 0
     assert total(verdict="passed") == Trajectory.objects.filter(verdict="passed").count() > 0
     assert total(termination="running") == 1
     assert total(phase="eval") == 2
     assert total(reward_min=0.5) == Trajectory.objects.filter(reward=1).count()
     assert total(task=yard.tasks[0].key) == total(task="iterutils-0") > 0
-    result = trajectories.search(TrajectoryFilters(q="comparison"), before=None, size=3)
+    result = search(TrajectoryFilters(q="comparison"), before=None, size=3)
     assert [len(result.rows), len(result.matches)] == [3, 3]
     assert result.next_before == result.rows[-1].pk
-    older = trajectories.search(TrajectoryFilters(q="comparison"), before=result.next_before, size=3)
+    older = search(TrajectoryFilters(q="comparison"), before=result.next_before, size=3)
     assert older.rows[0].pk < result.rows[-1].pk
+
+
+def test_search_covers_observations_patches_and_statements(yard: Yard, operator: Client) -> None:
+    def parts(q: str, **filters: object) -> set[str]:
+        found = search(TrajectoryFilters(q=q, **filters), before=None)  # type: ignore[arg-type]
+        assert bool(found.matches) == bool(found.total)
+        return {match.part for matches in found.matches.values() for match in matches}
+
+    yard.stream.step(yard.ref(yard.iterations, 0, 0), 1, observation="Traceback: zanzibar is broken")
+    yard.post()
+    assert parts("zanzibar") == set(), "observations have no index"
+    assert parts("zanzibar", run=yard.run.pk) == {"observation"}
+    assert parts("zanzibar -broken", run=yard.run.pk) == set()
+    assert parts("zanzibar or nowhere", task=yard.tasks[0].key) == {"observation"}
+    assert parts("zanzibar", run=yard.run.pk, place="patches") == set()
+    assert parts("AssertionError", place="statements") == {"statement"}
+    assert parts("chunked", place="patches") == {"patch"}
+    Run.objects.filter(pk=yard.run.pk).update(config=yard.run.config | {"policy": {"type": "oracle"}})
+    assert parts("chunked", place="patches") == set(), "an oracle's patch is the answer"
+    page = operator.get("/trajectories/", {"q": "zanzibar", "run": str(yard.run.pk)}).content.decode()
+    assert "<mark>zanzibar</mark>" in page
+    assert "find=zanzibar#step-1" in page
+
+
+def test_a_snippet_shows_the_words_wherever_they_are() -> None:
+    text = "x" * 500 + " an off-by-one error <b> and OFF BY ONE again"
+    found = snippet(Match(part="patch", text=text), words_pattern('"off by one" -rename'))
+    assert [part for part, is_hit in found.parts if is_hit] == ["off-by-one", "OFF BY ONE"]
+    assert found.parts[0] == ("… ", False)
+    assert found.query == "#patch"
+    assert words_pattern("-only") is None
 
 
 def forked(yard: Yard, steps: list[int]) -> str:

@@ -169,6 +169,13 @@ RUN_CHARTS = (
         (Series("publish/replicas", "engines", 3),),
     ),
     ChartSpec(
+        "machine", "Load of the machine", "",
+        (
+            Series("machine/load", "runnable processes per core", 1),
+            Series("machine/throttled_share", "share of time at the processor quota", 2),
+        ),
+    ),
+    ChartSpec(
         "loop", "Event loop held", "milliseconds at once",
         (
             Series("loop/held_max_ms", "longest", 2), Series("loop/held_p999_ms", "99.9th percentile", 5),

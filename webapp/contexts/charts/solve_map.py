@@ -25,7 +25,7 @@ class MapCell:
     x: float
     """Left edge, per cent of the map's width."""
     level: int
-    """0 (none solved) … 4 (all), or -1 where nothing was graded."""
+    """0 (none solved) … 4 (all), or -1 where nothing was graded, or time limits ended all."""
     title: str
     url: str
 
@@ -54,9 +54,12 @@ class TasksPanel:
     """Left edge in per cent and first iteration of some buckets."""
 
 
-def level_of(solved: int, graded: int) -> int:
-    """Return quarter of the siblings that solved it; any solved sibling lifts it above 0."""
-    if not graded:
+def level_of(solved: int, graded: int, cut_short: int = 0) -> int:
+    """Return quarter of the siblings that solved it; any solved sibling lifts it above 0.
+
+    Siblings that a time limit ended unsolved do not tell that a task is never solved.
+    """
+    if graded <= cut_short:
         return -1
     return max(1, (4 * solved) // graded) if solved else 0
 
@@ -98,7 +101,9 @@ def _cell(run_id: int, buckets: Buckets, key: str, url: str, cell: Cell) -> MapC
     where = f"iteration {first}" if first == last else f"iterations {first}–{last}"
     return MapCell(
         _left(buckets, cell.bucket),
-        level_of(cell.solved, cell.graded),
-        f"{where}: {cell.solved} of {cell.graded} solved" + (f", {cell.groups} groups" if several else ""),
+        level_of(cell.solved, cell.graded, cell.cut_short),
+        f"{where}: {cell.solved} of {cell.graded} solved"
+        + (f", {cell.cut_short} ended by a time limit" if cell.cut_short else "")
+        + (f", {cell.groups} groups" if several else ""),
         f"{url}&first={first}&last={last}" if several else group_url(run_id, "train", cell.iteration, key),
     )

@@ -27,7 +27,7 @@ SIDES = (_FAILED, _PASSED, _FLAKY, _INFRA)
 _TIMED = (("noop", "untouched"), ("gold", "gold patch"))
 SOLVED_LABELS = {
     "none": "never solved", "mixed": "sometimes solved", "all": "always solved",
-    "unmeasured": "not tried yet",
+    "unmeasured": "not measured yet",
 }  # fmt: skip
 
 

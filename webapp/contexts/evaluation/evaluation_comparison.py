@@ -11,6 +11,7 @@ from django.urls import reverse
 
 from engine.errors import ConfigError, DatasetError
 from engine.evaluation.comparison import Comparison, TaskChange, compare
+from engine.evaluation.endings import Endings
 from webapp.contexts.frame import Crumb, phase_label
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.selectors.rollout import attempts as reads
@@ -32,6 +33,11 @@ class Side:
     def label(self) -> str:
         """Return the evaluation in words."""
         return point_label(self.point)
+
+    @property
+    def endings(self) -> Endings:
+        """Return its attempts by ending."""
+        return Endings.of_attempts(one.attempt for one in self.stored.attempts)
 
     @property
     def report_url(self) -> str:
@@ -66,7 +72,11 @@ class Compared:
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison, and of each side whether it has ended and how many tasks are left out."""
         sides = {
-            name: {"ended": side.stored.ended, "num_open_tasks": side.stored.num_open_tasks}
+            name: {
+                "ended": side.stored.ended,
+                "num_open_tasks": side.stored.num_open_tasks,
+                "endings": asdict(side.endings),
+            }
             for name, side in (("first", self.first), ("second", self.second))
         }
         return sides | asdict(self.comparison)

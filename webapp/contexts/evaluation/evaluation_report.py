@@ -25,6 +25,7 @@ from engine.evaluation.breakdown import (
     spending,
     submissions,
 )
+from engine.evaluation.endings import Endings
 from engine.evaluation.repeats import RepeatedRate, repeated_rate
 from engine.verifiers.selection.candidates import Candidate
 from engine.verifiers.selection.curves import (
@@ -113,6 +114,7 @@ class Report:
     num_open_tasks: int
     """Tasks left out because some of their attempts have not ended."""
     rate: RepeatedRate
+    endings: Endings
     curves: tuple[Curve, ...]
     """Best@K of selection rules."""
     curves_error: str
@@ -238,6 +240,7 @@ def _report(stored: StoredPoint, question: Question) -> Report:
         ended=stored.ended,
         num_open_tasks=stored.num_open_tasks,
         rate=repeated_rate(attempts),
+        endings=Endings.of_attempts(attempts),
         curves=found,
         curves_error=error,
         coverage=coverage,

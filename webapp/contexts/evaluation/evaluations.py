@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from urllib.parse import urlencode
 
-from engine.types import RunKind
+from django.urls import reverse
+
+from engine.evaluation.comparison import PairedChange
+from engine.evaluation.endings import Endings
+from engine.types import RunKind, RunState
 from webapp.contexts.charts.charts import run_charts
 from webapp.contexts.charts.line_charts import LineChart, line_chart
 from webapp.models import Evaluation, Run
@@ -20,8 +26,8 @@ class EvaluationPoint:
     at: str
     low: str
     high: str
-    change: float | None
-    """Against the first evaluation of the same name, as a difference of shares."""
+    endings: Endings | None
+    """None where its metrics do not have them."""
 
     @property
     def partial(self) -> bool:
@@ -35,6 +41,8 @@ class EvaluationPlot:
 
     name: str
     points: tuple[EvaluationPoint, ...]
+    change: PairedChange | None
+    """From the first to the newest; None for a single one, and without common tasks."""
     charts: tuple[LineChart, ...]
     """Metrics of its rollouts and of the policy over the evaluations; empty for fewer than two."""
 
@@ -45,8 +53,26 @@ class EvaluationPlot:
 
     @property
     def last(self) -> EvaluationPoint:
-        """The newest."""
-        return self.points[-1]
+        """Return the newest that has ended; the partial one before that."""
+        return next((point for point in reversed(self.points) if not point.partial), self.points[-1])
+
+    @property
+    def shown(self) -> tuple[tuple[str, EvaluationPoint], ...]:
+        """Return the first, the newest and the partial one, each with its label."""
+        pair = (("before", self.first), ("newest", self.last)) if self.first is not self.last else ()
+        single = () if pair else (("", self.last),)
+        running = self.points[-1]
+        return (*pair, *single, *((("", running),) if running is not self.last else ()))
+
+    @property
+    def compare_url(self) -> str:
+        """Return the address of the comparison of the first with the newest."""
+        first, last = (point.evaluation for point in (self.first, self.last))
+        keys = {
+            name: f"{one.run_id}:eval:{one.name}:{one.iteration}"
+            for name, one in (("first", first), ("second", last))
+        }
+        return f"{reverse('evaluation-compare')}?{urlencode(keys)}"
 
     @property
     def since(self) -> str:
@@ -60,35 +86,51 @@ class EvaluationPlot:
 
 
 def run_evaluations(run: Run) -> tuple[EvaluationPlot, ...]:
-    """Return the plots of a run's evaluations, with the numbers so far of one that has not ended."""
-    evaluations = reads.evaluations(run.pk)
-    if not evaluations and run.kind == RunKind.EVALUATE:
-        partial = reads.partial_evaluation(run)
-        evaluations = [partial] if partial is not None else []
-    return evaluation_plot(evaluations)
+    """Return the plots of a run's evaluations, with the numbers so far of those that have not ended."""
+    ended = reads.evaluations(run.pk)
+    partial = []
+    if run.state != RunState.SUCCEEDED and RunKind(run.kind).has_rollouts and not run.is_imported:
+        partial = reads.partial_evaluations(run, ended)
+    by_name = _by_name(ended)
+    changes = reads.paired_changes([(rows[0], rows[-1]) for rows in by_name.values() if len(rows) > 1])
+    every = sorted([*ended, *partial], key=lambda one: (one.name, one.iteration))
+    return evaluation_plot(every, changes)
 
 
-def evaluation_plot(evaluations: list[Evaluation]) -> tuple[EvaluationPlot, ...]:
-    """Return one plot per name; ``evaluations`` are ordered by name, then iteration."""
-    by_name: dict[str, list[Evaluation]] = {}
-    for evaluation in evaluations:
-        by_name.setdefault(evaluation.name, []).append(evaluation)
+def evaluation_plot(
+    evaluations: Sequence[Evaluation], changes: Mapping[int, PairedChange] = MappingProxyType({})
+) -> tuple[EvaluationPlot, ...]:
+    """Return one plot per name.
+
+    Args:
+        evaluations: ordered by name, then iteration; unsaved ones are partial.
+        changes: from the first to the newest of a name, by the newest's key.
+    """
     return tuple(
         EvaluationPlot(
             name,
-            tuple(
-                EvaluationPoint(
-                    row,
-                    f"{100 * row.solve_rate:.2f}",
-                    f"{100 * row.interval_low:.2f}",
-                    f"{100 * row.interval_high:.2f}",
-                    row.solve_rate - rows[0].solve_rate if row is not rows[0] else None,
-                )
-                for row in rows
-            ),
-            _metric_charts(rows),
+            tuple(map(_point, rows)),
+            next((changes[row.pk] for row in rows if row.pk in changes), None),
+            _metric_charts([row for row in rows if row.pk is not None]),
         )
-        for name, rows in by_name.items()
+        for name, rows in _by_name(evaluations).items()
+    )
+
+
+def _by_name(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
+    found: dict[str, list[Evaluation]] = {}
+    for evaluation in evaluations:
+        found.setdefault(evaluation.name, []).append(evaluation)
+    return found
+
+
+def _point(row: Evaluation) -> EvaluationPoint:
+    return EvaluationPoint(
+        row,
+        f"{100 * row.solve_rate:.2f}",
+        f"{100 * row.interval_low:.2f}",
+        f"{100 * row.interval_high:.2f}",
+        Endings.of_metrics(row.metrics, graded=row.num_samples),
     )
 
 

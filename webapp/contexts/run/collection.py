@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
+from engine.evaluation.endings import Endings
 from engine.types import RunKind, RunState
 from webapp.models import Run
 from webapp.selectors.dataset.difficulty import SolveRate
@@ -33,6 +34,8 @@ class CollectionView:
     excluded: int
     """Rollouts that infrastructure lost."""
     solve: SolveRate
+    endings: Endings | None
+    """None in progress that earlier versions reported."""
     goal: str
     """Word for what a rewarded rollout has done."""
     per_minute: float | None
@@ -74,9 +77,10 @@ def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
         grading=grading,
         excluded=excluded,
         solve=solve,
+        endings=Endings.of(state["endings"], excluded=excluded) if state.get("endings") else None,
         goal=goal_of(run),
         per_minute=_per_minute(run),
-        seconds_left=state.get("seconds_left") if going else None,
+        seconds_left=(state.get("seconds_left") or None) if going else None,
         steps=state.get("steps", 0),
         prompt_tokens=state.get("prompt_tokens", 0),
         generated_tokens=state.get("generated_tokens", 0),

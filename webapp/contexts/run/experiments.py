@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from django.urls import reverse
 
+from engine.evaluation.endings import Endings
 from webapp.contexts.charts.charts import REWARD, comparison_chart
 from webapp.contexts.frame import Crumb
 from webapp.contexts.run.overview import RunRow, run_rows
@@ -52,6 +53,11 @@ class HeldoutRow:
     def change(self) -> float:
         """Return the change of the solve rate, as a difference of shares."""
         return self.last.solve_rate - self.first.solve_rate
+
+    @property
+    def endings(self) -> Endings | None:
+        """Return how the attempts of the newest evaluation ended."""
+        return Endings.of_metrics(self.last.metrics, graded=self.last.num_samples)
 
     @property
     def tasks(self) -> tuple[tuple[object, ...], ...]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.evaluation.endings import Endings
 from engine.types import RunKind
 from webapp.contexts.frame import Crumb, LiveCursor, iteration_url, phase_label, run_crumbs
 from webapp.contexts.numbers import whole
-from webapp.contexts.rollout.advantage import Sibling, algorithm_of, siblings
+from webapp.contexts.rollout.advantage import Sibling, algorithm_of, equation, siblings
 from webapp.contexts.run.collection import ENDED
 from webapp.contexts.run.runs import funnel_parts
 from webapp.contexts.run.timeline import Strip, build_strip
-from webapp.models import Group, Iteration, Run
+from webapp.models import Evaluation, Group, Iteration, Run
 from webapp.selectors.paging import Page, map_page
 from webapp.selectors.rollout import groups as group_reads
 from webapp.selectors.run import iterations as iteration_reads
-from webapp.selectors.run.iterations import Funnel
+from webapp.selectors.run.iterations import BatchRate, Funnel, Point
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,10 @@ class IterationContext:
     phase: str
     index: int
     title: str
+    equation: str
+    """The advantage of the run's objective; empty where nothing is trained on the rollouts."""
+    solve: BatchRate | None
+    """None before its end."""
     iteration: Iteration | None
     """None for evaluations."""
     seconds: float | None
@@ -88,6 +93,8 @@ def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str])
         phase=phase,
         index=index,
         title=phase_label(phase, index),
+        equation=equation(run) if trains and algorithm is not None else "",
+        solve=_solve_rate(run, measured),
         iteration=iteration,
         seconds=seconds,
         metrics=by_area(measured.metrics) if measured is not None else (),
@@ -99,3 +106,18 @@ def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str])
         next_url=iteration_url(run.pk, phase, index + 1) if has_next else "",
         params=dict(params),
     )
+
+
+def _solve_rate(run: Run, measured: Iteration | Evaluation | None) -> BatchRate | None:
+    if isinstance(measured, Evaluation):
+        return BatchRate(
+            solved=measured.num_solved,
+            graded=measured.num_samples,
+            rate=measured.solve_rate,
+            low=measured.interval_low,
+            high=measured.interval_high,
+            endings=Endings.of_metrics(measured.metrics, graded=measured.num_samples),
+        )
+    if measured is None or measured.finished_at is None or not RunKind(run.kind).has_rollouts:
+        return None
+    return iteration_reads.batch_rate(run.pk, Point(measured.index, measured.metrics, None))

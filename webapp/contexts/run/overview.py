@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from webapp.contexts.frame import Crumb
 from webapp.contexts.run.collection import KINDS
+from webapp.contexts.run.phase import Phase, phase_of
 from webapp.contexts.run.policy_label import policy_label
 from webapp.models import Alert, Run
 from webapp.permissions import Role, may_change
@@ -26,6 +27,8 @@ class RunRow:
     done: int
     total: int
     stale: bool
+    phase: Phase | None
+    """Current work of a live run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,7 @@ def run_rows(runs: list[Run], rewards: dict[int, list[float | None]]) -> tuple[R
             tuple(rewards.get(run.pk, [])),
             *progress_of(run),
             run_reads.is_stale(run),
+            phase_of(run),
         )
         for run in runs
     )

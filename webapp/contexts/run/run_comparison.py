@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from django.urls import reverse
 from django.utils import timezone
 
+from engine.evaluation.endings import Endings
 from webapp.contexts.charts.charts import RUN_CHARTS
 from webapp.contexts.frame import Crumb
 from webapp.contexts.numbers import MOST_ID, bounds, whole
@@ -50,6 +51,8 @@ class ComparedRun:
     policy: str
     heldout: Evaluation | None
     """Newest evaluation of held-out tasks."""
+    endings: Endings | None
+    """Endings of its attempts."""
     iterations: int
     elapsed_seconds: float | None
     without_url: str
@@ -122,7 +125,8 @@ def build_run_comparison(texts: Sequence[str], params: Mapping[str, str]) -> Run
 
 def _compared(runs: Sequence[Run]) -> tuple[ComparedRun, ...]:
     numbers = [run.pk for run in runs]
-    heldout = iteration_reads.first_and_last_evaluations(numbers, "heldout")
+    evaluated = iteration_reads.first_and_last_evaluations(numbers, "heldout")
+    newest = {number: last for number, (_, last) in evaluated.items()}
     finished = iteration_reads.count_finished(numbers)
     now = timezone.now()
     return tuple(
@@ -131,7 +135,10 @@ def _compared(runs: Sequence[Run]) -> tuple[ComparedRun, ...]:
             colour=1 + at % COLOURS,
             dash=(at + at // COLOURS) % DASHES,
             policy=policy_label(run.config.get("policy")),
-            heldout=heldout[run.pk][1] if run.pk in heldout else None,
+            heldout=newest.get(run.pk),
+            endings=Endings.of_metrics(newest[run.pk].metrics, graded=newest[run.pk].num_samples)
+            if run.pk in newest
+            else None,
             iterations=finished.get(run.pk, 0),
             elapsed_seconds=elapsed(run, now),
             without_url=comparison_url(other for other in numbers if other != run.pk),

@@ -12,6 +12,7 @@ from django.utils import timezone
 from engine.types import RunKind, RunState
 from webapp.contexts.run.collection import ENDED, CollectionView, build_collection
 from webapp.contexts.run.engines import EngineSummary, engine_summary
+from webapp.contexts.run.phase import Phase, phase_of
 from webapp.contexts.run.policy_label import policy_label
 from webapp.contexts.run.results.parts import RunResults
 from webapp.contexts.run.results.results import build_results, kept_of
@@ -22,7 +23,7 @@ from webapp.selectors.run import iterations as iteration_reads
 from webapp.selectors.run import runs as run_reads
 from webapp.selectors.run import sandboxes as sandbox_reads
 from webapp.selectors.run.checkpoints import newest_checkpoint
-from webapp.selectors.run.iterations import LiveCounts, Point, SolveRate
+from webapp.selectors.run.iterations import BatchRate, LiveCounts, Point
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,8 @@ class RunHeader:
     elapsed_seconds: float | None
     """None before it ran; for a live run the page counts on from ``running_at``."""
     seconds_left: float | None
-    solve: SolveRate | None
-    solve_change: float | None
-    """Against the first finished iteration, as a difference of shares."""
+    solve: BatchRate | None
+    """Of the newest training batch; None before one."""
     rewards: tuple[float | None, ...]
     counts: LiveCounts
     pool: Pool | None
@@ -74,8 +74,8 @@ class RunHeader:
     """False for a run in which no agent acts."""
     has_charts: bool
     """Whether its iterations are drawn: those of training and of fine-tuning."""
-    phase: str
-    """Work of a running run within its iteration or its progress; empty for others."""
+    phase: Phase | None
+    """Current work of a live run; None for others."""
     made: Dataset | None
     """The dataset it made, once that is there."""
     results: RunResults | None
@@ -177,27 +177,27 @@ def elapsed(run: Run, now: datetime) -> float | None:
 
 
 def seconds_left(run: Run, points: list[Point], done: int, elapsed_seconds: float | None) -> float | None:
-    """Estimate the seconds left from the last ten iterations or the progress; None without either."""
+    """Return the seconds left as the engine reports them.
+
+    Engines that do not are estimated from the last ten iterations or the progress; None without either.
+    """
     if run.state != RunState.RUNNING:
         return None
+    if run.progress_seconds_left:
+        return run.progress_seconds_left
     paces = [point.seconds for point in points[-10:] if point.seconds is not None]
     if paces and run.total_iterations:
-        return sum(paces) / len(paces) * max(0, run.total_iterations - done)
-    if run.progress_done and run.progress_total and elapsed_seconds:
-        return elapsed_seconds / run.progress_done * (run.progress_total - run.progress_done)
-    return None
+        left = sum(paces) / len(paces) * max(0, run.total_iterations - done)
+    elif not run.total_iterations and run.progress_done and run.progress_total and elapsed_seconds:
+        left = elapsed_seconds / run.progress_done * (run.progress_total - run.progress_done)
+    else:
+        return None
+    return left or None  # the run still works: an evaluation, a checkpoint
 
 
 def build_header(run: Run, points: list[Point]) -> RunHeader:
     """Return the strip for a run whose newest finished iterations are ``points``."""
-    rates: list[SolveRate] = []
-    done, first = iteration_reads.finished_extent(run.pk)
-    if points and first is not None:
-        rates = iteration_reads.solve_rates(run.pk, iterations=[first, points[-1].index])
-    last = rates[-1] if rates else None
-    change = None
-    if len(rates) > 1 and rates[0].rate is not None and rates[-1].rate is not None:
-        change = rates[-1].rate - rates[0].rate
+    done = iteration_reads.num_finished(run.pk)
     spent = elapsed(run, timezone.now())
     by_iteration = run.total_iterations > 0
     has_rollouts = RunKind(run.kind).has_rollouts
@@ -221,8 +221,7 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         progress_total=run.total_iterations if by_iteration else run.progress_total,
         elapsed_seconds=spent,
         seconds_left=seconds_left(run, points, done, spent),
-        solve=last,
-        solve_change=change,
+        solve=iteration_reads.batch_rate(run.pk, points[-1]) if points and has_rollouts else None,
         rewards=tuple(point.metrics.get("reward/mean") for point in points[-60:]),
         counts=counts,
         pool=next(iter(sandbox_reads.pools(run.pk)), None),
@@ -230,7 +229,7 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         collection=collection,
         has_rollouts=has_rollouts,
         has_charts=_has_charts(run, collection),
-        phase=_phase(run),
+        phase=phase_of(run),
         made=made,
         results=build_results(run, points, made=made),
         kept=kept_of(run),
@@ -243,16 +242,6 @@ def _has_charts(run: Run, collection: CollectionView | None) -> bool:
     if run.kind == RunKind.SFT:
         return run.config.get("data") != "stream"
     return RunKind(run.kind).has_rollouts and collection is None and not run.is_imported
-
-
-def _phase(run: Run) -> str:
-    if run.state not in (RunState.RUNNING, RunState.STOPPING):
-        return ""
-    if run.total_iterations == 0:
-        return run.progress_message
-    if run.kind != RunKind.IMPROVE or not run.progress_total:
-        return "" if run.progress_total else run.progress_message
-    return f"{run.progress_message} {run.progress_done}/{run.progress_total}"
 
 
 def _resume_label(run: Run, collection: CollectionView | None) -> str:

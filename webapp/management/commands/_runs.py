@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -14,11 +13,13 @@ from django.utils import timezone
 from engine.config.recipes import resolve
 from engine.errors import TrainyardError
 from engine.terminal import visible_line
+from webapp.contexts.run.phase import phase_of
+from webapp.contexts.words import in_words
 from webapp.management.commands._terminal import TerminalCommand
 from webapp.models import Experiment, Run
 from webapp.selectors.run import runs as run_reads
 from webapp.services.run import experiments, runs
-from webapp.services.run.states import LIVE, TERMINAL
+from webapp.services.run.states import TERMINAL
 
 _POLL_S = 0.5
 
@@ -92,8 +93,8 @@ def describe(run: Run) -> str:
     parts = [f"run {run.pk}", run.kind, run.state]
     if run.current_iteration is not None:
         parts.append(f"iteration {run.current_iteration + 1} of {run.total_iterations}")
-    if run.progress_message and run.state in LIVE:
-        parts.append(f"{run.progress_message} {run.progress_done}/{run.progress_total}")
+    if (phase := phase_of(run)) is not None:
+        parts.append(str(phase))
     if run.collection:
         parts += describe_collection(run.collection)
     if condition := run_reads.condition_of(run):
@@ -111,12 +112,13 @@ def explained(run: Run) -> str:
 def describe_collection(state: Mapping[str, Any]) -> list[str]:
     """Return the numbers of a collection, as in ``engine.events.types.CollectionProgress``."""
     parts = [f"{state['solved']} of {state['graded']} solved"]
+    if endings := state.get("endings"):
+        parts.append(", ".join(f"{in_words(reason)} {count}" for reason, count in endings.items() if count))
+    parts.append(f"{state['running']} running, {state['steps']} steps")
     if state["lost"]:
         parts.append(f"{state['lost']} lost to infrastructure")
     if state["per_hour"]:
         parts.append(f"{state['per_hour']:,.0f} an hour")
-    if state["seconds_left"]:
-        parts.append(f"{timedelta(seconds=round(state['seconds_left']))} left")
     if state["cost"] is not None:
         parts.append(f"{state['cost']:.2f} US dollars")
     return parts

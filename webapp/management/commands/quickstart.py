@@ -19,9 +19,10 @@ from django.utils import timezone
 
 from engine.errors import TrainyardError
 from engine.types import RunState
+from webapp.contexts.run.phase import phase_of
 from webapp.management.commands._runs import add_overrides, explained, parse_overrides
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.models import Iteration, Run, Trajectory
+from webapp.models import Iteration, Run
 from webapp.services.dataset import datasets
 from webapp.services.run import runs
 from webapp.services.run.states import TERMINAL
@@ -119,47 +120,16 @@ class Command(TerminalCommand):
 
 
 def progress_line(run: Run) -> str:
-    """Return a line with a run's state, iteration, solve rate and remaining time, or its current activity."""
+    """Return a line with a run's state, its current phase and the solve rate of its newest iteration."""
     parts = [f"run {run.pk}", run.state]
+    if (phase := phase_of(run)) is not None:
+        parts.append(str(phase))
     newest = Iteration.objects.filter(run=run, finished_at__isnull=False).order_by("-index").first()
-    evaluation = evaluation_progress(run)
-    if evaluation and run.state not in TERMINAL:
-        parts.append(evaluation)
-    elif newest is not None and run.state not in TERMINAL:
-        parts.append(f"iteration {newest.index + 1}/{run.total_iterations}")
-        rate = newest.metrics.get("solve/rate")
-        if rate is not None:
-            parts.append(f"solve rate {rate:.2f}")
-        left = seconds_left(run, newest)
-        if left is not None:
-            parts.append(f"about {max(1, round(left / 60))} min left")
-    elif run.progress_message and run.state not in TERMINAL:
-        parts.append(f"{run.progress_message} {run.progress_done}/{run.progress_total}")
+    if newest is not None and run.state not in TERMINAL and "solve/rate" in newest.metrics:
+        parts.append(f"solve rate {newest.metrics['solve/rate']:.2f}")
     if run.reason:
         parts.append(explained(run))
     return " · ".join(parts)
-
-
-def evaluation_progress(run: Run) -> str:
-    """Return the progress of the run's current evaluation; empty during training."""
-    latest = Trajectory.objects.filter(run=run).order_by("-pk").first()
-    if latest is None or not latest.phase.startswith("eval:"):
-        return ""
-    siblings = Trajectory.objects.filter(run=run, phase=latest.phase, iteration=latest.iteration)
-    done = siblings.filter(state="finished").count()
-    name = latest.phase.removeprefix("eval:")
-    wanted = run.config["evaluation"]["train_samples" if name == "train" else "samples"]
-    return f"evaluating the {name} tasks {done}/{wanted}"
-
-
-def seconds_left(run: Run, newest: Iteration) -> float | None:
-    """Estimate the remaining time from the mean time per iteration; None before the first one."""
-    first = Iteration.objects.filter(run=run, started_at__isnull=False).order_by("index").first()
-    if first is None or first.started_at is None or newest.finished_at is None:
-        return None
-    done = newest.index - first.index + 1
-    spent = (newest.finished_at - first.started_at).total_seconds()
-    return spent / done * (run.total_iterations - newest.index - 1)
 
 
 def summary_of(run: Run, dashboard: str) -> dict[str, Any]:

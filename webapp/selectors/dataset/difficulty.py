@@ -22,7 +22,7 @@ from webapp.models import Dataset, Group, Run
 SCRIPTED = ("oracle", "noop")
 """Types of policies that play a script."""
 CLASSES = ("none", "mixed", "all", "unmeasured")
-"""Never solved, sometimes, always; not tried yet."""
+"""Never solved, sometimes, always; not measured yet."""
 BINS = 10
 _Z = NormalDist().inv_cdf(0.975)
 
@@ -33,6 +33,8 @@ class SolveRate:
 
     solved: int = 0
     graded: int = 0
+    cut_short: int = 0
+    """Graded rollouts that a time limit ended unsolved."""
 
     @property
     def rate(self) -> float | None:
@@ -78,20 +80,24 @@ def measuring_runs(dataset_id: int) -> list[int]:
 
 
 def _summed(dataset_id: int) -> QuerySet[Any, Any]:
-    """``task_id, n, s`` of every measured task of the dataset, active or not."""
+    """``task_id, n, s, c`` of every measured task of the dataset, active or not.
+
+    Tasks whose rollouts were all ended unsolved by a time limit are not measured.
+    """
     groups = Group.objects.filter(run__in=measuring_runs(dataset_id), num_graded__gt=0)
     return (
         groups.filter(task__isnull=False)
         .order_by()
         .values("task_id")
-        .annotate(n=Sum("num_graded"), s=Sum("num_solved"))
+        .annotate(n=Sum("num_graded"), s=Sum("num_solved"), c=Sum("num_cut_short"))
+        .filter(n__gt=F("c"))
     )
 
 
 def rates_of(dataset_id: int, task_ids: Collection[int]) -> dict[int, SolveRate]:
     """Return solve rates of some tasks of a dataset; those without a graded rollout are not among them."""
-    rows = _summed(dataset_id).filter(task_id__in=task_ids).values_list("task_id", "s", "n")
-    return {task_id: SolveRate(solved, graded) for task_id, solved, graded in rows}
+    rows = _summed(dataset_id).filter(task_id__in=task_ids).values_list("task_id", "s", "n", "c")
+    return {task_id: SolveRate(*counts) for task_id, *counts in rows}
 
 
 def measured_tasks(
@@ -124,6 +130,7 @@ _PROFILE = """
     WITH rates AS (
         SELECT task_id, sum(num_solved) AS s, sum(num_graded) AS n
         FROM webapp_group WHERE run_id = ANY(%s) AND num_graded > 0 GROUP BY task_id
+        HAVING sum(num_graded) > sum(num_cut_short)
     )
     SELECT CASE WHEN s = 0 THEN 'none' WHEN s = n THEN 'all' ELSE 'mixed' END,
         least(%s - 1, floor(%s * s / n))::int, count(*), sum(n)

@@ -42,7 +42,8 @@ def list_groups(
 
     Args:
         phase: ``train``, ``eval:<name>`` or empty for all.
-        outcome: ``none``, ``partial`` or ``all`` siblings solved; empty for any.
+        outcome: ``none``, ``partial`` or ``all`` siblings solved; empty for any. Groups whose siblings
+            were all ended unsolved by a time limit have none of them.
         number: page.
         part: task and iterations.
         size: groups of a page.
@@ -57,7 +58,7 @@ def list_groups(
     if part.last is not None:
         groups = groups.filter(iteration__lte=part.last)
     if outcome == "none":
-        groups = groups.filter(num_solved=0, num_graded__gt=0)
+        groups = groups.filter(num_solved=0, num_graded__gt=F("num_cut_short"))
     elif outcome == "partial":
         groups = groups.filter(num_solved__gt=0, num_solved__lt=F("num_graded"))
     elif outcome == "all":

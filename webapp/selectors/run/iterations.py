@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import or_
 
-from django.db.models import Case, Count, Min, Sum, Value, When
+from django.db.models import Case, Count, Q, Sum, Value, When
 from django.db.models.functions import Coalesce
 
+from engine.evaluation.comparison import PairedChange, paired_change
+from engine.evaluation.endings import Endings
 from engine.evaluation.metrics import EvaluationTally, TaskTally
 from engine.types import INFRASTRUCTURE_REASONS
 from webapp.models import Evaluation, Group, Iteration, Run, Trajectory
@@ -38,11 +42,9 @@ def points_after(run_id: int, after: int, *, limit: int = 5000) -> list[Point]:
     ]
 
 
-def finished_extent(run_id: int) -> tuple[int, int | None]:
-    """Return the number of a run's finished iterations, and the least index of them."""
-    rows = Iteration.objects.filter(run_id=run_id, finished_at__isnull=False)
-    found = rows.aggregate(number=Count("id"), first=Min("index"))
-    return found["number"], found["first"]
+def num_finished(run_id: int) -> int:
+    """Return the number of a run's finished iterations."""
+    return Iteration.objects.filter(run_id=run_id, finished_at__isnull=False).count()
 
 
 def count_finished(run_ids: Collection[int]) -> dict[int, int]:
@@ -56,30 +58,36 @@ def get_iteration(run_id: int, index: int) -> Iteration | None:
     return Iteration.objects.filter(run_id=run_id, index=index).first()
 
 
-@dataclass(frozen=True, slots=True)
-class SolveRate:
-    """Share of graded training rollouts that were solved in one iteration."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRate:
+    """Solve rate of an iteration's training rollouts."""
 
-    iteration: int
     solved: int
     graded: int
+    rate: float | None
+    """Mean over tasks of their solve rates; None when nothing was graded."""
+    low: float
+    high: float
+    """95 % interval of ``rate`` for tasks like these."""
+    endings: Endings | None
+    """None where the iteration has not reported them."""
 
-    @property
-    def rate(self) -> float | None:
-        """None when nothing was graded."""
-        return self.solved / self.graded if self.graded else None
 
-
-def solve_rates(run_id: int, *, iterations: Sequence[int]) -> list[SolveRate]:
-    """Return solve rates of the given iterations, in order."""
-    rows = (
-        Group.objects.filter(run_id=run_id, phase="train", iteration__in=list(iterations))
-        .order_by("iteration")
-        .values("iteration")
-        .annotate(solved=Sum("num_solved"), graded=Sum("num_graded"))
-        .values_list("iteration", "solved", "graded")
+def batch_rate(run_id: int, point: Point) -> BatchRate:
+    """Return the solve rate of a finished iteration."""
+    groups = Group.objects.filter(run_id=run_id, phase="train", iteration=point.index).order_by()
+    tally = EvaluationTally()
+    for key, graded, solved in groups.values_list("task_key", "num_graded", "num_solved"):
+        tally.tasks[key] = TaskTally(graded=graded, solved=solved)
+    found = tally.summary()
+    return BatchRate(
+        solved=found.num_solved,
+        graded=found.num_samples,
+        rate=found.solve_rate if found.num_samples else None,
+        low=found.interval_low,
+        high=found.interval_high,
+        endings=Endings.of_metrics(point.metrics, graded=found.num_samples),
     )
-    return [SolveRate(iteration, solved or 0, graded or 0) for iteration, solved, graded in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,16 +170,53 @@ def get_evaluation(run_id: int, phase: str, iteration: int) -> Evaluation | None
     return Evaluation.objects.filter(run_id=run_id, name=name, iteration=iteration).first()
 
 
-def partial_evaluation(run: Run) -> Evaluation | None:
-    """Return an evaluation so far, not saved: over the tasks whose attempts have all ended; None before one.
+def paired_changes(pairs: Collection[tuple[Evaluation, Evaluation]]) -> dict[int, PairedChange]:
+    """Return the change from the first to the second evaluation of each pair, over common tasks: one query.
+
+    Keys are those of the second evaluations; pairs without a common graded task are left out.
+    """
+    wanted = [(one.run_id, f"eval:{one.name}", one.iteration) for pair in pairs for one in pair]
+    if not wanted:
+        return {}
+    where = [Q(run_id=run, phase=phase, iteration=iteration) for run, phase, iteration in wanted]
+    groups = Group.objects.filter(reduce(or_, where), num_graded__gt=0).order_by()
+    rates: dict[tuple[int, str, int], dict[str, float]] = {point: {} for point in wanted}
+    for run, phase, iteration, key, solved, graded in groups.values_list(
+        "run_id", "phase", "iteration", "task_key", "num_solved", "num_graded"
+    ):
+        rates[run, phase, iteration][key] = solved / graded
+    found = {
+        second.pk: paired_change(
+            *(rates[one.run_id, f"eval:{one.name}", one.iteration] for one in (first, second))
+        )
+        for first, second in pairs
+    }
+    return {key: change for key, change in found.items() if change is not None}
+
+
+def partial_evaluations(run: Run, known: Collection[Evaluation]) -> list[Evaluation]:
+    """Return the evaluations that have not ended, not saved: over the tasks whose attempts have all ended.
 
     Tasks with attempts in flight are left out, since attempts that end early are not like the others.
+
+    Args:
+        run: the run.
+        known: its evaluations that have ended.
     """
-    phases = Group.objects.filter(run=run, phase__startswith="eval:").values_list("phase", flat=True)
-    phase = phases.first()
-    if phase is None:
-        return None
-    point = attempts.Point(run=run, phase=phase, iteration=0)
+    ended = {(f"eval:{one.name}", one.iteration) for one in known}
+    groups = Group.objects.filter(run=run, phase__startswith="eval:").order_by("-iteration", "phase")
+    started = groups.values_list("phase", "iteration").distinct()
+    if ended:
+        newest = max(iteration for _, iteration in ended)
+        started = started.filter(iteration__gte=newest)
+    found = [
+        _partial(run, phase, iteration) for phase, iteration in started if (phase, iteration) not in ended
+    ]
+    return [one for one in found if one is not None]
+
+
+def _partial(run: Run, phase: str, iteration: int) -> Evaluation | None:
+    point = attempts.Point(run=run, phase=phase, iteration=iteration)
     _, left_out = attempts.open_tasks(point)
     complete = Group.objects.filter(**point.where).exclude(task_key__in=left_out)
     tally = EvaluationTally()
@@ -184,7 +229,7 @@ def partial_evaluation(run: Run) -> Evaluation | None:
         return None
     return Evaluation(
         run=run,
-        iteration=0,
+        iteration=iteration,
         name=phase.removeprefix("eval:"),
         policy_version=run.policy_version or 0,
         num_samples=found.num_samples,
@@ -194,7 +239,23 @@ def partial_evaluation(run: Run) -> Evaluation | None:
         interval_low=found.interval_low,
         interval_high=found.interval_high,
         pass_at_k=[asdict(entry) for entry in found.pass_at_k],
+        metrics=_ending_shares(point, left_out),
     )
+
+
+def _ending_shares(point: attempts.Point, left_out: Collection[str]) -> dict[str, float]:
+    """Return the metrics of endings of the tasks whose attempts have all ended."""
+    rows = Trajectory.objects.filter(**point.where, state=Trajectory.State.FINISHED).order_by()
+    counts = (
+        rows.exclude(task_key__in=left_out)
+        .values("termination")
+        .annotate(n=Count("id"), graded=Count("reward"))
+    )
+    found = list(counts.values_list("termination", "n", "graded"))
+    total = sum(n for _, n, _ in found) or 1
+    shares = {f"termination/{reason}": n / total for reason, n, _ in found}
+    shares.setdefault("termination/submitted", 0.0)
+    return shares | {"infra/rate": 1 - sum(graded for *_, graded in found) / total}
 
 
 @dataclass(frozen=True, slots=True)

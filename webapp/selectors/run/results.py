@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.db.models import Count, F, Q
 
 from engine.events.health import RowStatus
-from engine.types import Verdict
+from engine.types import TerminationReason, Verdict
 from webapp.models import Group, Run, Trajectory, Validation
 
 
@@ -60,6 +60,7 @@ def broken_rollouts(run: Run, *, passes: bool, limit: int) -> list[Trajectory]:
     """Return one rollout of each row that does not hold or was not graded, with the reason."""
     unwanted = ~Q(verdict=Verdict.PASSED.value) if passes else Q(verdict=Verdict.PASSED.value)
     rows = Trajectory.objects.filter(unwanted, run=run, state=Trajectory.State.FINISHED)
+    rows = rows.exclude(termination=TerminationReason.CANCELLED)
     return list(rows.select_related("group__task").order_by("group_id", "index").distinct("group_id")[:limit])
 
 

@@ -59,6 +59,8 @@ class Cell:
     bucket: int
     solved: int
     graded: int
+    cut_short: int
+    """Graded rollouts that a time limit ended unsolved."""
     groups: int
     iteration: int
     """Iteration of the first of them."""
@@ -72,6 +74,7 @@ class SolvedTask:
     name: str
     solved: int
     graded: int
+    cut_short: int
     change: float | None
     """Solve rate in the second half of the buckets minus that in the first; None where one is unknown."""
     first_solved: int | None
@@ -124,6 +127,7 @@ def _tasks(run_id: int, buckets: Buckets) -> list[SolvedTask]:
             task=Max("task_id"),
             solved=Sum("num_solved"),
             graded=Sum("num_graded"),
+            cut_short=Sum("num_cut_short"),
             first_solved=Min("iteration", filter=Q(num_solved__gt=0)),
             early_solved=Coalesce(Sum("num_solved", filter=early), 0),
             early_graded=Coalesce(Sum("num_graded", filter=early), 0),
@@ -136,6 +140,7 @@ def _tasks(run_id: int, buckets: Buckets) -> list[SolvedTask]:
     return [
         SolvedTask(
             row["task_key"], names.get(row["task"], row["task_key"]), row["solved"], row["graded"],
+            row["cut_short"],
             row["late_solved"] / row["late_graded"] - row["early_solved"] / row["early_graded"]
             if row["late_graded"] and row["early_graded"]
             else None,
@@ -173,11 +178,12 @@ def _cells(run_id: int, buckets: Buckets, keys: Sequence[str]) -> dict[str, tupl
         .annotate(
             solved=Sum("num_solved"),
             graded=Sum("num_graded"),
+            cut_short=Sum("num_cut_short"),
             groups=Count("id"),
             first=Min("iteration"),
         )
         .order_by("bucket")
-        .values_list("task_key", "bucket", "solved", "graded", "groups", "first")
+        .values_list("task_key", "bucket", "solved", "graded", "cut_short", "groups", "first")
     )
     found: dict[str, list[Cell]] = {key: [] for key in keys}
     for key, *numbers in rows:

@@ -93,6 +93,8 @@ class Projection:
                     "progress_message": event.message[:500],
                     "progress_done": event.done,
                     "progress_total": event.total,
+                    "progress_follows": event.follows[:500],
+                    "progress_seconds_left": event.seconds_left,
                     "collection": event.collection.model_dump() if event.collection else {},
                 }
             case e.TaskValidated():
@@ -137,6 +139,8 @@ class Projection:
             "progress_message": "",
             "progress_done": 0,
             "progress_total": 0,
+            "progress_follows": "",
+            "progress_seconds_left": None,
             "collection": {},
         }
         self._move(event, RunState.RUNNING)

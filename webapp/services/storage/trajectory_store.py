@@ -23,7 +23,7 @@ from engine.events.types import (
     TrajectoryRef,
     TrajectoryStarted,
 )
-from engine.types import INFRASTRUCTURE_REASONS, TerminationReason
+from engine.types import INFRASTRUCTURE_REASONS, TIME_LIMITS, TerminationReason
 from webapp.models import (
     Group,
     ImportedFields,
@@ -327,16 +327,19 @@ def refresh_groups(group_ids: Collection[int]) -> None:
         cursor.execute(
             """
             UPDATE webapp_group g SET size = s.size, num_finished = s.finished, num_graded = s.graded,
-                num_solved = s.solved, num_masked = s.masked, mean_reward = s.mean,
+                num_solved = s.solved, num_cut_short = s.cut_short, num_masked = s.masked,
+                mean_reward = s.mean,
                 started_at = s.started_at,
-                finished_at = CASE WHEN s.finished = s.size THEN s.finished_at END
-            FROM (SELECT group_id, count(*) AS size, count(*) FILTER (WHERE state = 'finished') AS finished,
+                finished_at = CASE WHEN s.live = 0 THEN s.finished_at END
+            FROM (SELECT group_id, count(*) AS size, count(*) FILTER (WHERE state = 'running') AS live,
+                    count(*) FILTER (WHERE state = 'finished' AND termination <> 'cancelled') AS finished,
                     count(reward) FILTER (WHERE verdict <> '') AS graded,
                     count(*) FILTER (WHERE verdict = 'passed') AS solved,
+                    count(reward) FILTER (WHERE termination = ANY(%s) AND verdict NOT IN ('', 'passed')) AS cut_short,
                     count(*) FILTER (WHERE loss_mask IS FALSE) AS masked, avg(reward) AS mean,
                     min(started_at) AS started_at, max(finished_at) AS finished_at
                 FROM webapp_trajectory WHERE group_id = ANY(%s) GROUP BY group_id) s
             WHERE g.id = s.group_id
             """,
-            [list(group_ids)],
+            [sorted(TIME_LIMITS), list(group_ids)],
         )

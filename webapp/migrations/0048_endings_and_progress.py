@@ -18,7 +18,7 @@ _COUNT = """
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("webapp", "0044_audit_outcomes"),
+        ("webapp", "0047_provider_state"),
     ]
 
     operations = [
