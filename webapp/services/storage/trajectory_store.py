@@ -335,7 +335,8 @@ def refresh_groups(group_ids: Collection[int]) -> None:
                     count(*) FILTER (WHERE state = 'finished' AND termination <> 'cancelled') AS finished,
                     count(reward) FILTER (WHERE verdict <> '') AS graded,
                     count(*) FILTER (WHERE verdict = 'passed') AS solved,
-                    count(reward) FILTER (WHERE termination = ANY(%s) AND verdict NOT IN ('', 'passed')) AS cut_short,
+                    count(reward) FILTER (WHERE termination = ANY(%s) AND verdict NOT IN ('', 'passed'))
+                        AS cut_short,
                     count(*) FILTER (WHERE loss_mask IS FALSE) AS masked, avg(reward) AS mean,
                     min(started_at) AS started_at, max(finished_at) AS finished_at
                 FROM webapp_trajectory WHERE group_id = ANY(%s) GROUP BY group_id) s
