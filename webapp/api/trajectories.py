@@ -14,6 +14,7 @@ from engine.tokens import TOKEN_COLUMNS
 from webapp.api.auth import answer_reader, caller, role_of_caller, viewer
 from webapp.api.runs import ScoreOut
 from webapp.api.runs import find as find_run
+from webapp.contexts.rollout.snippets import snippet, words_pattern
 from webapp.contexts.rollout.tokens import tokenless_reason
 from webapp.contexts.rollout.what_if import counterfactual
 from webapp.models import Run, TokenBlob, Trajectory
@@ -23,6 +24,7 @@ from webapp.selectors.rollout import predictions as prediction_reads
 from webapp.selectors.rollout import scores as score_reads
 from webapp.selectors.rollout import steps as step_reads
 from webapp.selectors.rollout import trajectories as reads
+from webapp.selectors.rollout.search import PLACES, TrajectoryFilters, search
 from webapp.services.access import audit
 from webapp.services.run.learning import query_of_recipe
 
@@ -200,7 +202,10 @@ class SearchQuery(Schema):
     """Filters of a search; empty means everything."""
 
     q: str = ""
-    """Words over thoughts and actions: ``"a phrase"``, ``or``, ``-without``."""
+    """Words: ``"a phrase"``, ``or``, ``-without``."""
+    place: str = ""
+    """Where they are looked for: ``steps``, ``observations`` (of a run or a task), ``patches`` or
+    ``statements``; empty for all of them."""
     run: int | None = None
     task: str = ""
     """A task's key, or a part of its readable name."""
@@ -215,15 +220,19 @@ class SearchQuery(Schema):
 
 
 class MatchOut(Schema):
-    """A step that matches."""
+    """A text that matches."""
 
-    index: int
+    part: str
+    """``step`` (thought and action), ``observation``, ``patch`` or ``statement``."""
+    index: int | None
+    """Index of the step; null for other parts."""
     action: str
     text: str
+    """The piece around the first word."""
 
 
 class FoundOut(TrajectoryOut):
-    """A trajectory, with its first matching steps."""
+    """A trajectory, with its first matching texts."""
 
     matches: list[MatchOut]
 
@@ -233,7 +242,7 @@ class SearchPage(Schema):
 
     total: int
     capped: bool
-    """Whether more steps match than were considered."""
+    """Whether more texts match than were considered."""
     items: list[FoundOut]
     next_before: int | None
 
@@ -284,12 +293,27 @@ def list_trajectories(
 def search_trajectories(
     request: HttpRequest, filters: Query[SearchQuery], before: int | None = None, size: int = 50
 ) -> dict[str, Any]:
-    """Search thoughts and actions, newest first; pass ``next_before`` as ``before`` for the next page."""
-    wanted = reads.TrajectoryFilters(**filters.dict())
+    """Search by words and numbers, newest first; pass ``next_before`` as ``before`` for the next page."""
+    if filters.place not in ("", *PLACES):
+        raise HttpError(422, f"place: expected one of {', '.join(PLACES)}, not {filters.place[:80]!r}")
     sees_answers = role_of_caller(request).sees_answers
-    found = reads.search(wanted, before=before, size=max(1, min(size, MAX_SIZE)), with_answers=sees_answers)
+    found = search(
+        TrajectoryFilters(**filters.dict()),
+        before=before,
+        size=max(1, min(size, MAX_SIZE)),
+        with_answers=sees_answers,
+    )
+    pattern = words_pattern(filters.q)
     for row in found.rows:
-        row.matches = found.matches.get(row.pk, [])  # type: ignore[attr-defined]
+        row.matches = [  # type: ignore[attr-defined]
+            {
+                "part": match.part,
+                "index": match.index,
+                "action": match.action,
+                "text": snippet(match, pattern).text,
+            }
+            for match in found.matches.get(row.pk, ())
+        ]
     return {
         "total": found.total,
         "capped": found.capped,

@@ -63,7 +63,10 @@ def test_thoughts_and_actions_are_searched(yard: Yard) -> None:
     row = Trajectory.objects.get(pk=first["id"])
     lines = printed("search", "line", "--run", yard.run.pk).splitlines()
     place = f"/runs/{row.run_id}/{row.phase}/{row.iteration}/{row.task_key}/{row.index}/"
-    assert any(line.startswith(f"{place}#step-") for line in lines)
+    assert any(line.startswith(f"{place}?from=") and "#step-" in line for line in lines)
+    assert printed("search", "line", "--place", "patches") == "0 of 0 trajectories\n"
+    assert client.get("/api/v1/trajectories?q=line&place=patches").json()["total"] == 0
+    assert "expected one of steps" in client.get("/api/v1/trajectories?q=line&place=x").json()["detail"]
     assert lines[-1].endswith(f"of {answer['total']} trajectories")
 
 

@@ -16,8 +16,8 @@ from webapp.services.run import attempts, runs
 pytestmark = pytest.mark.django_db
 
 
-def queued(person: User | None = None, **overrides: Any) -> Run:
-    run = make_run(**overrides)
+def queued(person: User | None = None, *, launcher: str = "local") -> Run:
+    run = make_run(**{"launcher.backend": launcher})
     Run.objects.filter(pk=run.pk).update(created_by=person)
     runs.start(run=run)
     run.refresh_from_db()
@@ -53,7 +53,7 @@ def test_a_machine_runs_as_many_as_it_may_and_the_next_in_order(settings: Any) -
 def test_runs_of_a_cluster_wait_there(settings: Any) -> None:
     settings.TRAINYARD_RUNS_AT_ONCE = 1
     launched()
-    assert claimed(queued(**{"launcher.backend": "ray"}))
+    assert claimed(queued(launcher="ray"))
     assert not claimed(queued())
 
 

@@ -21,6 +21,11 @@ class Snippet:
     query: str
     """Query string and anchor of the place on the trajectory's page."""
 
+    @property
+    def text(self) -> str:
+        """Return the piece as plain text."""
+        return "".join(text for text, _ in self.parts)
+
 
 def words_pattern(q: str) -> re.Pattern[str] | None:
     """Return the pattern of a query's wanted words, in any case; None without any."""

@@ -180,7 +180,7 @@ def _last_progress(run: Run) -> datetime:
         finished.append(
             Trajectory.objects.filter(run=run).exclude(termination=TerminationReason.CANCELLED.value)
         )
-    times = [rows.aggregate(last=Max("finished_at"))["last"] for rows in finished]
+    times: list[datetime | None] = [rows.aggregate(last=Max("finished_at"))["last"] for rows in finished]
     return max(time for time in (run.queued_at or run.created_at, *times) if time is not None)
 
 
