@@ -292,6 +292,13 @@ MUTANTS = (
         "next((role for role in _ORDER if role in names), None)",
         ACCESS,
     ),
+    Mutant(
+        "operators-change-all-runs",
+        "webapp/permissions.py",
+        "return role is Role.ADMIN or (owns and role.includes(Role.OPERATOR))",
+        "return role.includes(Role.OPERATOR)",
+        ACCESS,
+    ),
     # --- workers: reconciling, attempts
     Mutant(
         "killed-after-its-last-events",
