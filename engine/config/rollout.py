@@ -157,6 +157,10 @@ def _default(name: str) -> object:
     return RolloutConfig.model_fields[name].default
 
 
+EARLY_STOP = 8
+"""Number of first rollouts after which a run ends if all failed alike."""
+
+
 class CollectionConfig(Section):
     """Tasks to collect rollouts of, earlier results, and rollouts that are repeated."""
 
@@ -169,7 +173,7 @@ class CollectionConfig(Section):
     ``rollout.group_size``, ``solved`` leaves out tasks that one of them solved."""
     skip_runs: tuple[Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")], ...] = ()
     """Earlier runs, as their folders under the data folder's ``runs/`` are called."""
-    early_stop: int = Field(default=8, ge=0)
+    early_stop: int = Field(default=EARLY_STOP, ge=0)
     """Number of first rollouts after which the run fails with the reason if none of them had a readable tool
     call or none had room for a response; 0 never ends it. Models with random weights never do."""
     infra_retries: int = Field(default=1, ge=0)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from typing import TypeVar
 
-from engine.config.policies import PolicyConfig, TransformerPolicyConfig
 from engine.config.run import EvaluateRun, RolloutRun
 from engine.errors import SpendLimitError
 from engine.events.spool import SPOOL_NAME
@@ -93,7 +92,12 @@ async def _collect(
         if phase == TRAIN_PHASE:
             _announce_tasks(run, groups, policy.version)
         recorded = await in_flight(config.rollout, run.run_dir / SPOOL_NAME)
-        first = FirstRollouts(config.collection.early_stop, config.agent, environments.factory.tools)
+        first = FirstRollouts.of(
+            config.policy,
+            config.collection.early_stop,
+            agent=config.agent,
+            tools=environments.factory.tools,
+        )
         collector = Collector(
             run,
             build_scheduler(config, run, environments, policy),
@@ -102,18 +106,13 @@ async def _collect(
             infra_retries=config.collection.infra_retries,
             max_concurrent=config.rollout.max_concurrent,
             recorded=recorded,
-            first=None if _is_random(config.policy) else first,
+            first=first,
         )
         with run.probe.phase("rollout"):
             await collector.collect()
         return policy.version, await policy.take_metrics()
     finally:
         await policy.close()
-
-
-def _is_random(policy: PolicyConfig) -> bool:
-    """Return whether a policy has random weights, of which no readable call is expected."""
-    return isinstance(policy, TransformerPolicyConfig) and policy.checkpoint.startswith("fresh:")
 
 
 def _announce_tasks(run: RunContext, groups: list[GroupRequest], version: int) -> None:

@@ -52,6 +52,8 @@ _RATE = re.compile(r"limit:? (?P<limit>\d+), requested:? (?P<requested>\d+)", re
 rate limits name what was ``Used`` in between."""
 _RESPONSE_LIMIT = re.compile(r"max_(completion_|new_|output_)?tokens")
 _COUNT = re.compile(r"(?<![\w.-])\d{1,3}(?:,\d{3})+(?![\w-])|(?<![\w.-])\d{2,9}(?![\w-])")
+_STATUS = re.compile(r"(?:code|status|HTTP)\W{0,8}[45]\d\d(?!\d)|<[45]\d\d>", re.IGNORECASE)
+"""HTTP status within a message: no length."""
 _MAX_COUNTS = 8
 """Counts of a message that are compared; those of lengths come first."""
 _INACCURACY = 3.0
@@ -62,7 +64,6 @@ _MIN_ANSWERED = 2
 _NEAR_LONGEST = 0.75
 """Share of the longest answered request from which on a refused one counts as long; tokens are of different
 lengths."""
-_STATUSES = range(400, 600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,16 @@ def read_refusal(
         or (status in (400, 422) and _names_longer_prompt(message, request))
         or _WORDINGS.search(message) is not None
     )
-    return LengthRefusal() if is_length else None
+    if not is_length:
+        return None
+    return LengthRefusal() if status == 413 else LengthRefusal(fitting=_smaller(message, request))
+
+
+def _smaller(message: str, request: RequestLength) -> int | None:
+    """Return a quarter of a response limit that exceeds the prompt, for refusals that name no counts."""
+    quarter = request.response // 4
+    may_fit = quarter >= _MIN_RESPONSE and request.response >= request.prompt
+    return quarter if may_fit and not _counts(message) else None
 
 
 def _above_rate(message: str, request: RequestLength) -> LengthRefusal | None:
@@ -174,9 +184,8 @@ def _names_longer_prompt(message: str, request: RequestLength) -> bool:
 
 def _counts(message: str) -> list[int]:
     """Return the different whole numbers that a message names, in order, HTTP statuses left out."""
-    found = (int(count[0].replace(",", "")) for count in _COUNT.finditer(message))
-    counts = dict.fromkeys(count for count in found if count >= _MIN_RESPONSE and count not in _STATUSES)
-    return list(counts)[:_MAX_COUNTS]
+    found = (int(count[0].replace(",", "")) for count in _COUNT.finditer(_STATUS.sub("", message)))
+    return list(dict.fromkeys(count for count in found if count >= _MIN_RESPONSE))[:_MAX_COUNTS]
 
 
 class AnsweredLengths:

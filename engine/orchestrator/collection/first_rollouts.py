@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
+from engine.config.policies import PolicyConfig, TransformerPolicyConfig
 from engine.config.rollout import AgentConfig
 from engine.errors import EarlyStopError
 from engine.tools.formats import written_call
@@ -31,6 +32,14 @@ class FirstRollouts:
         self._agent = agent
         self._tools = tools
         self._failed: list[Trajectory] = []
+
+    @classmethod
+    def of(
+        cls, policy: PolicyConfig, count: int, *, agent: AgentConfig, tools: Collection[str]
+    ) -> FirstRollouts | None:
+        """Return the watch over a policy; None for random weights, of which no readable call is expected."""
+        is_random = isinstance(policy, TransformerPolicyConfig) and policy.checkpoint.startswith("fresh:")
+        return None if is_random else cls(count, agent, tools)
 
     def add(self, trajectory: Trajectory) -> None:
         """Note a finished rollout; those that infrastructure lost do not count.

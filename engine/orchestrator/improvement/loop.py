@@ -23,6 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from engine.config.rollout import EARLY_STOP
 from engine.config.run import ImproveRun
 from engine.config.training import HeldoutConfig
 from engine.errors import DatasetError
@@ -33,6 +34,7 @@ from engine.events.types import CheckpointSaved, IterationFinished, IterationSta
 from engine.inference.base import Policy
 from engine.models.frozen import freeze_policy
 from engine.orchestrator.collection.collector import Collector
+from engine.orchestrator.collection.first_rollouts import FirstRollouts
 from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.collection.rollout_lines import in_flight
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
@@ -214,6 +216,7 @@ class ImprovementLoop:
             infra_retries=_INFRA_RETRIES,
             max_concurrent=self._config.rollout.max_concurrent,
             recorded=recorded,
+            first=self._watch() if first.iteration == 0 and evaluation is None else None,
             message="rollouts" if evaluation is None else "evaluation",
             follows=self._follows(first.iteration, evaluates=evaluation is not None),
         )
@@ -230,6 +233,12 @@ class ImprovementLoop:
         parts = [*(["rollouts"] if evaluates else []), "fine-tuning"]
         parts += [f"{later} round{'s' * (later > 1)}"] if later else []
         return ", ".join([*parts, "evaluation"])
+
+    def _watch(self) -> FirstRollouts | None:
+        """Return the watch over the first round's rollouts."""
+        assert self._environments is not None
+        tools = self._environments.factory.tools
+        return FirstRollouts.of(self._config.policy, EARLY_STOP, agent=self._config.agent, tools=tools)
 
     async def _open_policy(self, rounds: int) -> Policy:
         """Open the policy after so many rounds."""

@@ -186,6 +186,45 @@ def test_wrong_calls_are_told_to_the_model_and_a_full_context_ends_the_rollout(h
     assert [(event["termination"], event["num_steps"]) for event in finished] == [("max_context", 2)] * 2
 
 
+def changed(config: RolloutRun, section: str, **settings: Any) -> RolloutRun:
+    return config.model_copy(update={section: getattr(config, section).model_copy(update=settings)})
+
+
+def test_a_run_whose_calls_cannot_be_read_fails_early_with_the_setting(home: Path) -> None:
+    bare = Reply(content='I look.\n{"name": "execute_bash", "arguments": {"cmd": "ls"}}')
+    with openai_server([bare]) as server:
+        config = changed(run_of(server, native=False), "collection", early_stop=2)
+        with open_context(home, "unreadable", config) as run:
+            assert execute(config, run) == 1
+    (last,) = of_type(run.run_dir, "run_finished")
+    assert last["state"] == "failed"
+    assert last["reason"].startswith("the first 2 rollouts all ended by max_steps (2)")
+    assert (
+        "agent.tool_format is 'xml': set it to the format that the model was trained with" in last["reason"]
+    )
+
+
+def test_a_response_limit_above_the_models_room_is_lowered_to_what_fits(home: Path) -> None:
+    solve, context = solving(home, native=True), 8192
+
+    def script(body: dict[str, Any], number: int) -> Reply:
+        prompt = sum(len(message["content"] or "") for message in body["messages"]) // 4
+        if prompt + body["max_tokens"] <= context:
+            return solve(body, number)
+        message = (
+            f"This model's maximum context length is {context} tokens. However, you requested "
+            f"{prompt + body['max_tokens']} tokens ({prompt} in the messages, {body['max_tokens']} in the "
+            "completion)."
+        )
+        return Reply(status=400, error={"message": message, "code": "context_length_exceeded"})
+
+    with openai_server(script) as server:
+        config = changed(run_of(server), "agent", max_context=65_536, max_response=16_384)
+        with open_context(home, "fits", config) as run:
+            assert execute(config, run) == 0
+    assert [event["reward"] for event in of_type(run.run_dir, "trajectory_finished")] == [1.0, 1.0]
+
+
 def test_an_endpoint_from_the_command_line(tmp_path: Path) -> None:
     """No server, no configuration file: a recipe, an address, and the key in the environment."""
 

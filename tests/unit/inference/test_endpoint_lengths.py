@@ -272,6 +272,8 @@ OPENAI = (
         ),
         ("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]", 1500, 16_384,
          LengthRefusal(fitting=8192, response=8192)),
+        ("Error code: 400 - maximum context length is 8192, requested 16850 (466 + 16384)", 400, 16_384,
+         LengthRefusal(fitting=7726, context=8192)),
         ("max_tokens=16384 cannot be greater than max_model_len=8192", 1500, 16_384, LengthRefusal(fitting=8192)),
     ],
 )  # fmt: skip
@@ -309,6 +311,19 @@ async def test_what_fits_is_asked_for_and_the_context_is_remembered() -> None:
                 assert response.content == "fine"
             assert endpoint.max_context == 8192
     assert [body["max_tokens"] for body in server.requests] == [16_384, 7192, 16_384, 7192]
+
+
+async def test_a_refusal_without_counts_is_answered_by_smaller_limits() -> None:
+    full = Reply(
+        status=400, error={"message": "Please reduce the length.", "code": "context_length_exceeded"}
+    )
+    with openai_server(lambda body, _: full if body["max_tokens"] > 2000 else OK) as server:
+        async with opened(server) as endpoint:
+            await endpoint.respond(request(LONG, max_tokens=16_384))
+            assert endpoint.max_context is None
+            with pytest.raises(ContextLengthError):
+                await endpoint.respond(request(LONG * 5, max_tokens=2048))
+    assert [body["max_tokens"] for body in server.requests] == [16_384, 4096, 1024, 2048]
 
 
 async def test_the_maximum_of_a_response_is_remembered() -> None:

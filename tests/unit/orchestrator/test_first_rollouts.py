@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engine.config.policies import EndpointPolicyConfig, PolicyConfig, TransformerPolicyConfig
 from engine.config.rollout import AgentConfig
 from engine.errors import EarlyStopError
 from engine.orchestrator.collection.first_rollouts import FirstRollouts
@@ -79,6 +80,19 @@ def test_rollouts_without_room_are_told_by_what_limits_them(
 ) -> None:
     with pytest.raises(EarlyStopError, match=words):
         watch(1).add(ended(termination, *responses))
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_watched"),
+    [
+        (TransformerPolicyConfig(checkpoint="fresh:tiny"), False),
+        (TransformerPolicyConfig(checkpoint="builtin:quickstart"), True),
+        (EndpointPolicyConfig(endpoint="lab", model="fresh:m"), True),
+    ],
+)
+def test_models_with_random_weights_are_not_watched(policy: PolicyConfig, is_watched: bool) -> None:
+    watched = FirstRollouts.of(policy, 8, agent=AgentConfig(), tools=SWE_TOOLS)
+    assert (watched is not None) == is_watched
 
 
 def test_one_readable_call_ends_the_watch() -> None:
