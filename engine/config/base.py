@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, field_validator
 
 from engine.errors import ConfigError, Problem
+from engine.reading import parse_json
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -54,7 +54,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise ConfigError(f"--set {setting}: expected KEY=VALUE")
         try:
-            parsed[key] = json.loads(value, parse_constant=str)
+            parsed[key] = parse_json(value, parse_constant=str)
         except ValueError:
             parsed[key] = value
     return parsed

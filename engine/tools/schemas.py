@@ -7,13 +7,13 @@ here, its class in ``engine.tools``, and an entry in the environment that offers
 
 from __future__ import annotations
 
-import json
 import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from engine.reading import parse_json
 from engine.types import ToolCall
 
 ParameterType = Literal["string", "integer", "boolean", "line_range"]
@@ -266,7 +266,7 @@ def _read(text: str) -> object:
     if len(text) > _MAX_TEXT:
         return None
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         return None
 

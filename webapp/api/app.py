@@ -5,7 +5,6 @@ Only the schema (``openapi.json``) is served: ninja's documentation page loads i
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +15,7 @@ from ninja import NinjaAPI
 from ninja.parser import Parser
 
 from engine.errors import ConfigError, DatasetError, MissingScoreError
+from engine.reading import parse_json
 from webapp.api import (
     alerts,
     datasets,
@@ -42,7 +42,7 @@ class StrictParser(Parser):
 
     def parse_body(self, request: HttpRequest) -> Any:
         """Return the body's JSON; ninja answers a ValueError with 400."""
-        return json.loads(request.body, parse_constant=str)
+        return parse_json(request.body, parse_constant=str)
 
 
 api = NinjaAPI(title="Trainyard", version="1", urls_namespace="api", docs_url=None, parser=StrictParser())

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.reading import parse_json
 from engine.tools.base import printable
 from engine.tools.rendering import render_native
 
@@ -126,7 +127,7 @@ def from_json(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return parse_json(value)
     except ValueError:
         return None
 
@@ -210,7 +211,7 @@ def _call(call: Any, place: str, problems: list[str]) -> Message:
         arguments = {}
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments or "{}")
+            arguments = parse_json(arguments or "{}")
         except ValueError as error:
             raise ConversationError(f"the arguments of '{name[:80]}' are not JSON: {error}") from None
     if not isinstance(arguments, dict):

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.datasets.conversations.base import Conversation, ConversationError, Message
+from engine.reading import parse_json
 from engine.tools.formats import FoundCall, read_xml
 from engine.tools.parser import THINK_END
 from engine.tools.rendering import render_call, render_thinking
@@ -153,6 +154,6 @@ def _typed(text: str, kind: str, place: str) -> Any:
 
 def _json(text: str, place: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError as error:
         raise ConversationError(f"{place}: not JSON: {error}") from None

@@ -5,7 +5,6 @@ A per-instance report is what ``swebench`` writes beside a test log; a run repor
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from engine.events import harness
 from engine.events.harness import Prediction
 from engine.grading.logs import swebench
 from engine.grading.logs.parsers import find_parser
+from engine.reading import parse_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +86,11 @@ def regrade_files(row_path: Path, log_path: Path) -> dict[str, Any]:
         DatasetError: as ``regrade``, or a file cannot be read or does not hold one row.
     """
     try:
-        row = json.loads(row_path.read_text(encoding="utf-8-sig"))
+        row = parse_json(row_path.read_text(encoding="utf-8-sig"))
         log = log_path.read_bytes().decode("utf-8", "replace")
     except OSError as error:
         raise DatasetError(f"cannot read {error.filename}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DatasetError(f"{row_path} is not JSON: {error}") from None
     if not isinstance(row, dict):
         raise DatasetError(f"{row_path} does not hold one row (a JSON object)")

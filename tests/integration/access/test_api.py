@@ -175,6 +175,11 @@ def test_the_schema_is_served_and_needs_no_cdn() -> None:
     assert Client().get(f"{API}/docs").status_code == 404
 
 
+def test_a_body_that_is_nested_thousands_deep_is_refused() -> None:
+    answer = client_of(Role.OPERATOR).post(f"{API}/runs", "[" * 50_000, content_type="application/json")
+    assert answer.status_code == 400
+
+
 def test_an_infinite_clip_survives_api_database_and_the_engines_file(settings: Any, tmp_path: Path) -> None:
     settings.TRAINYARD_HOME = tmp_path
     Dataset.objects.create(name="quickstart")

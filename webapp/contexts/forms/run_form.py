@@ -6,7 +6,6 @@ docstring as help. ``parse_overrides`` is the inverse: only settings that differ
 
 from __future__ import annotations
 
-import json
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from engine.config.contradictions import LintFinding
 from engine.config.places import Granted
 from engine.config.run import POLICY_TYPE_KEY, PRESET_KEY, parse_run_config, policy_type, with_overrides
 from engine.errors import ConfigError, Problem
+from engine.reading import parse_json
 from webapp.contexts.forms.differences import Origin, Reference, reference
 from webapp.contexts.forms.form_bases import UNSET, as_text, policy_types
 from webapp.services.access import places
@@ -261,7 +261,7 @@ def parse_overrides(sections: tuple[FormSection, ...]) -> dict[str, Any]:
 def _json_or_text(value: str) -> Any:
     """Parse a text as JSON; return other text unchanged, for the configuration to refuse."""
     try:
-        return json.loads(value or "{}")
+        return parse_json(value or "{}")
     except ValueError:
         return value
 

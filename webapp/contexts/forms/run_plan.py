@@ -15,6 +15,7 @@ from engine.planning import GPUS, Assumptions, Basis, RunPlan, parse_hardware
 from engine.planning.devices import Devices
 from engine.planning.hardware import CPU
 from engine.planning.plan import train_run
+from engine.reading import parse_json
 from engine.types import RunKind
 from webapp.contexts.forms.run_form import FormField
 from webapp.selectors.run import plans
@@ -126,7 +127,7 @@ def build_plan(
 def _given(posted: Mapping[str, str]) -> dict[str, str]:
     """Return the assumptions that differ from those with which the form was rendered."""
     try:
-        rendered = json.loads(posted.get(RENDERED, "{}"))
+        rendered = parse_json(posted.get(RENDERED, "{}"))
     except ValueError:
         rendered = {}
     before = rendered if isinstance(rendered, dict) else {}

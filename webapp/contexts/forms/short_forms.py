@@ -7,13 +7,13 @@ To add a form: an entry in ``SHORT_FORMS``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.config.run import POLICY_TYPE_KEY, parse_run_config, with_overrides
 from engine.errors import ConfigError
+from engine.reading import parse_json
 from webapp.contexts.forms.form_bases import UNSET, as_text
 from webapp.contexts.forms.run_form import FormField, FormSection, form_sections, parse_overrides
 from webapp.selectors.dataset.defaults import dataset_settings
@@ -256,7 +256,7 @@ def _text(base: Mapping[str, Any], key: str) -> str:
 
 def _rendered(posted: Mapping[str, str]) -> Mapping[str, object]:
     try:
-        rendered = json.loads(posted.get(DERIVED, ""))
+        rendered = parse_json(posted.get(DERIVED, ""))
     except ValueError:
         return {}
     return rendered if isinstance(rendered, dict) else {}

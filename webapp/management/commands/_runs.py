@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from django.utils import timezone
 
 from engine.config.recipes import resolve
 from engine.errors import TrainyardError
+from engine.reading import parse_json
 from engine.terminal import visible_line
 from webapp.contexts.run.phase import phase_of
 from webapp.contexts.words import in_words
@@ -32,7 +32,7 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
         if not separator or not key:
             raise CommandError(f"--set wants KEY=VALUE, not '{setting}'")
         try:
-            overrides[key] = json.loads(value, parse_constant=str)
+            overrides[key] = parse_json(value, parse_constant=str)
         except ValueError:
             overrides[key] = value
     return overrides

@@ -5,7 +5,6 @@ The lists of rejected and excluded rows are files beside the dataset; a page rea
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import islice
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 from django.conf import settings
 
+from engine.reading import parse_json
 from engine.types import RunKind
 from webapp.models import Dataset, Run
 from webapp.selectors.paging import Page
@@ -68,7 +68,7 @@ def left_out(dataset: Dataset, kind: Kind, *, number: int) -> Page[dict[str, Any
 
 def _entry(line: bytes, file: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except ValueError:
         found = None
     damaged = f"a damaged line of {file}"

@@ -33,6 +33,7 @@ from engine.errors import TrainyardError
 from engine.events import token_block
 from engine.events.redaction import LogRoom, LogTooLargeError, redact_line
 from engine.events.types import EVENT_ADAPTER, AnyEvent, StepFinished, TrajectoryFinished
+from engine.reading import parse_json
 from engine.redaction import Redactor
 from webapp.models import Event, Run, RunAttempt
 from webapp.services import notifications
@@ -329,7 +330,7 @@ def _explain(error: Exception) -> str:
 
 def _seq(line: bytes) -> int:
     try:
-        return int(json.loads(line)["seq"])
+        return int(parse_json(line)["seq"])
     except (ValueError, KeyError, TypeError) as error:
         raise MalformedError(f"not an event: {error}", 1) from None
 

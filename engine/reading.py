@@ -1,0 +1,116 @@
+"""Reading of files that others made: regular files only, sizes, lines and expansion within limits.
+
+Opening a FIFO waits for its writer, a device has no end, six megabytes of gzip may hold one line of six
+gigabytes, and a JSON value takes up to a hundred times its text.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+MAX_LINE = 16 << 20
+"""Maximum length of a line, bytes."""
+MAX_JSON = 16 << 20
+"""Maximum size of a JSON document that is no data, such as a model's settings, bytes."""
+MAX_VALUES = 500_000
+"""Maximum number of values in a JSON document or line."""
+_GZIP = b"\x1f\x8b"
+_EXPANSION, _FREE_EXPANSION = 200, 64 << 20
+"""A gzip file may expand this many times, small ones to so many bytes; real rows compress up to 50 times."""
+_CHUNK = 1 << 20
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a regular file for reading, without waiting. Raises OSError, also for a file of another kind."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """Return the content of a regular file. Raises OSError, also where it is longer than ``limit`` bytes."""
+    with open_regular(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit >> 20} MiB", str(path))
+    return content
+
+
+def read_json(path: Path, limit: int = MAX_JSON) -> Any:
+    """Return the value in a JSON file.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or longer than ``limit`` bytes.
+        ValueError: it is not JSON, nested too deeply, or of more than ``MAX_VALUES`` values.
+    """
+    return parse_bounded(read_bounded(path, limit))
+
+
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """Return ``json.loads`` of a text. Raises ValueError, also where it is nested too deeply."""
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def parse_bounded(text: bytes) -> Any:
+    """Return a JSON value. Raises ValueError as ``parse_json``, and for more than ``MAX_VALUES`` values."""
+    check_values(text, MAX_VALUES)
+    return parse_json(text)
+
+
+def check_values(text: bytes, limit: int) -> None:
+    """Raise ValueError where a JSON text has more than ``limit`` values."""
+    if _num_marks(text) <= limit:
+        return
+    num_strings = text.count(b'"') - text.count(b'\\"')  # each starts with a quote that is not escaped
+    if num_strings > 4 * limit or _num_marks(_STRING.sub(b"", text)) > limit:
+        raise ValueError(f"more than {limit:,} values")
+
+
+def _num_marks(text: bytes) -> int:
+    """Return the number of characters that precede values in a JSON text."""
+    return sum(map(text.count, (b",", b"[", b"{")))
+
+
+def read_lines(path: Path, *, longest: int | None = None) -> Iterator[tuple[int, bytes, str]]:
+    """Yield number (from 1), content and error of the lines of a file, plain or gzip, that are not empty.
+
+    Args:
+        longest: maximum length of a line, bytes, ``MAX_LINE`` by default; a longer one is skipped, and
+            yielded without content.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or expands beyond all measure.
+        EOFError, zlib.error: it is cut off or damaged.
+    """
+    longest = longest or MAX_LINE
+    with open_regular(path) as raw:
+        size = os.fstat(raw.fileno()).st_size
+        is_gzip = raw.read(2) == _GZIP or path.name.endswith(".gz")
+        raw.seek(0)
+        stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if is_gzip else raw
+        limit = max(_FREE_EXPANSION, _EXPANSION * size)
+        number = length = 0
+        while line := stream.readline(longest + 1):
+            number, length, error = number + 1, length + len(line), ""
+            if len(line) > longest:
+                error = f"longer than {longest >> 20} MiB"
+                while not line.endswith(b"\n") and length <= limit and (line := stream.readline(_CHUNK)):
+                    length += len(line)
+            if length > limit:
+                raise OSError(f"it expands to more than {_EXPANSION} times its size")
+            if error or line.strip():
+                yield number, b"" if error else line, error
