@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -162,7 +163,7 @@ def convert(read: Callable[[Path, Reject], Iterable[ImportedTrajectory]], conten
     left_out = LineProblems()
     try:
         num_written = print_ndjson(read(path, left_out.add), time=path.stat().st_mtime)
-    except (DatasetError, OSError) as error:
+    except (DatasetError, OSError, EOFError, zlib.error) as error:
         sys.stderr.write(f"{visible_text(f'{path}: {error}')}\n")
         return 2
     finally:

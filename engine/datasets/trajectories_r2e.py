@@ -10,7 +10,6 @@ own, ``reward`` and ``output_patch`` are unknown then and stay among the metadat
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections import Counter
@@ -27,6 +26,7 @@ from engine.datasets.importers.formats import r2e_gym
 from engine.datasets.importers.formats.swe_row import read_row
 from engine.datasets.store import with_content_id
 from engine.errors import DatasetError
+from engine.reading import parse_bounded, read_lines
 from engine.types import (
     GradeRule,
     OpeningMessage,
@@ -71,34 +71,33 @@ def read_r2e_trajectories(path: Path, reject: Reject | None = None) -> Iterator[
 
     Raises:
         DatasetError: a line is malformed; names the line (as ``row``, from 0) and the field.
-        OSError: the file cannot be read.
+        OSError, EOFError, zlib.error: the file cannot be read to its end.
     """
     seen: Counter[str] = Counter()
-    with path.open("rb") as file:
-        for number, line in enumerate(file):
-            if not line.strip():
-                continue
-            try:
-                record = _parse(line, number)
-                row = _task_row(record, number)
-                found = _trajectory(record, number, row, seen[row.task.id])
-            except DatasetError as error:
-                if reject is None:
-                    raise
-                reject(number + 1, str(error))
-                continue
-            yield found
-            seen[row.task.id] += 1
+    for number, line, problem in read_lines(path):
+        try:
+            if problem:
+                raise DatasetError(problem, row=number - 1)
+            record = _parse(line, number - 1)
+            row = _task_row(record, number - 1)
+            found = _trajectory(record, number - 1, row, seen[row.task.id])
+        except DatasetError as error:
+            if reject is None:
+                raise
+            reject(number, str(error))
+            continue
+        yield found
+        seen[row.task.id] += 1
 
 
 def _parse(line: bytes, number: int) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = parse_bounded(line)
         if not isinstance(record, dict):
             raise DatasetError("not an object", row=number)
         steps = record.pop("trajectory_steps", None)  # each is made storable by itself
         return {**storable_fields(record), "trajectory_steps": steps}
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DatasetError(f"not JSON: {error}", row=number) from error
 
 

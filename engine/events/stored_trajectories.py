@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from pydantic import Field, FiniteFloat, ValidationError
 from engine.errors import DatasetError
 from engine.events.record import Record
 from engine.events.token_block import TokenField
+from engine.reading import read_lines
 from engine.types import TerminationReason, Verdict
 
+_LONGEST = 64 << 20
 TRAJECTORIES_FILE = "trajectories.jsonl"
 """File of a run folder with the trajectories that the run learns from."""
 
@@ -87,14 +90,18 @@ def read_trajectories(path: Path) -> Iterator[StoredTrajectory]:
         DatasetError: the file is missing, or a line (``row``, from 0) is not a trajectory.
     """
     try:
-        file = path.open("rb")
-    except OSError as error:
-        raise DatasetError(f"cannot read the trajectories in {path}: {error.strerror}") from error
-    with file:
-        for number, line in enumerate(file):
-            try:
-                yield StoredTrajectory.model_validate_json(line)
-            except ValidationError as error:
-                first = error.errors()[0]
-                place = ".".join(map(str, first["loc"]))
-                raise DatasetError(first["msg"], row=number, field=place) from error
+        for number, line, problem in read_lines(path, longest=_LONGEST):
+            if problem:
+                raise DatasetError(problem, row=number - 1)
+            yield _parsed(line, number - 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DatasetError(f"cannot read the trajectories in {path}: {error}") from error
+
+
+def _parsed(line: bytes, number: int) -> StoredTrajectory:
+    try:
+        return StoredTrajectory.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DatasetError(first["msg"], row=number, field=place) from error

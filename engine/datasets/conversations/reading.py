@@ -8,14 +8,13 @@
 | ``conversations`` | ShareGPT: ``from`` and ``value``, ``system``, ``tools`` |
 | ``raw_completions`` | SWE-Gym's ``output.with_completions.jsonl.gz``: the last completion |
 
-A line that cannot be read costs that line only: it is reported with its number and its reason. A message that
-cannot be read costs itself (``base.checked``). ``outcomes`` reads the other fields.
+A line that cannot be read, or is longer than ``MAX_LINE``, costs that line only: it is reported with its
+number and its reason. A message that cannot be read costs itself (``base.checked``). ``outcomes`` reads the
+other fields.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,8 +30,7 @@ from engine.datasets.conversations.base import (
 )
 from engine.datasets.conversations.outcomes import resolved_of
 from engine.errors import DatasetError
-
-_GZIP = b"\x1f\x8b"
+from engine.reading import parse_bounded, read_lines
 
 MAX_NESTING = 100
 """Levels of lists and objects; readers and writers downstream work by recursion."""
@@ -54,19 +52,15 @@ def read_conversations(path: Path) -> Iterator[tuple[int, Conversation | Rejecte
         DatasetError: the file cannot be read or decompressed.
     """
     try:
-        with path.open("rb") as raw:
-            is_gzip = raw.read(2) == _GZIP
-        with gzip.open(path) if is_gzip else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, _read(line)
+        for number, line, problem in read_lines(path):
+            yield number, Rejected(problem) if problem else _read(line)
     except (OSError, EOFError, zlib.error) as error:
         raise DatasetError(f"cannot read the conversations in {path}: {error}") from error
 
 
 def _read(line: bytes) -> Conversation | Rejected:
     try:
-        found = conversation_of(json.loads(line))
+        found = conversation_of(parse_bounded(line))
         if _nesting([found.messages, found.tools, found.fields]) > MAX_NESTING:
             return Rejected(f"nested more than {MAX_NESTING} levels deep")
     except ConversationError as error:

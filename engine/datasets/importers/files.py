@@ -1,5 +1,6 @@
 """Rows of one data file: parquet, JSONL (plain or gzip), JSON.
 
+Lines and elements of lists are streamed, each of at most ``MAX_LINE`` bytes; other documents are read whole.
 Whatever cannot be read is a row of its own with the error: a line, an element of a list, a parquet row, the
 rest of a file that is cut off, or a whole file. Numbers of rows are the same at every reading, damage
 included, so that an import resumes where it was.
@@ -7,23 +8,38 @@ included, so that an import resumes where it was.
 
 from __future__ import annotations
 
-import gzip
+import io
 import json
-import re
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, TextIO
 
 from engine.datasets.importers.fields import Row
+from engine.datasets.importers.json_list import read_elements
 from engine.errors import DatasetError, PreflightError
+from engine.reading import (
+    MAX_LINE,
+    check_values,
+    open_regular,
+    parse_bounded,
+    parse_json,
+    read_bounded,
+    read_lines,
+)
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".json")
-_MAX_JSON = 1 << 30
+_MAX_JSON = 64 << 20
+"""Maximum size of a document that is no list, bytes."""
+_MAX_VALUES = 1_000_000
+"""Maximum number of values in such a document."""
+_START = 4096
 _BATCH_ROWS = 16
-_SPACE = re.compile(r"\s*")
+_MAX_GROUP = 1 << 20
+"""Maximum number of rows of a damaged row group that are reported; who made the file wrote their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +79,8 @@ def count_file_rows(path: Path) -> int | None:
         if path.name.endswith(".parquet"):
             return int(_parquet(path).metadata.num_rows)
         if suffix_of(path) in (".jsonl", ".ndjson"):
-            with path.open("rb") as lines:
-                return sum(1 for line in lines if line.strip())
-    except (DatasetError, OSError):
+            return sum(1 for _ in read_lines(path))
+    except (DatasetError, OSError, EOFError, zlib.error):
         return 1
     return None
 
@@ -108,28 +123,25 @@ def _group_rows(file: Any, index: int, size: int) -> Iterator[FileRow]:
     """Yield as many rows as a row group has; those behind damage with the error."""
     done = 0
     try:
-        for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[index]):
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[index], use_threads=False):
             for position in range(batch.num_rows):
                 yield _parquet_row(batch, position)
                 done += 1
     except Exception as error:  # pyarrow raises many kinds
-        for _ in range(size - done):
+        for _ in range(min(size, _MAX_GROUP) - done):
             yield FileRow({}, f"the row group {index} cannot be read to its end: {error}")
 
 
 def _parquet_row(batch: Any, position: int) -> FileRow:
     try:
-        return FileRow(batch.slice(position, 1).to_pylist()[0])
+        row = batch.slice(position, 1)
+        if row.nbytes > MAX_LINE:
+            return FileRow({}, f"longer than {MAX_LINE >> 20} MiB")
+        return FileRow(row.to_pylist()[0])
     except UnicodeDecodeError as error:
         return FileRow({}, f"not UTF-8: {error}")
     except Exception as error:  # pyarrow raises many kinds
         return FileRow({}, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
-
-
-def _opened(path: Path) -> IO[bytes]:
-    if path.name.endswith(".gz"):
-        return cast(IO[bytes], gzip.open(path))
-    return path.open("rb")
 
 
 def _line_rows(path: Path, skip: int) -> Rows:
@@ -142,10 +154,8 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, str]]:
     """Yield number, content and error of the lines that are not empty; the last tells of damage."""
     number = 0
     try:
-        with _opened(path) as stream:
-            for number, line in enumerate(stream, start=1):
-                if line.strip():
-                    yield number, line, ""
+        for number, content, error in read_lines(path):
+            yield number, content, error
     except (OSError, EOFError, zlib.error) as error:
         yield number + 1, b"", f"{path.name} cannot be read to its end: {error}"
 
@@ -155,10 +165,10 @@ def _parsed(line: tuple[int, bytes, str]) -> FileRow:
     if error:
         return FileRow({}, error, number)
     try:
-        return _object(json.loads(content), number)
+        return _object(parse_bounded(content), number)
     except UnicodeDecodeError as problem:
         return FileRow({}, f"not UTF-8: {problem}", number)
-    except (ValueError, RecursionError) as problem:
+    except ValueError as problem:
         return FileRow({}, f"not JSON: {problem}", number)
 
 
@@ -167,55 +177,48 @@ def _object(value: Any, line: int = 0) -> FileRow:
 
 
 def _json_rows(path: Path, skip: int) -> Rows:
-    if path.stat().st_size > _MAX_JSON:
-        raise DatasetError(
-            f"{path.name} is larger than {_MAX_JSON >> 30} GiB: turn it into JSONL, which is streamed"
-        )
-    content, text = path.read_bytes(), ""
-    encoding = json.detect_encoding(content)
     try:
-        # Bytes that are no UTF-8 cost the rows that use them, not the file.
-        text = content.decode(
-            encoding, "surrogateescape" if encoding.startswith("utf-8") else "surrogatepass"
-        )
-        return _skipped([_object(row) for row in _records(json.loads(text), path.name)], skip)
-    except (ValueError, RecursionError) as error:
+        with _opened_text(path) as text:
+            is_list = text.read(_START).lstrip().startswith("[")
+        if is_list:
+            elements = _elements(path)
+            return elements, sum(1 for _ in islice(elements, skip))
+        if path.stat().st_size <= _MAX_JSON:
+            return _skipped([_object(row) for row in _records(_document(path), path.name)], skip)
+        problem = f"{path.name} is larger than {_MAX_JSON >> 20} MiB: turn it into JSONL, which is streamed"
+    except ValueError as error:
         problem = f"{path.name} is not JSON: {error}"
-    if text.lstrip().startswith("["):
-        return _skipped(list(_elements(text)), skip)
     first = next(_lines(path), (0, b"", ""))
     if not _parsed(first).error:
         return _line_rows(path, skip)
     raise DatasetError(problem)
 
 
-def _elements(text: str) -> Iterator[FileRow]:
-    """Yield the elements of a damaged list; after damage go on at the next line indented as the first."""
-    decoder = json.JSONDecoder()
-    position = _after_space(text, text.index("[") + 1)
-    newline = text[text.rfind("\n", 0, position) : position]
-    counted, line = 0, 1
-    while text[position : position + 1] != "]":
-        line += text.count("\n", counted, position)
-        counted = position
-        try:
-            value, position = decoder.raw_decode(text, position)
-            yield _object(value, line)
-            separator = _after_space(text, position)
-            if text[separator : separator + 1] not in (",", "]"):
-                raise json.JSONDecodeError("Expecting ',' or ']'", text, separator)
-            position = _after_space(text, separator + (text[separator] == ","))
-        except (ValueError, RecursionError) as error:
-            yield FileRow({}, f"not JSON: {error}", line)
-            following = text.find(f"{newline}{{", position) if newline.startswith("\n") else -1
-            if following < 0:
-                return
-            position = following + len(newline)
+def _document(path: Path) -> Any:
+    check_values(read_bounded(path, _MAX_JSON), _MAX_VALUES)
+    with _opened_text(path) as text:
+        return parse_json(text.read())
 
 
-def _after_space(text: str, position: int) -> int:
-    match = _SPACE.match(text, position)
-    return match.end() if match is not None else position
+@contextmanager
+def _opened_text(path: Path) -> Iterator[TextIO]:
+    """Open a JSON document; bytes that are no UTF-8 cost the rows that use them, not the file."""
+    with open_regular(path) as file:
+        encoding = json.detect_encoding(file.read(4))
+        file.seek(0)
+        errors = "surrogateescape" if encoding.startswith("utf-8") else "surrogatepass"
+        with io.TextIOWrapper(file, encoding=encoding, errors=errors, newline="") as text:
+            yield text
+
+
+def _elements(path: Path) -> Iterator[FileRow]:
+    line = 0
+    try:
+        with _opened_text(path) as text:
+            for line, value, problem in read_elements(text):
+                yield FileRow({}, f"not JSON: {problem}", line) if problem else _object(value, line)
+    except (OSError, ValueError) as error:
+        yield FileRow({}, f"{path.name} cannot be read to its end: {error}", line)
 
 
 def _records(value: Any, name: str) -> list[Any]:

@@ -15,9 +15,11 @@ from engine.datasets.importers.base import Format
 from engine.datasets.importers.fields import Row
 from engine.datasets.importers.files import SUFFIXES, count_file_rows, open_rows, suffix_of
 from engine.errors import DatasetError
+from engine.reading import read_bounded
 
 _SPLIT = re.compile(r"^(dev_[A-Za-z0-9]+|train|test|dev|validation)(?:-\d+-of-\d+|[-_.].*)?$")
 _SCRIPTS = "run_scripts"
+_MAX_SCRIPT = 4 << 20
 _DESCRIPTIONS = frozenset(
     {"dataset_infos.json", "dataset_info.json", "dataset.json", "state.json", "config.json"}
 )
@@ -181,7 +183,7 @@ def _with_scripts(folder: Path, row: Row) -> tuple[Row, str]:
         path = folder / name / file
         try:
             if path.is_file() and not leads_out(path, folder.parent):
-                found[file] = path.read_text(encoding="utf-8")
+                found[file] = read_bounded(path, _MAX_SCRIPT).decode()
         except (OSError, ValueError, RuntimeError) as error:
             return row, f"{_SCRIPTS}/{name}/{file}: {_problem(error)}"
     return {**row, **found}, ""

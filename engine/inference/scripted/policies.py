@@ -7,7 +7,7 @@ proves a dataset and a no-op run proves its tests. They report no tokens. To add
 
 from __future__ import annotations
 
-import json
+import zlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
@@ -19,6 +19,7 @@ from engine.errors import ModelError
 from engine.inference.base import ChatPolicy, ChatRequest, ChatResponse, GenerationContext
 from engine.inference.scripted.oracle import plan
 from engine.models.chat.thinking import split_thinking
+from engine.reading import parse_bounded, read_lines
 from engine.tools.formats import ToolFormat
 from engine.tools.parser import NativeCall, read_native
 from engine.tools.rendering import render_call, render_response
@@ -127,26 +128,25 @@ class ReplayPolicy(ScriptedPolicy):
         responses: dict[tuple[str, int], list[StoredResponse]] = {}
         exported: Counter[str] = Counter()
         try:
-            lines = path.read_text(encoding="utf-8").split("\n")
-        except OSError as error:
+            for number, line, problem in read_lines(path):
+                try:
+                    if problem:
+                        raise ValueError(problem)
+                    record = parse_bounded(line)
+                    if "key" in record:
+                        key = (str(record["key"]["task_id"]), int(record["key"]["index"]))
+                    else:
+                        task = str(record["task_id"])
+                        key = (task, exported[task])
+                        exported[task] += 1
+                    stored = [_stored_response(step) for step in record["steps"]]
+                except (ValueError, KeyError, TypeError) as error:
+                    raise ModelError(
+                        f"{path.name} line {number} is not a stored trajectory: {error!r}"
+                    ) from error
+                responses.setdefault(key, stored)
+        except (OSError, EOFError, zlib.error) as error:
             raise ModelError(f"cannot read the stored trajectories: {error}") from error
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-                if "key" in record:
-                    key = (str(record["key"]["task_id"]), int(record["key"]["index"]))
-                else:
-                    task = str(record["task_id"])
-                    key = (task, exported[task])
-                    exported[task] += 1
-                stored = [_stored_response(step) for step in record["steps"]]
-            except (ValueError, KeyError, TypeError) as error:
-                raise ModelError(
-                    f"{path.name} line {number} is not a stored trajectory: {error!r}"
-                ) from error
-            responses.setdefault(key, stored)
         return cls(responses)
 
     async def respond(self, request: ChatRequest) -> ChatResponse:

@@ -24,13 +24,14 @@ from engine.datasets.answer_files import split_contents
 from engine.datasets.importers.base import Imported, with_difficulty
 from engine.datasets.importers.fields import Row, number, optional_mapping, optional_text, plain, text
 from engine.errors import DatasetError
+from engine.reading import read_bounded
 from engine.types import GradeRule, Task, TaskAnswer
 
 MARKER = "task.toml"
 REWARD_FILES = ("/logs/verifier/reward.txt", "/logs/verifier/reward.json")
 _WORKDIR = "/app"
 """Working directory where neither ``task.toml`` nor a Dockerfile states one: that of Harbor's own tasks."""
-_MAX_FILE, _MAX_CONTEXT = 4 << 20, 256 << 20
+_MAX_MARKER, _MAX_FILE, _MAX_TESTS, _MAX_CONTEXT = 1 << 20, 4 << 20, 32 << 20, 96 << 20
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
 _TEMPLATE = re.compile(r"\$\{\w+(?::-(.*))?\}")
 _INSTRUCTION = re.compile(r"^[ \t]*(FROM|WORKDIR|USER)[ \t]+(.+?)[ \t\r]*$", re.IGNORECASE | re.MULTILINE)
@@ -47,7 +48,7 @@ _DIFFICULTIES = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
 def read_folder(folder: Path) -> Row:
     """Return one task as a row. Raises DatasetError with the missing or malformed file as field."""
     try:
-        config = tomllib.loads((folder / MARKER).read_text(encoding="utf-8"))
+        config = tomllib.loads(read_bounded(folder / MARKER, _MAX_MARKER).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise DatasetError(f"cannot be read: {error}", field=MARKER) from None
     instruction = folder / "instruction.md"
@@ -218,12 +219,14 @@ def _variables(section: Mapping[str, Any], where: str) -> dict[str, str | None]:
 
 def _files(folder: Path) -> dict[str, bytes]:
     """Return relative path → content of every file below a folder."""
-    found = {}
+    found: dict[str, bytes] = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         if not path.is_file():
             continue
         name = path.relative_to(folder).as_posix()
         found[name] = _content(path, f"tests/{name}")
+        if sum(map(len, found.values())) > _MAX_TESTS:
+            raise DatasetError(f"more than {_MAX_TESTS >> 20} MiB", field="tests")
     return found
 
 
@@ -243,9 +246,10 @@ def _dockerfile(folder: Path) -> str:
 
 
 def _content(path: Path, field: str) -> bytes:
-    if path.stat().st_size > _MAX_FILE:
-        raise DatasetError(f"larger than {_MAX_FILE >> 20} MiB", field=field)
-    return path.read_bytes()
+    try:
+        return read_bounded(path, _MAX_FILE)
+    except OSError as error:
+        raise DatasetError(f"cannot be read: {error.strerror}", field=field) from None
 
 
 def _text(path: Path, field: str) -> str:

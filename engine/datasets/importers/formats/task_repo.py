@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,10 @@ import yaml
 
 from engine.datasets.importers.fields import Row
 from engine.errors import DatasetError
+from engine.reading import parse_json, read_bounded
 
 MARKER = "task.yaml"
+_MAX_MARKER, _MAX_FILE = 1 << 20, 16 << 20
 _FILES = {
     "patch": "gold.patch", "test_patch": "test.patch", "eval_script": "eval.sh",
     "problem_statement": "problem_statement.md",
@@ -31,8 +32,8 @@ def read_folder(folder: Path) -> Row:
         if (folder / name).is_file():
             row[column] = _text(folder / name)
     try:
-        tests = json.loads(_text(folder / "tests.json"))
-    except (ValueError, RecursionError) as error:
+        tests = parse_json(_text(folder / "tests.json"))
+    except ValueError as error:
         raise DatasetError(f"not JSON: {error}", field="tests.json") from None
     if not isinstance(tests, dict):
         raise DatasetError("not an object", field="tests.json")
@@ -43,7 +44,7 @@ def read_folder(folder: Path) -> Row:
 
 
 def _yaml(path: Path) -> dict[str, Any]:
-    written = _text(path)
+    written = _text(path, _MAX_MARKER)
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(written, Loader=yaml.BaseLoader)):
             raise DatasetError("has aliases, which may grow without bounds", field=path.name)
@@ -56,11 +57,9 @@ def _yaml(path: Path) -> dict[str, Any]:
     return {str(key): item for key, item in value.items() if item not in ("", "null", "~")}
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, limit: int = _MAX_FILE) -> str:
     try:
-        # Line ends inside patches must stay as they are.
-        with path.open(newline="", encoding="utf-8") as file:
-            return file.read()
+        return read_bounded(path, limit).decode()
     except OSError as error:
         raise DatasetError(f"cannot be read: {error.strerror}", field=path.name) from None
     except UnicodeDecodeError:

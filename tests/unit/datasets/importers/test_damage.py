@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from engine import reading
+from engine.datasets.importers import files as importer_files
+from engine.datasets.importers import json_list
 from engine.datasets.importers.run import ImportStopped, import_dataset
 from engine.datasets.store import load_dataset
 from tests.unit.datasets.importers import folders
@@ -86,20 +89,63 @@ def test_a_whole_file_that_is_none_costs_one_row(tmp_path: Path) -> None:
         (lambda rows: f"[\n{rows[0]},\n{rows[1]}\n{rows[2]}\n]", [0, 1, 2], [3]),
         (lambda rows: f"[\n{rows[0]},\n{rows[1]},\n{rows[2][:50]}", [0, 1], [4]),
         (lambda rows: f"[\n{rows[0]},\n{rows[1]},\n", [0, 1], [4]),
-        (lambda rows: f"[{rows[0]}, 3, {rows[2]}]", [0, 2], [None]),
+        (lambda rows: f"[{rows[0]}, 3, {rows[2]}]", [0, 2], [1]),
+        (lambda rows: f"[{rows[0]}, {{broken, {rows[2]}]", [0], [1]),
+        (lambda rows: f"[\n\n  {rows[0]},\n  {'[' * 100_000},\n  {rows[2]}\n]", [0, 2], [4]),
+        (lambda rows: f"\n[{' ' * 5_000}{rows[0]}  ,{rows[2]}] rest", [0, 2], []),
         (lambda rows: f"{rows[0]}\n{{broken\n{rows[2]}\n", [0, 2], [2]),
         (lambda rows: f'{{"a": {rows[0]}, "b": null, "c": {rows[2]}}}', [0, 2], [None]),
     ],
-    ids=["element", "comma", "cut", "end", "number", "lines", "map"],
+    ids=["element", "comma", "cut", "end", "number", "no line", "deep", "space", "lines", "map"],
 )
+@pytest.mark.parametrize("piece", [1 << 20, 7])
 def test_a_damaged_document_costs_what_is_damaged(
-    tmp_path: Path, damage: Any, good: list[int], lines: list[int | None]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Any,
+    good: list[int],
+    lines: list[int | None],
+    piece: int,
 ) -> None:
+    monkeypatch.setattr(json_list, "_PIECE", piece)
     source = tmp_path / "rows.json"
     source.write_text(damage([json.dumps(numbered(number)) for number in range(3)]))
     import_dataset(config(source), home=tmp_path)
     assert names(tmp_path) == [f"acme__pkg-{number}" for number in good]
     assert [line for _, line, _ in rejected(tmp_path)] == lines
+
+
+def test_rows_that_are_too_long_cost_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for module in (reading, importer_files, json_list):
+        monkeypatch.setattr(module, "MAX_LINE", 20_000)
+    monkeypatch.setattr(json_list, "_PIECE", 1000)
+    published = [numbered(n, hints_text="x" * (50_000 if n == 1 else 5)) for n in range(3)]
+    source = tmp_path / "set"
+    source.mkdir()
+    columns = {name: [row[name] for row in published] for name in published[0]}
+    parquet.write_table(pyarrow.table(columns), source / "a.parquet")
+    write_lines(source / "b.jsonl", published)
+    (source / "c.json").write_text(json.dumps(published, indent=1))
+    import_dataset(config(source), home=tmp_path)
+    assert names(tmp_path) == ["acme__pkg-0", "acme__pkg-2"]
+    assert [(number, why.removeprefix("not JSON: ")[:6]) for number, _, why in rejected(tmp_path)] == [
+        (1, "longer"), (4, "longer"), (7, "longer"),
+    ]  # fmt: skip
+
+
+def test_a_document_that_is_too_large_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importer_files, "_MAX_JSON", 1 << 10)
+    source = tmp_path / "set"
+    source.mkdir()
+    (source / "a.json").write_text(json.dumps({"instance_id": ["x" * 2_000]}, indent=1))
+    write_lines(source / "b.json", [numbered(0), numbered(1)])
+    import_dataset(config(source), home=tmp_path)
+    assert names(tmp_path) == ["acme__pkg-0", "acme__pkg-1"]
+    assert "turn it into JSONL" in rejected(tmp_path)[0][2]
 
 
 def test_a_parquet_value_that_is_no_utf8_costs_its_row(tmp_path: Path) -> None:

@@ -1,0 +1,116 @@
+"""Elements of a JSON list, read piece by piece."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from engine.reading import MAX_LINE
+
+_PIECE = 1 << 20
+_SPACE = re.compile(r"\s*")
+
+
+def read_elements(stream: TextIO) -> Iterator[tuple[int, Any, str]]:
+    """Yield line (from 1), value and error of the elements of a list, with which the stream starts.
+
+    After damage, and after an element longer than ``MAX_LINE``, reading goes on at the next line indented as
+    the first element.
+    """
+    window = _Window(stream)
+    window.next_character()
+    window.skip("[")
+    window.next_character()
+    indentation = window.indentation
+    while window.next_character() != "]":
+        line = window.line()
+        try:
+            value = window.decode()
+        except UnicodeDecodeError:
+            raise
+        except (ValueError, RecursionError, MemoryError) as error:
+            yield line, None, getattr(error, "msg", "") or str(error) or "too large"
+        else:
+            yield line, value, ""
+            following = window.next_character()
+            if following == ",":
+                window.skip(",")
+            if following in (",", "]"):
+                continue
+            yield line, None, "Expecting ',' or ']' behind the element"
+            if following == "{" and window.indentation == indentation:
+                continue
+        if not indentation or not window.skip_to(f"{indentation}{{", len(indentation)):
+            return
+
+
+class _Window:
+    """Text of a stream from the reading position on, as far as it is needed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._decoder = json.JSONDecoder()
+        self._text = ""
+        self._position = 0
+        self._line, self._counted = 1, 0
+        self.indentation = ""
+        """Last line break that was skipped as white space, with the spaces behind it; empty without one."""
+
+    def line(self) -> int:
+        """Return the line of the reading position."""
+        self._line += self._text.count("\n", self._counted, self._position)
+        self._counted = self._position
+        return self._line
+
+    def next_character(self) -> str:
+        """Skip white space; return the character behind it, empty at the end."""
+        self.indentation = ""
+        while True:
+            space = _SPACE.match(self._text, self._position)
+            assert space is not None
+            _, line_break, spaces = space[0].rpartition("\n")
+            self.indentation = line_break + spaces if line_break else self.indentation + spaces
+            self._position = space.end()
+            if self._position < len(self._text) or not self._read_on():
+                break
+        if not self.indentation.startswith("\n"):
+            self.indentation = ""
+        return self._text[self._position : self._position + 1]
+
+    def skip(self, text: str) -> None:
+        """Skip a text at the reading position."""
+        self._position += len(text)
+
+    def decode(self) -> Any:
+        """Return the value at the reading position and skip it. Raises ValueError, RecursionError."""
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self._text, self._position)
+            except json.JSONDecodeError:
+                if len(self._text) - self._position > MAX_LINE:
+                    raise ValueError(f"longer than {MAX_LINE >> 20} MiB") from None
+                if not self._read_on():
+                    raise
+                continue
+            if end < len(self._text) or not self._read_on():
+                self._position = end
+                return value
+
+    def skip_to(self, text: str, offset: int) -> bool:
+        """Skip to ``offset`` behind the start of a text's next occurrence; return whether there is one."""
+        while (found := self._text.find(text, self._position)) < 0:
+            self._position = max(self._position, len(self._text) - len(text) + 1)
+            if not self._read_on():
+                return False
+        self._position = found + offset
+        return True
+
+    def _read_on(self) -> bool:
+        """Read a piece as long as the text in view; return whether there was one."""
+        self.line()
+        left = self._text[self._position :]
+        piece = self._stream.read(max(_PIECE, len(left)))
+        self._text, self._position, self._counted = left + piece, 0, 0
+        return bool(piece)
