@@ -3,17 +3,24 @@
 ``python -m engine.orchestrator.importing`` needs no web application. Progress goes to standard error as JSON
 lines ``{"message", "done", "total"}``; the last line of standard output is one line of JSON counts. Exit code
 2 and one line on standard error tell why nothing was imported.
+
+A run imports by that command in a process of its own: a download, a page of parquet or a row that takes long
+holds neither its event loop nor its end, and the kernel limits the memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -21,12 +28,19 @@ from engine.config.base import config_error, parse_settings
 from engine.config.importing import FORMATS, ImportConfig
 from engine.config.run import ImportRun, with_overrides
 from engine.datasets.importers.rejects import describe_rejects
-from engine.datasets.importers.run import ImportResult, ImportStopped, import_dataset
-from engine.errors import TrainyardError
+from engine.datasets.importers.run import import_dataset
+from engine.errors import DatasetError, TrainyardError
 from engine.grading.gradable import check_gradable
 from engine.orchestrator.context import RunContext, RunResult
 from engine.orchestrator.setup import announce
+from engine.processes import guard
 from engine.types import TaskRow
+
+MEMORY_BYTES = 256 << 20
+"""Limit of the memory that an import allocates."""
+STOP_S = 2
+"""Time in which a stopped import may end between two rows, seconds."""
+_MAX_LINE = 1 << 20
 
 
 def obstacle(row: TaskRow) -> str:
@@ -43,38 +57,26 @@ async def import_set(config: ImportRun, run: RunContext) -> RunResult:
 
     Raises:
         DatasetError: nothing can be imported; says why.
-        PreflightError: a library or the hub is missing.
+        RunStopped: the run was stopped.
     """
     announce(run)
-    try:
-        result = await asyncio.to_thread(
-            import_dataset,
-            config.importing,
-            home=run.home,
-            gradable=obstacle,
-            report=run.progress,
-            must_end=lambda: run.must_end,
-        )
-    except ImportStopped:
-        run.check()
-        raise
-    if result.rejected:
+    counts = await run.interruptible(_import_apart(config.importing, run))
+    first_rejects = counts.pop("first_rejects")
+    if counts["rejected"]:
         run.alert(
             "warning",
             "rows_rejected",
-            f"{result.rejected} of {result.read} rows could not be imported and are listed with the dataset; "
-            f"the first: {describe_rejects(result.first_rejects)}",
+            f"{counts['rejected']} of {counts['read']} rows could not be imported and are listed with the "
+            f"dataset; the first: {describe_rejects(first_rejects)}",
         )
-    if result.ungradable:
+    ungradable_by = counts.pop("ungradable_by")
+    if counts["ungradable"]:
         run.alert(
             "warning",
             "rows_ungradable",
-            f"patches for {result.ungradable} of {result.imported} rows cannot be graded here: "
-            f"{_reasons(result)}",
+            f"patches for {counts['ungradable']} of {counts['imported']} rows cannot be graded here: "
+            + "; ".join(f"{reason} ({number})" for reason, number in ungradable_by.items()),
         )
-    counts = result.counts()
-    del counts["ungradable_by"]
-    first_rejects = counts.pop("first_rejects")
     named = {
         f"{fate}_{name}": number
         for fate in ("excluded", "rejected")
@@ -85,8 +87,45 @@ async def import_set(config: ImportRun, run: RunContext) -> RunResult:
     return RunResult(state="succeeded", summary={**counts, **named})
 
 
-def _reasons(result: ImportResult) -> str:
-    return "; ".join(f"{reason} ({number})" for reason, number in result.ungradable_by.items())
+async def _import_apart(config: ImportConfig, run: RunContext) -> dict[str, Any]:
+    """Import in a process of its own; return its counts. Cancelled, it ends within ``STOP_S`` seconds.
+
+    Raises:
+        DatasetError: the process ended with an error, which is the message.
+    """
+    command = ["--format", config.format, "--name", config.output, "--home", str(run.home)]
+    for name, value in config.model_dump(mode="json", exclude={"format", "output", "source"}).items():
+        command += ["--set", f"{name}={json.dumps(value)}"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", guard.__file__, sys.executable, "-m", __name__, *command, "--", config.source,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        start_new_session=True, limit=_MAX_LINE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    last = "it died"
+    try:
+        printed = asyncio.ensure_future(process.stdout.read())
+        async for line in process.stderr:
+            text = line.decode(errors="replace").strip()
+            try:
+                report = json.loads(text)
+                run.progress(report["message"], report["done"], report["total"])
+            except (ValueError, KeyError, TypeError):
+                last = text or last
+        if await process.wait() != 0:
+            raise DatasetError(last)
+        counts: dict[str, Any] = json.loads((await printed).splitlines()[-1])
+        return counts
+    except asyncio.CancelledError:
+        process.terminate()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), STOP_S + 1)
+        raise
+    finally:
+        process.stdin.close()  # its guard ends what is left
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,10 +158,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(str(config_error(error)))
     except (TrainyardError, OSError) as error:
         return _failed(str(error))
-    if result.ungradable:
-        _report(f"not gradable: {_reasons(result)}", 0, 0)
-    for reject in result.first_rejects:
-        _report(f"rejected: {describe_rejects([reject])}", 0, 0)
     sys.stdout.write(json.dumps(result.counts()) + "\n")
     return 0
 
@@ -138,12 +173,29 @@ def _failed(reason: str) -> int:
 
 
 def _stop_on_signals() -> list[int]:
-    """Return a list filled by the first signal, so that the import ends between two rows."""
+    """Return a list filled by the first signal, so that the import ends between two rows.
+
+    Where the next row does not come within ``STOP_S`` seconds the kernel ends the process, and the same
+    import goes on where it was last committed.
+    """
     seen: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        seen.append(number)
+        signal.alarm(STOP_S)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda got, _frame: seen.append(got))
+        signal.signal(number, stop)
     return seen
 
 
+def _limit_memory() -> None:
+    """Limit the memory that this process may allocate from now on."""
+    pages = int(Path("/proc/self/statm").read_text().split()[5])
+    most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + MEMORY_BYTES, most))
+
+
 if __name__ == "__main__":
+    _limit_memory()
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""An import that is killed goes on where it was."""
+"""An import that is killed goes on where it was, and one that is stopped ends at any point."""
 
 from __future__ import annotations
 
@@ -34,3 +34,16 @@ def test_kill_minus_nine_loses_nothing_and_doubles_nothing(tmp_path: Path) -> No
     assert [row.task.instance_id for row in load_dataset(tmp_path, "d").rows] == [
         f"acme__pkg-{n}" for n in range(1_200)
     ]
+
+
+def test_a_signal_ends_an_import_that_reads_no_row(tmp_path: Path) -> None:
+    with (tmp_path / "rows.jsonl").open("wb") as endless:
+        endless.truncate(1 << 40)  # one line of zeros that takes no room
+    options = ["--format", "swe-rebench", "--name", "d", "--home", str(tmp_path)]
+    command = [sys.executable, "-m", "engine.orchestrator.importing", *options, str(tmp_path / "rows.jsonl")]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 240
+    while not (tmp_path / "datasets" / ".import-d").exists() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.terminate()
+    assert process.wait(timeout=240) == -signal.SIGALRM

@@ -12,12 +12,18 @@ from typing import Any
 import pytest
 
 from engine.config.importing import FORMATS
+from engine.config.recipes import resolve
+from engine.config.run import ImportRun
 from engine.datasets.importers.registry import FORMATS as CONVERTERS
 from engine.datasets.importers.run import ImportStopped, import_dataset
 from engine.datasets.store import dataset_path, load_dataset
 from engine.errors import DatasetError
+from engine.events.control import Control, Desired
+from engine.orchestrator.context import RunContext, RunStopped
+from engine.orchestrator.importing import import_set
 from engine.run import Launch, create_run_dir, run_attempt
 from tests.unit.datasets.importers.builders import config, files, numbered, records, write_lines
+from tests.unit.orchestrator.memory_sink import MemorySink
 
 
 def test_a_bad_row_costs_one_row_and_is_named(tmp_path: Path) -> None:
@@ -227,6 +233,27 @@ def test_an_import_is_a_run_with_progress_an_alert_and_counts(tmp_path: Path) ->
         1,
     )
     assert summary["excluded_decontamination:repository"] == 1
+
+
+async def test_a_run_is_stopped_while_its_import_reads_no_row(tmp_path: Path) -> None:
+    with (tmp_path / "rows.jsonl").open("wb") as endless:
+        endless.truncate(1 << 40)  # one line of zeros that takes no room
+    settings = {"format": "swe-rebench", "source": str(tmp_path / "rows.jsonl"), "output": "d"}
+    importing = resolve("import-dataset", {f"importing.{name}": value for name, value in settings.items()})
+    assert isinstance(importing, ImportRun)
+
+    class StoppedWhileItReads(Control):
+        def desired(self) -> Desired:
+            if (tmp_path / "datasets" / ".import-d").exists():
+                self.stop("somebody asked for it")
+            return super().desired()
+
+    run = RunContext(
+        run_id="1", epoch=1, run_dir=tmp_path, home=tmp_path, sink=MemorySink(), control=StoppedWhileItReads()
+    )
+    with pytest.raises(RunStopped, match="somebody asked for it"):
+        await import_set(importing, run)
+    assert not dataset_path(tmp_path, "d").exists()
 
 
 def test_two_imports_of_one_dataset_at_once_are_refused(tmp_path: Path) -> None:
