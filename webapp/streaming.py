@@ -1,10 +1,10 @@
-"""Downloads that are sent while they are made, so that no process holds them whole."""
+"""Rows and downloads in parts, so that no process holds them whole."""
 
 from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +26,22 @@ def in_threads(parts: Iterable[Part]) -> AsyncIterator[Part]:
             yield part
 
     return items()
+
+
+def batched(
+    items: Iterable[Part], *, count: int, size: int, size_of: Callable[[Part], int]
+) -> Iterator[list[Part]]:
+    """Yield items in lists of ``count``, or fewer where their sizes reach ``size`` together."""
+    batch: list[Part] = []
+    total = 0
+    for item in items:
+        batch.append(item)
+        total += size_of(item)
+        if len(batch) >= count or total >= size:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
 
 
 def zipped(folder: str, files: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import chain, islice, zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,13 +23,14 @@ from django.utils import timezone
 
 from engine.errors import DatasetError
 from engine.events.health import content_hash
+from engine.reading import parse_json
 from engine.redaction import redactor
 from webapp.models import Dataset, Run, Task, TaskAnswer
 from webapp.services import notifications
 from webapp.services.access import audit
 from webapp.services.dataset import health
 from webapp.services.storage.cleaning import without_nul
-from webapp.streaming import in_threads
+from webapp.streaming import batched, in_threads
 
 _FILES = ("dataset.json", "tasks.jsonl", "answers.jsonl")
 _TASK_FIELDS = (
@@ -43,6 +44,8 @@ _ANSWER_FIELDS = (
 )  # fmt: skip
 _BATCH = 500
 _LINES_A_PART = 50
+_BATCH_CHARACTERS = 8 << 20
+"""Number of characters at which a batch of rows, or a part of an export, ends before it is full."""
 Row = Mapping[str, Any]
 
 
@@ -126,8 +129,8 @@ def export_parts(*, name: str) -> AsyncIterator[str]:
     """
     lines = export_lines(name=name)
     whole = chain([next(lines, "")], lines)
-
-    return in_threads(iter(lambda: "".join(islice(whole, _LINES_A_PART)), ""))
+    parts = batched(whole, count=_LINES_A_PART, size=_BATCH_CHARACTERS, size_of=len)
+    return in_threads(map("".join, parts))
 
 
 def _checksum(files: Sequence[BinaryIO]) -> str:
@@ -165,7 +168,7 @@ def store_tasks(
     splits: Counter[str] = Counter()
     stored: dict[str, int] = {}
     pairs: Iterator[tuple[int, tuple[Row, Row]]] = enumerate(zip_longest(tasks, answers, fillvalue={}))
-    while batch := list(islice(pairs, _BATCH)):
+    for batch in batched(pairs, count=_BATCH, size=_BATCH_CHARACTERS, size_of=_num_characters):
         stored |= _store_batch(dataset, batch, splits)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -180,6 +183,14 @@ def store_tasks(
     dataset.save()
     health.refresh_standings(task_ids=list(stored.values()))
     _link(dataset)
+
+
+def _num_characters(value: Any) -> int:
+    """Return the length of all texts in a row."""
+    if isinstance(value, str):
+        return len(value)
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return sum(map(_num_characters, inner))
 
 
 def _store_batch(
@@ -233,7 +244,7 @@ def _link(dataset: Dataset) -> None:
 
 def _json(content: bytes, file: str) -> Any:
     try:
-        return json.loads(content)
+        return parse_json(content)
     except ValueError as error:
         raise DatasetError(f"{file} is not JSON: {error}") from None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import Any
+from typing import IO, Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
@@ -16,13 +16,15 @@ from engine.config.policies import ReplayPolicyConfig
 from engine.config.rollout import DatasetConfig
 from engine.config.run import RolloutRun
 from engine.errors import DatasetError
+from engine.reading import parse_json
 from engine.types import RunKind, RunState
 from webapp.models import Dataset, Run
 from webapp.services.access import audit
 from webapp.services.dataset.datasets import store_tasks
 from webapp.services.ingestion import ingest
+from webapp.streaming import batched
 
-_BATCH = 1_000
+_BATCH, _BATCH_BYTES = 1_000, 8 << 20
 
 
 @transaction.atomic
@@ -38,12 +40,18 @@ def import_lines(*, file_name: str, lines: Iterable[bytes], actor: User | None =
     """
     dataset = _dataset(file_name)
     run = _run(file_name, dataset, actor)
-    tasks: list[dict[str, Any]] = []
-    answers: list[dict[str, Any]] = []
-    events = _numbered(_split(lines, tasks, answers))
-    while batch := list(islice(events, _BATCH)):
-        ingest.store(run_id=run.pk, lines=ingest.parse_lines(batch))
-    store_tasks(dataset=dataset, tasks=tasks, answers=answers, provenance={"imported_from": file_name})
+    with tempfile.TemporaryFile() as tasks, tempfile.TemporaryFile() as answers:
+        events = _numbered(_split(lines, tasks, answers))
+        for batch in batched(events, count=_BATCH, size=_BATCH_BYTES, size_of=len):
+            ingest.store(run_id=run.pk, lines=ingest.parse_lines(batch))
+        tasks.seek(0)
+        answers.seek(0)
+        store_tasks(
+            dataset=dataset,
+            tasks=map(json.loads, tasks),
+            answers=map(json.loads, answers),
+            provenance={"imported_from": file_name},
+        )
     audit.record(actor=actor, action="trajectories.import", run_id=run.pk, target=file_name)
     run.refresh_from_db()
     return run
@@ -77,21 +85,21 @@ def _run(file_name: str, dataset: Dataset, actor: User | None) -> Run:
     )
 
 
-def _split(
-    lines: Iterable[bytes], tasks: list[dict[str, Any]], answers: list[dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    """Yield the events in order; rows of tasks and answers are collected in the given lists."""
+def _split(lines: Iterable[bytes], tasks: IO[bytes], answers: IO[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the events in order; rows of tasks and answers are written to the given files, one a line."""
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError as error:
             raise ingest.MalformedError(f"not JSON: {error}", number) from None
         if not isinstance(record, dict):
             raise ingest.MalformedError("not an object", number)
         if "task" in record:
             task = record["task"]
-            tasks.append({**task, "split": record.get("split", "imported")})
-            answers.append({**record.get("answer", {}), "id": task["id"]})
+            visible = {**task, "split": record.get("split", "imported")}
+            hidden = {**record.get("answer", {}), "id": task["id"]}
+            tasks.write(json.dumps(visible).encode() + b"\n")
+            answers.write(json.dumps(hidden).encode() + b"\n")
         else:
             yield record
 
