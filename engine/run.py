@@ -33,10 +33,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from engine.algorithms.lint import lint
 from engine.config.base import parse_settings
 from engine.config.contradictions import LintFinding
+from engine.config.downloads import HubLimits, with_token
 from engine.config.dry_run import dry_run_settings
 from engine.config.places import Allowed, places
 from engine.config.recipes import resolve
-from engine.config.run import AnyRun, TrainRun, check_places, load_run_config
+from engine.config.run import AnyRun, TrainRun, check_places, load_run_config, with_registries
 from engine.errors import ConfigError, FencedError, Problem, TrainyardError
 from engine.events.console import ConsoleSink
 from engine.events.control import Control, Heartbeat
@@ -253,8 +254,12 @@ def _begin_storage(run_dir: Path, launch: Launch) -> tuple[Begun | None, ConfigE
 def _perform(run: RunContext, allowed: Allowed | None) -> int:
     try:
         config = load_run_config(run.run_dir / CONFIG_NAME)
+        limits = HubLimits(max_gb=config.downloads.max_gb)
         if allowed is not None:
-            config = check_places(config, allowed)
+            config = with_registries(check_places(config, allowed), allowed)
+            limits.token_models = with_token(allowed.hub_models)
+            limits.token_datasets = with_token(allowed.hub_datasets)
+        limits.impose()
         know(secret for path in _credential_files(config) for secret in secrets_in(path))
     except ConfigError as error:
         return record(run, RunResult(state="failed", reason=str(error)))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from engine.config.base import Section
-from engine.config.places import Allowed, Granted, LocalPath, Place, Setting, Text
+from engine.config.places import HUB_PREFIX, Granted, HubRevision, LocalPath, PublishedSet, Text
 
-HUB_PREFIX = "hf:"
 FORMATS = {
     "r2e-gym": "R2E-Gym: Subset, Lite, V1, Full, Validated, and its SWE-bench variants",
     "swe-gym": "SWE-Gym and its Lite",
@@ -28,16 +26,6 @@ FORMATS = {
 """Formats that can be imported; the converters are in ``engine.datasets.importers``."""
 COMPARISON = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|<|>)\s*(-?\d+(?:\.\d+)?)\s*")
 """Pattern of ``NAME OP NUMBER``, e.g. ``patch_lines<=200``."""
-
-
-@dataclass(frozen=True)
-class PublishedSet(Place):
-    """A published dataset: ``hf:OWNER/NAME``, or a path below the import folders."""
-
-    def resolve(self, setting: Setting, allowed: Allowed) -> Any:
-        """Return the value as the engine reads it; see ``Place.resolve``."""
-        source = setting.value
-        return source if source.startswith(HUB_PREFIX) else str(allowed.below("imports", source))
 
 
 class FilterConfig(Section):
@@ -104,7 +92,7 @@ class ImportConfig(Section):
     """File or folder, or ``hf:OWNER/NAME`` for a dataset of the Hugging Face Hub."""
     output: Text = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     """Name of the dataset to create or extend."""
-    revision: Text = ""
+    revision: Annotated[str, HubRevision()] = ""
     """Hub only: branch, tag or commit; empty selects the newest commit, which is recorded."""
     subset: Text = ""
     """Hub only: configuration (subset) to read when the dataset has several."""

@@ -23,12 +23,17 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_jsonable_python
 
 from engine.config.base import Section
+from engine.config.downloads import names_of
 from engine.config.source_spec import FolderSource, RepositorySource, parse_source
 
 Root = Literal["imports", "policies"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 HUB_MODEL = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@(?!.*\.\.)[A-Za-z0-9][\w./-]*)?")
 """Pattern of a model of the Hugging Face Hub: ``OWNER/NAME`` or ``OWNER/NAME@REVISION``."""
+HUB_DATASET = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?")
+"""Pattern of a dataset of the Hugging Face Hub: ``OWNER/NAME``; a few old ones have no owner."""
+HUB_PREFIX = "hf:"
+ANY = "*"
 _SCHEMES = ("builtin", "run", "fresh")
 _CALLED = {"imports": "an import folder", "policies": "a policy folder"}
 _VARIABLE = {"imports": "TRAINYARD_IMPORT_FOLDERS", "policies": "TRAINYARD_POLICY_FOLDERS"}
@@ -45,7 +50,11 @@ class Allowed(BaseModel):
     """Folders with checkpoints."""
     hub_models: tuple[str, ...] = ()
     """Models of the Hugging Face Hub that may be used, and downloaded where they are not in its cache:
-    ``OWNER/NAME``, with ``*`` for any text."""
+    ``OWNER/NAME``, with ``*`` for any text; with ``+token`` behind it the workers' token is used."""
+    hub_datasets: tuple[str, ...] = ()
+    """Datasets of the Hugging Face Hub that may be imported, as ``hub_models``."""
+    image_registries: tuple[str, ...] = ()
+    """Hosts from which images of tasks may come, with the port where they have one; ``*`` for any."""
     repository_hosts: tuple[str, ...] = ()
     """Hosts from which git repositories are read over https, with the port where it is not 443."""
     endpoints: tuple[str, ...] = ()
@@ -166,18 +175,71 @@ class CheckpointPlace(Place):
 
     def _hub_model(self, value: str, allowed: Allowed) -> str:
         name, _, revision = value.partition("@")
-        if revision.startswith("refs/"):
-            raise ValueError(
-                f"'{value}' is no revision of the model's owner, since anybody may open a pull request: "
-                "expected a branch, a tag or a commit"
-            )
-        if not any(fnmatchcase(name, pattern) for pattern in allowed.hub_models):
-            known = ", ".join(allowed.hub_models) or "there is none"
+        _check_revision(revision)
+        patterns = names_of(allowed.hub_models)
+        if not any(fnmatchcase(name, pattern) for pattern in patterns):
+            known = ", ".join(patterns) or "there is none"
             raise ValueError(
                 f"'{value}' is neither below a policy folder nor a model of the Hugging Face Hub that may be "
                 f"used ({known}): have the administrator add it to TRAINYARD_HUB_MODELS"
             )
         return value
+
+
+def _check_revision(revision: str) -> None:
+    """Raise ValueError for a revision of the hub that is not its repository's owner's."""
+    if revision.startswith("refs/") and not revision.startswith("refs/convert/"):
+        raise ValueError(
+            f"'{revision}' is no revision of the repository's owner, since anybody may open a pull request: "
+            "expected a branch, a tag or a commit"
+        )
+
+
+@dataclass(frozen=True)
+class PublishedSet(Place):
+    """A published dataset: ``hf:OWNER/NAME``, or a path below the import folders."""
+
+    def resolve(self, setting: Setting, allowed: Allowed) -> Any:
+        """Return the value as the engine reads it; see ``Place.resolve``."""
+        source: str = setting.value
+        if not source.startswith(HUB_PREFIX):
+            return str(allowed.below("imports", source))
+        name, patterns = source.removeprefix(HUB_PREFIX), names_of(allowed.hub_datasets)
+        if HUB_DATASET.fullmatch(name) is None:
+            raise ValueError(f"'{source}' names no dataset of the Hugging Face Hub: expected hf:OWNER/NAME")
+        if not any(fnmatchcase(name, pattern) for pattern in patterns):
+            known = ", ".join(patterns) or "there is none"
+            raise ValueError(
+                f"'{source}' is no dataset of the Hugging Face Hub that may be imported ({known}): have the "
+                "administrator add it to TRAINYARD_HUB_DATASETS"
+            )
+        return source
+
+
+@dataclass(frozen=True)
+class HubRevision(Place):
+    """A revision of a dataset of the Hugging Face Hub; empty is the main branch."""
+
+    def resolve(self, setting: Setting, allowed: Allowed) -> Any:  # noqa: ARG002
+        """Return the value as the engine reads it; see ``Place.resolve``."""
+        _check_revision(setting.value)
+        return setting.value
+
+
+@dataclass(frozen=True)
+class ImageRegistries(Place):
+    """Hosts of images; ``*`` stands for all that the administrator lists."""
+
+    def resolve(self, setting: Setting, allowed: Allowed) -> Any:
+        """Return the value as the engine reads it; see ``Place.resolve``."""
+        for host in setting.value:
+            if host != ANY and not {host, ANY} & {*allowed.image_registries}:
+                known = ", ".join(allowed.image_registries) or "there is none"
+                raise ValueError(
+                    f"'{host}' is no host that images may come from ({known}): have the administrator add "
+                    "it to TRAINYARD_IMAGE_REGISTRIES"
+                )
+        return setting.value
 
 
 @dataclass(frozen=True)

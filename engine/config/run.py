@@ -18,6 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.base import ImpossibleSettingsError, Section, config_error
 from engine.config.contradictions import contradictions
+from engine.config.downloads import DownloadConfig
 from engine.config.environment import (
     REPRODUCTION_PROMPTS,
     EnvironmentConfig,
@@ -30,7 +31,7 @@ from engine.config.fine_tuning import ConversationConfig, FineTuningConfig, Imit
 from engine.config.importing import ImportConfig
 from engine.config.improvement import ImprovementConfig
 from engine.config.launcher import LauncherConfig, StorageConfig
-from engine.config.places import Allowed, Text, places
+from engine.config.places import ANY, Allowed, Text, places
 from engine.config.policies import (
     EndpointPolicyConfig,
     JudgePolicyConfig,
@@ -74,6 +75,7 @@ class _Run(Section):
     """Seed of task order, sampling and initial weights."""
     launcher: LauncherConfig = LauncherConfig()
     storage: StorageConfig = StorageConfig()
+    downloads: DownloadConfig = DownloadConfig()
 
 
 class _ActingRun(_Run):
@@ -480,3 +482,14 @@ def check_places(config: AnyRun, allowed: Allowed) -> AnyRun:
     if problems:
         raise ConfigError(*problems)
     return parse_run_config(with_overrides(config.model_dump(mode="json"), changes)) if changes else config
+
+
+def with_registries(config: AnyRun, allowed: Allowed) -> AnyRun:
+    """Return the configuration with the administrator's hosts in place of ``*`` in ``sandbox.registries``."""
+    data = config.model_dump(mode="json")
+    if ANY not in data.get("sandbox", {}).get("registries", ()):
+        return config
+    hosts = [*data["sandbox"]["registries"], *allowed.image_registries]
+    if ANY not in allowed.image_registries:
+        hosts = [host for host in hosts if host != ANY]
+    return parse_run_config(with_overrides(data, {"sandbox.registries": list(dict.fromkeys(hosts))}))

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from engine.config.base import Section
 from engine.config.kubernetes import KubernetesConfig
-from engine.config.places import Bounded, Granted, Text
+from engine.config.places import ANY, Bounded, Granted, ImageRegistries, Text
 
 
 class LocalConfig(Section):
@@ -52,6 +52,8 @@ class DockerConfig(Section):
     """Initial pause between pull attempts, seconds; doubled each time up to two minutes, with jitter."""
     max_pulling: int = Field(default=3, ge=1)
     """Maximum number of concurrent image pulls."""
+    max_pull_gb: float = Field(default=50.0, gt=0)
+    """Maximum size of an image as it is pulled, compressed, GB."""
     registry_config: Annotated[str, Granted()] = ""
     """Docker ``config.json`` with registry credentials; empty uses that of the user."""
     build_network: Annotated[str, Granted()] = ""
@@ -85,6 +87,9 @@ class SandboxConfig(Section):
     queue_timeout_s: float = Field(default=3600.0, gt=0)
     """Maximum time a sandbox request waits in the queue, seconds; longer counts as an infrastructure
     failure."""
+    registries: Annotated[tuple[str, ...], ImageRegistries()] = (ANY,)
+    """Hosts from which images of tasks may come, with the port where they have one, e.g. ``docker.io``; ``*``
+    stands for all that the administrator allows."""
     start_retries: int = Field(default=2, ge=0)
     """Number of fresh sandboxes tried after an infrastructure failure before the rollout is excluded."""
     local: LocalConfig = LocalConfig()

@@ -2,13 +2,17 @@
 
 What is in the cache is used as it is, without asking the hub. ``HF_HOME``, ``HF_ENDPOINT``, ``HF_TOKEN`` and
 ``HF_HUB_OFFLINE=1`` count as they do everywhere. Weights are fetched as safetensors only, and no code.
+The limits of ``engine.config.downloads`` hold.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
+from engine.config.downloads import HubLimits, hub_token
 from engine.errors import CheckpointError, PreflightError
 from engine.models.weights.safetensors_folder import INDEX, SINGLE, read_index
 
@@ -29,6 +33,8 @@ def fetch_model(ref: str) -> Path:
     from huggingface_hub import constants, errors, snapshot_download
 
     name, _, revision = ref.partition("@")
+    token = hub_token(name, HubLimits.current().token_models)
+    remedy = "set HF_TOKEN" if token is None else "have the administrator list it with +token"
 
     def snapshot(*, local: bool) -> Path:
         return Path(
@@ -38,6 +44,7 @@ def fetch_model(ref: str) -> Path:
                 local_files_only=local,
                 allow_patterns=list(_FILES),
                 ignore_patterns=list(_OTHER_FORMATS),
+                token=token,
             )
         )
 
@@ -51,14 +58,15 @@ def fetch_model(ref: str) -> Path:
             f"download it with `hf download {name}`"
         )
     try:
+        _check_size(name, revision, token)
         return snapshot(local=False)
     except errors.GatedRepoError:
-        raise CheckpointError(f"'{name}' is gated: accept its terms at the hub and set HF_TOKEN") from None
+        raise CheckpointError(f"'{name}' is gated: accept its terms at the hub and {remedy}") from None
     except errors.RevisionNotFoundError:
         raise CheckpointError(f"'{name}' has no revision '{revision}'") from None
     except errors.RepositoryNotFoundError:
         raise CheckpointError(
-            f"'{name}' is no folder, and the hub has no such model (a private one needs HF_TOKEN)"
+            f"'{name}' is no folder, and the hub has no such model (for a private one {remedy})"
         ) from None
     except (errors.LocalEntryNotFoundError, errors.HfHubHTTPError, OSError) as error:
         raise PreflightError(
@@ -66,6 +74,26 @@ def fetch_model(ref: str) -> Path:
             f"reached ({type(error).__name__}): download it on another machine with `hf download {name}`, or "
             "set HF_ENDPOINT to a mirror"
         ) from None
+
+
+def _check_size(name: str, revision: str, token: bool | None) -> None:
+    """Raise CheckpointError where the files of a model are larger than this process may download."""
+    from huggingface_hub import HfApi
+
+    info = HfApi(token=token).model_info(name, revision=revision or None, files_metadata=True)
+    num_bytes = sum(
+        file.size or 0
+        for file in info.siblings or ()
+        if _fits(file.rfilename, _FILES) and not _fits(file.rfilename, _OTHER_FORMATS)
+    )
+    try:
+        HubLimits.current().check_size(name, num_bytes)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
+
+
+def _fits(file: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(file, pattern) for pattern in patterns)
 
 
 def _is_complete(folder: Path) -> bool:

@@ -37,6 +37,7 @@ from engine.orchestrator.context import CANCEL_S, POLL_S, RunContext, RunResult
 from engine.orchestrator.setup import announce, open_backend
 from engine.orchestrator.tasks.row_check import Finding, RowCheck
 from engine.sandbox.base import SandboxBackend
+from engine.sandbox.registries import check_registries
 from engine.types import GradeRule, TaskRow
 
 _REPORT_EVERY_S = 0.5
@@ -229,7 +230,9 @@ def _configured_rows(config: ValidateRun, home: Path) -> Sequence[TaskRow]:
         raise DatasetError(
             f"'{config.dataset.name}' is judged by its environment: there are no tests to validate"
         )
-    return rows[: config.dataset.limit]
+    rows = rows[: config.dataset.limit]
+    check_registries((row.task.image for row in rows), config.sandbox)
+    return rows
 
 
 def _is_wanted(which: str, standing: Standing | None) -> bool:

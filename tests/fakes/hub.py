@@ -1,4 +1,4 @@
-"""A Hugging Face hub on loopback: one dataset, its listing and its files, as ``huggingface_hub`` asks."""
+"""A Hugging Face hub on loopback: one repository, its listing and its files, as ``huggingface_hub`` asks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ COMMIT = "c0ffee" + "0" * 34
 
 
 class FakeHub:
-    """Serves ``files`` as the dataset ``name``; counts the bodies it sent."""
+    """Serves ``files`` as a dataset, or lists them as a model; records what it sent and the tokens it got."""
 
-    def __init__(self, name: str, files: dict[str, bytes]) -> None:
+    def __init__(self, name: str, files: dict[str, bytes], *, kind: str = "datasets") -> None:
         self.name = name
+        self.kind = kind
+        self.tokens: set[str | None] = set()
         self.files = files
         self.sent: list[str] = []
         self.gated = False
@@ -26,15 +28,15 @@ class FakeHub:
     def answer(self, method: str, path: str) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of one request."""
         path = unquote(urlsplit(path).path)
-        api = f"/api/datasets/{self.name}"
-        if path.startswith("/api/datasets/") and not (path == api or path.startswith(f"{api}/revision/")):
+        api = f"/api/{self.kind}/{self.name}"
+        if path.startswith("/api/") and not (path == api or path.startswith(f"{api}/revision/")):
             return 404, {"X-Error-Code": "RepoNotFound"}, b"{}"
         if path.startswith(f"{api}/revision/") and path.rpartition("/")[2] not in ("main", COMMIT):
             return 404, {"X-Error-Code": "RevisionNotFound"}, b"{}"
         if path.startswith(api):
             if self.gated:
                 return 403, {"X-Error-Code": "GatedRepo"}, b"{}"
-            siblings = [{"rfilename": file} for file in sorted(self.files)]
+            siblings = [{"rfilename": file, "size": len(self.files[file])} for file in sorted(self.files)]
             body = {"id": self.name, "sha": COMMIT, "siblings": siblings, "private": False}
             return 200, {"Content-Type": "application/json"}, json.dumps(body).encode()
         prefix = f"/datasets/{self.name}/resolve/{COMMIT}/"
@@ -48,9 +50,9 @@ class FakeHub:
 
 
 @contextmanager
-def fake_hub(name: str, files: dict[str, bytes]) -> Iterator[FakeHub]:
+def fake_hub(name: str, files: dict[str, bytes], *, kind: str = "datasets") -> Iterator[FakeHub]:
     """A running hub."""
-    hub = FakeHub(name, files)
+    hub = FakeHub(name, files, kind=kind)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -62,6 +64,7 @@ def fake_hub(name: str, files: dict[str, bytes]) -> Iterator[FakeHub]:
             self._send("HEAD")
 
         def _send(self, method: str) -> None:
+            hub.tokens.add(self.headers.get("Authorization"))
             status, headers, body = hub.answer(method, self.path)
             self.send_response(status)
             for key, value in {**headers, "Content-Length": str(len(body))}.items():

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from engine.config.downloads import HubLimits, hub_token
+from engine.config.places import HUB_DATASET
 from engine.datasets.importers.files import SUFFIXES
 from engine.datasets.importers.reading import Source, split_of
 from engine.errors import DatasetError, PreflightError
 from engine.files import atomic_write
-
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?")
 
 
 def fetch(
@@ -47,36 +46,51 @@ def fetch(
         DatasetError: no such dataset, revision, subset or split; or it has no readable files.
         PreflightError: the hub cannot be reached, or the library is missing.
     """
-    if not _NAME.fullmatch(name):
+    if HUB_DATASET.fullmatch(name) is None:
         raise DatasetError(f"'{name}' is no name of a dataset at the hub: write hf:OWNER/NAME")
     hub = _library()
+    limits = HubLimits.current()
+    token = hub_token(name, limits.token_datasets)
     root = home / "hub" / name.replace("/", "--")
-    with _explained(hub, name, revision):
-        commit, files = _listing(hub, name, revision, root)
-        chosen = list(files) if whole else choose_files(files, subset=subset, split=split, name=name)
+    with _explained(hub, name, revision, token):
+        commit, files = _listing(hub, name, revision, root, token)
+        chosen = list(files) if whole else choose_files(list(files), subset=subset, split=split, name=name)
         folder = root / commit
+        try:
+            limits.check_size(name, sum(files[file] for file in chosen if not (folder / file).is_file()))
+        except ValueError as error:
+            raise DatasetError(str(error)) from None
         for number, file in enumerate(chosen, start=1):
             if _is_offline() or (folder / file).is_file():
                 continue
             report(f"fetching {file} ({number} of {len(chosen)})")
             hub.hf_hub_download(
-                name, file, repo_type="dataset", revision=commit, local_dir=folder, endpoint=_endpoint()
+                name,
+                file,
+                repo_type="dataset",
+                revision=commit,
+                local_dir=folder,
+                endpoint=_endpoint(),
+                token=token,
             )
     return Source(path=folder, only=frozenset() if whole else frozenset(chosen), revision=commit)
 
 
 @contextlib.contextmanager
-def _explained(hub: Any, name: str, revision: str) -> Iterator[None]:
+def _explained(hub: Any, name: str, revision: str, token: bool | None) -> Iterator[None]:
     """Context manager: re-raise the library's errors with their remedy."""
     errors = hub.errors
+    remedy = "set HF_TOKEN"
+    if token is False:
+        remedy = "have the administrator list it with +token in TRAINYARD_HUB_DATASETS"
     try:
         yield
     except errors.GatedRepoError:
-        raise DatasetError(f"'{name}' is gated: accept its terms at the hub and set HF_TOKEN") from None
+        raise DatasetError(f"'{name}' is gated: accept its terms at the hub and {remedy}") from None
     except errors.RevisionNotFoundError:
         raise DatasetError(f"'{name}' has no revision '{revision}'") from None
     except errors.RepositoryNotFoundError:
-        raise DatasetError(f"the hub has no dataset '{name}' (a private one needs HF_TOKEN)") from None
+        raise DatasetError(f"the hub has no dataset '{name}' (for a private one {remedy})") from None
     except errors.HfHubHTTPError as error:
         raise PreflightError(f"the Hugging Face hub answered: {str(error)[:300]}") from None
     except Exception as error:
@@ -110,20 +124,23 @@ def _library() -> Any:
     return huggingface_hub
 
 
-def _listing(hub: Any, name: str, revision: str, root: Path) -> tuple[str, list[str]]:
-    """Return the commit and its files; offline, the files already downloaded."""
+def _listing(
+    hub: Any, name: str, revision: str, root: Path, token: bool | None
+) -> tuple[str, dict[str, int]]:
+    """Return the commit and the sizes of its files; offline, of the files already downloaded."""
     reference = root / "refs" / (revision or "main").replace("/", "--")
     if not _is_offline():
-        info = hub.HfApi(endpoint=_endpoint()).dataset_info(name, revision=revision or None)
+        api = hub.HfApi(endpoint=_endpoint(), token=token)
+        info = api.dataset_info(name, revision=revision or None, files_metadata=True)
         reference.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(reference, str(info.sha))
-        names = [str(file.rfilename) for file in info.siblings or ()]
-        return str(info.sha), [name for name in names if ".." not in PurePosixPath(name).parts]
+        sizes = {str(file.rfilename): file.size or 0 for file in info.siblings or ()}
+        return str(info.sha), {file: sizes[file] for file in sizes if ".." not in PurePosixPath(file).parts}
     folder = root / reference.read_text() if reference.is_file() else root
     if folder == root:
         raise DatasetError(f"HF_HUB_OFFLINE is set and '{name}' has not been downloaded yet")
     found = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
-    return folder.name, [path.as_posix() for path in found if path.parts[0] != ".cache"]
+    return folder.name, {path.as_posix(): 0 for path in found if path.parts[0] != ".cache"}
 
 
 def choose_files(files: Sequence[str], *, subset: str, split: str, name: str) -> list[str]:

@@ -22,6 +22,7 @@ from engine.events.types import TasksSelected
 from engine.files import atomic_write
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.setup import ActingRun, load_rows
+from engine.sandbox.registries import check_registries
 from engine.types import TaskRow
 
 SELECTION_NAME = "selection.json"
@@ -41,9 +42,16 @@ def run_rows(config: ActingRun, run: RunContext) -> Sequence[TaskRow]:
 
 
 def selected_rows(config: ActingRun, run: RunContext) -> Sequence[TaskRow]:
-    """Return all tasks that ``dataset`` selects, without its limit. Raises DatasetError as ``run_rows``."""
+    """Return all tasks that ``dataset`` selects, without its limit.
+
+    Raises:
+        DatasetError: as ``run_rows``.
+        PreflightError: an image may not be pulled.
+    """
     rows = load_rows(config, run.home, config.dataset.name, config.dataset.split)
-    return _selected(config.dataset, run, rows, "tasks")
+    selected = _selected(config.dataset, run, rows, "tasks")
+    check_registries((row.task.image for row in selected), config.sandbox)
+    return selected
 
 
 def evaluation_rows(config: TrainRun | ImproveRun, run: RunContext) -> Sequence[TaskRow]:
@@ -56,7 +64,10 @@ def evaluation_rows(config: TrainRun | ImproveRun, run: RunContext) -> Sequence[
             "solve_rate_max": None,
         }
     )
-    return _selected(chosen, run, load_rows(config, run.home, chosen.name, chosen.split), "evaluation")
+    rows = load_rows(config, run.home, chosen.name, chosen.split)
+    selected = _selected(chosen, run, rows, "evaluation")
+    check_registries((row.task.image for row in selected), config.sandbox)
+    return selected
 
 
 def _selected(

@@ -55,6 +55,11 @@ class PullProgress:
         complete = status in ("Pull complete", "Already exists")
         self.layers[layer] = (total if complete else done, total, complete)
 
+    @property
+    def total_bytes(self) -> int:
+        """Return the size of the layers known so far."""
+        return sum(total for _, total, _ in self.layers.values())
+
     def __str__(self) -> str:
         """Return the progress as one line."""
         done, total = (sum(layer[part] for layer in self.layers.values()) / 1e6 for part in (0, 1))
@@ -133,6 +138,11 @@ def _pull_once(
         if "error" in event:
             raise docker.errors.DockerException(event["error"])
         progress.feed(event)
+        if progress.total_bytes > config.max_pull_gb * 1e9:
+            raise ImageError(
+                f"image '{image}' has {progress.total_bytes / 1e9:.1f} GB to pull, more than "
+                f"sandbox.docker.max_pull_gb ({config.max_pull_gb:g}): raise it, or use a smaller image"
+            )
         if time.monotonic() - reported > _REPORT_S:
             report(str(progress))
             reported = time.monotonic()

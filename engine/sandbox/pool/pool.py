@@ -35,6 +35,7 @@ from engine.sandbox.pool.fair_queue import FairQueue, Ticket
 from engine.sandbox.pool.histograms import Histograms
 from engine.sandbox.pool.lease import Lease, one_line
 from engine.sandbox.pool.report import PoolReporter
+from engine.sandbox.registries import refused_registry
 
 _MAX_REASONS = 10
 """Number of reasons for blocked starts in a snapshot, the most frequent first."""
@@ -87,7 +88,7 @@ class SandboxPool:
         now, room = time.monotonic(), self._config.max_live
         wanted: dict[str, int] = {}
         for image, count in images.items():
-            if room and not self._images.refusal(image, now=now):
+            if room and not self._refusal(image, now=now):
                 wanted[image] = min(count, room)
                 room -= wanted[image]
         self._prepared = sum(wanted.values())
@@ -149,8 +150,11 @@ class SandboxPool:
 
     def check_image(self, image: str) -> None:
         """Raise ImageError while sandboxes of the image are refused."""
-        if refusal := self._images.refusal(image, now=time.monotonic()):
+        if refusal := self._refusal(image, now=time.monotonic()):
             raise ImageError(refusal)
+
+    def _refusal(self, image: str, *, now: float) -> str:
+        return refused_registry(image, self._config) or self._images.refusal(image, now=now)
 
     async def take_place(self, lease: Lease) -> None:
         """Wait for admission of a lease. Raises ImageError, SandboxQueueTimeoutError."""

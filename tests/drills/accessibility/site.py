@@ -173,7 +173,10 @@ def runs_by_kind() -> dict[str, Run]:
         stream.add("run_finished", state="succeeded", summary={"tasks": 9, "dataset": "quickstart"})
         post(claim, stream)
         found[name] = run
-    found["import"] = imports.launch(format="swe-bench", source="hf:a/b", name="d")
+    folder = Path(settings.TRAINYARD_HOME) / "imports"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "a.jsonl").touch()
+    found["import"] = imports.launch(format="swe-bench", source="a.jsonl", name="d")
     return found
 
 

@@ -93,6 +93,8 @@ def test_paths_are_stored_as_the_engine_reads_them_and_the_engine_gets_the_lists
     (home / "policies" / "mine").mkdir(parents=True)
     monkeypatch.setenv("TRAINYARD_REPOSITORY_HOSTS", "git.example.org, Git.Example.NET:8443")
     monkeypatch.setenv("TRAINYARD_HUB_MODELS", "Qwen/*, openai/gpt-oss-20b")
+    monkeypatch.setenv("TRAINYARD_HUB_DATASETS", "acme/*+token")
+    monkeypatch.setenv("TRAINYARD_IMAGE_REGISTRIES", "Docker.io, reg.test:5000")
     sources = ["tree", "https://git.example.org/a", "https://git.example.net:8443/a"]
     curated = runs.create(recipe="quickstart-dataset", overrides={"curation.sources": sources})
     assert curated.config["curation"]["sources"] == [str(home / "imports" / "tree"), *sources[1:]]
@@ -102,6 +104,8 @@ def test_paths_are_stored_as_the_engine_reads_them_and_the_engine_gets_the_lists
     assert Allowed.model_validate(launch["allowed"]) == places.allowed()
     assert launch["allowed"]["repository_hosts"] == ["git.example.org", "git.example.net:8443"]
     assert launch["allowed"]["hub_models"] == ["Qwen/*", "openai/gpt-oss-20b"]
+    assert launch["allowed"]["hub_datasets"] == ["acme/*+token"]
+    assert launch["allowed"]["image_registries"] == ["docker.io", "reg.test:5000"]
     published, _ = launched(make_run(**{"policy.checkpoint": "Qwen/Qwen3-8B"}))
     assert published.config["policy"]["checkpoint"] == "Qwen/Qwen3-8B"
 

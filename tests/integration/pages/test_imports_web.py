@@ -77,7 +77,8 @@ def test_the_command_imports_mirrors_and_counts(home: Path, tmp_path: Path) -> N
     again = run_command("import_dataset", "--format", "r2e-gym", "--name", "r2e", "--replace", str(source))
     assert (again["imported"], again["excluded"]) == (2, 0)
     assert Task.objects.filter(dataset__name="r2e", active=True).count() == 2
-    run = imports.launch(format="r2e-gym", source="hf:a/b", name="r2e")
+    (home / "imports" / "rows.jsonl").touch()
+    run = imports.launch(format="r2e-gym", source="rows.jsonl", name="r2e")
     datasets.sync(name="r2e", run_id=run.pk)
     assert Dataset.objects.get(name="r2e").run_id == run.pk
 
@@ -199,7 +200,7 @@ def test_no_way_around_the_import_folders(home: Path) -> None:
     with pytest.raises(ConfigError, match="import folder"):
         runs.create(recipe="import-dataset", overrides=overrides, actor=user)
     with pytest.raises(ConfigError, match="import folder"):
-        imports.launch(format="swe-bench", source="hf:a/b", name="d", overrides=overrides, actor=user)
+        imports.launch(format="swe-bench", source="a.jsonl", name="d", overrides=overrides, actor=user)
     link = home / "imports" / "link.jsonl"
     link.symlink_to("/etc/passwd")
     with pytest.raises(ConfigError, match="import folder"):
@@ -214,9 +215,14 @@ def test_further_folders_can_be_allowed(home: Path, tmp_path: Path, monkeypatch:
     assert run.config["importing"]["source"] == str(other / "a.jsonl")
 
 
-def test_the_api_imports_and_lists_what_was_left_out(home: Path, tmp_path: Path) -> None:
+def test_the_api_imports_and_lists_what_was_left_out(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = signed_in(Role.OPERATOR)
     body = {"format": "r2e-gym", "source": "hf:R2E-Gym/R2E-Gym-Subset", "name": "r2e"}
+    unlisted = client.post("/api/v1/imports", body, content_type="application/json")
+    assert (unlisted.status_code, "TRAINYARD_HUB_DATASETS" in unlisted.json()["detail"]) == (422, True)
+    monkeypatch.setenv("TRAINYARD_HUB_DATASETS", "R2E-Gym/*")
     answer = client.post("/api/v1/imports", body, content_type="application/json")
     assert (answer.status_code, answer.json()["state"]) == (201, "queued")
     refused = client.post("/api/v1/imports", {**body, "source": "/etc"}, content_type="application/json")

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from engine.config.places import Allowed, Harmless, Place
 from engine.config.recipes import RECIPES, resolve
-from engine.config.run import AnyRun, check_places, parse_run_config, with_overrides
+from engine.config.run import AnyRun, check_places, parse_run_config, with_overrides, with_registries
 from engine.errors import CheckpointError, ConfigError
 from engine.models.opening import open_model
 from engine.run import CONFIG_NAME, LAUNCH_NAME, Launch, run_attempt
@@ -73,7 +73,9 @@ def allowed(tmp_path: Path) -> Allowed:
     return Allowed(
         imports=(tmp_path / "imports",),
         policies=(tmp_path / "policies",),
-        hub_models=("Qwen/Qwen3-*", "openai/gpt-oss-20b"),
+        hub_models=("Qwen/Qwen3-*", "openai/gpt-oss-20b+token"),
+        hub_datasets=("acme/set", "R2E-Gym/*+token"),
+        image_registries=("registry.example.org",),
         repository_hosts=("git.example.org", "git.example.net:8443"),
         granted={
             "sandbox.docker.host": ("tcp://docker.example.org:2376",),
@@ -116,6 +118,11 @@ REFUSED = [
     ("import-dataset", "importing.source", "/etc/passwd"),
     ("import-dataset", "importing.decontamination.reference", "/etc/passwd"),
     ("import-dataset", "importing.image_prefix", "evil.example.org/"),
+    ("import-dataset", "importing.source", "hf:evil/set"),
+    ("import-dataset", "importing.source", "hf:acme/../evil/set"),
+    ("import-dataset", "importing.revision", "refs/pr/1"),
+    ("quickstart", "sandbox.registries", ["registry.example.org", "evil.example.org"]),
+    ("quickstart", "sandbox.registries", ["*", "registry.example.org:5000"]),
     ("quickstart", "sandbox.docker.host", "tcp://evil.example.org:2375"),
     ("quickstart", "sandbox.docker.registry_config", "/root/.docker/config.json"),
     ("quickstart", "sandbox.docker.network", "host"),
@@ -149,10 +156,11 @@ def test_what_is_not_allowed_is_refused_under_its_setting(allowed: Allowed) -> N
 
 
 def test_recipes_reach_nothing_that_has_to_be_allowed() -> None:
-    """Except for the models of the Hugging Face Hub that some recipes train."""
+    """Except for the models and the dataset of the Hugging Face Hub that some recipes name."""
+    listed = Allowed(hub_models=("Qwen/*",), hub_datasets=("R2E-Gym/*",))
     for recipe in RECIPES:
         config = resolve(recipe)
-        assert check_places(config, Allowed(hub_models=("Qwen/*",))) == config, recipe
+        assert check_places(config, listed) == config, recipe
 
 
 def test_what_is_allowed_comes_back_as_the_engine_reads_it(allowed: Allowed, tmp_path: Path) -> None:
@@ -198,6 +206,22 @@ def test_models_of_the_hub_and_random_ones_are_allowed(
     expected = expected.format(policies=tmp_path / "policies")
     assert config.model_dump()["policy"]["checkpoint"] == expected
     assert check_places(config, allowed) == config
+
+
+def test_datasets_of_the_hub_and_registries_are_allowed(allowed: Allowed) -> None:
+    for changes in (
+        {"importing.source": "hf:R2E-Gym/R2E-Gym-Subset", "importing.revision": "refs/convert/parquet"},
+        {"importing.source": "hf:acme/set", "importing.revision": "v1"},
+    ):
+        config = configuration("import-dataset", **changes)
+        assert check_places(config, allowed) == config
+    for written, expected in ((["*"], ("registry.example.org",)), ([], ())):
+        config = check_places(configuration("quickstart", **{"sandbox.registries": written}), allowed)
+        assert with_registries(config, allowed).model_dump()["sandbox"]["registries"] == expected
+    anywhere = Allowed(image_registries=("*",))
+    config = check_places(configuration("quickstart", **{"sandbox.registries": ["ghcr.io"]}), anywhere)
+    assert with_registries(config, anywhere) == config
+    assert "*" in with_registries(configuration("quickstart"), anywhere).model_dump()["sandbox"]["registries"]
 
 
 def test_every_problem_is_listed(allowed: Allowed) -> None:

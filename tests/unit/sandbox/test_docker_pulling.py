@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,24 @@ def test_a_missing_image_is_believed_at_once_whatever_its_name() -> None:
             asked, message = refused(f"{image}:latest", said.format(image))
             assert asked == 1, (image, said)
             assert f"{image}:latest" in message
+
+
+def test_a_pull_ends_where_the_image_is_larger_than_the_run_may_pull() -> None:
+    layers = [
+        {"id": f"layer{n}", "status": "Downloading", "progressDetail": {"total": 10**9}} for n in (1, 2)
+    ]
+    read: list[str] = []
+
+    def events() -> Iterator[dict[str, Any]]:
+        for layer in layers:
+            read.append(str(layer["id"]))
+            yield layer
+        raise AssertionError("read on")
+
+    daemon: Any = SimpleNamespace(client=SimpleNamespace(pull=lambda *_, **__: events()))
+    with pytest.raises(ImageError, match=r"has 2\.0 GB to pull, more than sandbox\.docker\.max_pull_gb"):
+        pull(daemon, "acme/large:1", DockerConfig(max_pull_gb=1.5), lambda _: None)
+    assert read == ["layer1", "layer2"]
 
 
 def test_a_busy_registry_is_asked_again_whatever_the_images_name() -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from engine.config.kubernetes import KubernetesConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import (
     FencedError,
     ImageError,
+    PreflightError,
     SandboxDiedError,
     SandboxQueueTimeoutError,
     SandboxStartError,
@@ -25,6 +27,7 @@ from engine.sandbox.base import Population, Sandbox, SandboxSpec, Startup
 from engine.sandbox.pool import report
 from engine.sandbox.pool.breaker import Breaker, ImageHealth
 from engine.sandbox.pool.pool import SandboxPool
+from engine.sandbox.registries import check_registries, refused_registry
 from tests.fakes.memory_sandbox import MemoryBackend
 
 
@@ -228,6 +231,28 @@ async def test_a_bad_image_costs_a_few_starts_and_harms_no_other() -> None:
     assert (status["failures"], status["images"][0]["refused"]) == ({"image": 6}, True)
     assert [alert.code for alert in sink.of(Alert)] == ["sandbox_image"]
     await pool.prepare({"bad": 2, "good": 3, "other": 9})
+
+
+async def test_images_of_registries_that_the_run_may_not_use_are_refused() -> None:
+    config = SandboxConfig(backend="docker", registries=("docker.io", "reg.test:5000"))
+    pool = SandboxPool(MemoryBackend(), config)
+    for image in ("python:3.11", "acme/tests@sha256:1", "reg.test:5000/a/b", "local:toy", "dockerfile:1"):
+        pool.check_image(image)
+    for image in ("ghcr.io/acme/tests:1", "reg.test/a/b", "localhost/a", "docker.io.evil.test/a"):
+        with pytest.raises(ImageError, match="TRAINYARD_IMAGE_REGISTRIES"):
+            pool.check_image(image)
+    mirrored = config.model_copy(
+        update={
+            "backend": "kubernetes",
+            "registries": (),
+            "kubernetes": KubernetesConfig(mirrors={"docker.io/": "near/"}),
+        }
+    )
+    assert [image for image in ("a/b", "ghcr.io/a/b") if refused_registry(image, mirrored)] == ["ghcr.io/a/b"]
+    SandboxPool(MemoryBackend(), SandboxConfig(backend="docker")).check_image("ghcr.io/acme/tests:1")
+    check_registries(["a/b", "local:toy"], config)
+    with pytest.raises(PreflightError, match=r"image 'ghcr\.io/c' is from 'ghcr\.io'"):
+        check_registries(["a/b", "ghcr.io/c"], config)
 
 
 async def test_prepare_stays_within_the_budget_and_leaves_refused_images_out() -> None:

@@ -9,14 +9,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from engine.config.importing import PublishedSet
+from engine.config.downloads import names_of
 from engine.config.places import (
+    ANY,
+    HUB_PREFIX,
     Allowed,
     AttachedServers,
     CheckpointPlace,
     EndpointPlace,
     Granted,
+    ImageRegistries,
     LocalPath,
+    PublishedSet,
     Setting,
     SourceTrees,
     places,
@@ -128,7 +132,7 @@ def _run(run: Run) -> str:
 def _checkpoints(limits: Allowed) -> Iterator[Offer]:
     """Yield what a policy may start from; the newest checkpoint of a run also under ``run:ID``."""
     yield Offer("builtin:quickstart", "shipped with Trainyard")
-    yield from (Offer(name, "Hugging Face Hub") for name in limits.hub_models if "*" not in name)
+    yield from (Offer(name, "Hugging Face Hub") for name in names_of(limits.hub_models) if "*" not in name)
     yield from (Offer(name, "policy folder") for name in _policies(limits.policies))
     for found in known_checkpoints():
         if found.is_last:
@@ -158,7 +162,12 @@ def _values(setting: Setting, limits: Allowed) -> tuple[str, ...]:
         case SourceTrees():
             hosts = (f"https://{host}/…" for host in limits.repository_hosts)
             return ("pip:NAME==VERSION", *hosts, *offered_sources(limits.imports))
-        case LocalPath() | PublishedSet():
+        case ImageRegistries():
+            return (ANY, *limits.image_registries)
+        case PublishedSet():
+            names = (f"{HUB_PREFIX}{name}" for name in names_of(limits.hub_datasets) if "*" not in name)
+            return (*names, *offered_sources(limits.imports))
+        case LocalPath():
             return tuple(offered_sources(limits.imports))
     return ()
 

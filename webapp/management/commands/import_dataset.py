@@ -16,7 +16,8 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 from django.db import Error as DatabaseError
 
-from engine.config.importing import FORMATS, HUB_PREFIX
+from engine.config.importing import FORMATS
+from engine.config.places import HUB_PREFIX
 from engine.errors import TrainyardError
 from engine.terminal import visible_line
 from webapp.management.commands._runs import add_overrides

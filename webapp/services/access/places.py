@@ -28,13 +28,13 @@ def allowed() -> Allowed:
         ImproperlyConfigured: an environment variable is invalid.
     """
     home = Path(settings.TRAINYARD_HOME)
-    hosts = os.environ.get("TRAINYARD_REPOSITORY_HOSTS", "").split(",")
-    models = os.environ.get("TRAINYARD_HUB_MODELS", "").split(",")
     return Allowed(
         imports=(home / "imports", *_folders("TRAINYARD_IMPORT_FOLDERS")),
         policies=(home / "policies", home / "runs", *_folders("TRAINYARD_POLICY_FOLDERS")),
-        repository_hosts=tuple(host.strip().lower() for host in hosts if host.strip()),
-        hub_models=tuple(model.strip() for model in models if model.strip()),
+        repository_hosts=tuple(map(str.lower, _listed("TRAINYARD_REPOSITORY_HOSTS"))),
+        hub_models=_listed("TRAINYARD_HUB_MODELS"),
+        hub_datasets=_listed("TRAINYARD_HUB_DATASETS"),
+        image_registries=tuple(map(str.lower, _listed("TRAINYARD_IMAGE_REGISTRIES"))),
         endpoints=tuple(Endpoint.objects.values_list("name", flat=True)),
         attachable=tuple(Endpoint.objects.filter(attachable=True).values_list("name", flat=True)),
         granted={
@@ -57,6 +57,10 @@ def checked(config: dict[str, Any]) -> AnyRun:
 
 def _folders(name: str) -> tuple[Path, ...]:
     return tuple(Path(folder) for folder in os.environ.get(name, "").split(":") if folder)
+
+
+def _listed(name: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in os.environ.get(name, "").split(",") if item.strip())
 
 
 _EXAMPLES = {

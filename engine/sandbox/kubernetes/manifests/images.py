@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.build_contexts import PREFIX
 from engine.config.kubernetes import KubernetesConfig
 from engine.errors import ImageError
+from engine.sandbox.registries import with_registry
 
 _LOCAL = "local:"
 
@@ -31,15 +32,8 @@ def resolve_image(config: KubernetesConfig, image: str) -> str:
         raise ImageError(
             f"image '{image}' has no digest: write REPOSITORY@sha256:…, or allow it with require_digest=false"
         )
-    for reference in (image, _with_registry(image)):
+    for reference in (image, with_registry(image)):
         for prefix in sorted(config.mirrors, key=len, reverse=True):
             if reference.startswith(prefix):
                 return config.mirrors[prefix] + reference[len(prefix) :]
     return image
-
-
-def _with_registry(image: str) -> str:
-    first, slash, _ = image.partition("/")
-    if slash and ("." in first or ":" in first or first == "localhost"):
-        return image
-    return f"docker.io/{image}" if slash else f"docker.io/library/{image}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine.config.downloads import HubLimits, with_token
 from engine.config.importing import ImportConfig
 from engine.datasets.importers.hub import choose_files
 from engine.datasets.importers.run import import_dataset
@@ -100,6 +101,31 @@ def test_a_gated_set_says_what_to_do(hub: FakeHub, tmp_path: Path) -> None:
     hub.gated = True
     with pytest.raises(DatasetError, match="accept its terms at the hub and set HF_TOKEN"):
         import_dataset(config(), home=tmp_path)
+
+
+def test_downloads_use_the_machines_token_only_where_the_list_says_so(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_workers")
+    for entries, is_sent in ((["acme/*"], False), (["other/*+token", "acme/*+token"], True)):
+        hub.tokens.clear()
+        limits = HubLimits(token_datasets=with_token(entries))
+        monkeypatch.setenv("TRAINYARD_HUB_LIMITS", limits.model_dump_json())
+        import_dataset(config(output=f"d{len(entries)}", mode="replace"), home=tmp_path / str(len(entries)))
+        assert ("Bearer hf_workers" in hub.tokens) == is_sent
+    hub.gated = True
+    monkeypatch.setenv("TRAINYARD_HUB_LIMITS", HubLimits(token_datasets=()).model_dump_json())
+    with pytest.raises(DatasetError, match=r"gated: .* \+token in TRAINYARD_HUB_DATASETS"):
+        import_dataset(config(), home=tmp_path)
+
+
+def test_a_dataset_larger_than_the_run_may_download_is_not_fetched(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_HUB_LIMITS", HubLimits(max_gb=1e-6).model_dump_json())
+    with pytest.raises(DatasetError, match="'acme/set' needs a download of .* more than downloads.max_gb"):
+        import_dataset(config(), home=tmp_path)
+    assert hub.sent == []
 
 
 def test_an_unreachable_hub_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

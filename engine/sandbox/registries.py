@@ -1,0 +1,43 @@
+"""Registries that images come from, and whether a run may use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from engine.build_contexts import PREFIX
+from engine.config.places import ANY
+from engine.config.sandbox import SandboxConfig
+from engine.errors import PreflightError
+
+_NOT_PULLED = ("local:", PREFIX)
+
+
+def with_registry(image: str) -> str:
+    """Return an image reference that names its registry."""
+    first, slash, _ = image.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return image
+    return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
+
+
+def refused_registry(image: str, config: SandboxConfig) -> str:
+    """Return why an image may not be pulled from its registry; empty when it may, or is not pulled."""
+    if config.backend == "local" or not image or image.startswith(_NOT_PULLED) or ANY in config.registries:
+        return ""
+    reference = with_registry(image)
+    mirrors = config.kubernetes.mirrors if config.backend == "kubernetes" else ()
+    host = reference.partition("/")[0].lower()
+    if host in config.registries or any(reference.startswith(prefix) for prefix in mirrors):
+        return ""
+    return (
+        f"image '{image}' is from '{host}', which is not among the registries of this run "
+        f"({', '.join(config.registries) or 'there is none'}): name it in sandbox.registries, and have the "
+        "administrator add it to TRAINYARD_IMAGE_REGISTRIES"
+    )
+
+
+def check_registries(images: Iterable[str], config: SandboxConfig) -> None:
+    """Raise PreflightError where an image may not be pulled, before a run starts with it."""
+    for image in dict.fromkeys(images):
+        if refusal := refused_registry(image, config):
+            raise PreflightError(refusal)
