@@ -23,6 +23,7 @@ from engine.models.references import find_model
 from engine.models.weights.adapted import BASE, base_folder
 from engine.models.weights.opening import policy_files
 from engine.models.weights.policy_files import ADAPTERS
+from engine.reading import read_json
 
 _RECORD = "frozen.json"
 _COPIED_BYTES = 64 * 2**20
@@ -103,7 +104,7 @@ def verify_frozen(folder: Path) -> None:
         CheckpointError: a file is missing or has changed.
     """
     try:
-        record = json.loads((folder / _RECORD).read_text())
+        record = read_json(folder / _RECORD)
     except FileNotFoundError:
         return  # of an earlier version: a full copy, which nothing else writes
     except (OSError, ValueError) as error:

@@ -31,6 +31,7 @@ from engine.models.weights.model_weights import stored_tensors
 from engine.models.weights.opening import open_weights, read_config
 from engine.models.weights.policy_files import (
     carry_files,
+    check_readable,
     draft_folder,
     read_provenance,
     write_config,
@@ -137,6 +138,7 @@ def is_builtin(provenance: Mapping[str, Any] | None) -> bool:
 def _published_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
+    check_readable(folder)
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # damaged files make transformers raise anything

@@ -22,9 +22,11 @@ from tokenizers.pre_tokenizers import Sequence as Steps
 from tokenizers.trainers import BpeTrainer
 
 from engine.errors import CheckpointError
+from engine.reading import read_bounded
 
 IM_START, IM_END, THINK_START, THINK_END = "<|im_start|>", "<|im_end|>", "<think>", "</think>"
 END_OF_TEXT = "<|endoftext|>"
+_MAX_TOKENIZER = 64 << 20
 SPECIALS = (END_OF_TEXT, IM_START, IM_END, THINK_START, THINK_END)
 _PARAMETERS = (
     "command",
@@ -113,7 +115,7 @@ def load_tokenizer(folder: Path) -> BpeTokenizer:
     """Read a folder's ``tokenizer.json``. Raises CheckpointError."""
     path = folder / "tokenizer.json"
     try:
-        return BpeTokenizer(_Backend.from_file(str(path)))
+        return BpeTokenizer(_Backend.from_str(read_bounded(path, _MAX_TOKENIZER).decode()))
     except CheckpointError:
         raise
     except Exception as error:  # the backend raises bare Exception for a missing or malformed file

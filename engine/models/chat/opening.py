@@ -5,7 +5,6 @@ To add a family known by hand: its renderer in ``engine.models.families``.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from engine.models.builtin.tokenizer import BpeTokenizer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML
 from engine.models.families import Family
+from engine.reading import read_json
 
 
 def open_chat(tokenizer: Any, family: Family, folder: Path | None) -> Chat:
@@ -40,7 +40,7 @@ def _generation_ends(folder: Path | None) -> frozenset[int]:
     if path is None or not path.exists():
         return frozenset()
     try:
-        ends = json.loads(path.read_text()).get("eos_token_id")
+        ends = read_json(path).get("eos_token_id")
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
     ids = ends if isinstance(ends, list) else [] if ends is None else [ends]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from engine.errors import CheckpointError
 from engine.models.weights.policy_files import ADAPTERS
 from engine.models.weights.source import WeightSource, read_tensor
+from engine.reading import read_json
 
 BASE = "base"
 """Folder with the policy under adapters, in the folder of their run or in their own."""
@@ -72,7 +72,7 @@ def base_folder(folder: Path) -> tuple[Path, float]:
         CheckpointError: the policy is not there, or the adapters' settings are damaged.
     """
     try:
-        settings = json.loads((folder / ADAPTERS).read_text())
+        settings = read_json(folder / ADAPTERS)
         scale = float(settings["lora_alpha"] / settings["r"])
     except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
         raise CheckpointError(f"cannot read {folder / ADAPTERS}: {error!r}") from error

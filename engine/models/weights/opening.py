@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +14,7 @@ from engine.models.weights.model_weights import ModelWeights, expected_tensors, 
 from engine.models.weights.policy_files import ADAPTERS, carried_files
 from engine.models.weights.safetensors_folder import INDEX, SINGLE, SafetensorsFolder, read_index
 from engine.models.weights.source import WeightSource
+from engine.reading import read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SHARDS = "shards"
 """Folder in a run's checkpoint with distributed weights (DCP), under ``model.NAME``."""
 
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+_MAX_LAYERS = 1_000
 _UNPACKED = "mxfp4"
 """Quantisation that is read; gpt-oss is published in no other form."""
 _TIED = ("model.embed_tokens.weight", "lm_head.weight")
@@ -115,9 +117,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise CheckpointError(f"there is no model folder {folder}")
     try:
-        config = json.loads(path.read_text())
+        config = read_json(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{path} is not a JSON object")
+    for name in _LAYERS:
+        if isinstance(layers := config.get(name), int) and layers > _MAX_LAYERS:
+            raise CheckpointError(f"{path} has {name} {layers}; models of up to {_MAX_LAYERS} are opened")
     return config

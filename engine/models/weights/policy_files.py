@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from engine.errors import CheckpointError
+from engine.reading import read_json
 
 CARRIED = (
     "tokenizer.json",
@@ -41,6 +42,27 @@ ADAPTERS = "adapter_config.json"
 """File of a folder that holds adapters over another policy, in peft's format."""
 _WRITTEN = ("config.json", ADAPTERS, "provenance.json", "*.safetensors", "*.safetensors.index.json", *CARRIED)
 """Patterns of all files that a written folder of a policy or of adapters has."""
+_LARGE = (
+    "tokenizer.json", "vocab.json", "tekken.json", "vocab.txt", "merges.txt", ".model", ".tiktoken",
+    ".index.json",
+)  # fmt: skip
+_READ = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "additional_chat_templates/*")
+"""Patterns of the files that ``transformers`` reads whole when it opens settings or a tokenizer."""
+_MAX_LARGE, _MAX_SMALL = 64 << 20, 4 << 20
+
+
+def check_readable(folder: Path) -> None:
+    """Check that what ``transformers`` reads whole of a folder are regular files of a plausible size.
+
+    Raises:
+        CheckpointError: one is a FIFO, a device or too large.
+    """
+    for path in (path for pattern in _READ for path in folder.glob(pattern)):
+        limit = _MAX_LARGE if path.name.endswith(_LARGE) else _MAX_SMALL
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"{path} is not a regular file")
+        if path.exists() and path.stat().st_size > limit:
+            raise CheckpointError(f"{path} is larger than {limit >> 20} MiB: download it again")
 
 
 def carried_files(source: Path) -> list[Path]:
@@ -60,7 +82,7 @@ def read_provenance(folder: Path) -> dict[str, Any] | None:
     """Return the content of a folder's ``provenance.json``; None without one. Raises CheckpointError."""
     path = folder / "provenance.json"
     try:
-        found = json.loads(path.read_text())
+        found = read_json(path)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -6,7 +6,6 @@ if another one truncated it. The library checks each header; rows are read from 
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from engine.errors import CheckpointError
 from engine.models.weights.source import PIECE_BYTES, TensorInfo
+from engine.reading import open_regular, parse_bounded, read_json
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -38,6 +38,7 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+_MAX_HEADER, _MAX_INDEX = 16 << 20, 64 << 20
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -136,14 +137,14 @@ class SafetensorsFolder:
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
     """Return the header of a file and the offset of its data."""
-    if not path.is_file():
-        raise CheckpointError(f"{path} is not a regular file")
     try:
+        with open_regular(path) as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > _MAX_HEADER:
+                raise ValueError(f"its header has {length:,} bytes")
+            header = parse_bounded(file.read(length))
         with safe_open(path, framework="pt"):
             pass  # checks that lengths, offsets and shapes fit together and fill the file
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
     except (SafetensorError, OSError, ValueError, struct.error) as error:
         raise CheckpointError(
             f"{path} ({path.stat().st_size:,} bytes) is damaged or incomplete: {error}; download it again"
@@ -155,8 +156,8 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
 def read_index(path: Path) -> dict[str, str]:
     """Return the file name of every tensor. Raises CheckpointError when the index is damaged."""
     try:
-        placed = dict(json.loads(path.read_text())["weight_map"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        placed = dict(read_json(path, _MAX_INDEX)["weight_map"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} is not an index of safetensors: {error!r}; remove and download it again"
         ) from error

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
+import huggingface_hub.errors
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from engine.config.downloads import HubLimits
 from engine.errors import CheckpointError, PreflightError
 from engine.models import hub
 from engine.models.attention import Segments
@@ -18,6 +22,7 @@ from engine.models.builtin.architectures import SHIPPED
 from engine.models.builtin.transformer import Transformer
 from engine.models.opening import open_model
 from engine.models.published.pretrained import PretrainedModel
+from tests.fakes.hub import fake_hub
 from tests.unit.models.tiny_families import write_tiny
 
 CPU = torch.device("cpu")
@@ -61,6 +66,43 @@ def hidden_of(folder: Path, ids: torch.Tensor) -> torch.Tensor:
     model = open_model(str(folder), home=folder).model
     with torch.no_grad():
         return model.packed_hidden(ids, Segments.whole([len(ids)], CPU))
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+        "generation_config.json", "provenance.json", "chat_template.jinja", "model.safetensors",
+    ],
+)  # fmt: skip
+def test_a_fifo_in_a_models_folder_is_named_not_waited_for(plain: Path, tmp_path: Path, file: str) -> None:
+    folder = edited(plain, tmp_path / "model")
+    (folder / file).unlink(missing_ok=True)
+    os.mkfifo(folder / file)
+    with pytest.raises(CheckpointError, match=f"{file}.*not a regular file"):
+        open_model(str(folder), home=tmp_path).chat()
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json", "provenance.json"])
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [("[" * 100_000, "nested too deeply"), ("[" + "[]," * 500_000 + "1]", "values|MiB")],
+    ids=["deep", "many"],
+)
+def test_settings_that_are_nested_deeply_or_huge_are_named(
+    plain: Path, tmp_path: Path, file: str, content: str, reason: str
+) -> None:
+    folder = edited(plain, tmp_path / "model")
+    (folder / file).unlink(missing_ok=True)
+    (folder / file).write_text(content)
+    with pytest.raises(CheckpointError, match=f"{file}.*({reason})"):
+        open_model(str(folder), home=tmp_path).chat()
+
+
+def test_a_model_of_a_million_layers_is_not_built(plain: Path, tmp_path: Path) -> None:
+    folder = edited(plain, tmp_path / "model", num_hidden_layers=1_000_000)
+    with pytest.raises(CheckpointError, match="num_hidden_layers 1000000"):
+        open_model(str(folder), home=tmp_path)
 
 
 @pytest.mark.parametrize("name", ROTARY)
@@ -211,8 +253,6 @@ def cached(cache: Path, plain: Path, name: str) -> Path:
 def test_models_of_the_hub_come_from_its_cache(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import huggingface_hub.constants
-
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     snapshot = cached(tmp_path / "hub", plain, "Some/Model")
@@ -229,12 +269,36 @@ def test_models_of_the_hub_come_from_its_cache(
         open_model("Some/Model/etc", home=tmp_path)
 
 
+def test_models_are_downloaded_within_the_runs_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens: list[bool | None] = []
+
+    def snapshot_download(_name: str, *, local_files_only: bool, token: bool | None, **_: Any) -> str:
+        if local_files_only:
+            raise huggingface_hub.errors.LocalEntryNotFoundError("not here")
+        tokens.append(token)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    files = {"config.json": b"{}", "model.safetensors": b"x" * 1_000, "pytorch_model.bin": b"x" * 5_000}
+    with fake_hub("Some/Model", files, kind="models") as running:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", running.url)
+        limits = HubLimits(max_gb=2e-6, token_models=("Other/*",))
+        monkeypatch.setenv("TRAINYARD_HUB_LIMITS", limits.model_dump_json())
+        assert hub.fetch_model("Some/Model") == tmp_path
+        monkeypatch.setenv("TRAINYARD_HUB_LIMITS", HubLimits(token_models=("Some/*",)).model_dump_json())
+        hub.fetch_model("Some/Model")
+        assert tokens == [False, None]
+        monkeypatch.setenv("TRAINYARD_HUB_LIMITS", HubLimits(max_gb=1e-6).model_dump_json())
+        with pytest.raises(CheckpointError, match="'Some/Model' needs a download of .* downloads.max_gb"):
+            hub.fetch_model("Some/Model")
+
+
 @pytest.mark.parametrize("content", ["[]", "no JSON", '{"weight_map": {"a": 3}}'])
 def test_a_damaged_index_in_the_cache_is_named(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
-    import huggingface_hub.constants
-
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     index = cached(tmp_path / "hub", plain, "Some/Model") / "model.safetensors.index.json"
