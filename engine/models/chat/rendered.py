@@ -22,7 +22,8 @@ from engine.models.chat.calls import CallStyle, arguments_json, call_style, read
 from engine.models.chat.harmony import Harmony
 from engine.models.chat.messages import fold_system, probe_call
 from engine.models.chat.published import PublishedTokenizer
-from engine.models.chat.rendering import PROBE_TOOL, RENDER_ERRORS, TemplateTokenizer, open_renderer
+from engine.models.chat.rendering import PROBE_TOOL, TemplateTokenizer, open_renderer
+from engine.models.chat.template import RENDER_ERRORS
 from engine.models.chat.thinking import read_thinking, read_written_thinking, split_thinking
 from engine.tools.parser import THINK_END, THINK_START, NativeCall
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date
+from functools import partial
 from typing import Any
 
 from jinja2 import TemplateError
@@ -17,11 +18,11 @@ from renderers.base import Renderer, create_renderer
 from renderers.configs import RendererConfig
 from renderers.default import DefaultRenderer
 
-from engine.errors import CheckpointError
+from engine.errors import CheckpointError, HostileInputError, ModelError
+from engine.isolation import call_isolated
 from engine.models.chat.published import PublishedTokenizer
+from engine.models.chat.template import RENDER_ERRORS, TEMPLATE_LIMITS, render_template
 
-RENDER_ERRORS = (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError)
-"""Errors of renderers and chat templates for messages that they cannot express."""
 _DATE = date(2024, 7, 26)
 """Date in every prompt: a prompt must not change from day to day. Llama's renderer has the same one."""
 PROBE_TOOL: Mapping[str, Any] = {
@@ -60,6 +61,8 @@ class TemplateTokenizer:
             "date_string": _DATE.strftime("%d %b %Y"),
             "strftime_now": _DATE.strftime,
         }
+        self._exceeded = ""
+        """Limit that the template exceeded; empty as long as it did not."""
         self.template = published.template
         self.name_or_path: str = tokenizer.name_or_path
         self.unk_token_id: int | None = tokenizer.unk_token_id
@@ -93,16 +96,28 @@ class TemplateTokenizer:
     def written(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, tools: Any = None
     ) -> str:
-        """Return a conversation as the chat template's text."""
-        return str(
-            self._tokenizer.apply_chat_template(
-                list(messages),
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                tools=tools,
-                **self._options,
-            )
-        )
+        """Return a conversation as the chat template's text.
+
+        Raises:
+            TemplateError: the template cannot express it, or exceeded the limits, now or in an earlier call.
+        """
+        if self._exceeded:
+            raise TemplateError(self._exceeded)
+        variables = {
+            **self._tokenizer.special_tokens_map,
+            **self._options,
+            "add_generation_prompt": add_generation_prompt,
+            "tools": tools,
+        }
+        template = self._tokenizer.get_chat_template(None, tools)
+        try:
+            return call_isolated(partial(render_template, template, messages, variables), TEMPLATE_LIMITS)
+        except HostileInputError as error:
+            # Each further call could hold the event loop as long, and the start of a process longer.
+            self._exceeded = str(error)
+            raise TemplateError(self._exceeded) from error
+        except ModelError as error:
+            raise TemplateError(str(error)) from error
 
 
 def open_renderer(tokenizer: TemplateTokenizer, name: str | None, *, thinking: bool) -> Renderer:

@@ -321,3 +321,33 @@ def _reply(chat: Chat, thought: str, how: str, *, native: bool) -> list[int]:
     calls = [NativeCall(name="execute_bash", arguments={"cmd": "ls"})] if native else []
     ids = chat.reply_ids(f"<think>{thought}</think>\n\nrun it", calls)
     return ids if how == "stopped" else ids[:-1]
+
+
+_NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        _NESTED,
+        "{{ 'x' * 10 ** 12 }}",
+        "{{ 'x' | center(30_000_000) }}",
+        "{% set ns = namespace(x='xx') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "{% macro f(n) %}{{ f(n - 1) }}{{ f(n - 1) }}{% endmacro %}{{ f(500) }}",
+    ],
+    ids=["loops", "text", "filter", "doubling", "recursion"],
+)
+def test_a_template_that_would_take_any_time_or_memory_opens_no_conversations(bomb: str) -> None:
+    tokenizer = chat_tokenizer("qwen3", chat_template=bomb + TEMPLATES["qwen3"])
+    with pytest.raises(CheckpointError, match="the chat template"):
+        RenderedChat(tokenizer, None)
+
+
+def test_a_template_that_waits_for_its_conversation_costs_one_call() -> None:
+    trap = "{% if messages[0].content == 'now' %}" + _NESTED + "{% endif %}"
+    chat = RenderedChat(chat_tokenizer("qwen3", chat_template=trap + TEMPLATES["qwen3"]), None)
+    assert chat.open([USER])
+    with pytest.raises(ModelError, match="processor time"):
+        chat.open([{"role": "user", "content": "now"}])
+    with pytest.raises(ModelError, match="processor time"):
+        chat.open([USER])

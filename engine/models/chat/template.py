@@ -1,0 +1,47 @@
+"""Rendering of published chat templates, in a process of its own.
+
+A template is a program that somebody published: nested loops take any time, and repeated text any memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from engine.errors import HostileInputError, ModelError, described
+from engine.isolation import Limits
+
+RENDER_ERRORS = (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError)
+"""Errors of renderers and chat templates for messages that they cannot express."""
+TEMPLATE_LIMITS = Limits("the chat template", cpu_s=0.5, memory_bytes=512 << 20)
+"""An honest template takes milliseconds, and 220 MiB of address space are the library's."""
+_MAX_TEXT = 1 << 20
+"""Length up to which a text may be more than four times as long as its messages, characters."""
+
+
+def render_template(
+    template: str, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+) -> str:
+    """Return a conversation as a chat template writes it; to be called by ``engine.isolation``.
+
+    Args:
+        template: its text.
+        messages: the conversation.
+        variables: what else the template may use.
+
+    Raises:
+        ModelError: the template cannot express the conversation.
+        HostileInputError: it writes far more than it is given.
+    """
+    conversations: Any = [list(messages)]
+    try:
+        rendered: Any = render_jinja_template(conversations, chat_template=template, **dict(variables))
+    except RENDER_ERRORS as error:
+        raise ModelError(described(error)) from None
+    text = str(rendered[0][0])
+    if len(text) > _MAX_TEXT and len(text) > 4 * (len(repr(messages)) + len(repr(variables))):
+        raise HostileInputError(f"the chat template writes {len(text):,} characters")
+    return text
