@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from engine.config.downloads import HubLimits
 from engine.config.places import Allowed, Harmless, Place
 from engine.config.recipes import RECIPES, resolve
 from engine.config.run import AnyRun, check_places, parse_run_config, with_overrides, with_registries
@@ -284,6 +285,27 @@ def test_a_process_started_by_the_server_checks_again(tmp_path: Path, limited: b
     assert run_attempt(tmp_path, Launch.load(tmp_path)) == 1
     reason = json.loads((tmp_path / "failure.json").read_text())["reason"]
     assert ("policy.source" in reason and "is not below an import folder" in reason) is limited
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_process_started_by_the_server_limits_its_downloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limited: bool
+) -> None:
+    monkeypatch.setenv("TRAINYARD_HUB_LIMITS", "{}")
+    changes = {
+        "downloads.max_gb": 3, "dataset.name": "missing", "environment": {"type": "swe"},
+        "policy": {**REPLAY, "source": ""},
+    }  # fmt: skip
+    config = configuration("quickstart-oracle", **changes)
+    (tmp_path / CONFIG_NAME).write_text(config.model_dump_json())
+    listed = Allowed(imports=(tmp_path,), hub_models=("a/*", "b/c+token"), hub_datasets=("d/*+token",))
+    launch = Launch(
+        run_id="1", epoch=1, ingest_url=None, token="", home=tmp_path, allowed=listed if limited else None
+    )
+    (tmp_path / LAUNCH_NAME).write_text(launch.model_dump_json())
+    assert run_attempt(tmp_path, Launch.load(tmp_path)) == 1
+    tokens = {"token_models": ("b/c",), "token_datasets": ("d/*",)} if limited else {}
+    assert HubLimits.current() == HubLimits(max_gb=3, **tokens)
 
 
 def test_schemes_name_no_folders(tmp_path: Path) -> None:
