@@ -27,7 +27,9 @@ from engine.config.source_spec import (
 )
 from engine.datasets.sources.downloads import clone, run_pip_files, unpack
 from engine.errors import DatasetError
+from engine.reading import read_bounded
 
+_PIECE, _MAX_METADATA = 1 << 20, 1 << 20
 _LEFT_OUT = frozenset(
     {
         ".git", ".github", ".hg", ".tox", ".venv", "venv", "__pycache__", ".mypy_cache", ".pytest_cache",
@@ -111,15 +113,24 @@ def _obtain(spec: SourceSpec, staging: Path, home: Path) -> None:
 
     def left_out(folder: str, names: list[str]) -> list[str]:
         inside = [name for name in names if name in _LEFT_OUT or name.endswith((".pyc", ".egg-info", ".so"))]
-        return inside + [name for name in names if (Path(folder) / name).is_symlink()]
+        return inside + [name for name in names if _is_special(Path(folder) / name)]
 
     shutil.copytree(folder, staging / "tree", ignore=left_out)
+
+
+def _is_special(path: Path) -> bool:
+    """Return whether a path is neither a folder nor a regular file."""
+    return path.is_symlink() or not (path.is_dir() or path.is_file())
 
 
 def _tree_hash(tree: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(path for path in tree.rglob("*") if path.is_file()):
-        digest.update(f"{path.relative_to(tree)}\0".encode() + path.read_bytes() + b"\0")
+        digest.update(f"{path.relative_to(tree)}\0".encode())
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+        digest.update(b"\0")
     return digest.hexdigest()[:12]
 
 
@@ -159,15 +170,16 @@ def _requirements(tree: Path) -> tuple[str, ...]:
     """Return the dependencies that hold without extras or conditions."""
     found: list[str] = []
     metadata, project = tree / "PKG-INFO", tree / "pyproject.toml"
-    if metadata.exists():
-        text = metadata.read_text(encoding="utf-8", errors="replace")
-        found = HeaderParser().parsestr(text).get_all("Requires-Dist") or []
-    elif project.exists():
-        try:
-            table = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
+    try:
+        if metadata.exists():
+            text = read_bounded(metadata, _MAX_METADATA).decode(errors="replace")
+            found = HeaderParser().parsestr(text).get_all("Requires-Dist") or []
+        elif project.exists():
+            table = tomllib.loads(read_bounded(project, _MAX_METADATA).decode()).get("project", {})
             found = table.get("dependencies", [])
-        except ValueError as error:  # of TOML, or not UTF-8
-            raise DatasetError(f"{project.name} of the source is malformed: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: of TOML, or not UTF-8
+        name = metadata.name if metadata.exists() else project.name
+        raise DatasetError(f"{name} of the source is malformed: {error}") from error
     return tuple(sorted(text for text in found if ";" not in text and _is_named(text)))
 
 

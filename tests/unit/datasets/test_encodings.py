@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,28 @@ def test_a_project_file_that_is_not_utf_8_makes_the_source_unusable(tree: Path, 
     (tree / "pyproject.toml").write_bytes('[project]\nname = "Ren\u00e9"\n'.encode("latin-1"))
     with pytest.raises(DatasetError, match="pyproject.toml of the source is malformed"):
         fetch_source(str(tree), tmp_path / "home")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("pyproject.toml", "a = " + "[" * 100_000),
+        ("pyproject.toml", "#" * (2 << 20)),
+        ("PKG-INFO", "x" * (2 << 20)),
+    ],
+    ids=["deep", "long", "long metadata"],
+)
+def test_metadata_that_is_nested_deeply_or_huge_makes_the_source_unusable(
+    tree: Path, tmp_path: Path, name: str, content: str
+) -> None:
+    (tree / name).write_text(content)
+    with pytest.raises(DatasetError, match=f"{name} of the source is malformed"):
+        fetch_source(str(tree), tmp_path / "home")
+
+
+def test_a_fifo_of_the_source_is_left_out(tree: Path, tmp_path: Path) -> None:
+    os.mkfifo(tree / "pkg" / "fifo")
+    assert not (fetch_source(str(tree), tmp_path / "home").tree / "pkg" / "fifo").exists()
 
 
 def test_only_files_of_the_source_count(tree: Path, tmp_path: Path) -> None:
