@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from engine.types import (
     INFRASTRUCTURE_REASONS,
+    TIME_LIMITS,
     RolloutKey,
     TerminationReason,
     Trajectory,
@@ -97,6 +98,11 @@ class RolloutSummary:
     def is_solved(self) -> bool:
         """Return whether the hidden tests passed."""
         return self.verdict is Verdict.PASSED
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Return whether a time limit ended it unsolved: with more time it may have been solved."""
+        return self.termination in TIME_LIMITS and not self.is_lost and not self.is_solved
 
     def recorded(self) -> dict[str, Any]:
         """Return the fields of the event."""

@@ -42,6 +42,7 @@ class RolloutLines:
     """None while the rollout is in flight, and where its attempt was stopped."""
     is_lost: bool = False
     is_solved: bool = False
+    is_cut_short: bool = False
     cancelled: str = ""
     """Reason of its cancellation; empty where it was not cancelled."""
 
@@ -54,7 +55,8 @@ class RolloutLines:
         if kind == "trajectory_started":
             if self.finished is not None:
                 self.steps.clear()
-            self.finished, self.is_lost, self.is_solved, self.cancelled = None, False, False, ""
+            self.finished, self.cancelled = None, ""
+            self.is_lost = self.is_solved = self.is_cut_short = False
         elif kind == "step_finished":
             if not event.is_replayed:
                 del self.steps[event.step :]
@@ -69,6 +71,7 @@ class RolloutLines:
             return
         del self.steps[summary.num_steps :]
         self.finished, self.is_lost, self.is_solved = span, summary.is_lost, summary.is_solved
+        self.is_cut_short = summary.is_cut_short
 
 
 def rollout_event(kind: str, line: bytes) -> RolloutEvent | None:

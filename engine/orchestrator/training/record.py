@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,7 +93,8 @@ class TrainingRecord:
         for group in (*batch.groups, *batch.discarded):
             lines = self._lines.get(GroupKey(group.iteration, group.task_id), {})
             graded = [lines[index] for index in group.indices if index in lines and not lines[index].is_lost]
-            found.append(Outcome(group.task_id, sum(one.is_solved for one in graded), len(graded)))
+            solved, cut_short = (sum(map(attrgetter(name), graded)) for name in ("is_solved", "is_cut_short"))
+            found.append(Outcome.counted(group.task_id, solved, len(graded), cut_short=cut_short))
         return found
 
     def kept(self, key: GroupKey, *, with_lost: bool = False) -> dict[int, Trajectory]:

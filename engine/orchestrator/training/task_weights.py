@@ -24,11 +24,13 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from engine.config.training import CurriculumConfig
 from engine.orchestrator.watch.metrics import is_infrastructure
-from engine.types import Group, Verdict
+from engine.rollout.summary import RolloutSummary
+from engine.types import Group
 
 _TOLERANCE = 1e-9
 """Rounding of sums of weights."""
@@ -44,9 +46,14 @@ class Outcome(NamedTuple):
     @classmethod
     def of(cls, group: Group) -> Outcome:
         """Count the siblings of a group that infrastructure did not lose."""
-        graded = [one for one in group.trajectories if not is_infrastructure(one)]
-        solved = sum(one.grade is not None and one.grade.verdict is Verdict.PASSED for one in graded)
-        return cls(group.task.id, solved, len(graded))
+        graded = [RolloutSummary.of(one) for one in group.trajectories if not is_infrastructure(one)]
+        solved, cut_short = (sum(map(attrgetter(name), graded)) for name in ("is_solved", "is_cut_short"))
+        return cls.counted(group.task.id, solved, len(graded), cut_short=cut_short)
+
+    @classmethod
+    def counted(cls, task_id: str, solved: int, graded: int, *, cut_short: int) -> Outcome:
+        """Return an outcome; siblings that a time limit ended do not show that a task is never solved."""
+        return cls(task_id, solved, graded if solved else graded - cut_short)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

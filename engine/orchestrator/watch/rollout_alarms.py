@@ -117,7 +117,7 @@ def alike_message(outcomes: Mapping[Outcome, int]) -> str | None:
         return None
     return (
         f"all {count} rollouts ended alike ({ways.pop()}) and none was solved: the cause is probably a "
-        "setting, the prompt or the machine; look at one of them"
+        "setting, the prompt or the machine"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -58,6 +59,35 @@ def test_the_run_page_lives(page: Page) -> None:
     assert page.evaluate("window.loaded") == "once", "the page was never loaded again"
     page.locator("#chart-reward button").click()
     expect(page.locator("#chart-dialog .uplot")).to_be_visible()
+
+
+_BAND_COLOURS = """() => {
+    const rgb = (context, x, y) => [...context.getImageData(x, y, 1, 1).data].slice(0, 3);
+    const chart = document.querySelector("#chart-solve");
+    const canvas = chart.querySelector("canvas");
+    const x = Math.round(0.6 * canvas.width);
+    const drawn = Array.from({ length: canvas.height }, (_, y) => rgb(canvas.getContext("2d"), x, y));
+    const probe = new OffscreenCanvas(1, 1).getContext("2d");
+    const legend = [...chart.querySelectorAll(".swatch")].map((swatch) => {
+        probe.fillStyle = getComputedStyle(swatch).backgroundColor;
+        probe.fillRect(0, 0, 1, 1);
+        return rgb(probe, 0, 0);
+    });
+    return { drawn, legend };
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_stacked_bands_have_the_colours_of_their_legend(page: Page, scheme: Literal["light", "dark"]) -> None:
+    yard = aside(make_yard, iterations=2, group_size=2)
+    page.emulate_media(color_scheme=scheme)
+    page.goto(f"/runs/{yard.run.pk}/")
+    expect(page.locator("#chart-solve .uplot")).to_be_visible()
+    found = page.evaluate(_BAND_COLOURS)
+    for colour in found["legend"]:
+        distances = [max(abs(a - b) for a, b in zip(colour, drawn, strict=True)) for drawn in found["drawn"]]
+        assert min(distances) <= 1, colour
+        assert sum(distance <= 1 for distance in distances) >= 5, "a band, no edge"
 
 
 def test_live_updates_leave_selection_scroll_and_open_parts_alone(page: Page) -> None:

@@ -17,7 +17,7 @@ from engine.datasets.imported_trajectories import print_ndjson
 from engine.errors import DatasetError
 from engine.types import RunState
 from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import launched, make_run, make_user, post
+from tests.builders.web_builders import launched, make_run, make_user, post, signed_in
 from webapp.models import Group, Task, TaskAnswer, Trajectory
 from webapp.permissions import Role
 from webapp.selectors.rollout import learning, predictions
@@ -113,7 +113,7 @@ def test_a_finished_curation_asks_for_its_dataset(
 def test_an_import_is_a_run_that_succeeded() -> None:
     stream = Stream()
     stream.trajectory(ref(0, "k1", 0))
-    stream.trajectory(ref(0, "k1", 1), reward=0.0)
+    stream.trajectory(ref(0, "k1", 1), reward=0.0, termination="rollout_timeout")
     task = {"task": {"id": "k1", "instance_id": "i"}, "answer": {"gold_patch": "g"}, "split": "imported"}
     lines = [json.dumps(task).encode(), *stream.lines]
     run = trajectories.import_lines(file_name="some file.jsonl", lines=lines)
@@ -123,6 +123,8 @@ def test_an_import_is_a_run_that_succeeded() -> None:
         ("k1", 1.0),
         ("k1", 0.0),
     }
+    page = signed_in(Role.VIEWER).get(f"/runs/{run.pk}/").content.decode()
+    assert "submitted\u202f1 · rollout time limit\u202f1" in page
     with pytest.raises(ingest.MalformedError):
         trajectories.import_lines(file_name="other.jsonl", lines=[*lines, b"{}"])
 

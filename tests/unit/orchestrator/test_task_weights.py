@@ -12,8 +12,9 @@ import pytest
 from engine.config.training import CurriculumConfig
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.task_weights import Outcome, TaskState, TaskWeights, draw_pass
-from engine.types import TaskRow
+from engine.types import TaskRow, TerminationReason
 from tests.builders.rollout_builders import make_row
+from tests.unit.trainer.rl_builders import make_group, make_trajectory
 
 CONFIG = CurriculumConfig(mode="solve_rate", rest_passes=3, groups=2, min_weight=0.25)
 SIBLINGS = 8
@@ -105,6 +106,20 @@ def test_the_solve_rate_is_that_of_the_newest_groups_without_lost_ones() -> None
         "curriculum/unmeasured": 0.0,
         "curriculum/weight_mean": 4 * 6 / 16 * 10 / 16,
     }
+
+
+def test_a_task_whose_rollouts_time_limits_ended_is_not_solved_never() -> None:
+    timed, submitted = TerminationReason.ROLLOUT_TIMEOUT, TerminationReason.SUBMITTED
+
+    def outcome(*ends: tuple[float, TerminationReason]) -> Outcome:
+        rollouts = [
+            make_trajectory(reward, reason, index=i, task_id="t") for i, (reward, reason) in enumerate(ends)
+        ]
+        return Outcome.of(make_group(rollouts, "t"))
+
+    assert outcome((0.0, timed), (0.0, timed)) == ("t", 0, 0)
+    assert outcome((0.0, timed), (0.0, submitted)) == ("t", 0, 1)
+    assert outcome((0.0, timed), (1.0, timed), (0.0, submitted)) == ("t", 1, 3)
 
 
 def test_iterations_have_distinct_tasks_also_when_most_of_them_rest() -> None:

@@ -204,14 +204,15 @@ def partial_evaluations(run: Run, known: Collection[Evaluation]) -> list[Evaluat
         known: its evaluations that have ended.
     """
     ended = {(f"eval:{one.name}", one.iteration) for one in known}
-    groups = Group.objects.filter(run=run, phase__startswith="eval:").order_by("-iteration", "phase")
-    started = groups.values_list("phase", "iteration").distinct()
-    if ended:
-        newest = max(iteration for _, iteration in ended)
-        started = started.filter(iteration__gte=newest)
-    found = [
-        _partial(run, phase, iteration) for phase, iteration in started if (phase, iteration) not in ended
-    ]
+    names = {one.name for one in known} | {"heldout", "train", run.config.get("dataset", {}).get("split")}
+    # By name and from the newest on: a run may have a hundred thousand groups.
+    groups = Group.objects.filter(
+        run=run,
+        phase__in=[f"eval:{name}" for name in names],
+        iteration__gte=max((one.iteration for one in known), default=0),
+    )
+    started = groups.order_by("-iteration", "phase").values_list("phase", "iteration").distinct()
+    found = [_partial(run, *point) for point in started if point not in ended]
     return [one for one in found if one is not None]
 
 

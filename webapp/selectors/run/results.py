@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from django.db.models import Count, F, Q
 
+from engine.evaluation.endings import Endings
 from engine.events.health import RowStatus
-from engine.types import TerminationReason, Verdict
+from engine.types import INFRASTRUCTURE_REASONS, TerminationReason, Verdict
 from webapp.models import Group, Run, Trajectory, Validation
 
 
@@ -68,6 +69,20 @@ def verdict_counts(run: Run) -> list[tuple[str, int]]:
     """Return the finished trajectories of a run by verdict; empty for those that were not graded."""
     rows = Trajectory.objects.filter(run=run, state=Trajectory.State.FINISHED).order_by()
     return list(rows.values_list("verdict").annotate(n=Count("id")))
+
+
+def endings(run: Run) -> Endings:
+    """Return the finished trajectories of a run by ending; those that were not graded are left out."""
+    rows = Trajectory.objects.filter(run=run, state=Trajectory.State.FINISHED).order_by()
+    counts = list(
+        rows.values("termination")
+        .annotate(n=Count("id"), graded=Count("reward"))
+        .values_list("termination", "n", "graded")
+    )
+    return Endings.of(
+        {termination: graded for termination, _, graded in counts},
+        excluded=sum(n for termination, n, _ in counts if termination in INFRASTRUCTURE_REASONS),
+    )
 
 
 def existing_runs(names: Sequence[str | int]) -> list[Run]:

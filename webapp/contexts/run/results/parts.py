@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.evaluation.endings import Endings
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
@@ -58,6 +60,8 @@ class RunResults:
     """Numbers for the header."""
     parts: tuple[Part, ...] = ()
     reasons: tuple[Reason, ...] = ()
+    endings: Endings | None = None
+    """Endings behind a solve rate among the figures."""
     faults: tuple[Fault, ...] = ()
     num_faults: int = 0
     links: tuple[tuple[str, str], ...] = ()
