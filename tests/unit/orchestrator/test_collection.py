@@ -79,7 +79,7 @@ class Attempt:
         )
         self.ledger = Ledger.read(folder / SPOOL_NAME)
         self.sink.emit(RunStarted, host="h", pid=1, rollouts_kept=self.ledger.count)
-        self.observer = EventObserver(self.sink)
+        self.observer = EventObserver(self.sink, counts=self.run.rollouts)
         stack.callback(self.observer.close)
 
     def collector(
@@ -354,6 +354,21 @@ async def test_progress_has_rate_time_left_and_cost(tmp_path: Path, monkeypatch:
     assert (last.graded, last.running, last.seconds_left, last.cost) == (40, 0, 0.0, None)
     assert last.solved == sum((task + index) % 3 > 0 for task in range(5) for index in range(8))
     assert [report.done for report in reports] == sorted(report.done for report in reports)
+
+
+async def test_steps_are_reported_before_the_first_rollout_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting, "REPORT_EVERY_S", 0.0)
+    policy = TextPolicy(lambda context: [*[LOOK] * 4, SUBMIT][len(context.steps)])
+    async with AsyncExitStack() as stack:
+        requests = groups(tasks=1, size=2)
+        await Attempt(tmp_path, 1, stack).collector(MemoryBackend(FILES), policy, requests=requests).collect()
+    reports = [RunProgress.model_validate(event) for event in spooled(tmp_path, "run_progress")]
+    states = [(report.done, report.collection) for report in reports if report.collection is not None]
+    assert any(state.steps and state.running for done, state in states if done == 0)
+    assert states[-1][1].steps == 10
+    assert states[-1][1].endings == {"submitted": 2}
 
 
 def collection(**changes: Any) -> RolloutRun:
