@@ -8,7 +8,6 @@ conversations are; a step with several calls becomes several steps.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from engine.datasets.imported_trajectories import ImportedTrajectory, Reject, co
 from engine.datasets.importers.fields import number as find_number
 from engine.datasets.trajectories_conversations import task_row, trajectory_of
 from engine.errors import DatasetError
+from engine.reading import parse_bounded, read_bounded, read_lines
 from engine.types import Step, TerminationReason
 
 _MAX_BYTES = 256 << 20
@@ -68,21 +68,19 @@ def _documents(path: Path) -> Iterator[tuple[int, Any]]:
     """Yield number, from 1, and content of the documents; None for a line that is no JSON."""
     if path.stat().st_size > _MAX_BYTES:
         raise DatasetError(f"larger than {_MAX_BYTES >> 20} MiB; split it into files of one trajectory")
-    data = path.read_bytes()
     try:
-        whole = json.loads(data)
-    except (ValueError, RecursionError):
-        for number, line in enumerate(data.splitlines(), start=1):
-            if line.strip():
-                yield number, _parsed(line)
+        whole = parse_bounded(read_bounded(path, _MAX_BYTES))
+    except ValueError:
+        for number, line, _ in read_lines(path):
+            yield number, _parsed(line)
         return
     yield from enumerate(whole if isinstance(whole, list) else [whole], start=1)
 
 
 def _parsed(line: bytes) -> Any:
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
+        return parse_bounded(line)
+    except ValueError:
         return None
 
 
