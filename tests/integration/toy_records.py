@@ -50,6 +50,7 @@ def iteration_metrics(run_dir: Path) -> dict[int, dict[str, float]]:
     timed = (
         "time/",
         "loop/",
+        "machine/",
         "sandbox/",
         "grading/",
         "update/seconds",

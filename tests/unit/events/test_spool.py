@@ -138,7 +138,7 @@ def test_a_full_disk_is_a_clear_error_and_leaves_whole_events(tmp_path: Path) ->
         sink = SpoolSink(Path({str(tmp_path)!r}), epoch=1)
         try:
             while True:
-                sink.emit(RunProgress, message="x" * 7000, done=0, total=1)
+                sink.emit(RunProgress, message="x" * 6900, done=0, total=1)
         except OSError as error:
             print(sink.last_seq, error)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -211,8 +211,7 @@ async def test_a_short_collection_without_a_readable_call_warns(tmp_path: Path) 
         await attempt.collector(
             MemoryBackend(FILES), prose, requests=groups(tasks=1, size=2), early_stop=8
         ).collect()
-    (alert,) = spooled(tmp_path, "alert")
-    assert alert["code"] == "unreadable_calls"
+    (alert,) = [alert for alert in spooled(tmp_path, "alert") if alert["code"] == "unreadable_calls"]
     assert alert["message"].startswith("the first 2 rollouts all ended by ")
 
 

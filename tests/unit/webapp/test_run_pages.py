@@ -124,6 +124,7 @@ def test_an_alert_is_acknowledged_once(operator: Client) -> None:
 
 def test_alerts_of_a_kind_are_one_and_acknowledged_together(operator: Client) -> None:
     yard = make_yard(iterations=1, group_size=2)
+    hand_over("ada")
     code = yard.run.alerts.get().code
     for number in range(3):
         yard.stream.add("alert", severity="warning", code=code, message=f"again {number}", iteration=0)
