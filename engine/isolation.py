@@ -42,9 +42,12 @@ class Limits:
     """Address space of the process."""
 
 
-LOG_LIMITS = Limits("what the tests left behind", cpu_s=60.0, memory_bytes=4 << 30)
-"""An honest log of 10 MiB takes a few seconds."""
-SOURCE_LIMITS = Limits("the Python source", cpu_s=60.0, memory_bytes=2 << 30)
+LOG_LIMITS = Limits("what the tests left behind", cpu_s=60.0, memory_bytes=1 << 30)
+"""An honest log of 10 MiB takes a few seconds, and a third of that."""
+SOURCE_LIMITS = Limits("the Python source", cpu_s=60.0, memory_bytes=512 << 20)
+"""An honest source of 4 MiB takes 0.4 GiB."""
+_START_S = 60.0
+"""Processor time of a start, in which the call's module is imported, seconds."""
 _of_thread = threading.local()
 
 
@@ -138,6 +141,7 @@ def serve(connection: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to parent and child
     while True:
+        signal.setitimer(signal.ITIMER_PROF, _START_S)
         try:
             call = connection.recv()
         except (EOFError, ConnectionResetError):  # reset: it was killed before it had read our answer
@@ -147,7 +151,6 @@ def serve(connection: Connection) -> None:
         answer = _answer(call, limits)
         with contextlib.suppress(BrokenPipeError):  # the next call finds the end of the connection
             connection.send(answer)
-        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _answer(call: Callable[[], Any], limits: Limits) -> tuple[Any, Exception | None]:

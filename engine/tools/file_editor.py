@@ -29,8 +29,8 @@ _LISTED_LINES = 10
 _MAX_PLACES = 1000
 _MAX_ELIDED_CHARS = 1_000_000
 """Longer files are shown whole: reading their shape would take seconds."""
-_ELIDE_LIMITS = Limits("the file", cpu_s=10.0, memory_bytes=1 << 30)
-"""A table of data of that length takes some 3 s and 440 MB."""
+_ELIDE_LIMITS = Limits("the file", cpu_s=10.0, memory_bytes=256 << 20)
+"""Code of that length takes 200 MB; a table of data takes 440 MB and is shown whole."""
 _NUMBER = "{:>5}  {}"
 _R2E_GYM_NUMBER = "{:>6} {}"
 

@@ -112,8 +112,9 @@ def explained(run: Run) -> str:
 def describe_collection(state: Mapping[str, Any]) -> list[str]:
     """Return the numbers of a collection, as in ``engine.events.types.CollectionProgress``."""
     parts = [f"{state['solved']} of {state['graded']} solved"]
-    if endings := state.get("endings"):
-        parts.append(", ".join(f"{in_words(reason)} {count}" for reason, count in endings.items() if count))
+    endings = [(reason, count) for reason, count in state.get("endings", {}).items() if count]
+    if endings:
+        parts.append(", ".join(f"{in_words(reason)} {count}" for reason, count in endings))
     parts.append(f"{state['running']} running, {state['steps']} steps")
     if state["lost"]:
         parts.append(f"{state['lost']} lost to infrastructure")
