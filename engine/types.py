@@ -249,8 +249,8 @@ class Step:
     cost: float | None = None
     """US dollars that the response cost; None where no price is known."""
     provider_state: Mapping[str, Any] | None = None
-    """What the endpoint expects back with its message (signatures, encrypted reasoning), as it came; None
-    without any."""
+    """Opaque state of the provider (signatures, encrypted reasoning), returned with its message unchanged;
+    None without any."""
     truncated_chars: int = 0
     """Characters of the observation that were cut before the model saw it."""
     model_seconds: float = 0.0

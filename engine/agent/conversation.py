@@ -33,7 +33,7 @@ class Turn:
     cost: float | None = None
     """US dollars; None where no price is known."""
     provider_state: Mapping[str, Any] | None = None
-    """What an endpoint expects back with its message; None without any."""
+    """Opaque state of the provider, returned with its message; None without any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

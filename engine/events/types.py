@@ -165,7 +165,7 @@ class StepFinished(RunEvent):
     cost: FiniteFloat | None = None
     """US dollars; None where no price is known."""
     provider_state: dict[str, Any] | None = None
-    """What the endpoint expects back with its message (signatures, encrypted reasoning), as it came."""
+    """Opaque state of the provider (signatures, encrypted reasoning), returned with its message unchanged."""
     truncated_chars: Int = 0
     model_seconds: float = 0.0
     tool_seconds: float = 0.0

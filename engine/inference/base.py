@@ -118,8 +118,8 @@ class ChatResponse:
     """False when the response was cut off at ``max_tokens``."""
     usage: Usage = Usage()
     provider_state: Mapping[str, Any] | None = None
-    """What the endpoint expects back with the message, as it came: a partial message of signatures, encrypted
-    reasoning and identifiers (``engine.inference.endpoint.provider_state``); None without any."""
+    """Opaque state of the provider, returned with the message unchanged: a partial message of signatures,
+    encrypted reasoning and identifiers (``engine.inference.endpoint.provider_state``); None without any."""
 
 
 class Policy(ABC):

@@ -121,7 +121,8 @@ class StepOut(Schema):
     cached_tokens: int
     cost: float | None
     provider_state: dict[str, Any] | None
-    """What the endpoint wanted back with its message (signatures, encrypted reasoning); null without any."""
+    """Opaque state of the provider (signatures, encrypted reasoning), returned with its message;
+    null without any."""
     truncated_chars: int
     model_seconds: float
     tool_seconds: float

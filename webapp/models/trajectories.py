@@ -242,7 +242,8 @@ class Step(models.Model):
     provider_state: models.JSONField[dict[str, Any] | None, dict[str, Any] | None] = models.JSONField(
         null=True, blank=True
     )
-    """What the endpoint expects back with its message (signatures, encrypted reasoning); None without any."""
+    """Opaque state of the provider (signatures, encrypted reasoning), returned with its message;
+    None without any."""
     truncated_chars = models.IntegerField(default=0)
     model_seconds = models.FloatField(default=0.0)
     tool_seconds = models.FloatField(default=0.0)
