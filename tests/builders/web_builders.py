@@ -77,7 +77,7 @@ def make_run(**overrides: Any) -> Run:
 
 
 def hand_over(username: str) -> None:
-    """Let a user own every run."""
+    """Make a user the owner of every run."""
     Run.objects.update(created_by=User.objects.get(username=username))
 
 
@@ -105,7 +105,7 @@ def post(claim: attempts.Claim, stream: Stream, start: int = 0, stop: int | None
 
 _RUN_FIELDS = (
     "state", "reason", "summary", "last_seq", "total_iterations", "current_iteration", "policy_version",
-    "progress_message", "progress_done", "progress_total",
+    "progress_message", "progress_done", "progress_total", "progress_follows", "collection",
 )  # fmt: skip
 _IDENTITIES = {"id", "run_id", "group_id", "trajectory_id"}
 

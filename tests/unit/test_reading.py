@@ -1,4 +1,4 @@
-"""Files of others are read within limits: no FIFO, no endless line, no expansion, no deep nesting."""
+"""Limits on reading untrusted files: no FIFO, no endless line, no expansion, no deep nesting."""
 
 from __future__ import annotations
 

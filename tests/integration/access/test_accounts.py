@@ -218,7 +218,7 @@ def test_people_create_and_revoke_tokens_on_their_page() -> None:
         {"days": "no"},
     ],
 )
-def test_tokens_that_cannot_be_are_refused_with_the_reason(fields: dict[str, str]) -> None:
+def test_invalid_tokens_are_refused_with_the_reason(fields: dict[str, str]) -> None:
     page = browser(make_user("ada", Role.OPERATOR))
     posted = {"name": "mine", "scope": "operator", "days": "30"} | fields
     answer = page.post("/account/tokens/", posted)
@@ -227,7 +227,7 @@ def test_tokens_that_cannot_be_are_refused_with_the_reason(fields: dict[str, str
     assert not ApiToken.objects.exists()
 
 
-def test_a_token_may_what_its_scope_and_its_person_may() -> None:
+def test_a_token_has_the_permissions_of_its_scope_and_its_user() -> None:
     user = make_user("ada", Role.OPERATOR)
     run, _ = launched()
     for scope, status in (("viewer", 403), ("operator", 200)):
@@ -278,7 +278,7 @@ def changed_by_the_command(_user: User) -> None:
 
 
 def changed_elsewhere(user: User) -> None:
-    """As Django's own command does it."""
+    """Set the password as Django's own command does."""
     user.set_password(NEW)
     user.save()
 

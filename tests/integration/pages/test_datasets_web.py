@@ -131,7 +131,10 @@ def test_an_import_is_a_run_that_succeeded() -> None:
 
 CASES = Path(__file__).parents[2] / "unit" / "datasets" / "cases"
 FILES = {
-    **dict.fromkeys((CASES / "conversations").iterdir(), trajectories_conversations.read_trajectories),
+    **{
+        CASES / "conversations" / f"{name}.jsonl": trajectories_conversations.read_trajectories
+        for name in ("nul_in_observation", "resolved_text", "one_call_with_broken_json")
+    },
     CASES / "trajectories" / "atif.json": trajectories_atif.read_trajectories,
     CASES / "trajectories" / "output.with_completions.jsonl.gz": trajectories_conversations.read_trajectories,
 }

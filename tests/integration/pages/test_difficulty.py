@@ -69,7 +69,7 @@ def test_attempts_of_all_runs_are_summed_and_lost_ones_left_out(rows: dict[str, 
     assert SolveRate().kind == "unmeasured"
 
 
-def test_what_time_limits_ended_is_not_never_solved(rows: dict[str, TaskRow]) -> None:
+def test_tasks_ended_by_time_limits_do_not_count_as_never_solved(rows: dict[str, TaskRow]) -> None:
     run, claim = launched(runs.create(recipe="quickstart", overrides={"dataset.name": "d"}))
     stream = Stream()
     stream.started()

@@ -204,27 +204,6 @@ def test_a_run_whose_calls_cannot_be_read_fails_early_with_the_setting(home: Pat
     )
 
 
-def test_a_response_limit_above_the_models_room_is_lowered_to_what_fits(home: Path) -> None:
-    solve, context = solving(home, native=True), 8192
-
-    def script(body: dict[str, Any], number: int) -> Reply:
-        prompt = sum(len(message["content"] or "") for message in body["messages"]) // 4
-        if prompt + body["max_tokens"] <= context:
-            return solve(body, number)
-        message = (
-            f"This model's maximum context length is {context} tokens. However, you requested "
-            f"{prompt + body['max_tokens']} tokens ({prompt} in the messages, {body['max_tokens']} in the "
-            "completion)."
-        )
-        return Reply(status=400, error={"message": message, "code": "context_length_exceeded"})
-
-    with openai_server(script) as server:
-        config = changed(run_of(server), "agent", max_context=65_536, max_response=16_384)
-        with open_context(home, "fits", config) as run:
-            assert execute(config, run) == 0
-    assert [event["reward"] for event in of_type(run.run_dir, "trajectory_finished")] == [1.0, 1.0]
-
-
 def test_an_endpoint_from_the_command_line(tmp_path: Path) -> None:
     """No server, no configuration file: a recipe, an address, and the key in the environment."""
 

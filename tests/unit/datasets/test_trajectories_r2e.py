@@ -148,9 +148,14 @@ def test_an_odd_field_of_a_step_costs_itself_and_is_named(tmp_path: Path, step: 
 
 @pytest.mark.parametrize(
     ("reward", "verdict"),
-    [(1, Verdict.PASSED), (1.0, Verdict.PASSED), (0, Verdict.FAILED), ("1", Verdict.PASSED), (None, None)]
-    + [(-1, None), (0.5, None), (2, None), (float("nan"), None), (float("inf"), None)]
-    + [("high", None), ("", None), ([], None), ({}, None)],
+    [
+        (1, Verdict.PASSED),
+        (0, Verdict.FAILED),
+        (None, None),
+        (-1, None),
+        (float("nan"), None),
+        ("high", None),
+    ],
 )
 def test_only_0_and_1_are_rewards(tmp_path: Path, reward: Any, verdict: Verdict | None) -> None:
     (found,) = read_r2e_trajectories(write(tmp_path, record(reward=reward)))

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 
 from engine.errors import ContextLengthError, EndpointRefusedError, ModelError
 from engine.inference.endpoint.failures import Failure, classify
-from engine.inference.endpoint.lengths import CODES, WORDINGS, LengthRefusal, RequestLength
+from engine.inference.endpoint.lengths import LengthRefusal, RequestLength
 from engine.models.chat.base import Message
 from tests.builders.endpoint_builders import OK, TALK, opened, request
 from tests.fakes.openai_server import Reply, openai_server
@@ -23,7 +23,7 @@ CLIENT = AsyncOpenAI(api_key="x", base_url="http://h/v1")
 
 
 def refused(status: int, body: Any, *, prompt: int, response: int = 2048) -> Failure:
-    """What a body means that arrives with a status, read as ``openai`` reads it."""
+    """Classify a response as ``openai`` reads it."""
     text = body if isinstance(body, str) else json.dumps(body)
     answer = httpx2.Response(status, text=text, request=URL)
     error = CLIENT._make_status_error_from_response(answer)
@@ -195,11 +195,6 @@ def test_a_conversation_that_is_too_long_ends_the_rollout_by_its_context(provide
     failure = refused(status, body, prompt=prompt)
     assert isinstance(failure.error, ContextLengthError)
     assert (failure.retry, failure.overloaded, failure.length) == (False, False, LengthRefusal())
-
-
-def test_codes_and_wordings_name_their_sources() -> None:
-    assert all(CODES.values())
-    assert all(WORDINGS.values())
 
 
 OTHERS: dict[str, tuple[int, Any]] = {

@@ -332,10 +332,8 @@ _NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% 
         _NESTED,
         "{{ 'x' * 10 ** 12 }}",
         "{{ 'x' | center(30_000_000) }}",
-        "{% set ns = namespace(x='xx') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-        "{% macro f(n) %}{{ f(n - 1) }}{{ f(n - 1) }}{% endmacro %}{{ f(500) }}",
     ],
-    ids=["loops", "text", "filter", "doubling", "recursion"],
+    ids=["loops", "text", "filter"],
 )
 def test_a_template_that_would_take_any_time_or_memory_opens_no_conversations(bomb: str) -> None:
     tokenizer = chat_tokenizer("qwen3", chat_template=bomb + TEMPLATES["qwen3"])
@@ -343,7 +341,7 @@ def test_a_template_that_would_take_any_time_or_memory_opens_no_conversations(bo
         RenderedChat(tokenizer, None)
 
 
-def test_a_template_that_waits_for_its_conversation_costs_one_call() -> None:
+def test_a_template_over_its_limit_is_not_rendered_again() -> None:
     trap = "{% if messages[0].content == 'now' %}" + _NESTED + "{% endif %}"
     chat = RenderedChat(chat_tokenizer("qwen3", chat_template=trap + TEMPLATES["qwen3"]), None)
     assert chat.open([USER])

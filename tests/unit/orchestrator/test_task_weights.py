@@ -108,7 +108,7 @@ def test_the_solve_rate_is_that_of_the_newest_groups_without_lost_ones() -> None
     }
 
 
-def test_a_task_whose_rollouts_time_limits_ended_is_not_solved_never() -> None:
+def test_rollouts_ended_by_time_limits_do_not_count_as_failures() -> None:
     timed, submitted = TerminationReason.ROLLOUT_TIMEOUT, TerminationReason.SUBMITTED
 
     def outcome(*ends: tuple[float, TerminationReason]) -> Outcome:

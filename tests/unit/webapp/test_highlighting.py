@@ -12,7 +12,7 @@ def test_code_that_takes_a_lexer_too_long_is_plain_and_so_is_what_follows_for_a_
 ) -> None:
     monkeypatch.setattr(highlighting, "_resumes_at", 0.0)
     monkeypatch.setattr(highlighting, "PAUSE_S", 3_600.0)
-    blank = [" "] * 14_000
+    blank = [" "] * 29_000
     assert highlighted(["x = 1 # first"], "a.py")
     assert code_lines(blank, "a.py") == blank
     assert highlighted(["x = 1 # second"], "a.py") is None

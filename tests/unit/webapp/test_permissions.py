@@ -129,7 +129,7 @@ def stranger() -> Client:
 
 
 def test_operators_change_their_own_runs_and_administrators_all() -> None:
-    """Whatever a page posts about a run or an alert, and the API changes of a run."""
+    """Cover every POST of pages and API that changes a run or an alert."""
     yard = make_yard(iterations=1, group_size=2)
     owner, admin, other = signed_in(Role.OPERATOR), signed_in(Role.ADMIN), stranger()
     hand_over("user-operator")
@@ -163,7 +163,7 @@ def test_operators_change_their_own_runs_and_administrators_all() -> None:
         assert AuditEntry.objects.filter(action="run.edit").latest("id").changes.get("owner") == whose
 
 
-def test_pages_say_who_may_change_a_run() -> None:
+def test_pages_name_the_owner_and_disable_controls_for_others() -> None:
     yard = make_yard(iterations=1, group_size=2)
     owner, admin, other = signed_in(Role.OPERATOR), signed_in(Role.ADMIN), stranger()
     address = f"/runs/{yard.run.pk}/"
