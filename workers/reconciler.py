@@ -76,6 +76,7 @@ def decide(
     silent: timedelta,
     in_state: timedelta,
     nudged: timedelta | None,
+    waits: bool = False,
 ) -> Decision:
     """Decide on the action for a run, without side effects.
 
@@ -86,12 +87,13 @@ def decide(
             event or, for a local process, its spool).
         in_state: time since the run entered its state.
         nudged: time since a launch task was last sent again; None if it never was.
+        waits: whether a worker has answered that the queued run has to wait for a place.
     """
     timeout = states.TIMEOUTS.get(state)
     if timeout is None:
         return Decision.WAIT
     if state not in states.LIVE:
-        if in_state > timeout.after:
+        if in_state > timeout.after and not waits:
             return Decision.EXPIRE
         due = state is RunState.QUEUED and min(in_state, nudged or in_state) > RESEND_AFTER
         return Decision.RESEND if due else Decision.WAIT
@@ -137,6 +139,7 @@ def _reconcile_run(run: Run) -> None:
         silent=now - _last_sign(run, local=process is ProcessState.ALIVE),
         in_state=now - run.state_changed_at,
         nudged=now - run.nudged_at if run.nudged_at is not None else None,
+        waits=run.state == RunState.QUEUED and bool(run.progress_message),
     )
     if decision is Decision.RESEND:
         attempts.nudged(run_id=run.pk)

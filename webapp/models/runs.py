@@ -119,6 +119,11 @@ class Run(models.Model):
         return f"run {self.pk} ({self.name})"
 
     @property
+    def launcher_backend(self) -> str:
+        """Return the name of the launcher that starts it."""
+        return str(self.config.get("launcher", {}).get("backend", "local"))
+
+    @property
     def plays_answers(self) -> bool:
         """Return whether the policy is the oracle, whose rollouts contain the gold patches."""
         return self._policy_type == _ORACLE

@@ -57,6 +57,25 @@ def test_runs_of_a_cluster_wait_there(settings: Any) -> None:
     assert [claimed(queued()) for _ in range(2)] == [True, False]
 
 
+def test_people_at_their_limit_hold_nobody_up(settings: Any) -> None:
+    settings.TRAINYARD_RUNS_AT_ONCE, settings.TRAINYARD_RUNS_PER_PERSON = 2, 1
+    ada, alan = (User.objects.create_user(name) for name in ("ada", "alan"))
+    runs_of_ada = [queued(ada) for _ in range(3)]
+    other = queued(alan)
+    assert [claimed(run) for run in (*runs_of_ada, other)] == [True, False, False, True]
+
+
+def test_a_run_that_no_longer_waits_says_so(settings: Any) -> None:
+    settings.TRAINYARD_RUNS_AT_ONCE = 1
+    launched()
+    waiting = queued()
+    assert not claimed(waiting)
+    assert waiting.progress_message
+    runs.stop(run=waiting)
+    waiting.refresh_from_db()
+    assert (waiting.state, waiting.progress_message) == ("stopped", "")
+
+
 def test_a_person_has_a_limit_over_all_machines(settings: Any) -> None:
     settings.TRAINYARD_RUNS_PER_PERSON = 1
     ada, alan = (User.objects.create_user(name) for name in ("ada", "alan"))

@@ -15,8 +15,8 @@ from django.utils import timezone
 from engine.config.run import AnyRun
 from engine.types import RunState
 from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import launched, post, relaunched
-from webapp.models import Alert, Iteration, Run, RunAttempt, Trajectory
+from tests.builders.web_builders import launched, make_run, post, relaunched
+from webapp.models import Alert, Iteration, Run, RunAttempt, Score, Trajectory
 from webapp.selectors.run.folders import run_folder
 from webapp.services.run import attempts, runs
 from webapp.services.run.attempts import Claim
@@ -151,18 +151,36 @@ def test_a_run_that_is_killed_for_its_memory_twice_at_one_place_fails(launcher: 
         reconciler.reconcile()
         run.refresh_from_db()
         assert run.state == state
-    assert "for its memory; killed for its memory 2 times at the same place" in run.reason
+    assert "for its memory; 2 times at the same place" in run.reason
     assert launcher.calls == ["launch"] * 2
 
 
-def test_attempts_before_the_last_progress_do_not_count(launcher: FakeLauncher) -> None:
+@pytest.mark.parametrize("result", ["iteration", "score"])
+def test_attempts_before_the_last_progress_do_not_count(launcher: FakeLauncher, result: str) -> None:
     run, _, _ = lost(launcher)
     for number in range(2 * attempts.MAX_ATTEMPTS):
         launcher.state = ProcessState.DEAD
         reconciler.reconcile()
         now = timezone.now()
-        Iteration.objects.create(run=run, index=number, policy_version=0, started_at=now, finished_at=now)
+        if result == "score":
+            Score.objects.create(run=run, source="1", phase="train", iteration=0, index=number, time=now)
+        else:
+            Iteration.objects.create(run=run, index=number, policy_version=0, started_at=now, finished_at=now)
     assert Run.objects.get(pk=run.pk).state == "starting"
+
+
+def test_a_run_that_waits_for_a_place_never_expires(launcher: FakeLauncher, settings: Any) -> None:
+    settings.TRAINYARD_RUNS_AT_ONCE = 1
+    launched()
+    for waits, state in ((True, "queued"), (False, "failed")):
+        run = make_run()
+        runs.start(run=run)
+        if waits:
+            assert attempts.claim_launch(run_id=run.pk) is None
+        Run.objects.filter(pk=run.pk).update(state_changed_at=timezone.now() - timedelta(days=8))
+        reconciler.reconcile()
+        run.refresh_from_db()
+        assert run.state == state
 
 
 def test_a_silent_process_of_a_stopping_run_is_killed(launcher: FakeLauncher) -> None:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F, Max
+from django.db.models import F, Max, Model
 from django.utils import timezone
 
 from engine.redaction import redact
@@ -22,6 +22,7 @@ from webapp.models import (
     Alert,
     Checkpoint,
     Evaluation,
+    ExaminedTest,
     Iteration,
     Run,
     RunAttempt,
@@ -128,12 +129,12 @@ def _keeps_rollouts(run: Run) -> bool:
 
 def _new_attempt(run_id: int, reason: str, detail: str = "") -> Claim:
     token = secrets.token_urlsafe(32)
-    Run.objects.filter(pk=run_id).update(epoch=F("epoch") + 1, heartbeat_at=None, progress_message="")
+    Run.objects.filter(pk=run_id).update(epoch=F("epoch") + 1, heartbeat_at=None)
     run = Run.objects.get(pk=run_id)
     RunAttempt.objects.create(
         run=run,
         epoch=run.epoch,
-        launcher=run.config.get("launcher", {}).get("backend", "local"),
+        launcher=run.launcher_backend,
         reason=reason,
         reason_detail=detail,
         token_hash=token_hash(token),
@@ -160,7 +161,8 @@ def why_not_again(*, run: Run, out_of_memory: bool) -> str:
     """Return why a run whose newest attempt is lost is not relaunched; empty if it is.
 
     Attempts count since the run was last queued by a person or made progress: finished an iteration or an
-    evaluation or, in runs that do not train, a rollout.
+    evaluation, stored a validation, a score or an examined test or, in runs that do not train, finished a
+    rollout.
 
     Args:
         run: the run.
@@ -168,19 +170,22 @@ def why_not_again(*, run: Run, out_of_memory: bool) -> str:
     """
     lost = RunAttempt.objects.filter(run=run, ended_at__gt=_last_progress(run))
     if out_of_memory and lost.filter(out_of_memory=True).count() + 1 >= MAX_OUT_OF_MEMORY:
-        return f"killed for its memory {MAX_OUT_OF_MEMORY} times at the same place"
+        return f"{MAX_OUT_OF_MEMORY} times at the same place"
     if lost.count() + 1 >= MAX_ATTEMPTS:
         return f"{MAX_ATTEMPTS} attempts in a row did not get further"
     return ""
 
 
 def _last_progress(run: Run) -> datetime:
-    finished = [Iteration.objects.filter(run=run), Evaluation.objects.filter(run=run)]
+    results: list[tuple[type[Model], str]] = [
+        (Iteration, "finished_at"), (Evaluation, "finished_at"), (Validation, "time"), (Score, "time"),
+        (ExaminedTest, "time"),
+    ]  # fmt: skip
+    found = [(model._default_manager.filter(run=run), column) for model, column in results]
     if run.kind != RunKind.TRAIN:
-        finished.append(
-            Trajectory.objects.filter(run=run).exclude(termination=TerminationReason.CANCELLED.value)
-        )
-    times: list[datetime | None] = [rows.aggregate(last=Max("finished_at"))["last"] for rows in finished]
+        rollouts = Trajectory.objects.filter(run=run).exclude(termination=TerminationReason.CANCELLED.value)
+        found.append((rollouts, "finished_at"))
+    times: list[datetime | None] = [rows.aggregate(last=Max(column))["last"] for rows, column in found]
     return max(time for time in (run.queued_at or run.created_at, *times) if time is not None)
 
 

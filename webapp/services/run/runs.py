@@ -211,7 +211,7 @@ def resume(*, run: Run, actor: User | None = None) -> None:
     for ended in (RunState.FAILED, RunState.STOPPED, *retried):
         if states.move(
             run_id=run.pk, to=RunState.QUEUED, only_from=ended, reason="", reason_detail="", summary={},
-            progress_message="", finished_at=None, desired="run", archived_at=None, archived_by=None,
+            finished_at=None, desired="run", archived_at=None, archived_by=None,
             acknowledged_at=None, acknowledged_by=None,
         ):  # fmt: skip
             send_on_commit(TaskName.LAUNCH_RUN, run.pk)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import F
+from django.db.models import Case, F, Value, When
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
@@ -93,6 +93,9 @@ def move(*, run_id: int, to: RunState, only_from: RunState | None = None, **fiel
         sources = [state for state in sources if state == only_from]
     now = timezone.now()
     times: dict[str, Any] = {"state_changed_at": now}
+    # A queued run's message says what it waits for, that of others what they do.
+    waits = When(state=S.QUEUED.value, then=Value(""))
+    times["progress_message"] = "" if to is S.QUEUED else Case(waits, default=F("progress_message"))
     if to in _SET_ONCE:
         times[_SET_ONCE[to]] = Coalesce(F(_SET_ONCE[to]), now)
     if to in _SET_ALWAYS:
