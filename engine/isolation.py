@@ -43,7 +43,7 @@ class Limits:
 
 
 LOG_LIMITS = Limits("what the tests left behind", cpu_s=60.0, memory_bytes=1 << 30)
-"""An honest log of 10 MiB takes a few seconds, and a third of that."""
+"""An honest log of 10 MiB takes a few seconds and a third of this memory."""
 SOURCE_LIMITS = Limits("the Python source", cpu_s=60.0, memory_bytes=512 << 20)
 """An honest source of 4 MiB takes 0.4 GiB."""
 _START_S = 60.0

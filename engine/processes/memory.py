@@ -2,7 +2,8 @@
 
 Whatever an engine does, the services of its machine stay: its processes together have a control group with
 the machine's memory less a reserve, or where there is none an own limit each, and when memory runs out the
-kernel chooses them before the web server and PostgreSQL.
+kernel chooses them before the web server and PostgreSQL. Local sandboxes count in that group under version 1,
+and have only their own limits under version 2.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _VICTIM_RANK = "500"
 
 
 def limit_memory() -> None:
-    """Limit the memory of this process with all that it starts, or of each process, and raise its rank."""
+    """Limit the memory of this process and those it starts, together or each, and raise their rank."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_VICTIM_RANK)
     limit = _limit_bytes()
