@@ -22,11 +22,17 @@ MAX_JSON = 16 << 20
 """Maximum size of a JSON document that is no data, such as a model's settings, bytes."""
 MAX_VALUES = 500_000
 """Maximum number of values in a JSON document or line."""
+MAX_NESTING = 100
+"""Levels of lists and objects; readers and writers downstream work by recursion."""
 _GZIP = b"\x1f\x8b"
 _EXPANSION, _FREE_EXPANSION = 200, 64 << 20
 """A gzip file may expand this many times, small ones to so many bytes; real rows compress up to 50 times."""
 _CHUNK = 1 << 20
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+
+
+class LimitError(ValueError):
+    """A JSON text has more values or levels than are read."""
 
 
 def open_regular(path: Path) -> IO[bytes]:
@@ -66,18 +72,43 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
 
 
 def parse_bounded(text: bytes) -> Any:
-    """Return a JSON value. Raises ValueError as ``parse_json``, and for more than ``MAX_VALUES`` values."""
+    """Return a JSON value.
+
+    Raises:
+        LimitError: it has more than ``MAX_VALUES`` values, or more than ``MAX_NESTING`` levels.
+        ValueError: it is not JSON.
+    """
     check_values(text, MAX_VALUES)
-    return parse_json(text)
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise _too_deep() from None
+    check_nesting(value)
+    return value
+
+
+def check_nesting(value: Any) -> None:
+    """Raise LimitError where a value has more than ``MAX_NESTING`` levels of lists and objects."""
+    level = [value]
+    for _ in range(MAX_NESTING + 1):
+        level = [item for item in level if isinstance(item, dict | list)]
+        if not level:
+            return
+        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
+    raise _too_deep()
+
+
+def _too_deep() -> LimitError:
+    return LimitError(f"nested more than {MAX_NESTING} levels deep")
 
 
 def check_values(text: bytes, limit: int) -> None:
-    """Raise ValueError where a JSON text has more than ``limit`` values."""
+    """Raise LimitError where a JSON text has more than ``limit`` values."""
     if _num_marks(text) <= limit:
         return
     num_strings = text.count(b'"') - text.count(b'\\"')  # each starts with a quote that is not escaped
     if num_strings > 4 * limit or _num_marks(_STRING.sub(b"", text)) > limit:
-        raise ValueError(f"more than {limit:,} values")
+        raise LimitError(f"more than {limit:,} values")
 
 
 def _num_marks(text: bytes) -> int:
@@ -85,7 +116,7 @@ def _num_marks(text: bytes) -> int:
     return sum(map(text.count, (b",", b"[", b"{")))
 
 
-def read_lines(path: Path, *, longest: int | None = None) -> Iterator[tuple[int, bytes, str]]:
+def read_bounded_lines(path: Path, *, longest: int | None = None) -> Iterator[tuple[int, bytes, str]]:
     """Yield number (from 1), content and error of the lines of a file, plain or gzip, that are not empty.
 
     Args:

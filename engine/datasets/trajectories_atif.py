@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from engine.datasets.conversations.base import Conversation, ConversationError, checked, storable_fields
-from engine.datasets.conversations.outcomes import end_of, resolved_of
+from engine.datasets.conversations.outcomes import resolved_of
 from engine.datasets.imported_trajectories import ImportedTrajectory, Reject, convert
 from engine.datasets.importers.fields import number as find_number
 from engine.datasets.trajectories_conversations import task_row, trajectory_of
 from engine.errors import DatasetError
-from engine.reading import parse_bounded, read_bounded, read_lines
-from engine.types import Step, TerminationReason
+from engine.reading import LimitError, parse_bounded, read_bounded, read_bounded_lines
+from engine.types import Step
 
 _MAX_BYTES = 256 << 20
 _MAX_COUNT = 2**31
 _SOURCES = {"system": "system", "user": "user", "agent": "assistant"}
 _READ = frozenset({"steps", "extra"})
+_NOT_JSON = "not JSON"
 
 
 def read_trajectories(path: Path, reject: Reject | None = None) -> Iterator[ImportedTrajectory]:
@@ -42,52 +43,54 @@ def read_trajectories(path: Path, reject: Reject | None = None) -> Iterator[Impo
         OSError: the file cannot be read.
     """
     seen: Counter[str] = Counter()
-    for number, document in _documents(path):
+    for number, document, problem in _documents(path):
         try:
+            if problem:
+                raise ConversationError(problem)
             conversation, turns = _conversation(document)
-        except (ConversationError, RecursionError) as error:
+        except (ConversationError, LimitError) as error:
             if reject is None:
                 raise DatasetError(str(error), row=number - 1) from error
             reject(number, str(error))
             continue
         row = task_row(conversation, number)
-        found = trajectory_of(conversation, number, row, seen[row.task.id])
-        # an agent that calls nothing more has come to its end
-        end = TerminationReason.MAX_STEPS if turns[-1].get("tool_calls") else TerminationReason.SUBMITTED
-        submitted = found.termination is TerminationReason.SUBMITTED
-        yield replace(
-            found,
-            steps=tuple(_with_metrics(found.steps, turns)),
-            termination=end_of(conversation.fields) or (found.termination if submitted else end),
-            cost=_cost(document),
+        found = trajectory_of(
+            conversation, number, row, seen[row.task.id], submitted=not turns[-1].get("tool_calls")
         )
+        yield replace(found, steps=tuple(_with_metrics(found.steps, turns)))
         seen[row.task.id] += 1
 
 
-def _documents(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield number, from 1, and content of the documents; None for a line that is no JSON."""
+def _documents(path: Path) -> Iterator[tuple[int, Any, str]]:
+    """Yield number, from 1, content and problem of the documents; one with a problem has no content."""
     if path.stat().st_size > _MAX_BYTES:
         raise DatasetError(f"larger than {_MAX_BYTES >> 20} MiB; split it into files of one trajectory")
     try:
         whole = parse_bounded(read_bounded(path, _MAX_BYTES))
-    except ValueError:
-        for number, line, _ in read_lines(path):
-            yield number, _parsed(line)
+    except ValueError as error:
+        if isinstance(error, LimitError) and next(_lines(path))[2] == _NOT_JSON:
+            raise DatasetError(str(error)) from None  # one document over many lines
+        yield from _lines(path)
         return
-    yield from enumerate(whole if isinstance(whole, list) else [whole], start=1)
+    for number, document in enumerate(whole if isinstance(whole, list) else [whole], start=1):
+        yield number, document, ""
 
 
-def _parsed(line: bytes) -> Any:
-    try:
-        return parse_bounded(line)
-    except ValueError:
-        return None
+def _lines(path: Path) -> Iterator[tuple[int, Any, str]]:
+    """Yield number, content and problem of the documents of a file that has one a line."""
+    for number, line, problem in read_bounded_lines(path):
+        document = None
+        try:
+            document = None if problem else parse_bounded(line)
+        except LimitError as error:
+            problem = str(error)
+        except ValueError:
+            problem = _NOT_JSON
+        yield number, document, problem
 
 
 def _conversation(document: Any) -> tuple[Conversation, list[Mapping[str, Any]]]:
     """Return a document's messages, and its steps of the agent. Raises ConversationError."""
-    if document is None:
-        raise ConversationError("not JSON")
     if not isinstance(document, dict) or not isinstance(document.get("steps"), list):
         raise ConversationError("steps: expected a list; ATIF has its trajectory there")
     agent, extra, steps = _object(document, "agent"), _object(document, "extra"), document["steps"]
@@ -159,11 +162,6 @@ def _object(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _count(metrics: Mapping[str, Any], name: str) -> int:
     value = find_number(metrics, name)
     return int(value) if value is not None and 0 <= value < _MAX_COUNT else 0
-
-
-def _cost(document: Mapping[str, Any]) -> float | None:
-    cost = find_number(_object(document, "final_metrics"), "total_cost_usd")
-    return cost if cost is not None and cost >= 0 else None
 
 
 if __name__ == "__main__":

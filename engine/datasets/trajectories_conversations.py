@@ -95,7 +95,9 @@ def task_row(conversation: Conversation, number: int) -> TaskRow:
     return with_content_id(TaskRow(task=task, answer=TaskAnswer(gold_patch=""), split="imported"))
 
 
-def trajectory_of(conversation: Conversation, number: int, row: TaskRow, index: int) -> ImportedTrajectory:
+def trajectory_of(
+    conversation: Conversation, number: int, row: TaskRow, index: int, *, submitted: bool = False
+) -> ImportedTrajectory:
     """Return a conversation as a trajectory.
 
     Args:
@@ -103,10 +105,11 @@ def trajectory_of(conversation: Conversation, number: int, row: TaskRow, index: 
         number: of its line.
         row: its task.
         index: position among the trajectories of the same task.
+        submitted: whether it ends with a submission where neither its last step nor its fields say so.
     """
     steps = tuple(_steps(conversation.messages, conversation.problems))
     # most formats do not say why a conversation ended without a submission
-    end = TerminationReason.SUBMITTED if steps[-1].done else TerminationReason.MAX_STEPS
+    end = TerminationReason.SUBMITTED if submitted or steps[-1].done else TerminationReason.MAX_STEPS
     resolved, fields = conversation.resolved, conversation.fields
     return ImportedTrajectory(
         line=number,

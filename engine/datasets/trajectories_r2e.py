@@ -26,7 +26,7 @@ from engine.datasets.importers.formats import r2e_gym
 from engine.datasets.importers.formats.swe_row import read_row
 from engine.datasets.store import with_content_id
 from engine.errors import DatasetError
-from engine.reading import parse_bounded, read_lines
+from engine.reading import parse_bounded, read_bounded_lines
 from engine.types import (
     GradeRule,
     OpeningMessage,
@@ -74,7 +74,7 @@ def read_r2e_trajectories(path: Path, reject: Reject | None = None) -> Iterator[
         OSError, EOFError, zlib.error: the file cannot be read to its end.
     """
     seen: Counter[str] = Counter()
-    for number, line, problem in read_lines(path):
+    for number, line, problem in read_bounded_lines(path):
         try:
             if problem:
                 raise DatasetError(problem, row=number - 1)
@@ -185,10 +185,7 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
 
 def _step(published: Any, position: int) -> Step:
     where = f"trajectory_steps.{position}"
-    try:
-        step = storable(published) if isinstance(published, dict) else {}
-    except RecursionError:
-        step = {}
+    step = storable(published) if isinstance(published, dict) else {}
     problems = [] if step == published else [f"{where}: {REPLACED if step else 'not an object of fields'}"]
     texts, numbers = dict.fromkeys(_TEXTS, ""), dict.fromkeys(_NUMBERS, 0.0)
     for name in _TEXTS:

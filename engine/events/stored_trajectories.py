@@ -18,7 +18,7 @@ from pydantic import Field, FiniteFloat, ValidationError
 from engine.errors import DatasetError
 from engine.events.record import Record
 from engine.events.token_block import TokenField
-from engine.reading import read_lines
+from engine.reading import read_bounded_lines
 from engine.types import TerminationReason, Verdict
 
 _LONGEST = 64 << 20
@@ -90,7 +90,7 @@ def read_trajectories(path: Path) -> Iterator[StoredTrajectory]:
         DatasetError: the file is missing, or a line (``row``, from 0) is not a trajectory.
     """
     try:
-        for number, line, problem in read_lines(path, longest=_LONGEST):
+        for number, line, problem in read_bounded_lines(path, longest=_LONGEST):
             if problem:
                 raise DatasetError(problem, row=number - 1)
             yield _parsed(line, number - 1)

@@ -27,7 +27,9 @@ def refused_registry(image: str, config: SandboxConfig) -> str:
     reference = with_registry(image)
     mirrors = config.kubernetes.mirrors if config.backend == "kubernetes" else ()
     host = reference.partition("/")[0].lower()
-    if host in config.registries or any(reference.startswith(prefix) for prefix in mirrors):
+    if host in config.registries or any(
+        name.startswith(prefix) for name in (image, reference) for prefix in mirrors
+    ):
         return ""
     return (
         f"image '{image}' is from '{host}', which is not among the registries of this run "

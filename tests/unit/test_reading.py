@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine import reading
-from engine.reading import MAX_VALUES, parse_bounded, read_bounded, read_json, read_lines
+from engine.reading import MAX_VALUES, parse_bounded, read_bounded, read_bounded_lines, read_json
 
 
 def test_only_regular_files_within_the_limit_are_read(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_only_regular_files_within_the_limit_are_read(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="not a regular file"):
             read_json(path)
         with pytest.raises(OSError, match="not a regular file"):
-            next(read_lines(path))
+            next(read_bounded_lines(path))
     (tmp_path / "large").write_bytes(b"1" * 101)
     with pytest.raises(OSError, match="larger than"):
         read_bounded(tmp_path / "large", 100)
@@ -29,13 +29,14 @@ def test_only_regular_files_within_the_limit_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b"[" * 100_000, "nested too deeply"),
-        (b'{"a":' * 100_000, "nested too deeply"),
+        (b"[" * 100_000, "nested more than 100 levels deep"),
+        (b'{"a":' * 100_000, "nested more than 100 levels deep"),
+        (b"[" * 101 + b"]" * 101, "nested more than 100 levels deep"),
         (b"[" + b"[]," * MAX_VALUES + b"[]]", "values"),
         (b"[" + b'"a",' * MAX_VALUES + b'"\\""]', "values"),
         (b"[" + b'"\\",\\"",' * MAX_VALUES + b"1]", "values"),
     ],
-    ids=["lists", "objects", "empty", "strings", "escapes"],
+    ids=["lists", "objects", "levels", "empty", "strings", "escapes"],
 )
 def test_a_value_that_takes_far_more_memory_than_its_text_is_refused(text: bytes, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
@@ -54,7 +55,9 @@ def test_a_long_line_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "plain").write_bytes(text)
     (tmp_path / "packed").write_bytes(gzip.compress(text))
     for name in ("plain", "packed"):
-        found = [(number, content[:5], error[:6]) for number, content, error in read_lines(tmp_path / name)]
+        found = [
+            (number, content[:5], error[:6]) for number, content, error in read_bounded_lines(tmp_path / name)
+        ]
         assert found == [(1, b"first", ""), (3, b"", "longer"), (4, b"yyyyy", ""), (5, b"", "longer")]
 
 
@@ -65,7 +68,7 @@ def test_a_file_that_expands_beyond_all_measure_is_not_read_to_its_end(
     monkeypatch.setattr(reading, "MAX_LINE", 10_000)
     monkeypatch.setattr(reading, "_FREE_EXPANSION", 20_000)
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"first\n" + line))
-    lines = read_lines(tmp_path / "a.gz")
+    lines = read_bounded_lines(tmp_path / "a.gz")
     assert next(lines)[1] == b"first\n"
     with pytest.raises(OSError, match="expands to more than 200 times its size"):
         list(lines)

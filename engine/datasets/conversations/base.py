@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.reading import parse_json
+from engine.reading import LimitError, parse_bounded
 from engine.tools.base import printable
 from engine.tools.rendering import render_native
 
@@ -123,11 +123,11 @@ def storable_fields(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_json(value: Any) -> Any:
-    """Return a value that may be given as its JSON text; None where the text is not JSON."""
+    """Return a value that may be given as its JSON text; None where that is not JSON within the limits."""
     if not isinstance(value, str):
         return value
     try:
-        return parse_json(value)
+        return parse_bounded(value.encode("utf-8", "surrogatepass"))
     except ValueError:
         return None
 
@@ -203,6 +203,7 @@ def _part(part: Any, place: str, problems: list[str]) -> str:
 
 
 def _call(call: Any, place: str, problems: list[str]) -> Message:
+    """Return a call in our form. Raises ConversationError, and LimitError for arguments given as text."""
     function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise ConversationError("expected an object with a function's name")
@@ -211,7 +212,9 @@ def _call(call: Any, place: str, problems: list[str]) -> Message:
         arguments = {}
     if isinstance(arguments, str):
         try:
-            arguments = parse_json(arguments or "{}")
+            arguments = parse_bounded((arguments or "{}").encode("utf-8", "surrogatepass"))
+        except LimitError:
+            raise
         except ValueError as error:
             raise ConversationError(f"the arguments of '{name[:80]}' are not JSON: {error}") from None
     if not isinstance(arguments, dict):

@@ -15,7 +15,7 @@ from engine.types import TerminationReason, Verdict
 _RESOLVED = ("report.resolved", "test_result.report.resolved", "resolved", "target", "reward")
 _PATCHES = ("model_patch", "generated_patch", "git_patch", "test_result.git_patch", "patch")
 """Fields of nebius's two sets, of OpenHands and of SWE-smith."""
-_COSTS = ("metrics.accumulated_cost", "cost")
+_COSTS = ("final_metrics.total_cost_usd", "metrics.accumulated_cost", "cost")
 _TRUTHS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 _ENDS: Mapping[str, TerminationReason] = {
     "submit": TerminationReason.SUBMITTED,

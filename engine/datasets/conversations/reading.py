@@ -30,10 +30,7 @@ from engine.datasets.conversations.base import (
 )
 from engine.datasets.conversations.outcomes import resolved_of
 from engine.errors import DatasetError
-from engine.reading import parse_bounded, read_lines
-
-MAX_NESTING = 100
-"""Levels of lists and objects; readers and writers downstream work by recursion."""
+from engine.reading import LimitError, parse_bounded, read_bounded_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ def read_conversations(path: Path) -> Iterator[tuple[int, Conversation | Rejecte
         DatasetError: the file cannot be read or decompressed.
     """
     try:
-        for number, line, problem in read_lines(path):
+        for number, line, problem in read_bounded_lines(path):
             yield number, Rejected(problem) if problem else _read(line)
     except (OSError, EOFError, zlib.error) as error:
         raise DatasetError(f"cannot read the conversations in {path}: {error}") from error
@@ -60,61 +57,44 @@ def read_conversations(path: Path) -> Iterator[tuple[int, Conversation | Rejecte
 
 def _read(line: bytes) -> Conversation | Rejected:
     try:
-        found = conversation_of(parse_bounded(line))
-        if _nesting([found.messages, found.tools, found.fields]) > MAX_NESTING:
-            return Rejected(f"nested more than {MAX_NESTING} levels deep")
-    except ConversationError as error:
+        return conversation_of(parse_bounded(line))
+    except (ConversationError, LimitError) as error:
         return Rejected(str(error))
     except ValueError as error:
         return Rejected(f"not JSON: {error}")
-    except RecursionError:
-        return Rejected(f"nested more than {MAX_NESTING} levels deep")
-    return found
-
-
-def _nesting(value: Any) -> int:
-    """Return how many lists and objects deep a value is."""
-    level, depth = [value], 0
-    while level := [one for one in level if isinstance(one, dict | list | tuple)]:
-        depth += 1
-        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
-    return depth
 
 
 def conversation_of(row: Any) -> Conversation:
     """Return a row of any known format as a conversation. Raises ConversationError."""
     if not isinstance(row, dict):
         raise ConversationError("expected an object")
-    messages, used = _messages(row)
-    tools = row.get("tools")
-    if "raw_completions" in used:
-        messages, tools = messages.get("messages"), messages.get("tools")
-    used |= {"tools"}
+    messages, tools, used = _messages(row)
     return checked(
         messages,
         tools,
         name=str(row.get("instance_id") or row.get("task_id") or ""),
         resolved=resolved_of(row),
-        fields=storable_fields({name: value for name, value in row.items() if name not in used}),
+        fields=storable_fields({name: value for name, value in row.items() if name not in used | {"tools"}}),
     )
 
 
-def _messages(row: dict[str, Any]) -> tuple[Any, set[str]]:
-    """Return a row's messages, of SWE-Gym's rows the last completion, and the names of the fields read."""
+def _messages(row: dict[str, Any]) -> tuple[Any, Any, set[str]]:
+    """Return messages and tools of a row, of SWE-Gym's the last completion's, and the names of its fields."""
+    tools = row.get("tools")
     if "raw_completions" in row:
         found = row["raw_completions"]
         found = found[-1] if isinstance(found, list) and found else found
         if not isinstance(found, dict):
             raise ConversationError("raw_completions: there is none")
-        return found, {"raw_completions"}
+        return found.get("messages"), found.get("tools"), {"raw_completions"}
     if "conversations" in row:
-        return _sharegpt(row), {"conversations", "system"}
+        return _sharegpt(row), tools, {"conversations", "system"}
     for name in ("messages", "trajectory"):
         if name in row:
-            return row[name], {name}
+            return row[name], tools, {name}
     if "prompt" in row and "completion" in row:
         turns = [*_turns(row["prompt"], "user"), *_turns(row["completion"], "assistant")]
-        return turns, {"prompt", "completion"}
+        return turns, tools, {"prompt", "completion"}
     known = ", ".join(sorted(map(str, row))[:12]) or "none"
     raise ConversationError(
         "expected messages, trajectory, conversations, raw_completions, or prompt and completion; "

@@ -28,11 +28,11 @@ from engine.reading import (
     parse_bounded,
     parse_json,
     read_bounded,
-    read_lines,
+    read_bounded_lines,
 )
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".json")
-_MAX_JSON = 64 << 20
+_MAX_JSON = 16 << 20
 """Maximum size of a document that is no list, bytes."""
 _MAX_VALUES = 1_000_000
 """Maximum number of values in such a document."""
@@ -79,7 +79,7 @@ def count_file_rows(path: Path) -> int | None:
         if path.name.endswith(".parquet"):
             return int(_parquet(path).metadata.num_rows)
         if suffix_of(path) in (".jsonl", ".ndjson"):
-            return sum(1 for _ in read_lines(path))
+            return sum(1 for _ in read_bounded_lines(path))
     except (DatasetError, OSError, EOFError, zlib.error):
         return 1
     return None
@@ -154,7 +154,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, str]]:
     """Yield number, content and error of the lines that are not empty; the last tells of damage."""
     number = 0
     try:
-        for number, content, error in read_lines(path):
+        for number, content, error in read_bounded_lines(path):
             yield number, content, error
     except (OSError, EOFError, zlib.error) as error:
         yield number + 1, b"", f"{path.name} cannot be read to its end: {error}"
@@ -170,6 +170,8 @@ def _parsed(line: tuple[int, bytes, str]) -> FileRow:
         return FileRow({}, f"not UTF-8: {problem}", number)
     except ValueError as problem:
         return FileRow({}, f"not JSON: {problem}", number)
+    except MemoryError:
+        return FileRow({}, "too large", number)
 
 
 def _object(value: Any, line: int = 0) -> FileRow:
@@ -188,6 +190,8 @@ def _json_rows(path: Path, skip: int) -> Rows:
         problem = f"{path.name} is larger than {_MAX_JSON >> 20} MiB: turn it into JSONL, which is streamed"
     except ValueError as error:
         problem = f"{path.name} is not JSON: {error}"
+    except MemoryError:
+        problem = f"{path.name} needs too much memory: turn it into JSONL, which is streamed"
     first = next(_lines(path), (0, b"", ""))
     if not _parsed(first).error:
         return _line_rows(path, skip)
@@ -195,18 +199,23 @@ def _json_rows(path: Path, skip: int) -> Rows:
 
 
 def _document(path: Path) -> Any:
-    check_values(read_bounded(path, _MAX_JSON), _MAX_VALUES)
-    with _opened_text(path) as text:
-        return parse_json(text.read())
+    content = read_bounded(path, _MAX_JSON)
+    check_values(content, _MAX_VALUES)
+    return parse_json(content.decode(*_decoding(content)))
+
+
+def _decoding(start: bytes) -> tuple[str, str]:
+    """Return encoding and error handler: bytes that are no UTF-8 cost the rows that use them only."""
+    encoding = json.detect_encoding(start)
+    return encoding, "surrogateescape" if encoding.startswith("utf-8") else "surrogatepass"
 
 
 @contextmanager
 def _opened_text(path: Path) -> Iterator[TextIO]:
-    """Open a JSON document; bytes that are no UTF-8 cost the rows that use them, not the file."""
+    """Open a JSON document."""
     with open_regular(path) as file:
-        encoding = json.detect_encoding(file.read(4))
+        encoding, errors = _decoding(file.read(4))
         file.seek(0)
-        errors = "surrogateescape" if encoding.startswith("utf-8") else "surrogatepass"
         with io.TextIOWrapper(file, encoding=encoding, errors=errors, newline="") as text:
             yield text
 

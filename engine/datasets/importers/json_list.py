@@ -7,17 +7,18 @@ import re
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from engine.reading import MAX_LINE
+from engine.reading import MAX_LINE, MAX_VALUES, LimitError, check_nesting, check_values
 
 _PIECE = 1 << 20
 _SPACE = re.compile(r"\s*")
+_TOO_LONG = f"longer than {MAX_LINE >> 20} MiB"
 
 
 def read_elements(stream: TextIO) -> Iterator[tuple[int, Any, str]]:
     """Yield line (from 1), value and error of the elements of a list, with which the stream starts.
 
-    After damage, and after an element longer than ``MAX_LINE``, reading goes on at the next line indented as
-    the first element.
+    An element that exceeds the limits of lines (``engine.reading``) has an error. Reading goes on behind it;
+    after damage, and where its end is not found, at the next line indented as the first element.
     """
     window = _Window(stream)
     window.next_character()
@@ -27,13 +28,13 @@ def read_elements(stream: TextIO) -> Iterator[tuple[int, Any, str]]:
     while window.next_character() != "]":
         line = window.line()
         try:
-            value = window.decode()
+            value, excess = window.decode()
         except UnicodeDecodeError:
             raise
         except (ValueError, RecursionError, MemoryError) as error:
             yield line, None, getattr(error, "msg", "") or str(error) or "too large"
         else:
-            yield line, value, ""
+            yield line, value, excess
             following = window.next_character()
             if following == ",":
                 window.skip(",")
@@ -83,20 +84,25 @@ class _Window:
         """Skip a text at the reading position."""
         self._position += len(text)
 
-    def decode(self) -> Any:
-        """Return the value at the reading position and skip it. Raises ValueError, RecursionError."""
+    def decode(self) -> tuple[Any, str]:
+        """Skip the value at the reading position; return it, or the limit that it exceeds.
+
+        Raises:
+            ValueError, RecursionError, MemoryError: it cannot be read.
+        """
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._position)
             except json.JSONDecodeError:
                 if len(self._text) - self._position > MAX_LINE:
-                    raise ValueError(f"longer than {MAX_LINE >> 20} MiB") from None
+                    raise ValueError(_TOO_LONG) from None
                 if not self._read_on():
                     raise
                 continue
             if end < len(self._text) or not self._read_on():
-                self._position = end
-                return value
+                text, self._position = self._text[self._position : end], end
+                excess = _excess(text, value)
+                return (None if excess else value), excess
 
     def skip_to(self, text: str, offset: int) -> bool:
         """Skip to ``offset`` behind the start of a text's next occurrence; return whether there is one."""
@@ -114,3 +120,16 @@ class _Window:
         piece = self._stream.read(max(_PIECE, len(left)))
         self._text, self._position, self._counted = left + piece, 0, 0
         return bool(piece)
+
+
+def _excess(text: str, value: Any) -> str:
+    """Return the limit that an element exceeds; empty without one."""
+    raw = text.encode("utf-8", "surrogatepass")
+    if len(raw) > MAX_LINE:
+        return _TOO_LONG
+    try:
+        check_values(raw, MAX_VALUES)
+        check_nesting(value)
+    except LimitError as error:
+        return str(error)
+    return ""

@@ -19,7 +19,7 @@ from engine.errors import ModelError
 from engine.inference.base import ChatPolicy, ChatRequest, ChatResponse, GenerationContext
 from engine.inference.scripted.oracle import plan
 from engine.models.chat.thinking import split_thinking
-from engine.reading import parse_bounded, read_lines
+from engine.reading import parse_bounded, read_bounded_lines
 from engine.tools.formats import ToolFormat
 from engine.tools.parser import NativeCall, read_native
 from engine.tools.rendering import render_call, render_response
@@ -128,7 +128,7 @@ class ReplayPolicy(ScriptedPolicy):
         responses: dict[tuple[str, int], list[StoredResponse]] = {}
         exported: Counter[str] = Counter()
         try:
-            for number, line, problem in read_lines(path):
+            for number, line, problem in read_bounded_lines(path):
                 try:
                     if problem:
                         raise ValueError(problem)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine import reading
 from engine.datasets.conversations.__main__ import main
 from engine.datasets.conversations.base import REPLACED, Conversation, ConversationError, checked
 from engine.datasets.conversations.outcomes import resolved_of
@@ -437,6 +438,26 @@ def test_arguments_that_are_nested_deeply_cost_their_line_only(
     assert (kept, left_out) == ([1, 3], [2])
     with pytest.raises(DatasetError, match=r"row 1"):
         list(read_trajectories(path))
+
+
+@pytest.mark.parametrize("part", ["arguments", "tools"])
+def test_json_text_within_a_line_has_its_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setattr(reading, "MAX_VALUES", 50)
+    row, many = nested(1, as_text=True), json.dumps([{"name": "x"}] * 60)
+    if part == "tools":
+        row["tools"] = many
+    else:
+        row["messages"][1]["tool_calls"][0]["function"]["arguments"] = many
+    path = tmp_path / "set.jsonl"
+    path.write_text(json.dumps(row))
+    ((_, found),) = read_conversations(path)
+    if part == "tools":
+        assert isinstance(found, Conversation)
+        assert found.tools == ()
+    else:
+        assert found == Rejected("more than 50 values")
 
 
 @pytest.mark.parametrize("place", ["content", "arguments", "text"])

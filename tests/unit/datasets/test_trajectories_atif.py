@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engine import reading
 from engine.datasets.imported_trajectories import events_of
 from engine.datasets.trajectories_atif import read_trajectories
 from engine.errors import DatasetError
@@ -73,6 +74,41 @@ def test_several_calls_of_a_step_are_steps_with_its_metrics_on_the_first(tmp_pat
     ]  # fmt: skip
     assert [bool(one.error) for one in found.steps] == [False, False, True]
     assert (found.steps[0].prompt_tokens, found.cost) == (0, None)
+
+
+def test_lines_beyond_the_limits_cost_themselves_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MAX_LINE", 10 << 10)
+    monkeypatch.setattr(reading, "MAX_VALUES", 300)
+    sound = json.dumps(document())
+    levels = f'{sound[:-1]}, "deep": {"[" * 150}{"]" * 150}}}'
+    path = tmp_path / "many.jsonl"
+    many = json.dumps(document(notes=[0] * 301))
+    path.write_text(
+        "\n".join([sound, levels, json.dumps(document(notes="x" * (11 << 10))), many, sound, "{"])
+    )
+    left_out: list[tuple[int, str]] = []
+    found = list(read_trajectories(path, lambda *one: left_out.append(one)))
+    assert [one.line for one in found] == [1, 5]
+    assert left_out == [
+        (2, "nested more than 100 levels deep"),
+        (3, "longer than 0 MiB"),
+        (4, "more than 300 values"),
+        (6, "not JSON"),
+    ]
+
+
+def test_a_document_beyond_the_limits_is_not_read_as_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MAX_VALUES", 300)
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps(document(notes=[0] * 301), indent=1))
+    left_out: list[tuple[int, str]] = []
+    with pytest.raises(DatasetError, match="more than 300 values"):
+        list(read_trajectories(path, lambda *one: left_out.append(one)))
+    assert left_out == []
 
 
 def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:

@@ -165,6 +165,18 @@ def test_only_0_and_1_are_rewards(tmp_path: Path, reward: Any, verdict: Verdict 
     assert named is not known, "a person sees what could not be read"
 
 
+def test_a_deeply_nested_field_costs_its_line_only(tmp_path: Path) -> None:
+    sound = json.dumps(record())
+    odd = sound.replace('"output_patch"', f'"exp": {"[" * 600}{"]" * 600}, "output_patch"')
+    path = tmp_path / "t.jsonl"
+    path.write_text(f"{sound}\n{odd}\n{sound}\n")
+    left_out: list[tuple[int, str]] = []
+    found = list(read_r2e_trajectories(path, lambda *one: left_out.append(one)))
+    assert [one.line for one in found] == [1, 3]
+    assert [line for line, _ in left_out] == [2]
+    assert "nested more than 100 levels deep" in left_out[0][1]
+
+
 def test_a_missing_patch_is_unknown_and_an_empty_one_is_known(tmp_path: Path) -> None:
     missing = {name: value for name, value in record().items() if name != "output_patch"}
     path = write(tmp_path, missing, record(output_patch=7), record(output_patch=""))

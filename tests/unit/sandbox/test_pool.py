@@ -245,10 +245,12 @@ async def test_images_of_registries_that_the_run_may_not_use_are_refused() -> No
         update={
             "backend": "kubernetes",
             "registries": (),
-            "kubernetes": KubernetesConfig(mirrors={"docker.io/": "near/"}),
+            "kubernetes": KubernetesConfig(mirrors={"docker.io/a/": "near/", "acme/": "near/acme/"}),
         }
     )
-    assert [image for image in ("a/b", "ghcr.io/a/b") if refused_registry(image, mirrored)] == ["ghcr.io/a/b"]
+    images = ("a/b", "acme/x", "ghcr.io/a/b", "ghcr.io/acme/x")
+    refused = [image for image in images if refused_registry(image, mirrored)]
+    assert refused == ["ghcr.io/a/b", "ghcr.io/acme/x"]
     SandboxPool(MemoryBackend(), SandboxConfig(backend="docker")).check_image("ghcr.io/acme/tests:1")
     check_registries(["a/b", "local:toy"], config)
     with pytest.raises(PreflightError, match=r"image 'ghcr\.io/c' is from 'ghcr\.io'"):

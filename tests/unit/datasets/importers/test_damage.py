@@ -135,6 +135,37 @@ def test_rows_that_are_too_long_cost_themselves(tmp_path: Path, monkeypatch: pyt
     ]  # fmt: skip
 
 
+def test_elements_of_lists_have_the_limits_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_list, "MAX_LINE", 20_000)
+    monkeypatch.setattr(json_list, "MAX_VALUES", 1_000)
+    odd = [{"hints_text": "x" * 30_000}, {"levels": [0] * 1_001}, {"levels": "deep"}]
+    published = [json.dumps(numbered(n, **({} if n % 2 == 0 else odd[n // 2]))) for n in range(7)]
+    published[5] = published[5].replace('"deep"', "[" * 150 + "]" * 150)
+    source = tmp_path / "rows.json"
+    source.write_text(f"[{', '.join(published)}]")
+    import_dataset(config(source), home=tmp_path)
+    assert names(tmp_path) == [f"acme__pkg-{n}" for n in (0, 2, 4, 6)]
+    assert [why.removeprefix("not JSON: ").partition(" ")[0] for _, _, why in rejected(tmp_path)] == [
+        "longer", "more", "nested",
+    ]  # fmt: skip
+
+
+def test_a_document_that_needs_too_much_memory_costs_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parse(_text: str) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(importer_files, "parse_json", parse)
+    source = tmp_path / "set"
+    source.mkdir()
+    (source / "a.json").write_text(json.dumps({"a": numbered(0)}, indent=1))
+    write_lines(source / "b.jsonl", [numbered(1)])
+    import_dataset(config(source), home=tmp_path)
+    assert names(tmp_path) == ["acme__pkg-1"]
+    assert "turn it into JSONL" in rejected(tmp_path)[0][2]
+
+
 def test_a_document_that_is_too_large_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
