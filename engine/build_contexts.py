@@ -13,6 +13,8 @@ import tarfile
 from pathlib import Path
 
 PREFIX = "dockerfile:"
+NOT_PULLED = ("local:", PREFIX)
+"""Beginnings of the names of images that come from no registry."""
 _IMAGE = re.compile(rf"{PREFIX}[0-9a-f]{{24}}")
 
 

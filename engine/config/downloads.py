@@ -57,7 +57,12 @@ class HubLimits(BaseModel):
 
 def hub_token(name: str, patterns: Sequence[str]) -> bool | None:
     """Return ``token`` for ``huggingface_hub``: None uses that of this machine, if any, False uses none."""
-    return None if any(fnmatchcase(name, pattern) for pattern in patterns) else False
+    return None if is_listed(name, patterns) else False
+
+
+def is_listed(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a name of the hub fits one of the patterns."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def names_of(entries: Sequence[str]) -> tuple[str, ...]:

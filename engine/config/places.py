@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_jsonable_python
 
 from engine.config.base import Section
-from engine.config.downloads import names_of
+from engine.config.downloads import is_listed, names_of
 from engine.config.source_spec import FolderSource, RepositorySource, parse_source
 
 Root = Literal["imports", "policies"]
@@ -176,14 +175,19 @@ class CheckpointPlace(Place):
     def _hub_model(self, value: str, allowed: Allowed) -> str:
         name, _, revision = value.partition("@")
         _check_revision(revision)
-        patterns = names_of(allowed.hub_models)
-        if not any(fnmatchcase(name, pattern) for pattern in patterns):
-            known = ", ".join(patterns) or "there is none"
-            raise ValueError(
-                f"'{value}' is neither below a policy folder nor a model of the Hugging Face Hub that may be "
-                f"used ({known}): have the administrator add it to TRAINYARD_HUB_MODELS"
-            )
+        problem = (
+            f"'{value}' is neither below a policy folder nor a model of the Hugging Face Hub that may be used"
+        )
+        _check_listed(name, allowed.hub_models, problem, "TRAINYARD_HUB_MODELS")
         return value
+
+
+def _check_listed(name: str, entries: Sequence[str], problem: str, variable: str) -> None:
+    """Raise ValueError, which begins with ``problem``, for a name that the administrator's list lacks."""
+    patterns = names_of(entries)
+    if not is_listed(name, patterns):
+        known = ", ".join(patterns) or "there is none"
+        raise ValueError(f"{problem} ({known}): have the administrator add it to {variable}")
 
 
 def _check_revision(revision: str) -> None:
@@ -204,15 +208,11 @@ class PublishedSet(Place):
         source: str = setting.value
         if not source.startswith(HUB_PREFIX):
             return str(allowed.below("imports", source))
-        name, patterns = source.removeprefix(HUB_PREFIX), names_of(allowed.hub_datasets)
+        name = source.removeprefix(HUB_PREFIX)
         if HUB_DATASET.fullmatch(name) is None:
             raise ValueError(f"'{source}' names no dataset of the Hugging Face Hub: expected hf:OWNER/NAME")
-        if not any(fnmatchcase(name, pattern) for pattern in patterns):
-            known = ", ".join(patterns) or "there is none"
-            raise ValueError(
-                f"'{source}' is no dataset of the Hugging Face Hub that may be imported ({known}): have the "
-                "administrator add it to TRAINYARD_HUB_DATASETS"
-            )
+        problem = f"'{source}' is no dataset of the Hugging Face Hub that may be imported"
+        _check_listed(name, allowed.hub_datasets, problem, "TRAINYARD_HUB_DATASETS")
         return source
 
 

@@ -95,3 +95,7 @@ class SandboxConfig(Section):
     local: LocalConfig = LocalConfig()
     docker: DockerConfig = DockerConfig()
     kubernetes: KubernetesConfig = KubernetesConfig()
+
+    def limits(self) -> dict[str, str | int]:
+        """Return the backend and the limits on which results of a command depend, by setting."""
+        return self.model_dump(include={"backend", "memory_mb", "processes", "disk_mb"})

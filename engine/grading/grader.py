@@ -47,6 +47,8 @@ class _Job:
     """One patch to grade, and how."""
 
     row: TaskRow
+    content: str
+    """Hash of the row's content: an edited row keeps its id."""
     patch: str
     timeout_s: float
     evaluation: bool
@@ -109,10 +111,10 @@ class Grader:
         """
         await asyncio.to_thread(check_gradable, row)  # a parser's package may have thousands of modules
         timeout_s = self.timeout_s(row, evaluation=evaluation)
-        job = _Job(row, patch, timeout_s, evaluation=evaluation, trusted=trusted)
+        content = await asyncio.to_thread(row_content, row)
+        job = _Job(row, content, patch, timeout_s, evaluation=evaluation, trusted=trusted)
         if not (self._config.reuse_verdicts and row.answer.deterministic):
             return await self._graded(job)
-        content = await asyncio.to_thread(row_content, row)  # an edited row keeps its id
         key = (content, patch_hash(patch), timeout_s, trusted, await self._draws(job))
         while (known := self._verdicts.get(key)) is not None:
             # Shielded: this waiter may be cancelled, the others still want the verdict.
@@ -204,7 +206,7 @@ class Grader:
         draws = await self._draws(job)
         reference = None
         if draws or run.signs or excused(run.judgement.tests):
-            reference = await self._references.get(job.row)
+            reference = await self._references.get(job.row, job.content)
         run = run.cleared(reference.signs if reference is not None else _unprovable(run))
         grade = without_excuses(await grade_of(run), reference)
         if not grade.reward:
@@ -235,7 +237,7 @@ class Grader:
             return replace(grade, counterfactual=CounterfactualOutcome.OFF)
         if not draws:
             return replace(grade, counterfactual=CounterfactualOutcome.NOT_SAMPLED)
-        if reference is None and self._references.problem(job.row):
+        if reference is None and self._references.problem(job.content):
             return noted(replace(grade, counterfactual=CounterfactualOutcome.UNPROVEN), _UNPROVEN)
         return replace(grade, counterfactual=CounterfactualOutcome.NO_MUTANTS)
 

@@ -8,8 +8,6 @@ The limits of ``engine.config.downloads`` hold.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from engine.config.downloads import HubLimits, hub_token
@@ -79,21 +77,22 @@ def fetch_model(ref: str) -> Path:
 def _check_size(name: str, revision: str, token: bool | None) -> None:
     """Raise CheckpointError where the files of a model are larger than this process may download."""
     from huggingface_hub import HfApi
+    from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
+    limits = HubLimits.current()
+    if limits.max_gb is None:
+        return
     info = HfApi(token=token).model_info(name, revision=revision or None, files_metadata=True)
-    num_bytes = sum(
-        file.size or 0
-        for file in info.siblings or ()
-        if _fits(file.rfilename, _FILES) and not _fits(file.rfilename, _OTHER_FORMATS)
+    files = filter_repo_objects(
+        info.siblings or (),
+        allow_patterns=list(_FILES),
+        ignore_patterns=list(_OTHER_FORMATS),
+        key=lambda file: file.rfilename,
     )
     try:
-        HubLimits.current().check_size(name, num_bytes)
+        limits.check_size(name, sum(file.size or 0 for file in files))
     except ValueError as error:
         raise CheckpointError(str(error)) from None
-
-
-def _fits(file: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(file, pattern) for pattern in patterns)
 
 
 def _is_complete(folder: Path) -> bool:

@@ -33,7 +33,7 @@ from engine.errors import DatasetError, TrainyardError
 from engine.grading.gradable import check_gradable
 from engine.orchestrator.context import RunContext, RunResult
 from engine.orchestrator.setup import announce
-from engine.processes import guard
+from engine.processes.guarded import guarded_command
 from engine.types import TaskRow
 
 MEMORY_BYTES = 256 << 20
@@ -93,11 +93,21 @@ async def _import_apart(config: ImportConfig, run: RunContext) -> dict[str, Any]
     Raises:
         DatasetError: the process ended with an error, which is the message.
     """
-    command = ["--format", config.format, "--name", config.output, "--home", str(run.home)]
+    command = [
+        sys.executable,
+        "-m",
+        __name__,
+        "--format",
+        config.format,
+        "--name",
+        config.output,
+        "--home",
+        str(run.home),
+    ]
     for name, value in config.model_dump(mode="json", exclude={"format", "output", "source"}).items():
         command += ["--set", f"{name}={json.dumps(value)}"]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", guard.__file__, sys.executable, "-m", __name__, *command, "--", config.source,
+        *guarded_command([*command, "--", config.source]),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         start_new_session=True, limit=_MAX_LINE,
@@ -112,9 +122,11 @@ async def _import_apart(config: ImportConfig, run: RunContext) -> dict[str, Any]
             text = line.decode(errors="replace").strip()
             try:
                 report = json.loads(text)
-                run.progress(report["message"], report["done"], report["total"])
+                progress = report["message"], report["done"], report["total"]
             except (ValueError, KeyError, TypeError):
                 last = text or last
+            else:
+                run.progress(*progress)
         if await process.wait() != 0:
             raise DatasetError(last)
         counts: dict[str, Any] = json.loads((await printed).splitlines()[-1])

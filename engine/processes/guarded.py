@@ -47,6 +47,11 @@ def wait_until_ended(processes: Sequence[Process], deadline: float) -> bool:
     return True
 
 
+def guarded_command(command: Sequence[str]) -> list[str]:
+    """Return the command line of a guard that runs a command, to be started with a pipe as standard input."""
+    return [sys.executable, "-I", guard.__file__, *command]
+
+
 class GuardedProcess:
     """A running command; its descendants are killed once it has ended.
 
@@ -57,7 +62,7 @@ class GuardedProcess:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._guard = subprocess.Popen(
-            [sys.executable, "-I", guard.__file__, *command],
+            guarded_command(command),
             env=dict(environment),
             stdin=subprocess.PIPE,  # its end tells the guard that this process is gone
             start_new_session=True,

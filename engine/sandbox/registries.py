@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.build_contexts import PREFIX
+from engine.build_contexts import NOT_PULLED
 from engine.config.places import ANY
 from engine.config.sandbox import SandboxConfig
 from engine.errors import PreflightError
-
-_NOT_PULLED = ("local:", PREFIX)
 
 
 def with_registry(image: str) -> str:
@@ -22,7 +20,7 @@ def with_registry(image: str) -> str:
 
 def refused_registry(image: str, config: SandboxConfig) -> str:
     """Return why an image may not be pulled from its registry; empty when it may, or is not pulled."""
-    if config.backend == "local" or not image or image.startswith(_NOT_PULLED) or ANY in config.registries:
+    if config.backend == "local" or not image or image.startswith(NOT_PULLED) or ANY in config.registries:
         return ""
     reference = with_registry(image)
     mirrors = config.kubernetes.mirrors if config.backend == "kubernetes" else ()

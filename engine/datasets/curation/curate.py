@@ -194,8 +194,7 @@ def _usable(found: Sequence[T | None], skipped: dict[str, str]) -> list[T]:
 def _fingerprint(run: _Curation, prepared: Sequence[tuple[Source, Path]]) -> str:
     config = run.config.model_dump(mode="json", exclude={"workers"})
     images = [image_name(source, toolchain) for source, toolchain in prepared]
-    limits = run.sandbox.model_dump(include={"backend", "memory_mb", "processes", "disk_mb"})
-    content = json.dumps([_VERSION, config, limits, run.seed, images], sort_keys=True)
+    content = json.dumps([_VERSION, config, run.sandbox.limits(), run.seed, images], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

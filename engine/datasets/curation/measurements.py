@@ -51,8 +51,8 @@ class Measurements:
     """
 
     def __init__(self, home: Path, image: str, *, stability_runs: int, sandbox: SandboxConfig) -> None:
-        limits = f"{sandbox.memory_mb}-{sandbox.processes}-{sandbox.disk_mb}"
-        folder = home / FOLDER / f"{image}-{stability_runs}-{sandbox.backend}-{limits}"
+        limits = "-".join(map(str, sandbox.limits().values()))
+        folder = home / FOLDER / f"{image}-{stability_runs}-{limits}"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._image = image
         self._baseline = folder / "baseline.json"

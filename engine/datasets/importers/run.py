@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engine.build_contexts import PREFIX, store_context
+from engine.build_contexts import NOT_PULLED, store_context
 from engine.config.importing import ImportConfig
 from engine.datasets.answer_files import contents_of
 from engine.datasets.importers.base import Format, Imported
@@ -36,7 +36,6 @@ from engine.types import TaskRow
 
 COMMIT_ROWS = 500
 COMMIT_S = 2.0
-_NOT_OF_A_REGISTRY = ("local:", PREFIX)
 _LONGEST = {"instance_id": 300, "repo": 300, "base_commit": 100, "image": 500, "workdir": 300, "split": 64}
 """Maximum length of a task's fields in the tables, characters."""
 _LONGEST_TEST_S = 86_400.0
@@ -263,7 +262,7 @@ class _Import:
 
     def _row(self, imported: Imported, item: Item) -> TaskRow:
         task, answer = imported.task, imported.answer
-        if self._config.image_prefix and task.image and not task.image.startswith(_NOT_OF_A_REGISTRY):
+        if self._config.image_prefix and task.image and not task.image.startswith(NOT_PULLED):
             task = replace(task, image=f"{self._config.image_prefix.rstrip('/')}/{task.image}")
         if imported.ungradable:
             answer = replace(answer, metadata={**answer.metadata, "ungradable": imported.ungradable})

@@ -41,8 +41,8 @@ class ImportProgress:
     counts: dict[str, int] = field(default_factory=dict)
     excluded_by: dict[str, int] = field(default_factory=dict)
     rejected_by: dict[str, int] = field(default_factory=dict)
-    ungradable_by: dict[str, int] = field(default_factory=dict)
     """Field that was wrong → number of rejected rows; empty for rows that are wrong as a whole."""
+    ungradable_by: dict[str, int] = field(default_factory=dict)
     first_rejects: list[dict[str, Any]] = field(default_factory=list)
     splits: dict[str, int] = field(default_factory=dict)
 

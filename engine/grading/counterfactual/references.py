@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from engine.datasets.health import row_content
 from engine.errors import DatasetError, PatchError, SandboxError
 from engine.grading.counterfactual.base import Reference, ReferenceStore
 from engine.grading.solution import has_solution
@@ -41,39 +40,47 @@ class References:
         self._making: dict[str, asyncio.Lock] = {}
         self._problems: dict[str, str] = {}
 
-    async def known(self, row: TaskRow) -> Reference | None:
+    async def _known(self, row: TaskRow, content: str) -> Reference | None:
         """Return the reference of a row as far as there is one already."""
-        found = self._made.get(await asyncio.to_thread(row_content, row))
+        found = self._made.get(content)
         if found is None and self._store is not None:
             found = await self._store.load(row)
         return found if found is not None and not found.problem else None
 
-    def problem(self, row: TaskRow) -> str:
-        """Return the reason why the proof of a row failed in this process; empty where none did."""
-        return self._problems.get(row_content(row), "")
+    def problem(self, content: str) -> str:
+        """Return the reason why the proof of a row failed in this process; empty where none did.
 
-    async def get(self, row: TaskRow) -> Reference | None:
-        """Return the reference of a row, made now where there is none; None where it cannot be made."""
-        content = await asyncio.to_thread(row_content, row)
+        Args:
+            content: hash of the row's content.
+        """
+        return self._problems.get(content, "")
+
+    async def get(self, row: TaskRow, content: str) -> Reference | None:
+        """Return the reference of a row, made now where there is none; None where it cannot be made.
+
+        Args:
+            row: the task.
+            content: hash of its content.
+        """
         async with self._making.setdefault(content, asyncio.Lock()):
-            found = await self.known(row)
-            if found is None and has_solution(row) and not self.problem(row):
+            found = await self._known(row, content)
+            if found is None and has_solution(row) and not self.problem(content):
                 async with self._permits:
-                    found = await self._make(row, self._prove)
+                    found = await self._make(row, content)
             return found
 
-    async def _make(self, row: TaskRow, prove: Prove) -> Reference | None:
+    async def _make(self, row: TaskRow, content: str) -> Reference | None:
         problem = ""
         for _ in range(_ATTEMPTS):
             try:
-                return await self._kept(row, await prove(row))
+                return await self._kept(row, await self._prove(row))
             except (DatasetError, PatchError, SandboxError) as error:
                 problem = str(error) or type(error).__name__
         _log.warning("task graded without mutated tests", task=row.task.instance_id, reason=problem)
-        if (found := await self.known(row)) is not None:
+        if (found := await self._known(row, content)) is not None:
             return found  # another process made it meanwhile
-        self._problems[row_content(row)] = problem
-        await self._kept(row, Reference(content=row_content(row), problem=problem))
+        self._problems[content] = problem
+        await self._kept(row, Reference(content=content, problem=problem))
         return None
 
     async def _kept(self, row: TaskRow, made: Reference) -> Reference:

@@ -61,8 +61,10 @@ class TemplateTokenizer:
             "date_string": _DATE.strftime("%d %b %Y"),
             "strftime_now": _DATE.strftime,
         }
+        self._has_failed = False
+        """Whether the last call exceeded a limit; once may be the machine's fault, as a killed process is."""
         self._exceeded = ""
-        """Limit that the template exceeded; empty as long as it did not."""
+        """Limit that the template exceeded twice in a row; empty as long as it did not."""
         self.template = published.template
         self.name_or_path: str = tokenizer.name_or_path
         self.unk_token_id: int | None = tokenizer.unk_token_id
@@ -99,7 +101,8 @@ class TemplateTokenizer:
         """Return a conversation as the chat template's text.
 
         Raises:
-            TemplateError: the template cannot express it, or exceeded the limits, now or in an earlier call.
+            TemplateError: the template cannot express it, or exceeds the limits, or did so in two calls in a
+                row.
         """
         if self._exceeded:
             raise TemplateError(self._exceeded)
@@ -110,12 +113,15 @@ class TemplateTokenizer:
             "tools": tools,
         }
         template = self._tokenizer.get_chat_template(None, tools)
+        has_failed, self._has_failed = self._has_failed, False
         try:
             return call_isolated(partial(render_template, template, messages, variables), TEMPLATE_LIMITS)
         except HostileInputError as error:
             # Each further call could hold the event loop as long, and the start of a process longer.
-            self._exceeded = str(error)
-            raise TemplateError(self._exceeded) from error
+            self._has_failed = True
+            if has_failed:
+                self._exceeded = str(error)
+            raise TemplateError(str(error)) from error
         except ModelError as error:
             raise TemplateError(str(error)) from error
 

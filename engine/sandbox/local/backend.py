@@ -257,9 +257,7 @@ class LocalBackend:
         self.ledger.write(entry)
         if self.groups is not None:
             limits = spec.limits
-            memory_mb = (
-                limits.memory_mb + limits.disk_mb
-            )  # files are in a tmpfs, which is memory to the kernel
+            memory_mb = limits.memory_mb + limits.disk_mb  # files in a tmpfs are memory to the kernel
             processes = limits.processes + _OVERHEAD_PROCESSES
             self.groups.create(entry.id, GroupLimits(memory_mb << 20, processes, limits.cpus))
 

@@ -86,6 +86,8 @@ class TestRuns:
         self._permits = asyncio.Semaphore(max_parallel)
         self._store = store or MemoryReports()
         self._locks: dict[str, asyncio.Lock] = {}
+        self._contents: dict[str, tuple[TaskRow, str]] = {}
+        """Task id → the row with this id that was last seen, and the hash of its content."""
 
     async def report(self, row: TaskRow, patch: str, selection: TestSelection) -> TestReport:
         """Return the report of the tests under a candidate's patch, from the store where it is known.
@@ -216,11 +218,12 @@ class TestRuns:
 
     async def _key(self, row: TaskRow, tree: str, selection: TestSelection) -> str:
         """Return a hash of all that a report depends on."""
-        content = await asyncio.to_thread(row_content, row)  # an edited row keeps its id
+        known = self._contents.get(row.task.id)
+        if known is None or known[0] is not row:  # an edited row keeps its id
+            known = self._contents[row.task.id] = row, await asyncio.to_thread(row_content, row)
         added = [(path, hashlib.sha256(data).hexdigest()) for path, data in sorted(selection.added.items())]
-        box = self._sandbox
-        limits = (self._timeout_s, box.backend, box.memory_mb, box.processes, box.disk_mb)
-        parts = (content, tree, selection.files, added, selection.signs, limits, selection.script)
+        limits = (self._timeout_s, *self._sandbox.limits().values())
+        parts = (known[1], tree, selection.files, added, selection.signs, limits, selection.script)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -14,6 +15,8 @@ from engine.config.rollout import AUDITED_SHARE, GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.health import row_content
 from engine.errors import SandboxStartError
+from engine.grading import grader as grader_module
+from engine.grading.counterfactual import references
 from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.evidence import Evidence, Judgement
@@ -448,6 +451,24 @@ async def test_a_failed_proof_leaves_submissions_unaudited_and_says_so(graders: 
         assert "the proof of the mutated tests failed" in grade.detail
     assert len(executions.made) == 3 + 2, "the proof was tried twice"
     assert "does not pass with its gold patch" in store.kept["a"].problem
+
+
+async def test_a_row_is_hashed_once_a_grading_and_off_the_event_loop(
+    graders: Graders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def hashed(row: TaskRow) -> str:
+        threads.append(threading.get_ident())
+        return row_content(row)
+
+    for module in (grader_module, references):
+        monkeypatch.setattr(module, "row_content", hashed, raising=False)
+    grader = graders.make(Executions(gold=FAILED), store=MemoryStore(), reuse_verdicts=True)
+    grade = await grader.grade(row_of(deterministic=True), "patch")
+    assert grade.counterfactual is CounterfactualOutcome.UNPROVEN
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
 
 
 async def test_a_runner_that_was_not_recorded_is_named_in_the_grade(graders: Graders) -> None:

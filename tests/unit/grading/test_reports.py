@@ -288,52 +288,57 @@ def test_a_bad_prediction_costs_one_prediction_and_is_named(tmp_path: Path) -> N
 FORMS = Path(__file__).parent / "predictions"
 ONE = "toy__numbers-one"
 MISSING = f"{ONE}: the instance is not in the dataset"
-READ: dict[str, tuple[tuple[tuple[str, bool], ...], str]] = {
-    "binary_stub.jsonl": (tuple((f"toy__numbers-{n}", True) for n in ("one", "two", "three", "four")), ""),
-    "bom.jsonl": (((ONE, True),), ""),
-    "dict_of_texts.json": ((), "holds neither a list of rows nor columns"),
-    "dict_without_id.json": ((), "field 'instance_id': missing"),
-    "empty.jsonl": ((), "holds no predictions"),
-    "id_spaces.jsonl": ((), "the instance is not in the dataset: ' toy__numbers-one\\n'"),
-    "key_typo.jsonl": (
-        (),
-        "line 1, field 'model_patch': missing; a prediction has its patch there, this one has ",
+READ: dict[str, tuple[tuple[tuple[str, bool], ...], str, str]] = {
+    "binary_stub.jsonl": (
+        tuple((f"toy__numbers-{n}", True) for n in ("one", "two", "three", "four")), "m", "",
     ),
-    "list_in_jsonl.jsonl": ((), "line 1: not an object"),
-    "mini_preds.json": (((ONE, True),), ""),
-    "null_model.jsonl": (((ONE, True),), ""),
-    "pretty_jsonl.jsonl": ((), "line 1: not JSON"),
-    "pro_patch_key.json": (((ONE, True),), ""),
-    "same_run_id.jsonl": (((ONE, True),), ""),
-    "single.pred": ((), "predictions are .jsonl or .json files"),
-    "single_object.json": (((ONE, True),), ""),
-    "twice_last_right.jsonl": (((ONE, True),), "line 1: the file predicts 'toy__numbers-one' again"),
-    "twice_same.jsonl": (((ONE, True),), "line 1: the file predicts 'toy__numbers-one' again"),
-    "whitespace_patch.jsonl": (((ONE, False),), ""),
+    "bom.jsonl": (((ONE, True),), "m", ""),
+    "mini_preds.json": (((ONE, True),), "m", ""),
+    "null_model.jsonl": (((ONE, True),), "None", ""),
+    "pro_patch_key.json": (((ONE, True),), "my-model", ""),
+    "same_run_id.jsonl": (((ONE, True),), "m", ""),
+    "single_object.json": (((ONE, True),), "m", ""),
+    "twice_last_right.jsonl": (
+        ((ONE, True),), "m", "line 1: the file predicts 'toy__numbers-one' again",
+    ),
+    "twice_same.jsonl": (
+        ((ONE, True),), "m", "line 1: the file predicts 'toy__numbers-one' again",
+    ),
+    "whitespace_patch.jsonl": (((ONE, False),), "m", ""),
+}  # fmt: skip
+"""File → instances, each with whether its patch can apply; the first one's model; what is said of others."""
+REFUSED = {
+    "dict_of_texts.json": "holds neither a list of rows nor columns",
+    "dict_without_id.json": "field 'instance_id': missing",
+    "empty.jsonl": "holds no predictions",
+    "id_spaces.jsonl": "the instance is not in the dataset: ' toy__numbers-one\\n'",
+    "key_typo.jsonl": "line 1, field 'model_patch': missing; a prediction has its patch there, this one has ",
+    "list_in_jsonl.jsonl": "line 1: not an object",
+    "pretty_jsonl.jsonl": "line 1: not JSON",
+    "single.pred": "predictions are .jsonl or .json files",
 }
-"""File → instances with a patch that can apply, and what is said of others."""
 
 
 def test_every_form_of_predictions_has_its_outcome() -> None:
-    assert {path.name for path in FORMS.iterdir() if path.suffix != ".md"} == set(READ)
+    assert {path.name for path in FORMS.iterdir() if path.suffix != ".md"} == {*READ, *REFUSED}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_forms_that_are_no_predictions_are_named(name: str) -> None:
+    with pytest.raises(DatasetError) as raised:
+        read_predictions(FORMS / name, known={ONE})
+    assert REFUSED[name] in str(raised.value)
 
 
 @pytest.mark.parametrize("name", READ)
-def test_forms_of_predictions_are_read_or_named(name: str) -> None:
-    instances, said = READ[name]
-    if not instances:
-        with pytest.raises(DatasetError) as raised:
-            read_predictions(FORMS / name, known={ONE})
-        assert said in str(raised.value)
-        return
+def test_forms_of_predictions_are_read(name: str) -> None:
+    instances, model, said = READ[name]
     found = read_predictions(FORMS / name)
     assert [(one.instance_id, bool((one.model_patch or "").strip())) for one in found.predictions] == list(
         instances
     )
     assert [reason.startswith(said) for reason in found.rejected] == [True] * bool(said)
-    assert found.predictions[0].model_name_or_path == {
-        "null_model.jsonl": "None", "pro_patch_key.json": "my-model", "twice_last_right.jsonl": "m",
-    }.get(name, "m" if '"model_name_or_path"' in (FORMS / name).read_text() else "None")  # fmt: skip
+    assert found.predictions[0].model_name_or_path == model
 
 
 MULTI_LOG = "\n".join(

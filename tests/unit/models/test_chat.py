@@ -341,11 +341,15 @@ def test_a_template_that_would_take_any_time_or_memory_opens_no_conversations(bo
         RenderedChat(tokenizer, None)
 
 
-def test_a_template_over_its_limit_is_not_rendered_again() -> None:
+def test_a_template_over_its_limit_twice_in_a_row_is_not_rendered_again() -> None:
     trap = "{% if messages[0].content == 'now' %}" + _NESTED + "{% endif %}"
     chat = RenderedChat(chat_tokenizer("qwen3", chat_template=trap + TEMPLATES["qwen3"]), None)
-    assert chat.open([USER])
+    now = {"role": "user", "content": "now"}
+    for _ in range(2):
+        assert chat.open([USER])
+        with pytest.raises(ModelError, match="processor time"):
+            chat.open([now])
     with pytest.raises(ModelError, match="processor time"):
-        chat.open([{"role": "user", "content": "now"}])
+        chat.open([now])
     with pytest.raises(ModelError, match="processor time"):
         chat.open([USER])

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Protocol
 
 from engine.inference.vllm.servers.environment import INHERITED, inherited_environment
 from engine.processes import guard
-from engine.processes.guarded import wait_until_ended
+from engine.processes.guarded import guarded_command, wait_until_ended
 from engine.processes.link import LOOPBACK
 from engine.processes.ports import hold_free_port
 from engine.ray.node_process import NodeLostError, NodeProcess
@@ -77,7 +76,7 @@ class LocalProcess:
         """Start the command in a session of its own."""
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", guard.__file__, *command],
+                guarded_command(command),
                 env=inherited_environment() | dict(environment),
                 stdin=subprocess.PIPE,
                 stdout=output,

@@ -138,7 +138,7 @@ def test_rows_that_are_too_long_cost_themselves(tmp_path: Path, monkeypatch: pyt
 def test_elements_of_lists_have_the_limits_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_list, "MAX_LINE", 20_000)
     monkeypatch.setattr(json_list, "MAX_VALUES", 1_000)
-    odd = [{"hints_text": "x" * 30_000}, {"levels": [0] * 1_001}, {"levels": "deep"}]
+    odd: list[dict[str, Any]] = [{"hints_text": "x" * 30_000}, {"levels": [0] * 1_001}, {"levels": "deep"}]
     published = [json.dumps(numbered(n, **({} if n % 2 == 0 else odd[n // 2]))) for n in range(7)]
     published[5] = published[5].replace('"deep"', "[" * 150 + "]" * 150)
     source = tmp_path / "rows.json"

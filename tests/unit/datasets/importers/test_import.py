@@ -19,6 +19,7 @@ from engine.datasets.importers.run import ImportStopped, import_dataset
 from engine.datasets.store import dataset_path, load_dataset
 from engine.errors import DatasetError
 from engine.events.control import Control, Desired
+from engine.events.types import RunProgress
 from engine.orchestrator.context import RunContext, RunStopped
 from engine.orchestrator.importing import import_set
 from engine.run import Launch, create_run_dir, run_attempt
@@ -233,6 +234,22 @@ def test_an_import_is_a_run_with_progress_an_alert_and_counts(tmp_path: Path) ->
         1,
     )
     assert summary["excluded_decontamination:repository"] == 1
+
+
+async def test_progress_that_cannot_be_reported_ends_the_run(tmp_path: Path) -> None:
+    class FullSink(MemorySink):
+        def emit(self, event_type: type[Any], /, **fields: Any) -> int:
+            if event_type is RunProgress:
+                raise ValueError("the spool is full")
+            return super().emit(event_type, **fields)
+
+    source = write_lines(tmp_path / "rows.jsonl", [numbered(0)])
+    settings = {"format": "swe-rebench", "source": str(source), "output": "d"}
+    importing = resolve("import-dataset", {f"importing.{name}": value for name, value in settings.items()})
+    assert isinstance(importing, ImportRun)
+    run = RunContext(run_id="1", epoch=1, run_dir=tmp_path, home=tmp_path, sink=FullSink(), control=Control())
+    with pytest.raises(ValueError, match="the spool is full"):
+        await import_set(importing, run)
 
 
 async def test_a_run_is_stopped_while_its_import_reads_no_row(tmp_path: Path) -> None:

@@ -45,20 +45,19 @@ async def test_a_proof_that_fails_once_is_tried_again(error: Exception) -> None:
     prove, asked = failing(error)
     store = MemoryStore()
     references = References(store=store, prove=prove)
-    assert await references.get(ROW) == PROVEN
-    assert (len(asked), references.problem(ROW), store.kept) == (2, "", {"a": PROVEN})
+    assert await references.get(ROW, row_content(ROW)) == PROVEN
+    assert (len(asked), references.problem(row_content(ROW)), store.kept) == (2, "", {"a": PROVEN})
 
 
 async def test_a_proof_that_fails_twice_is_remembered_with_its_reason() -> None:
     prove, asked = failing(*[SandboxStartError("no room")] * 2)
     store = MemoryStore()
     references = References(store=store, prove=prove)
-    found = [await references.get(ROW) for _ in range(3)]
-    assert (found, len(asked), references.problem(ROW)) == ([None] * 3, 2, "no room")
+    found = [await references.get(ROW, row_content(ROW)) for _ in range(3)]
+    assert (found, len(asked), references.problem(row_content(ROW))) == ([None] * 3, 2, "no room")
     assert store.kept["a"].problem == "no room"
-    assert await references.known(ROW) is None
     later = References(store=store, prove=prove)
-    assert await later.get(ROW) == PROVEN, "another process tries again"
+    assert await later.get(ROW, row_content(ROW)) == PROVEN, "another process tries again"
     assert store.kept["a"] == PROVEN
 
 
@@ -70,7 +69,7 @@ async def test_a_failed_proof_replaces_no_reference_made_meanwhile() -> None:
         raise SandboxStartError("no room")
 
     references = References(store=store, prove=prove)
-    assert await references.get(ROW) == PROVEN
+    assert await references.get(ROW, row_content(ROW)) == PROVEN
     assert store.kept["a"] == PROVEN
 
 
@@ -86,21 +85,28 @@ async def test_a_row_that_was_edited_has_no_reference_of_before() -> None:
 
     references = References(store=None, prove=prove)
     for row in (ROW, edited, ROW, edited):
-        found = await references.get(row)
+        found = await references.get(row, row_content(row))
         assert found is not None
         assert found.content == row_content(row)
     assert proofs == [ROW, edited]
     failed, _ = failing(*[DatasetError("gold fails")] * 2)
     references = References(store=None, prove=failed)
-    await references.get(ROW)
-    assert (references.problem(ROW), references.problem(edited)) == ("gold fails", "")
+    await references.get(ROW, row_content(ROW))
+    assert (references.problem(row_content(ROW)), references.problem(row_content(edited))) == (
+        "gold fails",
+        "",
+    )
 
 
 async def test_a_row_without_solution_is_not_tried() -> None:
     prove, asked = failing()
     references = References(store=None, prove=prove)
     without = row_of("b", gold=" \n")
-    assert (await references.get(without), references.problem(without), asked) == (None, "", [])
+    assert (
+        await references.get(without, row_content(without)),
+        references.problem(row_content(without)),
+        asked,
+    ) == (None, "", [])
 
 
 async def test_one_proof_of_a_row_serves_all_and_only_so_many_go_on_at_once() -> None:
@@ -117,6 +123,6 @@ async def test_one_proof_of_a_row_serves_all_and_only_so_many_go_on_at_once() ->
 
     references = References(store=None, prove=prove, max_proofs=2)
     rows = [row_of(str(number % 6)) for number in range(18)]
-    found = await asyncio.gather(*map(references.get, rows))
+    found = await asyncio.gather(*[references.get(row, row_content(row)) for row in rows])
     assert None not in found
     assert (made, most) == (6, 2)
