@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
+
+from engine.processes import cgroups
 
 LOAD = "machine/load"
 """Metric: runnable processes per core."""
@@ -13,7 +14,6 @@ THROTTLED = "machine/throttled_share"
 """Metric: share of the scheduler's periods in which the processor quota stopped the container."""
 MAX_LOAD = 4.0
 MAX_THROTTLED = 0.5
-_CGROUPS = Path("/sys/fs/cgroup")
 _AVERAGED_S = (60.0, 300.0, 900.0)
 """Periods of the kernel's three load averages, seconds."""
 
@@ -54,39 +54,18 @@ class MachineProbe:
 
     def reset(self) -> None:
         """Start to measure anew."""
-        self._started, self._periods = time.monotonic(), _throttled_periods()
+        self._started, self._periods = time.monotonic(), cgroups.throttled_periods()
 
     def load(self) -> MachineLoad:
         """Return the load so far: the average over the shortest of the kernel's periods that covers it."""
         elapsed = time.monotonic() - self._started
         averages = dict(zip(_AVERAGED_S, os.getloadavg(), strict=True))
         covering = next((period for period in _AVERAGED_S if period >= elapsed), _AVERAGED_S[-1])
-        periods, throttled = (
-            now - before for now, before in zip(_throttled_periods(), self._periods, strict=True)
+        throttled, periods = (
+            now - before for now, before in zip(cgroups.throttled_periods(), self._periods, strict=True)
         )
         return MachineLoad(
             per_core=averages[covering] / self._cores,
             cores=self._cores,
             throttled=throttled / periods if periods > 0 else None,
         )
-
-
-def _throttled_periods() -> tuple[int, int]:
-    """Return the scheduler's periods under a quota, and those in which it was reached; zeros without one."""
-    for folder in (_CGROUPS / _own_group(), _CGROUPS, _CGROUPS / "cpu"):
-        try:
-            lines = (folder / "cpu.stat").read_text().splitlines()
-        except OSError:
-            continue
-        stat = dict(line.split(maxsplit=1) for line in lines)
-        if "nr_periods" in stat:
-            return int(stat["nr_periods"]), int(stat["nr_throttled"])
-    return 0, 0
-
-
-def _own_group() -> str:
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return ""
-    return next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")

@@ -6,15 +6,16 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from engine.orchestrator.watch import machine
 from engine.orchestrator.watch.alarms import Alarms
 from engine.orchestrator.watch.machine import MachineLoad, MachineProbe
 from engine.orchestrator.watch.metrics import RolloutMetrics
 from engine.orchestrator.watch.rollout_alarms import RolloutAlarms
+from engine.processes import cgroups
 from engine.rollout.summary import RolloutSummary
 from engine.tokens import TokenRecord
 from engine.types import Group, TerminationReason
@@ -177,9 +178,14 @@ def test_counted_rollouts_raise_each_alert_once_and_few_of_them_none_before_the_
 def test_the_processor_quota_is_measured_over_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stat = tmp_path / "cpu.stat"
-    monkeypatch.setattr(machine, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(machine, "_own_group", lambda: "")
+    (tmp_path / "mounts").write_text(f"cgroup2 {tmp_path} cgroup2 rw 0 0\n")
+    (tmp_path / "own").write_text("0::/service/engine\n")
+    own = tmp_path / "service" / "engine"
+    own.mkdir(parents=True)
+    (own / "cpu.stat").write_text("usage_usec 1\nnr_periods 0\nnr_throttled 0\n")
+    stat = own.parent / "cpu.stat"
+    measured = partial(cgroups.throttled_periods, tmp_path / "mounts", tmp_path / "own")
+    monkeypatch.setattr(cgroups, "throttled_periods", measured)
     monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 1.0, 1.0))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     stat.write_text("usage_usec 1\nnr_periods 100\nnr_throttled 10\n")
