@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,8 @@ log = structlog.get_logger("orchestrator")
 POLL_S = 0.1
 CANCEL_S = 4.0
 """Maximum time cancelled work may take to close its sandboxes before the run ends without it, seconds."""
+REPORT_EVERY_S = 5.0
+"""Interval between reports of a phase's progress, seconds."""
 
 T = TypeVar("T")
 Severity = Literal["info", "warning", "error"]
@@ -148,3 +150,22 @@ class RunContext:
                 await asyncio.wait({task}, timeout=CANCEL_S)
                 if task.done() and not task.cancelled() and (late := task.exception()):
                     log.warning("cancelled_work_failed", error=str(late))
+
+
+@asynccontextmanager
+async def repeating(report: Callable[[], None]) -> AsyncIterator[None]:
+    """Call ``report`` every ``REPORT_EVERY_S`` during the body; raise its error after the body."""
+
+    async def repeat() -> None:
+        while True:
+            await asyncio.sleep(REPORT_EVERY_S)
+            report()
+
+    task = asyncio.create_task(repeat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+    if not task.cancelled():
+        task.result()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from engine.types import RolloutKey
 
 
@@ -9,19 +11,18 @@ class RolloutCounts:
     """Counts that observers of rollouts keep and reports of progress read."""
 
     def __init__(self) -> None:
-        self.finished = 0
+        self.finished: Counter[str] = Counter()
+        """Phase of the run → finished rollouts."""
         self._steps: dict[RolloutKey, int] = {}
         """Rollouts in flight, with their steps."""
 
-    @property
-    def running(self) -> int:
-        """Return the number of rollouts in flight."""
-        return len(self._steps)
+    def running(self, phase: str) -> int:
+        """Return the number of a phase's rollouts in flight."""
+        return sum(key.phase == phase for key in self._steps)
 
-    @property
-    def live_steps(self) -> int:
-        """Return the number of steps of the rollouts in flight."""
-        return sum(self._steps.values())
+    def live_steps(self, phase: str) -> int:
+        """Return the number of steps of a phase's rollouts in flight."""
+        return sum(steps for key, steps in self._steps.items() if key.phase == phase)
 
     def start(self, key: RolloutKey) -> None:
         """Count a rollout that begins, or begins anew."""
@@ -34,4 +35,4 @@ class RolloutCounts:
     def finish(self, key: RolloutKey) -> None:
         """Count the end of a rollout."""
         self._steps.pop(key, None)
-        self.finished += 1
+        self.finished[key.phase] += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from engine.events.types import CollectionProgress, RunProgress
 from engine.orchestrator.collection.first_rollouts import FirstRollouts
 from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.collection.rollout_lines import RecordedRollouts
-from engine.orchestrator.context import RunContext
+from engine.orchestrator.context import REPORT_EVERY_S, RunContext, repeating
 from engine.orchestrator.setup import why_lost
 from engine.orchestrator.watch.metrics import RolloutMetrics
 from engine.orchestrator.watch.rollout_alarms import RolloutAlarms
@@ -21,7 +20,6 @@ from engine.rollout.scheduler import GroupRequest, RolloutRequest, RolloutSchedu
 from engine.rollout.summary import RolloutSummary
 from engine.types import Trajectory
 
-REPORT_EVERY_S = 5.0
 RATE_WINDOW_S = 600.0
 MIN_LOST_IN_A_ROW = 50
 """Rollouts lost one after the other, at least, before a collection ends: everything is broken."""
@@ -89,16 +87,12 @@ class Collector:
             EarlyStopError: the first rollouts all failed alike.
         """
         self._report(force=True)
-        repeating = asyncio.create_task(self._repeat_report())
-        try:
+        async with repeating(self._report_steps):
             await self._roll_out(self._unfinished())
             while self._retries and self._ledger.lost:
                 self._retries -= 1
                 lost = frozenset(self._ledger.lost)
                 await self._roll_out(request for request in self._requests() if request.key in lost)
-        finally:
-            repeating.cancel()
-            await asyncio.wait({repeating})
         self._report(force=True)
         if self._ledger.lost and not self._ledger.metrics.count:
             raise RolloutsLostError(
@@ -110,12 +104,13 @@ class Collector:
             self._run.alert("warning", "unreadable_calls", message, self._groups[0].iteration)
         return self._ledger.close()
 
-    async def _repeat_report(self) -> None:
+    def _report_steps(self) -> None:
         """Report steps of rollouts in flight too: with a slow model none ends for minutes."""
-        while True:
-            await asyncio.sleep(REPORT_EVERY_S)
-            if self._run.rollouts.live_steps != self._reported_steps:
-                self._report()
+        if self._live_steps() != self._reported_steps:
+            self._report()
+
+    def _live_steps(self) -> int:
+        return self._run.rollouts.live_steps(self._groups[0].phase)
 
     def _requests(self) -> Iterator[RolloutRequest]:
         return (request for group in self._groups for request in group.rollouts())
@@ -170,7 +165,7 @@ class Collector:
         if not force and now - self._reported_at < REPORT_EVERY_S:
             return
         self._reported_at = now
-        self._reported_steps = self._run.rollouts.live_steps
+        self._reported_steps = self._live_steps()
         ledger, metrics = self._ledger, self._ledger.metrics
         per_second = self._rate.per_second(now)
         left = self._total - ledger.count + (len(ledger.lost) if self._retries else 0)

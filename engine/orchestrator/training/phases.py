@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
@@ -10,10 +9,9 @@ from dataclasses import dataclass
 
 from engine.config.run import TrainRun
 from engine.events.types import RunProgress
-from engine.orchestrator.context import RunContext
+from engine.orchestrator.context import RunContext, repeating
 from engine.orchestrator.training.progress import TrainProgress
-
-REPORT_EVERY_S = 5.0
+from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +23,8 @@ class Plan:
     """Rollouts of an iteration."""
     evaluated: int
     """Rollouts of the evaluations that are due at the same time."""
+    is_sync: bool
+    """Whether an iteration's rollouts are those that finish in its collection."""
     every: int | None
     """Interval between evaluations, iterations; None evaluates after the last iteration only."""
 
@@ -36,6 +36,7 @@ class Plan:
             iterations=config.trainer.iterations,
             rollouts=config.trainer.tasks_per_iteration * config.rollout.group_size,
             evaluated=settings.samples + settings.train_samples,
+            is_sync=config.schedule.mode == "sync",
             every=settings.every,
         )
 
@@ -66,7 +67,9 @@ class TrainingPhases:
         evaluations = plan.evaluations_after(number)
         follows = ("update", *self._later(number + 1, evaluations))
         later = self._later_rollouts(number + 1, evaluations)
-        async with self._phase(message, plan.rollouts, follows, later):
+        # Other schedules collect all the time, for several iterations at once.
+        total = plan.rollouts if plan.is_sync else 0
+        async with self._phase(message, TRAIN_PHASE, total, follows, later + plan.rollouts - total):
             yield
 
     @contextlib.asynccontextmanager
@@ -76,7 +79,7 @@ class TrainingPhases:
         evaluations = plan.evaluations_after(number)
         message = f"iteration {number + 1} of {plan.iterations}: update"
         later = self._later_rollouts(number + 1, evaluations)
-        async with self._phase(message, 0, self._later(number + 1, evaluations), later):
+        async with self._phase(message, "", 0, self._later(number + 1, evaluations), later):
             yield
 
     @contextlib.asynccontextmanager
@@ -95,7 +98,8 @@ class TrainingPhases:
         message = (
             f"evaluation '{name}' after {done} iterations" if done else f"evaluation '{name}' before training"
         )
-        async with self._phase(message, samples, (*another, *self._later(done, evaluations)), later):
+        follows = (*another, *self._later(done, evaluations))
+        async with self._phase(message, f"eval:{name}", samples, follows, later):
             yield
 
     def _later(self, done: int, evaluations: int) -> tuple[str, ...]:
@@ -108,57 +112,46 @@ class TrainingPhases:
 
     @contextlib.asynccontextmanager
     async def _phase(
-        self, message: str, total: int, follows: tuple[str, ...], later: int
+        self, message: str, rollouts: str, total: int, follows: tuple[str, ...], later: int
     ) -> AsyncIterator[None]:
-        """Report now and while the phase lasts.
+        """Report now, while the phase lasts and at its end.
 
         Args:
             message: what is done.
-            total: rollouts of the phase.
+            rollouts: phase of the rollouts that are made; '' makes none.
+            total: their number; 0 counts none as done.
             follows: what is done afterwards.
             later: rollouts of what is done afterwards.
         """
         counts = self._run.rollouts
-        before = counts.finished
+        before = counts.finished[rollouts]
         self._began = self._began if self._began is not None else time.monotonic()
         reported: tuple[int, int, int] | None = None
 
-        def report() -> None:
+        def report(*, ended: bool = False) -> None:
             nonlocal reported
-            done = min(counts.finished - before, total)
-            state = (done, counts.running, counts.live_steps)
-            if state == reported:
+            done = total if ended else min(counts.finished[rollouts] - before, total)
+            running, steps = counts.running(rollouts), counts.live_steps(rollouts)
+            if (done, running, steps) == reported:
                 return
-            reported = state
-            activity = (
-                f" ({counts.running} running, {counts.live_steps} steps)" if total and counts.running else ""
-            )
+            reported = (done, running, steps)
             self._run.sink.emit(
                 RunProgress,
-                message=message + activity,
+                message=message + (f" ({running} running, {steps} steps)" if running else ""),
                 done=done,
                 total=total,
                 follows=", ".join(follows),
                 seconds_left=self._seconds_left(total - done + later),
             )
 
-        async def repeat() -> None:
-            while True:
-                await asyncio.sleep(REPORT_EVERY_S)
-                report()
-
         report()
-        task = asyncio.create_task(repeat())
-        try:
+        async with repeating(report):
             yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        report(ended=True)
 
     def _seconds_left(self, rollouts: int) -> float | None:
-        """Return the time for so many rollouts at this attempt's rate, updates included; None if unknown."""
-        finished = self._run.rollouts.finished
+        """Return the time of the remaining rollouts at this attempt's rate, with updates; None if unknown."""
+        finished = self._run.rollouts.finished.total()
         if not finished or not rollouts or self._began is None:
             return None
         return rollouts * (time.monotonic() - self._began) / finished

@@ -25,6 +25,7 @@ from engine.events.spool import SPOOL_NAME, SpoolSink
 from engine.events.types import RunProgress, RunStarted, TrajectoryFinished
 from engine.inference.base import GenerationContext
 from engine.inference.scripted.policies import OraclePolicy
+from engine.orchestrator import context as run_context
 from engine.orchestrator.collection import collector as collecting
 from engine.orchestrator.collection import plan
 from engine.orchestrator.collection.collector import Collector
@@ -358,7 +359,8 @@ async def test_progress_has_rate_time_left_and_cost(tmp_path: Path, monkeypatch:
 async def test_steps_are_reported_before_the_first_rollout_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collecting, "REPORT_EVERY_S", 0.0)
+    for module in (collecting, run_context):
+        monkeypatch.setattr(module, "REPORT_EVERY_S", 0.0)
     policy = TextPolicy(lambda context: [*[LOOK] * 4, SUBMIT][len(context.steps)])
     async with AsyncExitStack() as stack:
         requests = groups(tasks=1, size=2)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from engine.orchestrator import context as run_context
 from engine.orchestrator.rollout_counts import RolloutCounts
+from engine.orchestrator.training import phases
 from engine.orchestrator.training.phases import Plan, TrainingPhases
 from engine.orchestrator.training.progress import TrainProgress
 from engine.types import RolloutKey
 from tests.unit.orchestrator.memory_sink import MemorySink, context
 
-PLAN = Plan(iterations=4, rollouts=8, evaluated=20, every=2)
+PLAN = Plan(iterations=4, rollouts=8, evaluated=20, is_sync=True, every=2)
 
 
-def key(index: int) -> RolloutKey:
-    return RolloutKey(iteration=0, phase="train", task_id="t", index=index)
+def key(index: int, phase: str = "train") -> RolloutKey:
+    return RolloutKey(iteration=0, phase=phase, task_id="t", index=index)
 
 
 def progress(sink: MemorySink) -> list[dict[str, Any]]:
@@ -27,13 +30,15 @@ def progress(sink: MemorySink) -> list[dict[str, Any]]:
 
 def test_steps_of_rollouts_in_flight_are_counted_until_they_end() -> None:
     counts = RolloutCounts()
+    counts.start(key(0, "eval:heldout"))
+    counts.step(key(0, "eval:heldout"))
     for index in range(2):
         counts.start(key(index))
     for _ in range(3):
         counts.step(key(0))
-    assert (counts.running, counts.live_steps, counts.finished) == (2, 3, 0)
+    assert (counts.running("train"), counts.live_steps("train"), counts.finished) == (2, 3, {})
     counts.finish(key(0))
-    assert (counts.running, counts.live_steps, counts.finished) == (1, 0, 1)
+    assert (counts.running("train"), counts.live_steps("train"), counts.finished) == (1, 0, {"train": 1})
 
 
 @pytest.mark.parametrize(("done", "expected"), [(0, 2), (1, 2), (2, 1), (3, 1), (4, 0)])
@@ -45,14 +50,14 @@ async def test_the_time_left_counts_evaluations_and_every_phase_names_what_follo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(phases, "time", SimpleNamespace(monotonic=lambda: now[0]))
     sink, counters = MemorySink(), TrainProgress()
     run = context(sink)
     reports = TrainingPhases(run, PLAN, counters)
     async with reports.evaluation("heldout", 20, then=0):
         for index in range(20):
-            run.rollouts.start(key(index))
-            run.rollouts.finish(key(index))
+            run.rollouts.start(key(index, "eval:heldout"))
+            run.rollouts.finish(key(index, "eval:heldout"))
         now[0] = 40.0
     async with reports.rollouts():
         pass
@@ -61,7 +66,12 @@ async def test_the_time_left_counts_evaluations_and_every_phase_names_what_follo
     counters.iteration = 4
     async with reports.evaluation("heldout", 20, then=0):
         pass
-    first, collecting, updating, last = progress(sink)
+    first, evaluated, collecting, collected, updating, last, ended = progress(sink)
+    assert [(report["done"], report["total"]) for report in (evaluated, collected, ended)] == [
+        (20, 20), (8, 8), (20, 20),
+    ]  # fmt: skip
+    assert collected["seconds_left"] == 2 * (3 * 8 + 2 * 20)
+    assert ended["seconds_left"] is None
     assert (first["message"], first["done"], first["total"]) == (
         "evaluation 'heldout' before training",
         0,
@@ -90,7 +100,7 @@ async def test_a_phase_is_reported_again_while_something_changes(monkeypatch: py
             run.rollouts.step(key(0))
 
     ended, forever = asyncio.Event(), asyncio.Event()
-    monkeypatch.setattr(asyncio, "sleep", beat)
+    monkeypatch.setattr(run_context, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": beat}))
     sink = MemorySink()
     run = context(sink)
     async with TrainingPhases(run, PLAN, TrainProgress()).rollouts():
@@ -98,4 +108,47 @@ async def test_a_phase_is_reported_again_while_something_changes(monkeypatch: py
     assert [fields["message"] for fields in progress(sink)] == [
         "iteration 1 of 4: rollouts",
         "iteration 1 of 4: rollouts (1 running, 1 steps)",
+        "iteration 1 of 4: rollouts (1 running, 1 steps)",
     ]
+
+
+async def test_an_evaluation_does_not_count_rollouts_that_training_makes_meanwhile() -> None:
+    sink = MemorySink()
+    run = context(sink)
+    reports = TrainingPhases(run, replace(PLAN, is_sync=False), TrainProgress())
+    async with reports.rollouts():
+        run.rollouts.finish(key(0))
+        run.rollouts.start(key(1))
+        run.rollouts.step(key(1))
+    async with reports.evaluation("heldout", 20, then=0):
+        pass
+    shown = [(report["message"], report["done"], report["total"]) for report in progress(sink)]
+    assert shown == [
+        ("iteration 1 of 4: rollouts", 0, 0),
+        ("iteration 1 of 4: rollouts (1 running, 1 steps)", 0, 0),
+        ("evaluation 'heldout' before training", 0, 20),
+        ("evaluation 'heldout' before training", 20, 20),
+    ]
+
+
+async def test_a_failed_report_is_raised_and_never_hides_the_error_of_the_body(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_context, "REPORT_EVERY_S", 0.0)
+    reported = asyncio.Event()
+
+    def report() -> None:
+        reported.set()
+        raise OSError("disk full")
+
+    async def body(error: ValueError | None) -> None:
+        reported.clear()
+        async with run_context.repeating(report):
+            await reported.wait()
+            if error is not None:
+                raise error
+
+    with pytest.raises(OSError, match="disk full"):
+        await body(None)
+    with pytest.raises(ValueError, match="body"):
+        await body(ValueError("body"))
