@@ -62,6 +62,11 @@ class TerminationReason(StrEnum):
     MODEL_ERROR = "model_error"
     CANCELLED = "cancelled"
 
+    @property
+    def words(self) -> str:
+        """Return the reason in words."""
+        return ENDING_WORDS.get(self, self.value)
+
 
 INFRASTRUCTURE_REASONS = frozenset(
     {TerminationReason.ENV_ERROR, TerminationReason.MODEL_ERROR, TerminationReason.CANCELLED}
@@ -79,6 +84,14 @@ ENDING_WORDS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Reasons in words; those without an entry are words already."""
+LIMITS = tuple(
+    reason
+    for reason in TerminationReason
+    if reason is not TerminationReason.SUBMITTED and reason not in INFRASTRUCTURE_REASONS
+)
+"""Limits of a rollout."""
+CUT_OFF = frozenset({TerminationReason.MAX_RESPONSE, TerminationReason.MAX_CONTEXT})
+"""Limits that cut a response off."""
 TIME_LIMITS = frozenset({TerminationReason.ROLLOUT_TIMEOUT, TerminationReason.ENV_TIMEOUT})
 """Limits that a busy machine reaches sooner: attempts they end say as much about it as about the policy."""
 

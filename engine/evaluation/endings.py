@@ -7,14 +7,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from engine.evaluation.attempts import Attempt
-from engine.types import INFRASTRUCTURE_REASONS, TIME_LIMITS, TerminationReason
+from engine.types import INFRASTRUCTURE_REASONS, LIMITS, TIME_LIMITS, TerminationReason
 
 _PREFIX = "termination/"
-_LIMITS = tuple(
-    reason
-    for reason in TerminationReason
-    if reason is not TerminationReason.SUBMITTED and reason not in INFRASTRUCTURE_REASONS
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +25,7 @@ class Endings:
     @classmethod
     def of(cls, graded: Mapping[str, int], *, excluded: int) -> Self:
         """Return the endings from the numbers of graded attempts by termination reason."""
-        limits = [(reason, graded[reason]) for reason in _LIMITS if graded.get(reason)]
+        limits = [(reason, graded[reason]) for reason in LIMITS if graded.get(reason)]
         return cls(
             submitted=graded.get(TerminationReason.SUBMITTED, 0),
             limits=dict(sorted(limits, key=lambda pair: -pair[1])),
@@ -63,7 +58,7 @@ class Endings:
             return None
         total = round(graded / (1 - lost))
         counts: dict[str, int] = {
-            reason: round(total * metrics.get(f"{_PREFIX}{reason}", 0.0)) for reason in _LIMITS
+            reason: round(total * metrics.get(f"{_PREFIX}{reason}", 0.0)) for reason in LIMITS
         }
         counts[TerminationReason.SUBMITTED] = max(0, graded - sum(counts.values()))
         return cls.of(counts, excluded=total - graded)

@@ -20,7 +20,7 @@ from engine.events.types import (
     RunStarted,
 )
 from engine.terminal import visible_line
-from engine.types import ENDING_WORDS, TerminationReason
+from engine.types import TerminationReason
 
 Fields = Mapping[str, Any]
 
@@ -68,7 +68,7 @@ def _iteration(fields: Fields) -> str:
 def _limits(metrics: Mapping[str, float]) -> list[str]:
     """Return the shares of rollouts that did not end by a submission, by ending."""
     shares = [
-        f"{ENDING_WORDS.get(reason, reason)} {share:.0%}"
+        f"{reason.words} {share:.0%}"
         for reason in TerminationReason
         if reason is not TerminationReason.SUBMITTED and (share := metrics.get(f"termination/{reason}"))
     ]
@@ -113,7 +113,7 @@ def _progress(fields: Fields) -> str:
     if state is not None:
         parts += [f"solved {state.solved}/{state.graded}", f"running {state.running}", f"steps {state.steps}"]
         parts += [
-            f"{ENDING_WORDS.get(reason, reason)} {count}"
+            f"{TerminationReason(reason).words} {count}"
             for reason, count in state.endings.items()
             if reason != TerminationReason.SUBMITTED
         ]

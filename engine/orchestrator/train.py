@@ -289,7 +289,8 @@ class TrainingLoop:
                 task_id=group.task.id,
                 members=[dataclasses.asdict(member) for member in members],
             )
-        metrics = iteration_metrics(groups) | result.metrics
+        rollouts = iteration_metrics(groups)
+        metrics = rollouts.metrics() | result.metrics
         if algorithm.dynamic_sampling:
             metrics |= collection.metrics()
         metrics |= {**measured, **held.metrics}
@@ -298,7 +299,7 @@ class TrainingLoop:
         metrics["time/checkpoint"] += self._saving_s
         load = self._machine.load()
         metrics |= load.metrics
-        self._alarms.after_iteration(iteration, groups, metrics, load)
+        self._alarms.after_iteration(iteration, groups, rollouts, metrics, load)
         self._saving_s = 0.0
         self.progress.iteration += 1
         self.progress.trajectories += sum(len(group.trajectories) for group in groups)

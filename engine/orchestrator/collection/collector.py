@@ -100,8 +100,6 @@ class Collector:
                 f"({self._groups[0].phase}), "
                 f"the last one by: {self._last_loss}; they are repeated when the run is resumed"
             )
-        if self._first is not None and (message := self._first.warning()):
-            self._run.alert("warning", "unreadable_calls", message, self._groups[0].iteration)
         return self._ledger.close()
 
     def _report_steps(self) -> None:

@@ -12,9 +12,8 @@ from engine.config.policies import PolicyConfig, TransformerPolicyConfig
 from engine.config.rollout import AgentConfig
 from engine.errors import EarlyStopError
 from engine.tools.formats import written_call
-from engine.types import INFRASTRUCTURE_REASONS, TerminationReason, Trajectory
+from engine.types import CUT_OFF, INFRASTRUCTURE_REASONS, Trajectory
 
-_CUT_OFF = frozenset({TerminationReason.MAX_RESPONSE, TerminationReason.MAX_CONTEXT})
 _EXCERPT_CHARS = 160
 
 
@@ -51,21 +50,18 @@ class FirstRollouts:
             return
         if any(step.call is not None for step in trajectory.steps):
             self._count = 0
+            self._failed.clear()
             return
         self._failed.append(trajectory)
         if len(self._failed) == self._count:
             raise EarlyStopError(self._message())
-
-    def warning(self) -> str:
-        """Return what all rollouts of a run with few of them have in common; empty where one got further."""
-        return self._message() if self._failed and len(self._failed) < self._count else ""
 
     def _message(self) -> str:
         """Return what the rollouts have in common, with an example and the setting to change."""
         endings = Counter(trajectory.termination.value for trajectory in self._failed)
         ended = ", ".join(f"{reason} ({count})" for reason, count in endings.most_common())
         responses = sum(len(trajectory.steps) for trajectory in self._failed)
-        cut_off = sum(len(t.steps) == 1 and t.termination in _CUT_OFF for t in self._failed)
+        cut_off = sum(len(t.steps) == 1 and t.termination in CUT_OFF for t in self._failed)
         first = f"the first {len(self._failed)} rollouts all ended by {ended}"
         if not responses:
             return (

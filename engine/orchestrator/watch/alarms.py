@@ -10,7 +10,6 @@ To add one: a ``_Check`` in ``_CHECKS``.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -18,16 +17,17 @@ from typing import Any, Literal
 
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.watch.machine import MachineLoad
-from engine.orchestrator.watch.metrics import Outcome, endings_of, is_infrastructure, is_uniform
+from engine.orchestrator.watch.metrics import RolloutMetrics, is_infrastructure, is_uniform
 from engine.orchestrator.watch.rollout_alarms import (
     MAX_GROUPS,
     alike_message,
     busy_message,
     limits_message,
     losses_message,
+    unreadable_message,
 )
 from engine.rollout.summary import RolloutSummary
-from engine.types import ENDING_WORDS, INFRASTRUCTURE_REASONS, Group, TerminationReason
+from engine.types import LIMITS, Group, TerminationReason
 
 UNIFORM_SHARE_MAX = 0.9
 ENTROPY_LOW, ENTROPY_FLOOR = 0.1, 0.005
@@ -83,19 +83,10 @@ class _Iteration:
     """Data of an iteration examined by the checks."""
 
     groups: Sequence[Group]
+    rollouts: RolloutMetrics
     metrics: Mapping[str, float]
     state: _State
-    load: MachineLoad | None = None
-
-    @property
-    def outcomes(self) -> Counter[Outcome]:
-        """Return the rollouts that infrastructure did not lose, by ending and verdict."""
-        return Counter(
-            (trajectory.termination, trajectory.grade.verdict if trajectory.grade else None)
-            for group in self.groups
-            for trajectory in group.trajectories
-            if not is_infrastructure(trajectory)
-        )
+    load: MachineLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,19 +114,21 @@ class Alarms:
         self,
         iteration: int,
         groups: Sequence[Group],
+        rollouts: RolloutMetrics,
         metrics: Mapping[str, float],
-        load: MachineLoad | None = None,
+        load: MachineLoad,
     ) -> None:
         """Check a finished iteration.
 
         Args:
             iteration: its number.
             groups: every group that was sampled.
+            rollouts: metrics of their rollouts.
             metrics: metrics of the iteration, including the trainer's.
-            load: load of the machine meanwhile, where it was measured.
+            load: load of the machine meanwhile.
         """
         self._state.observe(metrics)
-        seen = _Iteration(groups=groups, metrics=metrics, state=self._state, load=load)
+        seen = _Iteration(groups=groups, rollouts=rollouts, metrics=metrics, state=self._state, load=load)
         for check in _CHECKS:
             message = check.find(seen)
             held = self._state.in_a_row.get(check.code, 0) + 1 if message else 0
@@ -172,13 +165,13 @@ def _infrastructure(seen: _Iteration) -> str | None:
 def _nothing_trained(seen: _Iteration) -> str | None:
     if seen.metrics.get("tokens/trained", 1.0):
         return None
-    lost, endings = _num_lost(seen), endings_of(seen.outcomes, lost=0)
+    endings = seen.rollouts.endings
     counts = [
         f"{count} × {name}"
         for name, count in (
             ("submitted", endings.submitted),
-            *((ENDING_WORDS.get(reason, reason.value), count) for reason, count in endings.limits.items()),
-            ("lost to infrastructure", lost),
+            *((reason.words, count) for reason, count in endings.limits.items()),
+            ("lost to infrastructure", endings.excluded),
         )
         if count
     ]
@@ -189,23 +182,17 @@ def _nothing_trained(seen: _Iteration) -> str | None:
 
 
 def _limits(seen: _Iteration) -> str | None:
-    if _alike(seen) is not None:
+    if _unreadable(seen) is not None or _alike(seen) is not None:
         return None
-    return limits_message(endings_of(seen.outcomes, lost=_num_lost(seen)), seen.load)
+    return limits_message(seen.rollouts.endings, seen.load)
 
 
 def _alike(seen: _Iteration) -> str | None:
-    return alike_message(seen.outcomes)
+    return None if _unreadable(seen) is not None else alike_message(seen.rollouts.outcomes)
 
 
 def _busy(seen: _Iteration) -> str | None:
-    if seen.load is None:
-        return None
-    return busy_message(endings_of(seen.outcomes, lost=_num_lost(seen)), seen.load)
-
-
-def _num_lost(seen: _Iteration) -> int:
-    return sum(is_infrastructure(trajectory) for group in seen.groups for trajectory in group.trajectories)
+    return busy_message(seen.rollouts.endings, seen.load)
 
 
 def _not_finite(seen: _Iteration) -> str | None:
@@ -224,12 +211,7 @@ def _uniform(seen: _Iteration) -> str | None:
 
 
 def _unreadable(seen: _Iteration) -> str | None:
-    if seen.metrics.get("steps/unparsed", 0.0) < 1.0:
-        return None
-    return (
-        "no response of the iteration had a readable tool call, so nothing is learned: check "
-        "agent.tool_format, agent.prompt and the model, or start from a checkpoint that can call tools"
-    )
+    return unreadable_message(seen.metrics)
 
 
 def _entropy_low(seen: _Iteration) -> str | None:
@@ -300,8 +282,7 @@ def _lost(group: Group) -> float:
 
 
 def _limited(group: Group) -> float:
-    ends = (TerminationReason.SUBMITTED, *INFRASTRUCTURE_REASONS)
-    return sum(trajectory.termination not in ends for trajectory in group.trajectories)
+    return sum(trajectory.termination in LIMITS for trajectory in group.trajectories)
 
 
 def _sampled_tokens(group: Group) -> float:

@@ -6,7 +6,7 @@ To add one: a line in the method of its area.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from statistics import fmean
 
@@ -77,7 +77,10 @@ class RolloutMetrics:
     @property
     def endings(self) -> Endings:
         """Return the rollouts by ending."""
-        return endings_of(self.outcomes, lost=self.lost)
+        counts: Counter[str] = Counter()
+        for (termination, _), count in self.outcomes.items():
+            counts[termination] += count
+        return Endings.of(counts, excluded=self.lost)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of everything added so far."""
@@ -136,26 +139,13 @@ class RolloutMetrics:
         self._mean("sandbox/start_ms", 1000 * rollout.sandbox_seconds)
 
 
-def iteration_metrics(groups: Sequence[Group]) -> dict[str, float]:
+def iteration_metrics(groups: Sequence[Group]) -> RolloutMetrics:
     """Return the metrics derived from finished trajectories alone (no losses, no wall times of phases)."""
     found = RolloutMetrics()
     for group in groups:
         for trajectory in group.trajectories:
             found.add(RolloutSummary.of(trajectory))
-    return found.metrics()
-
-
-def endings_of(outcomes: Mapping[Outcome, int], *, lost: int) -> Endings:
-    """Return rollouts by ending.
-
-    Args:
-        outcomes: numbers of the rollouts that infrastructure did not lose.
-        lost: number of the others.
-    """
-    counts: Counter[str] = Counter()
-    for (termination, _), count in outcomes.items():
-        counts[termination] += count
-    return Endings.of(counts, excluded=lost)
+    return found
 
 
 def is_infrastructure(trajectory: Trajectory) -> bool:

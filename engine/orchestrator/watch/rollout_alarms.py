@@ -14,7 +14,7 @@ from engine.orchestrator.context import RunContext
 from engine.orchestrator.watch.machine import MachineLoad, MachineProbe
 from engine.orchestrator.watch.metrics import Outcome, RolloutMetrics, loss_reason
 from engine.rollout.summary import RolloutSummary
-from engine.types import ENDING_WORDS, TerminationReason, Verdict
+from engine.types import TerminationReason, Verdict
 
 INFRA_RATE_MAX = 0.02
 TIMED_SHARE_MAX = 0.1
@@ -61,9 +61,13 @@ class RolloutAlarms:
             return
         load = self._machine.load()
         self._alert_of_losses(lost, count)
+        unreadable = unreadable_message(metrics.metrics()) if ended else None
         alike = alike_message(metrics.outcomes)
-        self._alert("rollouts_alike", alike)
-        if alike is None:
+        if unreadable is not None:
+            self._alert("unreadable_calls", unreadable)
+        elif alike is not None:
+            self._alert("rollouts_alike", alike)
+        else:
             self._alert("rollout_limits", limits_message(metrics.endings, load))
         self._alert("machine_busy", busy_message(metrics.endings, load))
 
@@ -83,7 +87,7 @@ class RolloutAlarms:
 
 
 def losses_message(rate: float, lost: Collection[RolloutSummary]) -> str | None:
-    """Return what lost rollouts; None for few losses."""
+    """Return the share of lost rollouts with their reasons; None below the limit."""
     if rate <= INFRA_RATE_MAX:
         return None
     reasons = Counter(map(loss_reason, lost))
@@ -91,19 +95,28 @@ def losses_message(rate: float, lost: Collection[RolloutSummary]) -> str | None:
     return f"infrastructure lost {rate:.1%} of the rollouts ({why})"
 
 
-def limits_message(endings: Endings, load: MachineLoad | None = None) -> str | None:
+def unreadable_message(metrics: Mapping[str, float]) -> str | None:
+    """Return that no response had a readable tool call; None where one had."""
+    if metrics.get("steps/unparsed", 0.0) < 1.0:
+        return None
+    return (
+        "no response had a readable tool call: check agent.tool_format, agent.prompt and the model, or start "
+        "from a checkpoint that can call tools"
+    )
+
+
+def limits_message(endings: Endings, load: MachineLoad) -> str | None:
     """Return which limits ended rollouts; None where they ended few."""
     graded, limited, timed = endings.graded, endings.limited, endings.timed
     if not graded or (timed <= TIMED_SHARE_MAX * graded and limited <= LIMITED_SHARE_MAX * graded):
         return None
-    kinds = ", ".join(f"{count} × {_words(reason)}" for reason, count in endings.limits.items())
+    kinds = ", ".join(f"{count} × {reason.words}" for reason, count in endings.limits.items())
     message = f"limits ended {limited} of {graded} rollouts ({kinds})"
     if timed <= TIMED_SHARE_MAX * graded:
         return f"{message}: their solve rate is that of the limits as much as of the policy"
-    state = f" ({load})" if load is not None else ""
     return (
         f"{message}: with more time some may be solved, so their solve rate is not the policy's; free the "
-        f"machine{state}, lower rollout.max_concurrent, or raise the time limits"
+        f"machine ({load}), lower rollout.max_concurrent, or raise the time limits"
     )
 
 
@@ -135,9 +148,5 @@ def _way(outcome: Outcome) -> str | None:
     """Return a rollout's unusual ending; None for a submission that was tested."""
     termination, verdict = outcome
     if termination is not TerminationReason.SUBMITTED:
-        return _words(termination)
+        return termination.words
     return None if verdict is None or verdict in _ORDINARY else verdict.replace("_", " ")
-
-
-def _words(reason: TerminationReason) -> str:
-    return ENDING_WORDS.get(reason, reason.value)

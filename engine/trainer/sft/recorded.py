@@ -29,11 +29,10 @@ from engine.tools.parser import THINK_END, THINK_START, NativeCall, parse, read_
 from engine.tools.rendering import render_call, render_thinking
 from engine.tools.schemas import FINISH, SUBMIT, validate_call
 from engine.tools.tool_sets import TOOL_SETS, ToolSet
-from engine.types import Task, TerminationReason, ToolCall, Verdict
+from engine.types import CUT_OFF, Task, ToolCall, Verdict
 
 _UNGRADED = frozenset({None, Verdict.INFRA_ERROR})
 """Verdicts that say nothing about a trajectory."""
-_CUT_OFF = frozenset({TerminationReason.MAX_RESPONSE, TerminationReason.MAX_CONTEXT})
 
 
 def fits(trajectory: StoredTrajectory, tokenizer: Tokenizer) -> bool:
@@ -179,7 +178,7 @@ class ConversationRenderer:
 def is_cut_off(trajectory: StoredTrajectory) -> bool:
     """Return whether the last response may have been cut off before the model ended its turn."""
     steps = trajectory.steps
-    return bool(steps) and not steps[-1].tool and trajectory.termination in _CUT_OFF
+    return bool(steps) and not steps[-1].tool and trajectory.termination in CUT_OFF
 
 
 def translated(call: ToolCall, target: ToolSet) -> ToolCall | None:

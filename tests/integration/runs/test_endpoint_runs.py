@@ -198,10 +198,7 @@ def test_a_run_whose_calls_cannot_be_read_fails_early_with_the_setting(home: Pat
             assert execute(config, run) == 1
     (last,) = of_type(run.run_dir, "run_finished")
     assert last["state"] == "failed"
-    assert last["reason"].startswith("the first 2 rollouts all ended by max_steps (2)")
-    assert (
-        "agent.tool_format is 'xml': set it to the format that the model was trained with" in last["reason"]
-    )
+    assert "agent.tool_format is 'xml'" in last["reason"]
 
 
 def test_an_endpoint_from_the_command_line(tmp_path: Path) -> None:

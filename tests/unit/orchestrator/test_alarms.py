@@ -13,7 +13,7 @@ import pytest
 
 from engine.orchestrator.watch.alarms import Alarms
 from engine.orchestrator.watch.machine import MachineLoad, MachineProbe
-from engine.orchestrator.watch.metrics import RolloutMetrics
+from engine.orchestrator.watch.metrics import RolloutMetrics, iteration_metrics
 from engine.orchestrator.watch.rollout_alarms import RolloutAlarms
 from engine.processes import cgroups
 from engine.rollout.summary import RolloutSummary
@@ -27,6 +27,7 @@ QUIET = {
     "clip/high": 0.01, "clip/low": 0.01, "mismatch/mean": 1e-6, "reward/mean": 0.3,
     "termination/submitted": 0.9,
 }  # fmt: skip
+FREE = MachineLoad(per_core=0.5, cores=2, throttled=None)
 MIXED, SAME = [1.0, 0.0], [0.0, 0.0]
 
 
@@ -51,6 +52,16 @@ def group(
     return make_group(trajectories, name)
 
 
+def examine(
+    alarms: Alarms,
+    number: int,
+    groups: Sequence[Group],
+    metrics: Mapping[str, float] = QUIET,
+    load: MachineLoad = FREE,
+) -> None:
+    alarms.after_iteration(number, groups, iteration_metrics(groups), metrics, load)
+
+
 def watch(
     alarms: Alarms,
     changes: Sequence[Mapping[str, float]],
@@ -58,7 +69,7 @@ def watch(
     first: int = 0,
 ) -> None:
     for number, change in enumerate(changes, start=first):
-        alarms.after_iteration(number, groups, QUIET | dict(change))
+        examine(alarms, number, groups, QUIET | dict(change))
 
 
 def raised(
@@ -151,9 +162,9 @@ def test_other_limits_matter_from_one_half_on() -> None:
 def test_a_busy_machine_matters_where_time_limits_ended_rollouts() -> None:
     busy = MachineLoad(per_core=4.5, cores=2, throttled=None)
     alarms, sink = make_alarms()
-    alarms.after_iteration(0, [group("b", [1.0] * 20)], QUIET, busy)
+    examine(alarms, 0, [group("b", [1.0] * 20)], load=busy)
     assert sink.alerts == []
-    alarms.after_iteration(1, [group("a", [0.0], termination=TIMED), group("b", [1.0] * 19)], QUIET, busy)
+    examine(alarms, 1, [group("a", [0.0], termination=TIMED), group("b", [1.0] * 19)], load=busy)
     (alert,) = sink.alerts
     assert alert["code"] == "machine_busy"
     assert "load 9.0 on 2 cores) and time limits ended 1 of 20 rollouts" in alert["message"]
@@ -173,6 +184,23 @@ def test_counted_rollouts_raise_each_alert_once_and_few_of_them_none_before_the_
     assert (alert["code"], alert["iteration"]) == ("rollouts_alike", 2)
     assert "all 12 rollouts ended alike (rollout time limit)" in alert["message"]
     assert found.endings.counts == {"submitted": 0, "rollout_timeout": 12}
+
+
+def test_unreadable_calls_explain_equal_endings_and_are_told_at_the_end_of_a_collection() -> None:
+    steps = TerminationReason.MAX_STEPS
+    limited = [group("a", [0.0] * 9, termination=steps)]
+    assert raised([{"steps/unparsed": 1.0}], limited) == [("unreadable_calls", 0)]
+    sink = MemorySink()
+    alarms = RolloutAlarms(context(sink), iteration=0, instances={})
+    found = RolloutMetrics()
+    for trajectory in limited[0].trajectories:
+        found.add(replace(RolloutSummary.of(trajectory), num_steps=2, unparsed_steps=2))
+    alarms.check(found)
+    assert sink.alerts == []
+    alarms.check(found, ended=True)
+    (alert,) = sink.alerts
+    assert alert["code"] == "unreadable_calls"
+    assert "no response had a readable tool call" in alert["message"]
 
 
 def test_the_processor_quota_is_measured_over_the_work(

@@ -154,7 +154,7 @@ def test_metrics_keep_infrastructure_apart() -> None:
         members = tuple(trajectory(task_id=name, reward=r, index=i) for i, r in enumerate(rewards))
         return Group(iteration=0, phase="train", task=make_row(name).task, trajectories=members)
 
-    metrics = iteration_metrics([group("a", 1.0, 0.0), group("b", 1.0, None), group("c", 0.0, 0.0)])
+    metrics = iteration_metrics([group("a", 1.0, 0.0), group("b", 1.0, None), group("c", 0.0, 0.0)]).metrics()
     assert metrics["reward/mean"] == pytest.approx(2 / 5)
     assert metrics["solve/rate"] == pytest.approx(2 / 5)
     assert metrics["infra/rate"] == pytest.approx(1 / 6)
@@ -171,8 +171,8 @@ def test_the_share_of_grading_time_that_extra_runs_took_is_of_all_gradings() -> 
     ]
     members = tuple(replace(trajectory(index=i), grade=grade) for i, grade in enumerate(grades))
     group = Group(iteration=0, phase="train", task=make_row("t").task, trajectories=members)
-    assert iteration_metrics([group])["grading/extra_share"] == 0.5
-    assert iteration_metrics([])["grading/extra_share"] == 0.0
+    assert iteration_metrics([group]).metrics()["grading/extra_share"] == 0.5
+    assert iteration_metrics([]).metrics()["grading/extra_share"] == 0.0
 
 
 def test_metrics_of_lengths_are_means_over_steps_and_trajectories() -> None:
@@ -183,7 +183,7 @@ def test_metrics_of_lengths_are_means_over_steps_and_trajectories() -> None:
     unknown = [step(thinking_tokens=8), step(index=1, thinking_tokens=None)]
     members = (trajectory(steps=steps), trajectory(steps=steps[:1], index=1))
     group = Group(iteration=0, phase="train", task=make_row("t").task, trajectories=members)
-    metrics = iteration_metrics([group])
+    metrics = iteration_metrics([group]).metrics()
     assert metrics["steps/mean"] == 1.5
     assert metrics["tokens/response_mean"] == 8
     assert metrics["tokens/prompt_mean"] == 10
@@ -191,7 +191,7 @@ def test_metrics_of_lengths_are_means_over_steps_and_trajectories() -> None:
     assert metrics["conversation/forks"] == 0
     for known, thinking in ((members, 8 / 3), (members[:1], 3), ((), None)):
         mixed = replace(group, trajectories=(*known, trajectory(steps=unknown, index=2)))
-        assert iteration_metrics([mixed]).get("tokens/thinking_per_step") == (
+        assert iteration_metrics([mixed]).metrics().get("tokens/thinking_per_step") == (
             None if thinking is None else pytest.approx(thinking)
         ), "unknown, not 0"
 
