@@ -96,6 +96,11 @@ TIME_LIMITS = frozenset({TerminationReason.ROLLOUT_TIMEOUT, TerminationReason.EN
 """Limits that a busy machine reaches sooner: attempts they end say as much about it as about the policy."""
 
 
+def is_cut_short(termination: TerminationReason, *, solved: bool | None) -> bool:
+    """Return whether a time limit ended a rollout unsolved: with more time it may have been solved."""
+    return termination in TIME_LIMITS and solved is False
+
+
 class RolloutPhase(StrEnum):
     """Work or wait of a live rollout; it is in one phase at a time."""
 

@@ -10,21 +10,11 @@ import os
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from pydantic import BaseModel, Field
-
-from engine.config.base import Section
+from pydantic import BaseModel
 
 TOKEN_MARK = "+token"
 """End of an entry of the administrator's lists whose downloads use the workers' own token."""
 _VARIABLE = "TRAINYARD_HUB_LIMITS"
-
-
-class DownloadConfig(Section):
-    """Downloads of a run from the Hugging Face Hub."""
-
-    max_gb: float = Field(default=200.0, ge=0)
-    """Maximum size of what is downloaded of one model or dataset, GB; 0 downloads nothing, so that only what
-    was downloaded before can be used."""
 
 
 class HubLimits(BaseModel):

@@ -18,7 +18,6 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.base import ImpossibleSettingsError, Section, config_error
 from engine.config.contradictions import contradictions
-from engine.config.downloads import DownloadConfig
 from engine.config.environment import (
     REPRODUCTION_PROMPTS,
     EnvironmentConfig,
@@ -31,7 +30,7 @@ from engine.config.fine_tuning import ConversationConfig, FineTuningConfig, Imit
 from engine.config.importing import ImportConfig
 from engine.config.improvement import ImprovementConfig
 from engine.config.launcher import LauncherConfig, StorageConfig
-from engine.config.places import ANY, Allowed, Text, places
+from engine.config.places import ANY, Allowed, Bounded, Text, places
 from engine.config.policies import (
     EndpointPolicyConfig,
     JudgePolicyConfig,
@@ -64,6 +63,14 @@ PRESET_KEY = "algorithm.preset"
 POLICY_TYPE_KEY = "policy.type"
 _OF_UPDATES = ("transfer", "in_flight")
 """Settings of vLLM servers about weights that change."""
+
+
+class DownloadConfig(Section):
+    """Downloads of a run from the Hugging Face Hub."""
+
+    max_gb: Annotated[float, Bounded(200)] = Field(default=200.0, ge=0)
+    """Maximum size of what is downloaded of one model or dataset, GB; 0 downloads nothing, so that only what
+    was downloaded before can be used."""
 
 
 class _Run(Section):

@@ -52,7 +52,7 @@ class DockerConfig(Section):
     """Initial pause between pull attempts, seconds; doubled each time up to two minutes, with jitter."""
     max_pulling: int = Field(default=3, ge=1)
     """Maximum number of concurrent image pulls."""
-    max_pull_gb: float = Field(default=50.0, gt=0)
+    max_pull_gb: Annotated[float, Bounded(50)] = Field(default=50.0, gt=0)
     """Maximum size of an image as it is pulled, compressed, GB."""
     registry_config: Annotated[str, Granted()] = ""
     """Docker ``config.json`` with registry credentials; empty uses that of the user."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.types import INFRASTRUCTURE_REASONS, TIME_LIMITS, TerminationReason, Trajectory, Verdict
+from engine.types import INFRASTRUCTURE_REASONS, TerminationReason, Trajectory, Verdict, is_cut_short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,8 @@ class Attempt:
 
     @property
     def is_cut_short(self) -> bool:
-        """Return whether a time limit ended it unsolved: with more time it may have been solved."""
-        return self.termination in TIME_LIMITS and self.solved is False
+        """Return whether a time limit ended the attempt unsolved."""
+        return is_cut_short(self.termination, solved=self.solved)
 
 
 def attempt_of(trajectory: Trajectory) -> Attempt:
@@ -56,7 +56,7 @@ def attempt_of(trajectory: Trajectory) -> Attempt:
 
 
 def is_solved(termination: TerminationReason, reward: float | None, verdict: Verdict | None) -> bool | None:
-    """Return whether a rollout was solved; None where infrastructure lost it, or nobody says what it is."""
+    """Return whether a rollout was solved; None where infrastructure lost it or the outcome is unknown."""
     if reward is None or verdict is None or termination in INFRASTRUCTURE_REASONS:
         return None
     return verdict is Verdict.PASSED

@@ -67,7 +67,7 @@ class PairedChange:
 
     @property
     def is_significant(self) -> bool:
-        """Return whether chance alone explains the change in fewer than one of 20 cases."""
+        """Return whether the p-value is below ``SIGNIFICANT``."""
         return self.p_value < SIGNIFICANT
 
 

@@ -21,7 +21,8 @@ from engine.events.token_block import TokenField
 from engine.reading import read_bounded_lines
 from engine.types import TerminationReason, Verdict
 
-_LONGEST = 64 << 20
+LONGEST_LINE = 64 << 20
+"""Greatest length of a line, bytes."""
 TRAJECTORIES_FILE = "trajectories.jsonl"
 """File of a run folder with the trajectories that the run learns from."""
 
@@ -90,7 +91,7 @@ def read_trajectories(path: Path) -> Iterator[StoredTrajectory]:
         DatasetError: the file is missing, or a line (``row``, from 0) is not a trajectory.
     """
     try:
-        for number, line, problem in read_bounded_lines(path, longest=_LONGEST):
+        for number, line, problem in read_bounded_lines(path, longest=LONGEST_LINE):
             if problem:
                 raise DatasetError(problem, row=number - 1)
             yield _parsed(line, number - 1)

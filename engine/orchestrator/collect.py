@@ -83,7 +83,7 @@ async def _resume(run: RunContext, *, total_iterations: int = 0) -> Ledger:
 async def _collect(
     config: Sampling, run: RunContext, ledger: Ledger, phase: str
 ) -> tuple[int, dict[str, float]]:
-    """Collect what ``ledger`` lacks; return the policy's version and its metrics."""
+    """Collect what ``ledger`` lacks; return the policy's version, its metrics and the machine's load."""
     config = await with_start_policy(config, run)
     groups = await asyncio.to_thread(planned_groups, config, run, phase)
     policy = await open_run_policy(config.policy, config.agent, run)
@@ -110,7 +110,7 @@ async def _collect(
         )
         with run.probe.phase("rollout"):
             await collector.collect()
-        return policy.version, await policy.take_metrics()
+        return policy.version, await policy.take_metrics() | collector.load.metrics
     finally:
         await policy.close()
 
@@ -123,8 +123,8 @@ def _announce_tasks(run: RunContext, groups: list[GroupRequest], version: int) -
 def _metrics(
     run: RunContext, ledger: Ledger, sampling: Mapping[str, float], started: float
 ) -> dict[str, float]:
-    """Return the metrics of all rollouts, of the policy and of this attempt."""
-    metrics = {**ledger.metrics.metrics(), **sampling, **run.probe.report().metrics}
+    """Return the metrics of all rollouts, of the policy and machine, and of this attempt."""
+    metrics = {**ledger.metrics.metrics(), **sampling, **run.probe.report()}
     metrics["time/rollout"] = time.monotonic() - started
     if ledger.cost is not None:
         metrics["cost/total"] = ledger.cost

@@ -71,15 +71,6 @@ class Hold:
     """Function of the engine that held the loop; empty where the loop waited for another thread."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopReport:
-    """Durations for which the loop was held since the previous report."""
-
-    metrics: dict[str, float]
-    """Metrics of ``LatenessHistogram.metrics``."""
-    longest: Hold
-
-
 class LoopProbe:
     """Probe of the running event loop; an async context manager."""
 
@@ -119,15 +110,15 @@ class LoopProbe:
         finally:
             self._phase = before
 
-    def report(self) -> LoopReport:
-        """Return the measurements since the last report, log a loop held for long, start a new interval."""
+    def report(self) -> dict[str, float]:
+        """Return the metrics since the last report, log a loop held for long, start a new interval."""
         metrics, longest = self._histogram.metrics(), self._longest
         self._reset()
         if metrics["loop/held_p999_ms"] > LOGGED_MS:
             log.warning(
                 "event_loop_held", **dataclasses.asdict(longest), p999_ms=metrics["loop/held_p999_ms"]
             )
-        return LoopReport(metrics=metrics, longest=longest)
+        return metrics
 
     def _reset(self) -> None:
         self._histogram = LatenessHistogram()

@@ -34,7 +34,6 @@ from engine.garbage import collect_rarely
 from engine.inference.base import TrainablePolicy
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.evaluations import run_evaluation, spread
-from engine.orchestrator.loop_probe import LoopReport
 from engine.orchestrator.policies.engines import start_training_engines
 from engine.orchestrator.policies.trained import open_trained_policy
 from engine.orchestrator.policies.warm_start import with_start_policy
@@ -118,7 +117,8 @@ class TrainingLoop:
         self._alarms = Alarms(run)
         self._machine = MachineProbe()
         self.progress = TrainProgress()
-        self._phases = TrainingPhases(run, Plan.of(config), self.progress)
+        self._plan = Plan.of(config)
+        self._phases = TrainingPhases(run, self._plan, self.progress)
         self.policy = policy
         self._lanes = PhaseLanes()
         scheduler = build_scheduler(config, run, environments, self.policy, lanes=self._lanes)
@@ -223,9 +223,9 @@ class TrainingLoop:
                 held = self._run.probe.report()
                 measured = sampling | publishing | times | self._cursor.metrics()
                 await asyncio.to_thread(self._report, collection, result, measured, held, timeline)
-            if self._is_due(self._config.evaluation.every):
+            if self._plan.is_due(self.progress.iteration, self._plan.every):
                 await self._evaluate()
-            if self._is_due(self._config.trainer.checkpoint_every):
+            if self._plan.is_due(self.progress.iteration, self._config.trainer.checkpoint_every):
                 await self._save_checkpoint()
 
     async def close(self) -> None:
@@ -272,7 +272,7 @@ class TrainingLoop:
         collection: Collection,
         result: UpdateResult,
         measured: Mapping[str, float],
-        held: LoopReport,
+        held: Mapping[str, float],
         timeline: Timeline,
     ) -> None:
         """Record and count a finished iteration; called outside of the event loop's thread."""
@@ -293,7 +293,7 @@ class TrainingLoop:
         metrics = rollouts.metrics() | result.metrics
         if algorithm.dynamic_sampling:
             metrics |= collection.metrics()
-        metrics |= {**measured, **held.metrics}
+        metrics |= {**measured, **held}
         trained_version = self.progress.policy_version - bool(result.optimizer_steps)
         metrics |= self._source.metrics(collection.trained, version=trained_version)
         metrics["time/checkpoint"] += self._saving_s
@@ -311,11 +311,6 @@ class TrainingLoop:
             metrics=metrics,
             timeline=timeline,
         )
-
-    def _is_due(self, every: int | None) -> bool:
-        """Return whether an action done every so many iterations, and always at the end, is due."""
-        done = self.progress.iteration
-        return done == self._config.trainer.iterations or (every is not None and done % every == 0)
 
     async def _evaluate(self) -> None:
         settings = self._config.evaluation

@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from engine.types import (
     INFRASTRUCTURE_REASONS,
-    TIME_LIMITS,
     RolloutKey,
     TerminationReason,
     Trajectory,
     Verdict,
+    is_cut_short,
 )
 
 
@@ -101,8 +101,8 @@ class RolloutSummary:
 
     @property
     def is_cut_short(self) -> bool:
-        """Return whether a time limit ended it unsolved: with more time it may have been solved."""
-        return self.termination in TIME_LIMITS and not self.is_lost and not self.is_solved
+        """Return whether a time limit ended the rollout unsolved."""
+        return is_cut_short(self.termination, solved=None if self.is_lost else self.is_solved)
 
     def recorded(self) -> dict[str, Any]:
         """Return the fields of the event."""

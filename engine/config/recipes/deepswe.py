@@ -241,22 +241,15 @@ def evaluate() -> EvaluateRun:
     """Evaluate a model as DeepSWE was: R2E-Gym's prompt, 100 steps, 64K tokens, 16 rollouts a task.
 
     Published (the blog, section 4): R2E-Gym's code, 65,536 tokens, 100 steps, the mean of 16 runs, the
-    official 30 minutes of tests. R2E-Gym's code of that time: its evaluation prompt, 90 s a command, 16,384
-    tokens a turn, 50,000 s a rollout, no token warning. Ours: temperature 1, since 16 greedy runs would be
-    alike, and the sizes of sandboxes.
+    official 30 minutes of tests. R2E-Gym's code of July 2025 (``Agent.run``): its evaluation prompt, which
+    has no token warning, 90 s a command, 50,000 s a rollout; later 16,384 tokens a turn. Ours: temperature 1,
+    since 16 greedy runs would be alike, and the sizes of sandboxes.
     """
     return EvaluateRun(
         name="evaluation",
         dataset=DatasetConfig(name=DATASET, split="heldout"),
         sandbox=_DOCKER,
-        agent=AgentConfig(
-            prompt="deepswe_r2e_v1",
-            max_steps=100,
-            max_context=65_536,
-            max_response=16_384,
-            command_timeout_s=90.0,
-            rollout_timeout_s=50_000.0,
-        ),
+        agent=collect().agent.model_copy(update={"max_steps": 100, "rollout_timeout_s": 50_000.0}),
         grading=GradingConfig(max_parallel=8, timeout_s=1800.0),
         policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-4B", max_batch=4),
         rollout=RolloutConfig(group_size=16, max_concurrent=64),

@@ -191,7 +191,7 @@ def _counts(message: str) -> list[int]:
 class AnsweredLengths:
     """Lengths of the requests that an endpoint answered, in any unit.
 
-    They tell the refusal of a growing conversation that no code, count or wording explains.
+    Detects refusals for length that no code, count or wording explains.
     """
 
     def __init__(self) -> None:

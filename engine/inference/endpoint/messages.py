@@ -61,14 +61,10 @@ def _wire_call(call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def content_length(messages: Sequence[Message]) -> int:
-    """Return the number of characters of a conversation's texts, arguments of calls left out."""
-    return sum(len(message.get("content") or "") for message in messages)
-
-
-def estimate_tokens(messages: Sequence[Message]) -> int:
-    """Return a rough number of tokens of a conversation, by its characters."""
+def estimate_tokens(messages: Sequence[Message], tools: Sequence[object] = ()) -> int:
+    """Return a rough number of tokens of a conversation and declarations of tools, by their characters."""
     characters = sum(
         len(message.get("content") or "") + len(str(message.get("tool_calls") or "")) for message in messages
     )
+    characters += sum(len(str(tool)) for tool in tools)
     return characters // _CHARACTERS_PER_TOKEN + 1

@@ -29,7 +29,6 @@ from engine.inference.endpoint.lengths import AnsweredLengths, LengthRefusal, Re
 from engine.inference.endpoint.limits import Bill, RateLimits, Spending, Window
 from engine.inference.endpoint.messages import (
     configured_sampling,
-    content_length,
     estimate_tokens,
     wire_messages,
 )
@@ -336,7 +335,7 @@ class EndpointPolicy(ChatPolicy):
         Raises:
             ContextLengthError: a conversation was refused twice that was answered while it was shorter.
         """
-        if not (failure.is_unexplained and self._lengths.outgrown(key, content_length(body["messages"]))):
+        if not (failure.is_unexplained and self._lengths.outgrown(key, estimate_tokens(body["messages"]))):
             return failure.retry and tried < self._config.max_retries
         if before is None or not before.is_unexplained:
             return True
@@ -349,7 +348,7 @@ class EndpointPolicy(ChatPolicy):
         """Count an answered request; keep the limits that led to its answer."""
         self._failed_in_a_row = 0
         self._counts["answered"] += 1
-        self._lengths.add(key, content_length(body["messages"]))
+        self._lengths.add(key, estimate_tokens(body["messages"]))
         if not refusals:
             return
         context, response = refusals[-1].context, refusals[-1].response
@@ -393,8 +392,7 @@ class EndpointPolicy(ChatPolicy):
         return answer, usage or Usage()
 
     def _length(self, body: Mapping[str, Any]) -> RequestLength:
-        declared = sum(len(str(tool)) for tool in body.get("tools", ()))
-        prompt = estimate_tokens([*body["messages"], {"content": "-" * declared}])
+        prompt = estimate_tokens(body["messages"], body.get("tools", ()))
         return RequestLength(prompt=prompt, response=body[self._config.token_limit_name])
 
     @contextmanager

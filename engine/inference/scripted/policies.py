@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelError
+from engine.events.stored_trajectories import LONGEST_LINE
 from engine.inference.base import ChatPolicy, ChatRequest, ChatResponse, GenerationContext
 from engine.inference.scripted.oracle import plan
 from engine.models.chat.thinking import split_thinking
@@ -128,7 +129,7 @@ class ReplayPolicy(ScriptedPolicy):
         responses: dict[tuple[str, int], list[StoredResponse]] = {}
         exported: Counter[str] = Counter()
         try:
-            for number, line, problem in read_bounded_lines(path):
+            for number, line, problem in read_bounded_lines(path, longest=LONGEST_LINE):
                 try:
                     if problem:
                         raise ValueError(problem)

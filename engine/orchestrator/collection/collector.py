@@ -14,6 +14,7 @@ from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.collection.rollout_lines import RecordedRollouts
 from engine.orchestrator.context import REPORT_EVERY_S, RunContext, repeating
 from engine.orchestrator.setup import why_lost
+from engine.orchestrator.watch.machine import MachineLoad
 from engine.orchestrator.watch.metrics import RolloutMetrics
 from engine.orchestrator.watch.rollout_alarms import RolloutAlarms
 from engine.rollout.scheduler import GroupRequest, RolloutRequest, RolloutScheduler
@@ -101,6 +102,11 @@ class Collector:
                 f"the last one by: {self._last_loss}; they are repeated when the run is resumed"
             )
         return self._ledger.close()
+
+    @property
+    def load(self) -> MachineLoad:
+        """Return the load of the machine since the collection began."""
+        return self._alarms.machine_load()
 
     def _report_steps(self) -> None:
         """Report steps of rollouts in flight too: with a slow model none ends for minutes."""

@@ -146,7 +146,7 @@ class ImprovementLoop:
         saved = {"path": str(checkpoint.path), "checksum": checkpoint.checksum}
         held = run.probe.report()
         ended = time.monotonic()
-        metrics |= {"time/update": ended - sampled, "time/iteration": ended - started, **held.metrics}
+        metrics |= {"time/update": ended - sampled, "time/iteration": ended - started, **held}
         run.sink.emit(CheckpointSaved, iteration=number + 1, policy_version=number + 1, **saved)
         run.sink.emit(IterationFinished, iteration=number, policy_version=number + 1, metrics=metrics)
         self._record.metrics[number] = metrics
@@ -170,8 +170,7 @@ class ImprovementLoop:
                 GroupRequest(row=row, iteration=number, phase=TRAIN_PHASE, size=size) for row in self._rows
             ]
             self._announce_round(number)
-            ledger = await self._collect(policy, groups)
-            metrics = ledger.metrics.metrics() | await policy.take_metrics()
+            _, metrics = await self._collect(policy, groups)
             return metrics | {"time/rollout": time.monotonic() - started}
         finally:
             await policy.close()
@@ -184,9 +183,8 @@ class ImprovementLoop:
         settings = self._config.evaluation
         phase = f"eval:{HELDOUT}"
         requests = spread(self._heldout, settings.samples, iteration=number, phase=phase)
-        ledger = await self._collect(policy, requests, evaluation=settings)
+        ledger, metrics = await self._collect(policy, requests, evaluation=settings)
         summary = ledger.metrics.tally.summary()
-        metrics = ledger.metrics.metrics() | await policy.take_metrics()
         await asyncio.to_thread(
             report_evaluation,
             self._run,
@@ -200,8 +198,8 @@ class ImprovementLoop:
 
     async def _collect(
         self, policy: Policy, groups: Sequence[GroupRequest], *, evaluation: HeldoutConfig | None = None
-    ) -> Ledger:
-        """Roll out and grade what earlier attempts have not."""
+    ) -> tuple[Ledger, dict[str, float]]:
+        """Roll out and grade what earlier attempts have not; return it with its metrics."""
         run, first = self._run, groups[0]
         if self._environments is None:
             self._environments = await open_environments(self._config, run)
@@ -222,7 +220,8 @@ class ImprovementLoop:
         )
         with run.probe.phase("rollout" if evaluation is None else "evaluation"):
             await collector.collect()
-        return ledger
+        metrics = ledger.metrics.metrics() | await policy.take_metrics() | collector.load.metrics
+        return ledger, metrics
 
     def _follows(self, number: int, *, evaluates: bool) -> str:
         """Return what follows the evaluation or the rollouts of a round."""

@@ -42,8 +42,11 @@ class Plan:
 
     def evaluations_after(self, done: int) -> int:
         """Return how often evaluations are due after ``done`` iterations and their evaluation."""
-        left = range(done + 1, self.iterations + 1)
-        return sum(n == self.iterations or (self.every is not None and n % self.every == 0) for n in left)
+        return sum(self.is_due(n, self.every) for n in range(done + 1, self.iterations + 1))
+
+    def is_due(self, done: int, every: int | None) -> bool:
+        """Return whether an action of every ``every`` iterations, and the last, is due after ``done``."""
+        return done == self.iterations or (every is not None and done % every == 0)
 
 
 class TrainingPhases:

@@ -140,6 +140,8 @@ REFUSED = [
     ("quickstart", "sandbox.kubernetes.tolerations", [{"operator": "Exists"}]),
     ("quickstart", "sandbox.kubernetes.node_selector", {"pool": "system"}),
     ("quickstart", "sandbox.memory_mb", 10**12),
+    ("quickstart", "sandbox.docker.max_pull_gb", 50.5),
+    ("quickstart", "downloads.max_gb", 201),
     ("quickstart", "sandbox.processes", 10**6),
     ("quickstart", "sandbox.disk_mb", 10**9),
     ("quickstart", "sandbox.max_live", 10**6),

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
@@ -352,7 +353,16 @@ def talk(turns: int) -> list[Message]:
 STRANGE = Reply(status=400, error={"message": "Bad Request"})
 
 
-async def test_an_unexplained_refusal_that_a_growing_conversation_repeats_is_its_context() -> None:
+def calls(turns: int) -> list[Message]:
+    function = {"name": "write", "arguments": "-" * 1000}
+    call = {"id": "c", "type": "function", "function": function}
+    return [*TALK, *({"role": "assistant", "content": "", "tool_calls": [call]} for _ in range(turns))]
+
+
+@pytest.mark.parametrize("talk", [talk, calls], ids=["texts", "arguments"])
+async def test_an_unexplained_refusal_that_a_growing_conversation_repeats_is_its_context(
+    talk: Callable[[int], list[Message]],
+) -> None:
     with openai_server(lambda body, _: STRANGE if len(body["messages"]) > 5 else OK) as server:
         async with opened(server) as endpoint:
             for turns in range(4):

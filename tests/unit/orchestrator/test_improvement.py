@@ -126,6 +126,8 @@ def test_every_round_samples_keeps_and_learns_and_is_evaluated(
     )
     assert not list((home / "runs/whole/rounds").glob("*/checkpoints"))
     summary = whole[-1]["summary"]
+    for kind in ("iteration_finished", "evaluation_finished"):
+        assert all("machine/load" in event["metrics"] for event in of_type(whole, kind))
     rates = [event["solve_rate"] for event in of_type(whole, "evaluation_finished")]
     assert (summary["heldout_first"], summary["heldout_last"]) == (rates[0], rates[-1])
     assert summary["iterations"] == 2

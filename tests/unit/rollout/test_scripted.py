@@ -177,9 +177,9 @@ async def test_replay_reads_what_export_trajectories_writes(tmp_path: Path) -> N
             task_id="a" * 16,
             instance_id="a",
             problem_statement="p",
-            steps=[StoredStep(response=text)],
+            steps=[StoredStep(response=text, observation="x" * length)],
         )
-        for number, text in ((7, "first"), (9, "second"))
+        for number, text, length in ((7, "first", 17 << 20), (9, "second", 0))
     )
     stored_trajectories.write_trajectories(path, (first, second))
     policy = ReplayPolicy.from_file(path)

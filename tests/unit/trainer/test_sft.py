@@ -7,7 +7,6 @@ import random
 import shlex
 import sysconfig
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -209,7 +208,7 @@ def test_a_report_counts_the_time_of_the_step_before_it(monkeypatch: pytest.Monk
         now[0] += 20.0
         return 1.0, 1.0
 
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(training, "MuonWithAdam", lambda *_, **__: SimpleNamespace(step=lambda _factor: None))
     monkeypatch.setattr(training, "_accumulate", accumulate)
     config = SftRun.model_validate({"name": "t", "kind": "sft", "sft": {"minutes": 1}})
