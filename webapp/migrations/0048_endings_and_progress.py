@@ -3,14 +3,15 @@ import django.contrib.postgres.search
 import django.db.models.functions.text
 from django.db import migrations, models
 
-_COUNT = """
+COUNT = """
     UPDATE webapp_group g
-    SET num_cut_short = s.cut_short, num_finished = greatest(0, g.num_finished - s.cancelled)
+    SET num_finished = s.finished, num_graded = s.graded, num_cut_short = s.cut_short
     FROM (
-        SELECT group_id, count(*) FILTER (WHERE termination = 'cancelled' AND state = 'finished') AS cancelled,
-            count(reward) FILTER (WHERE termination <> 'cancelled' AND verdict <> 'passed') AS cut_short
-        FROM webapp_trajectory WHERE termination IN ('cancelled', 'env_timeout', 'rollout_timeout')
-        GROUP BY group_id
+        SELECT group_id, count(*) FILTER (WHERE state = 'finished' AND termination <> 'cancelled') AS finished,
+            count(reward) FILTER (WHERE verdict <> '') AS graded,
+            count(reward) FILTER (WHERE termination IN ('env_timeout', 'rollout_timeout')
+                AND verdict NOT IN ('', 'passed')) AS cut_short
+        FROM webapp_trajectory GROUP BY group_id
     ) s
     WHERE g.id = s.group_id
 """
@@ -68,5 +69,5 @@ class Migration(migrations.Migration):
                 name="trajectory_patch",
             ),
         ),
-        migrations.RunSQL(_COUNT, migrations.RunSQL.noop),
+        migrations.RunSQL(COUNT, migrations.RunSQL.noop),
     ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from psycopg.errors import UniqueViolation
 
 from engine.errors import ConfigError
@@ -29,6 +30,7 @@ from webapp.models import (
 )
 from webapp.services.ingestion import heartbeats, ingest, projections
 from webapp.services.run import attempts, runs, states
+from webapp.services.storage import trajectory_store
 from webapp.services.storage.copying import copy_rows
 
 pytestmark = pytest.mark.django_db
@@ -498,6 +500,15 @@ def test_groups_count_what_time_limits_ended_and_no_cancelled_sibling_as_finishe
     assert (group.num_graded, group.num_solved, group.num_cut_short) == (3, 1, 1)
     assert (group.num_finished, group.size, group.num_cancelled) == (3, 4, 1)
     assert group.finished_at is not None
+    Trajectory.objects.filter(group=group, index=0).update(verdict="")
+    trajectory_store.refresh_groups([group.pk])
+    counts = Group.objects.values("num_finished", "num_graded", "num_solved", "num_cut_short")
+    stored = counts.get(pk=group.pk)
+    assert (stored["num_graded"], stored["num_cut_short"]) == (2, 0)
+    Group.objects.filter(pk=group.pk).update(num_finished=4, num_graded=3, num_cut_short=1)
+    with connection.cursor() as cursor:
+        cursor.execute(import_module("webapp.migrations.0048_endings_and_progress").COUNT)
+    assert counts.get(pk=group.pk) == stored, "the migration counts as ingestion does"
 
 
 @pytest.mark.parametrize(
