@@ -45,11 +45,16 @@ def make_user(name: str, role: Role | None) -> User:
     return User.objects.create_user(username=name, password=PASSWORD)
 
 
-def signed_in(role: Role | None) -> Client:
+def signed_in(role: Role | None, name: str = "") -> Client:
     """The client of a person with this role, the same one at each call."""
-    client, name = Client(), f"user-{role}"
+    client, name = Client(), name or f"user-{role}"
     client.force_login(User.objects.filter(username=name).first() or make_user(name, role))
     return client
+
+
+def bearer(token: str) -> Client:
+    """A client that sends an API token."""
+    return Client(headers={"Authorization": f"Bearer {token}"})
 
 
 def sign_in(client: Client, username: str, password: str = PASSWORD) -> bool:

@@ -7,7 +7,6 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
 from django.contrib.auth.models import User
 from django.contrib.auth.password_validation import validate_password
@@ -15,6 +14,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from webapp.admin.site import RecordAdmin, RoleAdmin, site
+from webapp.guards.sign_ins import change_password
 from webapp.models import ApiToken
 from webapp.permissions import Role, role_of
 from webapp.services.access import accounts, sign_ins
@@ -125,20 +125,13 @@ class PersonAdmin(RoleAdmin[User]):
             obj.is_active = bool(User.objects.values_list("is_active", flat=True).get(pk=obj.pk))
         obj.save()
         if form.cleaned_data.get("new_password"):
-            self._set_password(request, obj, form.cleaned_data["new_password"])
+            change_password(request, user=obj, password=form.cleaned_data["new_password"])
         try:
             accounts.set_role(user=obj, role=Role(form.cleaned_data["role"]), actor=actor)
             if change and wanted_active != obj.is_active:
                 accounts.set_active(user=obj, active=wanted_active, actor=actor)
         except accounts.AccountError as error:
             messages.error(request, f"The role was not changed: {error}")
-
-    def _set_password(self, request: HttpRequest, user: User, password: str) -> None:
-        """Change the password through the service; administrators who change their own stay signed in."""
-        keep = request.session.session_key or ""
-        accounts.set_password(user=user, password=password, actor=_actor(request), keep_session=keep)
-        if user == request.user:
-            update_session_auth_hash(request, user)
 
     def has_delete_permission(self, request: HttpRequest, obj: User | None = None) -> bool:
         """Deny deletion: users are deactivated instead, because the audit trail refers to them."""

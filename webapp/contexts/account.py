@@ -82,7 +82,8 @@ class TokensContext:
     tokens: tuple[TokenRow, ...]
     scopes: tuple[tuple[str, str], ...]
     """Scopes that the person may choose, with their words."""
-    lifetimes: tuple[str, ...]
+    lifetimes: tuple[tuple[str, str], ...]
+    """Days, with their words."""
     values: Mapping[str, str]
     """Content of the form."""
     error: str
@@ -102,7 +103,7 @@ def build_tokens(
         crumbs=(Crumb("Account", reverse("account")), Crumb("API tokens")),
         tokens=tuple(rows),
         scopes=tuple((scope.value, words) for scope, words in SCOPES.items() if role.includes(scope)),
-        lifetimes=LIFETIMES,
+        lifetimes=tuple((days, f"{days} days") for days in LIFETIMES),
         values=posted or {"name": "", "scope": Role.VIEWER.value, "days": str(TOKEN_DAYS)},
         error=error,
         created=created,
@@ -116,12 +117,17 @@ class PasswordContext:
     section: str
     crumbs: tuple[Crumb, ...]
     form: PasswordChangeForm
+    refused: tuple[str, ...]
+    """Reasons why the posted form changed nothing."""
 
 
 def build_password(form: PasswordChangeForm) -> PasswordContext:
     """Return the page with a form that may have errors."""
     return PasswordContext(
-        section="", crumbs=(Crumb("Account", reverse("account")), Crumb("Password")), form=form
+        section="",
+        crumbs=(Crumb("Account", reverse("account")), Crumb("Password")),
+        form=form,
+        refused=tuple(f"{field.label}: {error}" for field in form for error in field.errors),
     )
 
 

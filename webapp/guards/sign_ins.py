@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from django.contrib.auth import SESSION_KEY
+from django.contrib.auth import SESSION_KEY, update_session_auth_hash
+from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 
-from webapp.services.access import sign_ins
+from webapp.services.access import accounts, sign_ins
 
 EVERY_S = 60
 SEEN = "seen"
@@ -37,3 +38,16 @@ def note_sign_ins(
         return response
 
     return middleware
+
+
+def change_password(request: HttpRequest, *, user: User, password: str) -> None:
+    """Change a user's password; users who change their own stay signed in."""
+    accounts.set_password(
+        user=user,
+        password=password,
+        actor=request.user if isinstance(request.user, User) else None,
+        keep_session=request.session.session_key or "",
+    )
+    if user == request.user:
+        update_session_auth_hash(request, user)
+        request.session.pop(SEEN, None)  # the session has a new key, under which its use is to be noted

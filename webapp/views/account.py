@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth import logout, update_session_auth_hash
+from django.contrib.auth import logout
 from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
 from django.contrib.auth.views import LoginView
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -14,7 +14,8 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_POST
 
 from webapp.contexts.account import build_account, build_password, build_tokens
-from webapp.guards.sign_ins import SEEN
+from webapp.contexts.numbers import whole
+from webapp.guards.sign_ins import change_password
 from webapp.permissions import Role
 from webapp.selectors.access.sign_ins import get_sign_in
 from webapp.selectors.access.tokens import get_token
@@ -87,16 +88,29 @@ def tokens(request: HttpRequest, person: Person) -> HttpResponse:
             created = accounts.create_token(
                 user=person.user,
                 name=posted.get("name", ""),
-                scope=Role(posted.get("scope", "")),
-                days=int(posted.get("days", "")),
+                scope=_scope(posted.get("scope", "")),
+                days=_days(posted.get("days", "")),
                 actor=person.user,
             )
-        except (accounts.AccountError, ValueError) as refusal:
+        except accounts.AccountError as refusal:
             error = str(refusal)
     context = build_tokens(
         person.user, person.role, posted=posted if error else None, error=error, created=created
     )
     return page(request, person, "accounts/tokens.html", context, status=422 if error else 200)
+
+
+def _scope(text: str) -> Role:
+    if text not in list(Role):
+        raise accounts.AccountError(f"a token's scope is one of {', '.join(Role)}, not {text[:40]!r}")
+    return Role(text)
+
+
+def _days(text: str) -> int:
+    days = whole(text)
+    if days is None:
+        raise accounts.AccountError(f"a token is valid for a whole number of days, not {text[:40]!r}")
+    return days
 
 
 @viewer
@@ -119,13 +133,6 @@ def password(request: HttpRequest, person: Person) -> HttpResponse:
     if not form.is_valid():
         status = 422 if form.is_bound else 200
         return page(request, person, "accounts/password.html", build_password(form), status=status)
-    accounts.set_password(
-        user=person.user,
-        password=form.cleaned_data["new_password1"],
-        actor=person.user,
-        keep_session=request.session.session_key or "",
-    )
-    update_session_auth_hash(request, person.user)
-    request.session.pop(SEEN, None)  # the session has a new key, under which its use is to be noted
+    change_password(request, user=person.user, password=form.cleaned_data["new_password1"])
     messages.success(request, "The password was changed. Your API tokens and other sessions have ended.")
     return redirect("account")

@@ -22,7 +22,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 
-from tests.builders.web_builders import PASSWORD, launched, make_user, sign_in
+from tests.builders.web_builders import PASSWORD, bearer, launched, make_user, sign_in
 from webapp.guards import rates
 from webapp.models import ApiToken, AuditEntry, Dataset, SignIn, Task, TaskAnswer
 from webapp.permissions import Role
@@ -167,16 +167,12 @@ def test_the_use_of_a_session_is_noted_once_a_minute() -> None:
 
 def test_a_token_makes_no_session() -> None:
     token = accounts.create_token(user=make_user("ada", Role.VIEWER), name="t")
-    client = Client(headers={"Authorization": f"Bearer {token}"})
+    client = bearer(token)
     assert client.get("/api/v1/runs").status_code == 200
     assert not SignIn.objects.exists()
 
 
 # --- tokens and passwords -------------------------------------------------------------------------
-
-
-def bearer(token: str) -> Client:
-    return Client(headers={"Authorization": f"Bearer {token}"})
 
 
 def created_token(page: Client, **fields: str) -> str:
@@ -225,6 +221,10 @@ def test_invalid_tokens_are_refused_with_the_reason(fields: dict[str, str]) -> N
     assert answer.status_code == 422
     assert "No token was created" in answer.content.decode()
     assert not ApiToken.objects.exists()
+    assert ("whole number of days, not &#x27;no&#x27;" in answer.content.decode()) == (
+        "no" in fields.values()
+    )
+    assert ("one of viewer, operator, admin, not" in answer.content.decode()) == ("all" in fields.values())
 
 
 def test_a_token_has_the_permissions_of_its_scope_and_its_user() -> None:
@@ -271,6 +271,15 @@ def changed_by_an_administrator(user: User) -> None:
     form = {"username": "ada", "email": "", "role": "viewer", "new_password": NEW, "is_active": "on"}
     root = browser(make_user("root", Role.ADMIN))
     assert root.post(f"/admin/auth/user/{user.pk}/change/", form).status_code == 302
+
+
+def test_administrators_who_change_their_own_password_keep_a_listed_session() -> None:
+    form = {"username": "root", "email": "", "role": "admin", "new_password": NEW, "is_active": "on"}
+    user = make_user("root", Role.ADMIN)
+    page = browser(user)
+    assert "(this one)" in page.get("/account/").content.decode()
+    assert page.post(f"/admin/auth/user/{user.pk}/change/", form).status_code == 302
+    assert "(this one)" in page.get("/account/").content.decode()
 
 
 def changed_by_the_command(_user: User) -> None:
@@ -358,7 +367,7 @@ def test_guessed_tokens_are_soon_not_looked_at_and_keep_nobody_else_out(counted:
     beat = json.dumps({"epoch": 1})
 
     def send(token: str) -> int:
-        client = Client(headers={"Authorization": f"Bearer {token}"})
+        client = bearer(token)
         path = f"/api/v1/runs/{run.pk}/heartbeat"
         return client.post(path, beat, content_type="application/json").status_code
 

@@ -13,7 +13,7 @@ from django.test import Client
 from engine.config.run import TrainRun, load_run_config
 from engine.types import RunState
 from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import hand_over, launched, make_user, post
+from tests.builders.web_builders import bearer, hand_over, launched, make_user, post
 from webapp.models import ApiToken, AuditEntry, Dataset, Run, Task, TaskAnswer, Trajectory
 from webapp.permissions import Role
 from webapp.services.access import accounts
@@ -30,7 +30,7 @@ def client_of(role: Role | None) -> Client:
     token = accounts.create_token(user=user, name="t", scope=role or Role.VIEWER)
     if role is None:
         user.groups.clear()
-    return Client(headers={"Authorization": f"Bearer {token}"})
+    return bearer(token)
 
 
 def send(client: Client, path: str, body: Any = None) -> Any:

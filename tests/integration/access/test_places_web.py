@@ -111,7 +111,7 @@ def test_paths_are_stored_as_the_engine_reads_them_and_the_engine_gets_the_lists
 
 
 @pytest.mark.parametrize("variable", ["TRAINYARD_GRANTED", "TRAINYARD_LIMITS"])
-@pytest.mark.parametrize("text", ["{", "[]", '{"sandbox.docker.host": "tcp://a"}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"sandbox.docker.host": "tcp://a"}', '{"a": true}'])
 def test_grants_that_cannot_be_read_say_so(monkeypatch: pytest.MonkeyPatch, variable: str, text: str) -> None:
     monkeypatch.setenv(variable, text)
     with pytest.raises(ImproperlyConfigured, match=variable):

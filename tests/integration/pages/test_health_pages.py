@@ -21,7 +21,7 @@ from engine.grading.counterfactual.store import FileReferences
 from engine.types import TaskRow, Verdict
 from tests.builders.event_builders import Stream
 from tests.builders.html_regions import inner_html, tight
-from tests.builders.web_builders import make_user, post, signed_in
+from tests.builders.web_builders import bearer, make_user, post, signed_in
 from tests.unit.datasets.test_health import make_row, record
 from webapp.live.fragments import Subscription, snapshot
 from webapp.models import Run, Task
@@ -109,7 +109,7 @@ def test_the_page_and_the_api_count_mutated_tests(rows: list[TaskRow], tmp_path:
     datasets.sync(name="d")
 
     token = accounts.create_token(user=make_user("api", Role.VIEWER), name="t")
-    api = Client(headers={"Authorization": f"Bearer {token}"})
+    api = bearer(token)
     counts = {
         "value": 700, "changed": 1200, "added": 30, "none": 9,
         "tasks": 2, "tasks_without": 1, "tasks_failed": 0,
@@ -153,7 +153,7 @@ def test_proofs_of_curation_and_first_use_are_shown_before_any_validation(
     assert "not proven yet" in pages[2]
 
     token = accounts.create_token(user=make_user("api", Role.VIEWER), name="t")
-    api = Client(headers={"Authorization": f"Bearer {token}"})
+    api = bearer(token)
     proofs = [api.get(f"/api/v1/datasets/d/tasks/{row.task.id}/health").json()["proof"] for row in made]
     assert proofs[0]["coverage"]["note"] == "no test file"
     assert (proofs[1]["problem"], proofs[1]["coverage"]) == ("the sandbox did not start", None)
@@ -215,7 +215,7 @@ def launched_again(run: Run) -> Any:
 def test_the_api_says_and_does_the_same(rows: list[TaskRow]) -> None:
     def caller(role: Role) -> Client:
         token = accounts.create_token(user=make_user(f"api-{role}", role), name="t", scope=role)
-        return Client(headers={"Authorization": f"Bearer {token}"})
+        return bearer(token)
 
     def send(of: Client, path: str, body: Any) -> Any:
         return of.post(f"/api/v1{path}", json.dumps(body), content_type="application/json")

@@ -8,7 +8,6 @@ from html import unescape
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
@@ -121,17 +120,10 @@ def test_every_page_is_open_to_its_roles_only() -> None:
                 assert Client().post(address).status_code == 302, name
 
 
-def stranger() -> Client:
-    """The client of an operator who owns no run."""
-    client = Client()
-    client.force_login(User.objects.filter(username="eve").first() or make_user("eve", Role.OPERATOR))
-    return client
-
-
 def test_operators_change_their_own_runs_and_administrators_all() -> None:
     """Cover every POST of pages and API that changes a run or an alert."""
     yard = make_yard(iterations=1, group_size=2)
-    owner, admin, other = signed_in(Role.OPERATOR), signed_in(Role.ADMIN), stranger()
+    owner, admin, other = signed_in(Role.OPERATOR), signed_in(Role.ADMIN), signed_in(Role.OPERATOR, "eve")
     hand_over("user-operator")
     known = known_arguments(yard)
     addresses = [
@@ -165,7 +157,7 @@ def test_operators_change_their_own_runs_and_administrators_all() -> None:
 
 def test_pages_name_the_owner_and_disable_controls_for_others() -> None:
     yard = make_yard(iterations=1, group_size=2)
-    owner, admin, other = signed_in(Role.OPERATOR), signed_in(Role.ADMIN), stranger()
+    owner, admin, other = signed_in(Role.OPERATOR), signed_in(Role.ADMIN), signed_in(Role.OPERATOR, "eve")
     address = f"/runs/{yard.run.pk}/"
     for client in (owner, other):
         page = client.get(address).content.decode()

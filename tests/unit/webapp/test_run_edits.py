@@ -11,8 +11,7 @@ from django.core.management.base import CommandError
 from django.test import Client
 from django.utils import timezone
 
-from tests.builders.web_builders import hand_over, make_user
-from tests.builders.web_builders import make_run as any_run
+from tests.builders.web_builders import hand_over, make_run, make_user
 from webapp.models import AuditEntry, Experiment, Run
 from webapp.permissions import Role
 from webapp.selectors.run import runs as reads
@@ -29,9 +28,9 @@ def operator() -> Client:
     return client
 
 
-def make_run(**overrides: Any) -> Run:
+def own_run(**overrides: Any) -> Run:
     """A draft of ada's."""
-    run = any_run(**overrides)
+    run = make_run(**overrides)
     hand_over("ada")
     run.refresh_from_db()
     return run
@@ -42,7 +41,7 @@ def fail(run: Run) -> None:
 
 
 def test_a_run_is_edited_from_its_page(operator: Client) -> None:
-    run = make_run(name="old")
+    run = own_run(name="old")
     form = {
         "name": "new", "tags": "slow,  lr sweep ,slow,", "notes": "why\r\nnot", "experiment": "",
         "new_experiment": "first",
@@ -66,7 +65,7 @@ def test_a_run_is_edited_from_its_page(operator: Client) -> None:
 
 
 def test_lists_filter_by_tag_and_leave_out_archived_runs(operator: Client) -> None:
-    tagged, other = make_run(name="alpha"), make_run(name="beta")
+    tagged, other = own_run(name="alpha"), own_run(name="beta")
     operator.post(f"/runs/{tagged.pk}/edit/", {"tags": 'a"b'})
     operator.post(f"/runs/{other.pk}/archive/")
 
@@ -89,7 +88,7 @@ def test_lists_filter_by_tag_and_leave_out_archived_runs(operator: Client) -> No
 
 
 def test_a_failure_is_acknowledged_until_the_run_is_resumed(operator: Client) -> None:
-    run = make_run()
+    run = own_run()
     fail(run)
     assert "it broke" in operator.get("/").content.decode()
     response = operator.post(f"/runs/{run.pk}/acknowledge/", {"next": "overview"})
@@ -107,7 +106,7 @@ def test_a_failure_is_acknowledged_until_the_run_is_resumed(operator: Client) ->
 
 
 def test_the_api_and_the_command_edit_too(operator: Client) -> None:
-    run = make_run()
+    run = own_run()
     body = {"name": "mine", "tags": ["a"], "experiment": "first"}
     answer = operator.post(f"/api/v1/runs/{run.pk}/edit", body, "application/json")
     assert answer.status_code == 200
@@ -129,7 +128,7 @@ def test_the_api_and_the_command_edit_too(operator: Client) -> None:
 
 
 def test_an_edit_never_overwrites_one_that_its_author_has_not_seen(operator: Client) -> None:
-    run = make_run(name="old")
+    run = own_run(name="old")
     client = Client()
     client.force_login(make_user("eve", Role.ADMIN))
     seen = client.get(f"/runs/{run.pk}/").context["edit"]

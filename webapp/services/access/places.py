@@ -75,6 +75,8 @@ def _by_setting(variable: str, kind: type | tuple[type, ...]) -> dict[str, Any]:
         values = json.loads(os.environ.get(variable, "") or "{}")
     except ValueError as error:
         raise ImproperlyConfigured(f"{variable} is not JSON: {error}") from None
-    if not isinstance(values, dict) or not all(isinstance(value, kind) for value in values.values()):
+    if not isinstance(values, dict) or not all(
+        isinstance(value, kind) and not isinstance(value, bool) for value in values.values()
+    ):
         raise ImproperlyConfigured(f"{variable} must be {_EXAMPLES[variable]}")
     return values
