@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Field, Query, Router, Schema
@@ -24,7 +24,7 @@ from webapp.selectors.rollout import predictions as prediction_reads
 from webapp.selectors.rollout import scores as score_reads
 from webapp.selectors.rollout import steps as step_reads
 from webapp.selectors.rollout import trajectories as reads
-from webapp.selectors.rollout.search import PLACES, TrajectoryFilters, search
+from webapp.selectors.rollout.search import MOST_CHARS, PLACES, TrajectoryFilters, search
 from webapp.services.access import audit
 from webapp.services.run.learning import query_of_recipe
 
@@ -199,21 +199,25 @@ class TrajectoryPage(Schema):
     next_before: int | None
 
 
+Text = Annotated[str, Field(max_length=MOST_CHARS, pattern=r"^[^\x00]*$")]
+"""Text of a filter; PostgreSQL stores no NUL."""
+
+
 class SearchQuery(Schema):
     """Filters of a search; empty means everything."""
 
-    q: str = ""
+    q: Text = ""
     """Words: ``"a phrase"``, ``or``, ``-without``."""
     place: str = ""
     """Where they are looked for: ``steps``, ``observations`` (of a run or a task), ``patches`` or
     ``statements``; empty for all of them."""
     run: int | None = None
-    task: str = ""
+    task: Text = ""
     """A task's key, or a part of its readable name."""
-    verdict: str = ""
-    termination: str = ""
-    phase: str = ""
-    finding: str = ""
+    verdict: Text = ""
+    termination: Text = ""
+    phase: Text = ""
+    finding: Text = ""
     """A kind of sign of tampering, or ``any``."""
     reward_min: float | None = None
     reward_max: float | None = None
@@ -299,7 +303,7 @@ def search_trajectories(
         raise HttpError(422, f"place: expected one of {', '.join(PLACES)}, not {filters.place[:80]!r}")
     sees_answers = role_of_caller(request).sees_answers
     found = search(
-        TrajectoryFilters(**filters.dict()),
+        TrajectoryFilters(**filters.model_dump()),
         before=before,
         size=max(1, min(size, MAX_SIZE)),
         with_answers=sees_answers,

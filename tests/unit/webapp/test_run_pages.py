@@ -218,6 +218,7 @@ def test_search_finds_words_and_narrows(yard: Yard) -> None:
     assert total(task=yard.tasks[0].key) == total(task="iterutils-0") > 0
     result = search(TrajectoryFilters(q="comparison"), before=None, size=3)
     assert [len(result.rows), len(result.matches)] == [3, 3]
+    assert {tuple(match.index for match in found) for found in result.matches.values()} == {(0, 1)}
     assert result.next_before == result.rows[-1].pk
     older = search(TrajectoryFilters(q="comparison"), before=result.next_before, size=3)
     assert older.rows[0].pk < result.rows[-1].pk

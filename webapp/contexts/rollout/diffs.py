@@ -83,7 +83,8 @@ def _finished(html: SafeString, length: int) -> SafeString:
 def patch_diff(patch: str, limit: int = PATCH_LINES) -> Diff | None:
     """Return a unified diff; None if it is empty. Text that is no unified diff is shown unchanged.
 
-    Of a long patch only what is shown is parsed; its lines and files are counted by their first characters.
+    Of a long patch only what is shown is parsed. Its lines and files are counted by their first characters,
+    so the counts are approximate: an added line ``++ x`` reads as a header.
     """
     if not patch.strip():
         return None
@@ -115,19 +116,17 @@ def patch_diff(patch: str, limit: int = PATCH_LINES) -> Diff | None:
 def _head(raw: list[str], limit: int) -> str:
     """Return the first lines of a patch as a patch: the header of a hunk that is cut counts what is left."""
     head = [*raw[:limit], ""]
-    last = max((place for place, line in enumerate(head) if _HUNK.match(line)), default=None)
-    if last is None or (header := _HUNK.match(head[last])) is None:
+    headers = [(place, header) for place, line in enumerate(head) if (header := _HUNK.match(line))]
+    if not headers:
         return "\n".join(head)
+    last, header = headers[-1]
     old_start, old, new_start, new = header.groups(default="1")
-    wanted, count = (int(old), int(new)), [0, 0]
-    for line in head[last + 1 : -1]:
-        if (count[0], count[1]) == wanted:
-            return "\n".join(head)
-        count[0] += line[:1] in " -"
-        count[1] += line[:1] in " +"
-    if not any(count):
+    body = head[last + 1 : -1]
+    num_old = min(int(old), sum(line[:1] in " -" for line in body))
+    num_new = min(int(new), sum(line[:1] in " +" for line in body))
+    if not num_old and not num_new:
         return "\n".join(head[:last])  # unidiff misplaces a hunk without lines
-    head[last] = f"@@ -{old_start},{count[0]} +{new_start},{count[1]} @@"
+    head[last] = f"@@ -{old_start},{num_old} +{new_start},{num_new} @@"
     return "\n".join(head)
 
 

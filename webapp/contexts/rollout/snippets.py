@@ -1,4 +1,4 @@
-"""Beginnings of texts that a search found, with the words that matched."""
+"""Pieces of texts that a search found, around the first matching word."""
 
 from __future__ import annotations
 

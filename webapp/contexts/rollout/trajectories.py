@@ -39,7 +39,7 @@ from webapp.models import Run, Score, TestResult, Trajectory
 from webapp.selectors.rollout import scores as score_reads
 from webapp.selectors.rollout import steps as step_reads
 from webapp.selectors.rollout import trajectories as reads
-from webapp.selectors.rollout.search import OBSERVED, PLACES, TrajectoryFilters, search
+from webapp.selectors.rollout.search import MOST_CHARS, OBSERVED, PLACES, TrajectoryFilters, search
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class SearchRow:
     """A trajectory that was found, with the texts that matched."""
 
     trajectory: Trajectory
-    matches: tuple[Snippet, ...]
+    snippets: tuple[Snippet, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +255,7 @@ def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
     """Return filters from a query string; values that make no sense are ignored."""
     run, least = params.get("run", ""), params.get("steps", "")
     return TrajectoryFilters(
-        q=params.get("q", "").strip()[:200],
+        q=params.get("q", "").strip()[:MOST_CHARS],
         place=params.get("in", "") if params.get("in", "") in PLACES else "",
         run=whole(run, most=MOST_ID),
         task=params.get("task", "").strip(),
@@ -292,10 +292,7 @@ def build_search(params: Mapping[str, str], *, shows_answer: bool) -> SearchCont
         verdicts=choices_of(Verdict),
         findings=(("any", "any sign"), *choices_of(FindingKind)),
         terminations=choices_of(("running", *TerminationReason)),
-        places=(
-            ("steps", "thoughts and actions"),
-            *((place, place) for place in PLACES if place != "steps"),
-        ),
+        places=tuple(PLACES.items()),
         unread=_unread(filters),
         params=dict(params),
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.terminal import visible_line
+from webapp.contexts.frame import trajectory_url
 from webapp.contexts.rollout.snippets import snippet, words_pattern
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.selectors.rollout.search import PLACES, TrajectoryFilters, search
+from webapp.selectors.rollout.search import MOST_CHARS, PLACES, TrajectoryFilters, search
 
 
 class Command(TerminalCommand):
@@ -28,13 +29,15 @@ class Command(TerminalCommand):
 
     def handle(self, **options: Any) -> None:
         """Print the matching texts and the number of trajectories."""
+        if len(options["words"]) > MOST_CHARS or "\x00" in options["words"]:
+            raise CommandError(f"words: expected at most {MOST_CHARS} characters without NUL")
         names = ("run", "place", "task", "verdict", "termination", "phase")
         filters = TrajectoryFilters(q=options["words"], **{name: options[name] for name in names})
         found = search(filters, before=None, size=max(1, options["n"]), with_answers=True)
         pattern = words_pattern(options["words"])
         for row in found.rows:
             for match in found.matches.get(row.pk, []):
-                place = f"/runs/{row.run_id}/{row.phase}/{row.iteration}/{row.task_key}/{row.index}/"
+                place = trajectory_url(row.run_id, row.phase, row.iteration, row.task_key, row.index)
                 piece = snippet(match, pattern)
                 self.stdout.write(visible_line(f"{place}{piece.query} {piece.text}"))
         more = " or more" if found.capped else ""

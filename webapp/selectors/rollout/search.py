@@ -1,4 +1,4 @@
-"""Search over trajectories: by their numbers, and by words in steps, patches and problem statements.
+"""Search over trajectories: by numbers, and by words in steps, observations, patches and statements.
 
 Thoughts, actions, patches and statements have full-text indexes. Observations, most of the text, have none:
 they are read, of the newest trajectories of a run or task.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeVar
 
 from django.contrib.postgres.search import SearchQuery, SearchVector
-from django.db.models import F, Q, QuerySet
-from django.db.models.functions import Left
+from django.db.models import F, Q, QuerySet, Window
+from django.db.models.functions import Left, RowNumber
 
 from webapp.models import Run, Step, Task, Trajectory
 from webapp.models.datasets import INDEXED_CHARS
@@ -24,7 +25,13 @@ SEARCH_POOL = 5000
 OBSERVED = 300
 """Newest trajectories of a run or task whose observations are searched."""
 Indexed = TypeVar("Indexed", Trajectory, Task)
-PLACES = ("steps", "observations", "patches", "statements")
+PLACES = MappingProxyType({
+    "steps": "thoughts and actions", "observations": "observations", "patches": "patches",
+    "statements": "statements",
+})  # fmt: skip
+"""Places where words are looked for, in words."""
+MOST_CHARS = 200
+"""Length of the longest query."""
 _SHOWN_CHARS = 100_000
 _TOKENS = re.compile(r'(-?)(?:"([^"]*)"|(\S+))')
 
@@ -178,10 +185,11 @@ class _Texts:
             ("step", self.steps, F("search_text")),
             ("observation", self.observed, Left("observation", _SHOWN_CHARS)),
         ):
-            shown = steps.filter(trajectory_id__in=ids).order_by("trajectory_id", "index")
-            for pk, index, action, content in shown.annotate(head=text).values_list(*columns, "head"):
-                if sum(match.part == part for match in found[pk]) < per_part:
-                    found[pk].append(Match(part=part, text=content, index=index, action=action))
+            place = Window(RowNumber(), partition_by="trajectory_id", order_by="index")
+            first = steps.filter(trajectory_id__in=ids).annotate(place=place).filter(place__lte=per_part)
+            shown = first.annotate(head=text).order_by("trajectory_id", "index")
+            for pk, index, action, content in shown.values_list(*columns, "head"):
+                found[pk].append(Match(part=part, text=content, index=index, action=action))
         patches = self.patches.filter(pk__in=ids).annotate(head=Left("patch", _SHOWN_CHARS))
         for pk, content in patches.values_list("pk", "head"):
             found[pk].append(Match(part="patch", text=content))
