@@ -31,10 +31,12 @@ class AlertOut(Schema):
     iteration: int | None
     time: datetime
     acknowledged_at: datetime | None
+    num_alike: int
+    """Open alerts of its run and code in a list, with itself."""
 
 
 class AlertList(Schema):
-    """The newest open alerts, and the number of all."""
+    """The newest open alert of each kind, and the number of kinds."""
 
     total: int
     items: list[AlertOut]
@@ -49,7 +51,7 @@ def list_alerts(request: HttpRequest, run: int | None = None, size: int = 50) ->
 
 @router.post("/alerts/{int:alert_id}/acknowledge", auth=operator, response=AlertOut)
 def acknowledge_alert(request: HttpRequest, alert_id: int) -> Alert:
-    """Acknowledge an alert; the first acknowledgement is kept."""
+    """Acknowledge an alert and the earlier ones of its run and code."""
     alert = reads.get_alert(alert_id)
     if alert is None:
         raise HttpError(404, f"there is no alert {alert_id}")

@@ -46,20 +46,20 @@ class StrictParser(Parser):
 
 
 api = NinjaAPI(title="Trainyard", version="1", urls_namespace="api", docs_url=None, parser=StrictParser())
-api.add_router("", ingest.router)
-api.add_router("", experiments.router)
-api.add_router("", runs.router)
 api.add_router("", alerts.router)
-api.add_router("", run_edits.router)
-api.add_router("", run_checkpoints.router)
-api.add_router("", timelines.router)
+api.add_router("", datasets.router)
+api.add_router("", endpoints.router)
+api.add_router("", evaluations.router)
+api.add_router("", experiments.router)
+api.add_router("", ingest.router)
 api.add_router("", logs.router)
 api.add_router("", plans.router)
 api.add_router("", pool.router)
-api.add_router("", datasets.router)
-api.add_router("", endpoints.router)
+api.add_router("", run_checkpoints.router)
+api.add_router("", run_edits.router)
+api.add_router("", runs.router)
+api.add_router("", timelines.router)
 api.add_router("", trajectories.router)
-api.add_router("", evaluations.router)
 
 
 def _answer(status: int, **fields: Any) -> HttpResponse:

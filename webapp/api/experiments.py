@@ -10,7 +10,7 @@ from ninja import Router, Schema
 from ninja.errors import HttpError
 
 from webapp.api.auth import admin, caller, viewer
-from webapp.contexts.run.run_comparison import build_series, comparison
+from webapp.contexts.run.run_comparison import build_series, summarise_comparison
 from webapp.models import Experiment
 from webapp.selectors.run import experiments as reads
 from webapp.services.run import experiments
@@ -71,7 +71,7 @@ def create_experiment(request: HttpRequest, body: ExperimentIn) -> tuple[int, Ex
 def compare_runs(request: HttpRequest, runs: str) -> dict[str, Any]:
     """Compare up to ten runs, ``runs=1,2``: their settings, and the metrics that they have."""
     try:
-        return comparison([runs])
+        return summarise_comparison([runs])
     except ValueError as error:
         raise HttpError(422, str(error)) from None
 

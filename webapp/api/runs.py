@@ -17,6 +17,7 @@ from webapp.selectors.rollout import scores as score_reads
 from webapp.selectors.run import engines as engine_reads
 from webapp.selectors.run import iterations as iteration_reads
 from webapp.selectors.run import runs as run_reads
+from webapp.selectors.run.experiments import experiment_named
 from webapp.services.run import runs as run_writes
 from webapp.services.run.edits import version_of
 
@@ -208,9 +209,10 @@ def create_run(request: HttpRequest, body: RunIn) -> tuple[int, Run]:
     """Create a draft; with ``start`` queue it at once."""
     experiment = None
     if body.experiment is not None:
-        experiment = Experiment.objects.filter(name=body.experiment).first()
-        if experiment is None:
-            raise HttpError(404, f"there is no experiment '{body.experiment}'")
+        try:
+            experiment = experiment_named(body.experiment)
+        except Experiment.DoesNotExist as error:
+            raise HttpError(404, str(error)) from None
     user = caller(request)
     run = run_writes.create(recipe=body.recipe, overrides=body.overrides, experiment=experiment, actor=user)
     if body.start:
@@ -225,7 +227,7 @@ def get_run(request: HttpRequest, run_id: int) -> Run:
     counts = iteration_reads.live_counts(run)
     run.cost, run.cached_tokens = counts.cost, counts.cached_tokens  # type: ignore[attr-defined]
     run.condition = run_reads.condition_of(run)  # type: ignore[attr-defined]
-    run.launcher = run.config.get("launcher", {}).get("backend", "local")  # type: ignore[attr-defined]
+    run.launcher = run.launcher_backend  # type: ignore[attr-defined]
     return run
 
 

@@ -109,6 +109,11 @@ def in_words(value: str, table: Mapping[str, str] = WORDS) -> str:
     return table.get(value) or value.replace("_", " ")
 
 
+def count(value: float) -> str:
+    """Return a number rounded to an integer, thousands apart: ``12 800``."""
+    return f"{value:,.0f}".replace(",", "\u202f")
+
+
 def duration(seconds: float) -> str:
     """Return a duration: ``0.42 s``, ``38 s``, ``4 min 05 s``, ``3 h 12 min``."""
     if seconds < 10:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from django.db import models
 
+from engine.evaluation.endings import Endings
 from webapp.models.runs import Run
 
 
@@ -64,6 +66,11 @@ class Evaluation(models.Model):
 
     def __str__(self) -> str:
         return f"evaluation {self.name} at {self.iteration} of run {self.run_id}"
+
+    @cached_property
+    def endings(self) -> Endings | None:
+        """Endings of its attempts; None where its metrics do not have them."""
+        return Endings.of_metrics(self.metrics, graded=self.num_samples)
 
 
 class Checkpoint(models.Model):

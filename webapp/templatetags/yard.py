@@ -20,7 +20,7 @@ from django.utils.safestring import SafeString
 from engine.evaluation.endings import Endings
 from webapp.contexts.rollout.printed import printed as render_printed
 from webapp.contexts.row_status import LOOKS
-from webapp.contexts.words import COUNTERFACTUALS, FAILURES, KINDS, SELECTION_RULES, duration, in_words
+from webapp.contexts.words import COUNTERFACTUALS, FAILURES, KINDS, SELECTION_RULES, count, duration, in_words
 
 register = template.Library()
 
@@ -41,8 +41,8 @@ def number(value: float | None, digits: int = 3) -> str:
     if value is None or value != value:
         return UNKNOWN
     if float(value).is_integer() and abs(value) < 1e15:
-        return f"{int(value):,}".replace(",", "\u202f")
-    return f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:,.0f}".replace(",", "\u202f")
+        return count(int(value))
+    return f"{value:.{digits}g}" if abs(value) < 10**digits else count(value)
 
 
 @register.filter

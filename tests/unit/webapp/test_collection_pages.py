@@ -51,7 +51,8 @@ def begun(run: Run) -> tuple[Run, Any, Stream]:
 
 def going(run: Run, done: int = 32, total: int = 64, **state: Any) -> tuple[Run, Any, Stream]:
     run, claim, stream = begun(run)
-    stream.add("run_progress", message="rollouts", done=done, total=total, collection=STATE | state)
+    progress = {"message": "rollouts", "done": done, "total": total, "seconds_left": STATE["seconds_left"]}
+    stream.add("run_progress", collection=STATE | state, **progress)
     post(claim, stream, 1)
     run.refresh_from_db()
     return run, claim, stream
@@ -71,6 +72,7 @@ def test_progress_shows_counts_interval_rate_tokens_cost_and_time_left(operator:
     assert "Rollouts 32 of 64" in text
     assert "Solved so far 40.0 % 95 %: 24.6 % – 57.7 %" in text
     assert "about 1 min 36 s left" in text
+    assert text.count("1 min 36 s") == 1
     assert "Rollouts a minute 20 last ten minutes" in text
     assert "Tokens 40 000 generated in 300 steps" in text
     assert "Cost $1.25 of $5.00" in text

@@ -12,6 +12,7 @@ from webapp.contexts.evaluation.evaluations import evaluation_plot
 from webapp.contexts.rollout import diffs
 from webapp.contexts.rollout.diffs import edit_diff, patch_diff
 from webapp.contexts.rollout.steps import cut_text
+from webapp.contexts.run.phase import Phase
 from webapp.contexts.run.run_header import controls_of, waiting_for
 from webapp.models import Evaluation
 from webapp.templatetags import yard
@@ -139,3 +140,10 @@ def test_a_rate_is_marked_where_a_time_limit_ended_rollouts() -> None:
     assert "submitted\u202f11 · rollout time limit\u202f245 · excluded\u202f3" in html
     assert "warning" not in yard.show_endings(Endings.of({"submitted": 1, "max_steps": 2}, excluded=0))
     assert yard.show_endings(None) == ""
+
+
+def test_a_phase_keeps_the_commas_of_its_message() -> None:
+    found = Phase(
+        now="rollouts (12 running, 30 steps)", done=1000, total=12_800, follows="", seconds_left=None
+    )
+    assert str(found) == "rollouts (12 running, 30 steps) 1\u202f000 of 12\u202f800"

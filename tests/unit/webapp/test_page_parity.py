@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from io import StringIO
 from typing import Any
 
@@ -12,7 +13,7 @@ from django.core.management.base import CommandError
 
 from tests.builders.page_builders import Yard, make_yard
 from tests.builders.web_builders import hand_over, make_run, signed_in
-from webapp.models import AuditEntry, Experiment, Trajectory
+from webapp.models import Alert, AuditEntry, Experiment, Trajectory
 from webapp.permissions import Role
 
 pytestmark = pytest.mark.django_db
@@ -34,6 +35,13 @@ def test_alerts_are_listed_and_acknowledged(yard: Yard) -> None:
     listed = signed_in(Role.VIEWER).get(f"/api/v1/alerts?run={yard.run.pk}").json()
     assert (listed["total"], listed["items"][0]["message"]) == (1, alert.message)
     assert f"alert {alert.pk} · run {yard.run.pk} · " in printed("alerts")
+    earlier = Alert.objects.get(pk=alert.pk)
+    earlier.pk, earlier.seq, earlier.time = None, 0, earlier.time - timedelta(hours=1)
+    earlier.save()
+    listed = signed_in(Role.VIEWER).get(f"/api/v1/alerts?run={yard.run.pk}").json()
+    assert [(item["id"], item["num_alike"]) for item in listed["items"]] == [(alert.pk, 2)]
+    assert f" · {alert.code} ×2 · {alert.message}" in printed("alerts")
+    assert printed("alerts").endswith("1 of 1 kinds of open alerts\n")
     operator = signed_in(Role.OPERATOR)
     hand_over("user-operator")
     answer = operator.post(f"/api/v1/alerts/{alert.pk}/acknowledge").json()
@@ -44,7 +52,7 @@ def test_alerts_are_listed_and_acknowledged(yard: Yard) -> None:
     assert operator.post("/api/v1/alerts/999999/acknowledge").status_code == 404
     alert.acknowledged_at = None
     alert.save()
-    assert printed("alerts", "--acknowledge", alert.pk) == "0 of 0 open alerts\n"
+    assert printed("alerts", "--acknowledge", alert.pk) == "0 of 0 kinds of open alerts\n"
     with pytest.raises(CommandError, match="there is no alert 999999"):
         printed("alerts", "--acknowledge", 999999)
 
@@ -68,6 +76,15 @@ def test_thoughts_and_actions_are_searched(yard: Yard) -> None:
     assert client.get("/api/v1/trajectories?q=line&place=patches").json()["total"] == 0
     assert "expected one of steps" in client.get("/api/v1/trajectories?q=line&place=x").json()["detail"]
     assert lines[-1].endswith(f"of {answer['total']} trajectories")
+
+
+@pytest.mark.parametrize("words", ["a\x00b", "x" * 201])
+def test_unsearchable_words_are_refused(words: str) -> None:
+    client = signed_in(Role.VIEWER)
+    for name in ("q", "task"):
+        assert client.get("/api/v1/trajectories", {name: words}).status_code == 422
+    with pytest.raises(CommandError, match="at most 200 characters without NUL"):
+        printed("search", words)
 
 
 def test_experiments_are_listed_created_and_select_runs(yard: Yard) -> None:

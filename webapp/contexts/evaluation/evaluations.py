@@ -10,11 +10,11 @@ from urllib.parse import urlencode
 from django.urls import reverse
 
 from engine.evaluation.comparison import PairedChange
-from engine.evaluation.endings import Endings
 from engine.types import RunKind, RunState
 from webapp.contexts.charts.charts import run_charts
 from webapp.contexts.charts.line_charts import LineChart, line_chart
 from webapp.models import Evaluation, Run
+from webapp.selectors.rollout.attempts import point_key
 from webapp.selectors.run import iterations as reads
 
 
@@ -26,8 +26,6 @@ class EvaluationPoint:
     at: str
     low: str
     high: str
-    endings: Endings | None
-    """None where its metrics do not have them."""
 
     @property
     def partial(self) -> bool:
@@ -67,12 +65,7 @@ class EvaluationPlot:
     @property
     def compare_url(self) -> str:
         """Return the address of the comparison of the first with the newest."""
-        first, last = (point.evaluation for point in (self.first, self.last))
-        keys = {
-            name: f"{one.run_id}:eval:{one.name}:{one.iteration}"
-            for name, one in (("first", first), ("second", last))
-        }
-        return f"{reverse('evaluation-compare')}?{urlencode(keys)}"
+        return evaluation_comparison_url(self.first.evaluation, self.last.evaluation)
 
     @property
     def since(self) -> str:
@@ -83,6 +76,12 @@ class EvaluationPlot:
     def until(self) -> str:
         """Return the right end of the charts."""
         return f"iteration {self.last.evaluation.iteration}"
+
+
+def evaluation_comparison_url(first: Evaluation, second: Evaluation) -> str:
+    """Return the address of the comparison of two evaluations."""
+    keys = (point_key(one.run_id, f"eval:{one.name}", one.iteration) for one in (first, second))
+    return f"{reverse('evaluation-compare')}?{urlencode(dict(zip(('first', 'second'), keys, strict=True)))}"
 
 
 def run_evaluations(run: Run) -> tuple[EvaluationPlot, ...]:
@@ -130,7 +129,6 @@ def _point(row: Evaluation) -> EvaluationPoint:
         f"{100 * row.solve_rate:.2f}",
         f"{100 * row.interval_low:.2f}",
         f"{100 * row.interval_high:.2f}",
-        Endings.of_metrics(row.metrics, graded=row.num_samples),
     )
 
 

@@ -40,7 +40,6 @@ class CollectionView:
     """Word for what a rewarded rollout has done."""
     per_minute: float | None
     """Rollouts, over the last ten minutes; of an ended run over all the time."""
-    seconds_left: float | None
     steps: int
     prompt_tokens: int
     generated_tokens: int
@@ -80,7 +79,6 @@ def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
         endings=Endings.of(state["endings"], excluded=excluded) if state.get("endings") else None,
         goal=goal_of(run),
         per_minute=_per_minute(run),
-        seconds_left=(state.get("seconds_left") or None) if going else None,
         steps=state.get("steps", 0),
         prompt_tokens=state.get("prompt_tokens", 0),
         generated_tokens=state.get("generated_tokens", 0),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from django.urls import reverse
 
-from engine.evaluation.endings import Endings
 from webapp.contexts.charts.charts import REWARD, comparison_chart
+from webapp.contexts.evaluation.evaluations import evaluation_comparison_url
 from webapp.contexts.frame import Crumb
 from webapp.contexts.run.overview import RunRow, run_rows
 from webapp.contexts.run.policy_label import policy_label
@@ -55,9 +55,9 @@ class HeldoutRow:
         return self.last.solve_rate - self.first.solve_rate
 
     @property
-    def endings(self) -> Endings | None:
-        """Return how the attempts of the newest evaluation ended."""
-        return Endings.of_metrics(self.last.metrics, graded=self.last.num_samples)
+    def compare_url(self) -> str:
+        """Return the address of the comparison of both evaluations; empty where they are the same."""
+        return evaluation_comparison_url(self.first, self.last) if self.first.pk != self.last.pk else ""
 
     @property
     def tasks(self) -> tuple[tuple[object, ...], ...]:

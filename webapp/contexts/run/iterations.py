@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.evaluation.endings import Endings
 from engine.types import RunKind
 from webapp.contexts.frame import Crumb, LiveCursor, iteration_url, phase_label, run_crumbs
 from webapp.contexts.numbers import whole
@@ -116,7 +115,7 @@ def _solve_rate(run: Run, measured: Iteration | Evaluation | None) -> BatchRate 
             rate=measured.solve_rate,
             low=measured.interval_low,
             high=measured.interval_high,
-            endings=Endings.of_metrics(measured.metrics, graded=measured.num_samples),
+            endings=measured.endings,
         )
     if measured is None or measured.finished_at is None or not RunKind(run.kind).has_rollouts:
         return None

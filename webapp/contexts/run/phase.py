@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.types import RunKind, RunState
-from webapp.contexts.words import duration
+from webapp.contexts.words import count, duration
 from webapp.models import Run
 
 _LIVE = (RunState.RUNNING, RunState.STOPPING)
@@ -28,9 +28,7 @@ class Phase:
     """Estimated time until the end of the run; None while it is unknown."""
 
     def __str__(self) -> str:
-        parts = [
-            f"{self.now} {self.done:,} of {self.total:,}".replace(",", "\u202f") if self.total else self.now
-        ]
+        parts = [f"{self.now} {count(self.done)} of {count(self.total)}" if self.total else self.now]
         if self.follows:
             parts.append(f"then {self.follows}")
         if self.seconds_left is not None:

@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 from django.urls import reverse
 from django.utils import timezone
 
-from engine.evaluation.endings import Endings
 from webapp.contexts.charts.charts import RUN_CHARTS
 from webapp.contexts.frame import Crumb
 from webapp.contexts.numbers import MOST_ID, bounds, whole
@@ -51,8 +50,6 @@ class ComparedRun:
     policy: str
     heldout: Evaluation | None
     """Newest evaluation of held-out tasks."""
-    endings: Endings | None
-    """Endings of its attempts."""
     iterations: int
     elapsed_seconds: float | None
     without_url: str
@@ -97,12 +94,18 @@ def parse_runs(texts: Iterable[str]) -> tuple[list[int], list[str]]:
     return list(found), [part for part, number in numbers if number is None]
 
 
+def _read(texts: Iterable[str]) -> tuple[list[Run], int, list[str]]:
+    """Return the runs of an address, the number of those beyond the limit, and the parts that are no run."""
+    numbers, odd = parse_runs(texts)
+    wanted = numbers[:MOST_RUNS]
+    found = run_reads.runs_by_number(wanted)
+    odd += [str(number) for number in wanted if number not in found]
+    return [found[number] for number in wanted if number in found], len(numbers) - len(wanted), odd
+
+
 def build_run_comparison(texts: Sequence[str], params: Mapping[str, str]) -> RunComparisonContext:
     """Return the page; a fixed number of queries whatever the length of the runs."""
-    wanted, odd = parse_runs(texts)
-    found = run_reads.runs_by_number(wanted[:MOST_RUNS])
-    runs = [found[number] for number in wanted[:MOST_RUNS] if number in found]
-    odd += [str(number) for number in wanted[:MOST_RUNS] if number not in found]
+    runs, left_out, odd = _read(texts)
     numbers = [run.pk for run in runs]
     compared = _compared(runs)
     differences, num_equal = compare_settings([run.config for run in runs])
@@ -111,7 +114,7 @@ def build_run_comparison(texts: Sequence[str], params: Mapping[str, str]) -> Run
         section="runs",
         crumbs=(Crumb("Runs", reverse("run-list")), Crumb("Comparison")),
         compared=compared,
-        left_out=max(0, len(wanted) - MOST_RUNS),
+        left_out=left_out,
         missing=tuple(part[:40] for part in odd[:MOST_RUNS]),
         differences=differences,
         num_equal=num_equal,
@@ -136,9 +139,6 @@ def _compared(runs: Sequence[Run]) -> tuple[ComparedRun, ...]:
             dash=(at + at // COLOURS) % DASHES,
             policy=policy_label(run.config.get("policy")),
             heldout=newest.get(run.pk),
-            endings=Endings.of_metrics(newest[run.pk].metrics, graded=newest[run.pk].num_samples)
-            if run.pk in newest
-            else None,
             iterations=finished.get(run.pk, 0),
             elapsed_seconds=elapsed(run, now),
             without_url=comparison_url(other for other in numbers if other != run.pk),
@@ -189,17 +189,16 @@ def compare_settings(configs: Sequence[Mapping[str, Any]]) -> tuple[tuple[Differ
     return rows, len(keys) - len(rows)
 
 
-def comparison(texts: Sequence[str]) -> dict[str, Any]:
+def summarise_comparison(texts: Sequence[str]) -> dict[str, Any]:
     """Return the runs of a comparison, the settings that differ and the metrics of the runs, as JSON.
 
     Raises ValueError for too many runs, and for what is no run.
     """
-    numbers, odd = parse_runs(texts)
-    found = run_reads.runs_by_number(numbers[:MOST_RUNS])
-    odd += [str(number) for number in numbers[:MOST_RUNS] if number not in found]
-    if odd or not 0 < len(numbers) <= MOST_RUNS:
+    runs, left_out, odd = _read(texts)
+    if odd or left_out or not runs:
         raise ValueError(f"name 1 to {MOST_RUNS} runs{f', not {odd[0][:40]!r}' if odd else ''}")
-    differences, num_equal = compare_settings([found[number].config for number in numbers])
+    numbers = [run.pk for run in runs]
+    differences, num_equal = compare_settings([run.config for run in runs])
     metrics = {*series_reads.reported_metrics(numbers), *series_reads.evaluation_keys(numbers)}
     return {
         "runs": numbers,

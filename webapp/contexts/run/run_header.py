@@ -59,7 +59,6 @@ class RunHeader:
     progress_total: int
     elapsed_seconds: float | None
     """None before it ran; for a live run the page counts on from ``running_at``."""
-    seconds_left: float | None
     solve: BatchRate | None
     """Of the newest training batch; None before one."""
     rewards: tuple[float | None, ...]
@@ -176,29 +175,9 @@ def elapsed(run: Run, now: datetime) -> float | None:
     ).total_seconds()
 
 
-def seconds_left(run: Run, points: list[Point], done: int, elapsed_seconds: float | None) -> float | None:
-    """Return the seconds left as the engine reports them.
-
-    Engines that do not are estimated from the last ten iterations or the progress; None without either.
-    """
-    if run.state != RunState.RUNNING:
-        return None
-    if run.progress_seconds_left:
-        return run.progress_seconds_left
-    paces = [point.seconds for point in points[-10:] if point.seconds is not None]
-    if paces and run.total_iterations:
-        left = sum(paces) / len(paces) * max(0, run.total_iterations - done)
-    elif not run.total_iterations and run.progress_done and run.progress_total and elapsed_seconds:
-        left = elapsed_seconds / run.progress_done * (run.progress_total - run.progress_done)
-    else:
-        return None
-    return left or None  # the run still works: an evaluation, a checkpoint
-
-
 def build_header(run: Run, points: list[Point]) -> RunHeader:
     """Return the strip for a run whose newest finished iterations are ``points``."""
     done = iteration_reads.num_finished(run.pk)
-    spent = elapsed(run, timezone.now())
     by_iteration = run.total_iterations > 0
     has_rollouts = RunKind(run.kind).has_rollouts
     counts = iteration_reads.live_counts(run)
@@ -219,8 +198,7 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         iterations_done=done,
         progress_done=done if by_iteration else run.progress_done,
         progress_total=run.total_iterations if by_iteration else run.progress_total,
-        elapsed_seconds=spent,
-        seconds_left=seconds_left(run, points, done, spent),
+        elapsed_seconds=elapsed(run, timezone.now()),
         solve=iteration_reads.batch_rate(run.pk, points[-1]) if points and has_rollouts else None,
         rewards=tuple(point.metrics.get("reward/mean") for point in points[-60:]),
         counts=counts,

@@ -34,6 +34,13 @@ class Command(TerminalCommand):
             annotation_writes.acknowledge(alert=alert)
         found, total = reads.open_alerts(run_id=options["run"], limit=max(1, options["n"]))
         for alert in found:
-            parts = (f"alert {alert.pk}", f"run {alert.run_id}", alert.severity, alert.code, alert.message)
+            alike = f" ×{alert.num_alike}" if alert.num_alike > 1 else ""
+            parts = (
+                f"alert {alert.pk}",
+                f"run {alert.run_id}",
+                alert.severity,
+                f"{alert.code}{alike}",
+                alert.message,
+            )
             self.stdout.write(visible_line(" · ".join(parts)))
-        self.stdout.write(f"{len(found)} of {total} open alerts")
+        self.stdout.write(f"{len(found)} of {total} kinds of open alerts")

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from webapp.contexts.run.run_comparison import AXES, build_series, comparison
+from webapp.contexts.run.run_comparison import AXES, build_series, summarise_comparison
 from webapp.management.commands._terminal import TerminalCommand
 
 
@@ -25,7 +25,7 @@ class Command(TerminalCommand):
     def handle(self, **options: Any) -> None:
         """Print one JSON object."""
         try:
-            found = comparison(options["runs"])
+            found = summarise_comparison(options["runs"])
             if options["metric"]:
                 view = {"keys": ",".join(options["metric"]), "x": options["x"]}
                 found["series"] = build_series(options["runs"], view)["runs"]

@@ -9,6 +9,7 @@ from django.core.management.base import CommandError, CommandParser
 from webapp.management.commands._runs import describe
 from webapp.management.commands._terminal import TerminalCommand
 from webapp.models import Experiment
+from webapp.selectors.run.experiments import experiment_named
 from webapp.selectors.run.runs import RunFilters, list_runs
 
 
@@ -30,9 +31,10 @@ class Command(TerminalCommand):
         """Print the runs and their total number."""
         experiment = None
         if options["experiment"] is not None:
-            experiment = Experiment.objects.filter(name=options["experiment"]).first()
-            if experiment is None:
-                raise CommandError(f"there is no experiment '{options['experiment']}'")
+            try:
+                experiment = experiment_named(options["experiment"])
+            except Experiment.DoesNotExist as error:
+                raise CommandError(str(error)) from None
         filters = RunFilters(
             state=options["state"],
             kind=options["kind"],

@@ -29,6 +29,11 @@ class _Scores:
     """Regression and reproduction tests that passed."""
 
 
+def point_key(run_id: int, phase: str, iteration: int) -> str:
+    """Return a point as ``RUN:PHASE:ITERATION``."""
+    return f"{run_id}:{phase}:{iteration}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One evaluation of a run, or the rollouts of one of its iterations."""
@@ -41,7 +46,7 @@ class Point:
     @property
     def key(self) -> str:
         """Return the point as ``RUN:PHASE:ITERATION``."""
-        return f"{self.run.pk}:{self.phase}:{self.iteration}"
+        return point_key(self.run.pk, self.phase, self.iteration)
 
     @property
     def where(self) -> dict[str, Any]:

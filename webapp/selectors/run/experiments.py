@@ -24,3 +24,11 @@ def list_experiments() -> list[Experiment]:
 def get_experiment(experiment_id: int) -> Experiment | None:
     """Return one experiment."""
     return Experiment.objects.select_related("created_by").filter(pk=experiment_id).first()
+
+
+def experiment_named(name: str) -> Experiment:
+    """Return the experiment of this name. Raises Experiment.DoesNotExist where there is none."""
+    found = Experiment.objects.filter(name=name).first()
+    if found is None:
+        raise Experiment.DoesNotExist(f"there is no experiment '{name}'")
+    return found

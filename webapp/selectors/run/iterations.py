@@ -8,16 +8,17 @@ from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import or_
 
-from django.db.models import Case, Count, Q, Sum, Value, When
+from django.db.models import Case, Count, Q, QuerySet, Sum, Value, When
 from django.db.models.functions import Coalesce
 
 from engine.evaluation.comparison import PairedChange, paired_change
 from engine.evaluation.endings import Endings
-from engine.evaluation.metrics import EvaluationTally, TaskTally
+from engine.evaluation.metrics import EvaluationSummary, EvaluationTally, TaskTally
 from engine.types import INFRASTRUCTURE_REASONS
 from webapp.models import Evaluation, Group, Iteration, Run, Trajectory
 from webapp.models.trajectories import PAID
 from webapp.selectors.rollout import attempts
+from webapp.selectors.run import results
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,7 @@ class BatchRate:
 
 def batch_rate(run_id: int, point: Point) -> BatchRate:
     """Return the solve rate of a finished iteration."""
-    groups = Group.objects.filter(run_id=run_id, phase="train", iteration=point.index).order_by()
-    tally = EvaluationTally()
-    for key, graded, solved in groups.values_list("task_key", "num_graded", "num_solved"):
-        tally.tasks[key] = TaskTally(graded=graded, solved=solved)
-    found = tally.summary()
+    found = _tally(Group.objects.filter(run_id=run_id, phase="train", iteration=point.index))
     return BatchRate(
         solved=found.num_solved,
         graded=found.num_samples,
@@ -219,16 +216,10 @@ def partial_evaluations(run: Run, known: Collection[Evaluation]) -> list[Evaluat
 def _partial(run: Run, phase: str, iteration: int) -> Evaluation | None:
     point = attempts.Point(run=run, phase=phase, iteration=iteration)
     _, left_out = attempts.open_tasks(point)
-    complete = Group.objects.filter(**point.where).exclude(task_key__in=left_out)
-    tally = EvaluationTally()
-    for key, finished, graded, solved in complete.values_list(
-        "task_key", "num_finished", "num_graded", "num_solved"
-    ):
-        tally.tasks[key] = TaskTally(graded=graded, solved=solved, lost=finished - graded)
-    found = tally.summary()
+    found = _tally(Group.objects.filter(**point.where).exclude(task_key__in=left_out))
     if not found.num_tasks:
         return None
-    return Evaluation(
+    evaluation = Evaluation(
         run=run,
         iteration=iteration,
         name=phase.removeprefix("eval:"),
@@ -240,23 +231,17 @@ def _partial(run: Run, phase: str, iteration: int) -> Evaluation | None:
         interval_low=found.interval_low,
         interval_high=found.interval_high,
         pass_at_k=[asdict(entry) for entry in found.pass_at_k],
-        metrics=_ending_shares(point, left_out),
     )
+    evaluation.endings = results.endings(**point.where, left_out=left_out)
+    return evaluation
 
 
-def _ending_shares(point: attempts.Point, left_out: Collection[str]) -> dict[str, float]:
-    """Return the metrics of endings of the tasks whose attempts have all ended."""
-    rows = Trajectory.objects.filter(**point.where, state=Trajectory.State.FINISHED).order_by()
-    counts = (
-        rows.exclude(task_key__in=left_out)
-        .values("termination")
-        .annotate(n=Count("id"), graded=Count("reward"))
-    )
-    found = list(counts.values_list("termination", "n", "graded"))
-    total = sum(n for _, n, _ in found) or 1
-    shares = {f"termination/{reason}": n / total for reason, n, _ in found}
-    shares.setdefault("termination/submitted", 0.0)
-    return shares | {"infra/rate": 1 - sum(graded for *_, graded in found) / total}
+def _tally(groups: QuerySet[Group]) -> EvaluationSummary:
+    tally = EvaluationTally()
+    rows = groups.order_by().values_list("task_key", "num_finished", "num_graded", "num_solved")
+    for key, finished, graded, solved in rows:
+        tally.tasks[key] = TaskTally(graded=graded, solved=solved, lost=finished - graded)
+    return tally.summary()
 
 
 @dataclass(frozen=True, slots=True)

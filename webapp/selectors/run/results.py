@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import Count, F, Q
 
@@ -71,17 +72,23 @@ def verdict_counts(run: Run) -> list[tuple[str, int]]:
     return list(rows.values_list("verdict").annotate(n=Count("id")))
 
 
-def endings(run: Run) -> Endings:
-    """Return the finished trajectories of a run by ending; those that were not graded are left out."""
-    rows = Trajectory.objects.filter(run=run, state=Trajectory.State.FINISHED).order_by()
+def endings(*, left_out: Collection[str] = (), **where: Any) -> Endings:
+    """Return finished trajectories by ending; ungraded ones count where infrastructure failed.
+
+    Args:
+        left_out: keys of tasks whose trajectories are not counted.
+        where: filter of the trajectories.
+    """
+    rows = Trajectory.objects.filter(**where, state=Trajectory.State.FINISHED).exclude(task_key__in=left_out)
+    lost = Q(termination__in=INFRASTRUCTURE_REASONS) | Q(verdict=Verdict.INFRA_ERROR)
     counts = list(
-        rows.values("termination")
-        .annotate(n=Count("id"), graded=Count("reward"))
-        .values_list("termination", "n", "graded")
+        rows.order_by()
+        .values("termination")
+        .annotate(graded=Count("reward"), lost=Count("id", filter=lost))
+        .values_list("termination", "graded", "lost")
     )
     return Endings.of(
-        {termination: graded for termination, _, graded in counts},
-        excluded=sum(n for termination, n, _ in counts if termination in INFRASTRUCTURE_REASONS),
+        {termination: graded for termination, graded, _ in counts}, excluded=sum(lost for *_, lost in counts)
     )
 
 

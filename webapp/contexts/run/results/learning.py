@@ -17,7 +17,7 @@ from webapp.contexts.run.results.parts import (
     number_of,
     prefixed,
 )
-from webapp.contexts.words import in_words
+from webapp.contexts.words import count, in_words
 from webapp.models import Run
 from webapp.selectors.run import results as reads
 from webapp.selectors.run.checkpoints import newest_checkpoint
@@ -99,7 +99,7 @@ def _loss(run: Run, points: Sequence[Point], metric: str, name: str) -> float | 
 
 def _counted(summary: dict[str, Any], names: Sequence[tuple[str, str]]) -> str:
     counts = ((count_of(summary, name), label) for name, label in names)
-    return ", ".join(f"{count:,} {label}".replace(",", "\u202f") for count, label in counts if count)
+    return ", ".join(f"{count(number)} {label}" for number, label in counts if number)
 
 
 def _sources(config: dict[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -68,7 +68,7 @@ def imported(run: Run) -> RunResults:
                  amount=number)
             for verdict, number in sorted(counts.items(), key=lambda pair: (pair[0] == "", -pair[1]))
         ),
-        endings=reads.endings(run),
+        endings=reads.endings(run=run),
         links=(
             ("search, filter and compare its trajectories", f"{reverse('trajectory-search')}?run={run.pk}"),
         ),
