@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from engine.evaluation.metrics import EvaluationSummary
 from engine.events.types import EvaluationFinished
 from engine.inference.base import Policy
+from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.setup import Losses
-from engine.orchestrator.watch.metrics import RolloutMetrics
 from engine.orchestrator.watch.rollout_alarms import RolloutAlarms
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 from engine.rollout.summary import RolloutSummary
@@ -40,33 +40,45 @@ async def run_evaluation(
     policy: Policy,
     *,
     name: str,
+    ledger: Ledger,
 ) -> EvaluationSummary:
-    """Roll out the requests, keep their counts, and record the result as one event.
+    """Roll out what ``ledger`` lacks, keep the counts, and record the result, once, as one event.
 
     The policy's metrics since they were last taken are recorded with it.
+
+    Args:
+        run: this attempt.
+        scheduler: of evaluations.
+        requests: all of the evaluation's.
+        policy: what is evaluated.
+        name: of the evaluation.
+        ledger: rollouts that earlier attempts have finished.
 
     Raises:
         RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is cancelled.
         RolloutsLostError: infrastructure lost all rollouts.
     """
-    found, losses, started = RolloutMetrics(), Losses(), time.monotonic()
-    lost: list[RolloutSummary] = []
+    losses, started = Losses(), time.monotonic()
     iteration = requests[0].iteration
     instances = {request.row.task.id: request.row.task.instance_id for request in requests}
     alarms = RolloutAlarms(run, iteration=iteration, instances=instances)
 
     def finished(trajectory: Trajectory) -> None:
-        rollout = RolloutSummary.of(trajectory)
-        if rollout.is_lost:
-            lost.append(rollout)
-        found.add(rollout)
+        ledger.add(RolloutSummary.of(trajectory))
         losses.add(trajectory)
 
     rollouts = (rollout for request in requests for rollout in request.rollouts())
-    await run.interruptible(scheduler.run(rollouts, finished))
-    losses.check(f"iteration {iteration} (eval:{name})")
-    alarms.check(found, lost, ended=True)
+    await run.interruptible(
+        scheduler.run((rollout for rollout in rollouts if not ledger.has(rollout.key)), finished)
+    )
+    lost = tuple(ledger.lost.values())
+    found = ledger.close()
     summary = found.tally.summary()
+    if ledger.is_reported and not losses.count:
+        return summary
+    if found.lost == found.count:
+        losses.check(f"iteration {iteration} (eval:{name})")
+    alarms.check(found, lost, ended=True)
     metrics = found.metrics() | await policy.take_metrics() | alarms.machine_load().metrics
     metrics["time/rollout"] = time.monotonic() - started
     await asyncio.to_thread(

@@ -231,7 +231,6 @@ class FineTuningLoop:
                 "from": self._config.trainer.start,
                 "steps": self._step,
             },
-            score=None,
         )
         self._writer.save(snapshot)
 

@@ -32,6 +32,7 @@ from engine.events.spool import SPOOL_NAME
 from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
 from engine.garbage import collect_rarely
 from engine.inference.base import TrainablePolicy
+from engine.orchestrator.collection.ledger import Ledger, Part, read_evaluations
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.evaluations import run_evaluation, spread
 from engine.orchestrator.policies.engines import start_training_engines
@@ -74,8 +75,9 @@ async def train(config: TrainRun, run: RunContext) -> RunResult:
         rollouts_kept=record.num_finished if record else None,
         total_iterations=config.trainer.iterations,
     )
+    evaluated = await asyncio.to_thread(read_evaluations, run.run_dir / SPOOL_NAME)
     config = await with_start_policy(config, run)
-    loop = await TrainingLoop.open(config, run, checkpoint, record)
+    loop = await TrainingLoop.open(config, run, checkpoint, record, evaluated)
     try:
         await loop.run(fresh=checkpoint is None)
     except RunStopped as stop:
@@ -101,6 +103,7 @@ class TrainingLoop:
         heldout: Sequence[TaskRow],
         cursor: Mapping[str, Any] | None,
         record: TrainingRecord | None,
+        evaluated: Mapping[Part, Ledger],
     ) -> None:
         self._config = config
         self._run = run
@@ -130,7 +133,7 @@ class TrainingLoop:
         self._writer = CheckpointWriter(
             run.run_dir, keep=config.trainer.keep_checkpoints, keep_best=config.trainer.keep_best
         )
-        self._heldout_rate: float | None = None
+        self._evaluated = evaluated
         self._saving_s = 0.0
         """Time that the checkpoint before this iteration held it up, seconds."""
         self._evaluator = build_scheduler(
@@ -145,6 +148,7 @@ class TrainingLoop:
         run: RunContext,
         checkpoint: Checkpoint | None,
         record: TrainingRecord | None,
+        evaluated: Mapping[Part, Ledger],
     ) -> TrainingLoop:
         """Open everything an attempt needs; the model first, so that an unusable one starts no sandbox.
 
@@ -154,6 +158,7 @@ class TrainingLoop:
             checkpoint: the checkpoint to resume from; None starts from the configured policy.
             record: what earlier attempts collected; None where the iterations after the checkpoint are
                 sampled again.
+            evaluated: rollouts of evaluations that earlier attempts finished.
         """
         async with AsyncExitStack() as opened:
             policy: TrainablePolicy | None = None
@@ -185,6 +190,7 @@ class TrainingLoop:
                 heldout=heldout,
                 cursor=cursor,
                 record=record,
+                evaluated=evaluated,
             )
             await run.interruptible(policy.publish(loop.progress.policy_version, trainer))
             # The previous attempt may have been killed between the checkpoint and its event.
@@ -196,8 +202,9 @@ class TrainingLoop:
     async def run(self, *, fresh: bool) -> None:
         """Run all remaining iterations. Raises RunStopped."""
         if fresh:
-            await self._evaluate()
             await self._save_checkpoint()
+        if not self.progress.iteration or self._is_evaluation_due():
+            await self._evaluate()
         while self.progress.iteration < self._config.trainer.iterations:
             await self._safe_point()
             self._lanes.begin()
@@ -223,10 +230,10 @@ class TrainingLoop:
                 held = self._run.probe.report()
                 measured = sampling | publishing | times | self._cursor.metrics()
                 await asyncio.to_thread(self._report, collection, result, measured, held, timeline)
-            if self._plan.is_due(self.progress.iteration, self._plan.every):
-                await self._evaluate()
             if self._plan.is_due(self.progress.iteration, self._config.trainer.checkpoint_every):
                 await self._save_checkpoint()
+            if self._is_evaluation_due():
+                await self._evaluate()
 
     async def close(self) -> None:
         """Stop background work; a checkpoint being written is finished and announced."""
@@ -312,7 +319,11 @@ class TrainingLoop:
             timeline=timeline,
         )
 
+    def _is_evaluation_due(self) -> bool:
+        return self._plan.is_due(self.progress.iteration, self._plan.every)
+
     async def _evaluate(self) -> None:
+        """Evaluate after the checkpoint, so that an attempt that resumes from it keeps the rollouts."""
         settings = self._config.evaluation
         for name, rows, samples in (
             (HELDOUT, self._heldout, settings.samples),
@@ -320,16 +331,16 @@ class TrainingLoop:
         ):
             if samples == 0:
                 continue
-            requests = spread(rows, samples, iteration=self.progress.iteration, phase=f"eval:{name}")
+            iteration, phase = self.progress.iteration, f"eval:{name}"
+            requests = spread(rows, samples, iteration=iteration, phase=phase)
+            ledger = self._evaluated.get((iteration, phase)) or Ledger()
             then = settings.train_samples if name == HELDOUT else 0
             with self._run.probe.phase("evaluation"):
-                async with self._phases.evaluation(name, samples, then=then):
+                async with self._phases.evaluation(name, samples, kept=ledger.count, then=then):
                     summary = await run_evaluation(
-                        self._run, self._evaluator, requests, self.policy, name=name
+                        self._run, self._evaluator, requests, self.policy, name=name, ledger=ledger
                     )
             self.progress.add_evaluation(name, summary)
-            if name == HELDOUT:
-                self._heldout_rate = summary.solve_rate
 
     async def _save_checkpoint(self) -> None:
         """Start a checkpoint; it is written while the next iteration runs."""
@@ -346,10 +357,8 @@ class TrainingLoop:
                     "from": self._config.policy.checkpoint,
                     "iterations": self.progress.iteration,
                 },
-                score=self._heldout_rate,
             )
-        self._heldout_rate = None
-        self._writer.save(snapshot)
+        self._writer.save(snapshot, dict(self.progress.heldout_rates))
         self._saving_s = time.monotonic() - started
 
     async def _announce_checkpoint(self, saved: Checkpoint | None) -> None:

@@ -126,7 +126,6 @@ class AsyncTrainer:
         *,
         cursor: Mapping[str, Any],
         provenance: Mapping[str, Any],
-        score: float | None,
     ) -> Snapshot:
         """Run ``take_snapshot``. Raises TrainerError after an abandoned update."""
         take = partial(
@@ -136,7 +135,6 @@ class AsyncTrainer:
             trainer=self._trainer,
             policy_files=partial(self._write_policy_files, provenance),
             cursor=cursor,
-            score=score,
         )
         return await self._call(take)
 

@@ -9,17 +9,13 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 from engine.errors import ConfigError, Problem
 from engine.events.spool import SPOOL_NAME, read_lines
-from engine.orchestrator.collection.ledger import type_of
-from engine.orchestrator.watch.event_observer import TRAIN_PHASE
+from engine.orchestrator.collection.ledger import Part, is_kept, type_of
 from engine.rollout.summary import RolloutSummary
 
 _CONFIG = "config.json"
-_Part = tuple[int, str]
-"""Iteration and phase."""
 
 
 class EarlierSamples:
@@ -64,9 +60,9 @@ class _Record:
         self.solved: set[str] = set()
 
 
-def _read(spool: Path) -> dict[_Part, _Record]:
+def _read(spool: Path) -> dict[Part, _Record]:
     """Return what counts of a run: an attempt that resumed from a checkpoint made what followed it again."""
-    found: dict[_Part, _Record] = {}
+    found: dict[Part, _Record] = {}
     for line in read_lines(spool):
         match type_of(line.data):
             case "trajectory_finished":
@@ -80,17 +76,6 @@ def _read(spool: Path) -> dict[_Part, _Record]:
                 event = json.loads(line.data)
                 found = {part: record for part, record in found.items() if is_kept(part, event)}
     return found
-
-
-def is_kept(part: _Part, started: dict[str, Any]) -> bool:
-    """Return whether an attempt keeps what earlier ones have of an iteration and phase."""
-    if started.get("rollouts_kept") is not None:
-        return True
-    iteration, phase = part
-    resumed_from = started.get("resumed_from")
-    if resumed_from is None:
-        return False
-    return bool(iteration < resumed_from if phase == TRAIN_PHASE else iteration <= resumed_from)
 
 
 def _missing(run_dir: Path, what: str) -> ConfigError:

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from engine.events.spool import read_lines
+from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 from engine.orchestrator.watch.metrics import RolloutMetrics
 from engine.rollout.summary import RolloutSummary
 from engine.types import RolloutKey, TerminationReason
 
+Part = tuple[int, str]
+"""Iteration and phase of rollouts."""
 _TYPE = re.compile(rb'"type":"([a-z_]+)"')
 _EPOCH = re.compile(rb'"epoch":([0-9]+)')
 _HEAD_BYTES = 160
@@ -33,6 +39,17 @@ def epoch_of(line: bytes) -> int | None:
     return int(found[1]) if found else None
 
 
+def is_kept(part: Part, started: Mapping[str, Any]) -> bool:
+    """Return whether an attempt keeps what earlier ones have of an iteration and phase."""
+    if started.get("rollouts_kept") is not None:
+        return True
+    iteration, phase = part
+    resumed_from = started.get("resumed_from")
+    if resumed_from is None:
+        return False
+    return bool(iteration < resumed_from if phase == TRAIN_PHASE else iteration <= resumed_from)
+
+
 class Ledger:
     """Finished rollouts: their metrics, and which ones they are; a few numbers of each task are kept.
 
@@ -46,11 +63,13 @@ class Ledger:
         """Rollouts that infrastructure lost and that were not repeated."""
         self.cost: float | None = None
         """US dollars of all rollouts, lost and repeated ones too; None where no price is known."""
+        self.is_reported = False
+        """Whether the result of the evaluation that they are is on record."""
         self._finished: dict[str, int] = {}
         """Task → bit mask of the indices of finished rollouts."""
 
     @classmethod
-    def read(cls, spool: Path, *, part: tuple[int, str] | None = None) -> Ledger:
+    def read(cls, spool: Path, *, part: Part | None = None) -> Ledger:
         """Read the finished rollouts of all attempts since the last that started over.
 
         Rollouts that were lost or cancelled are left out: the next attempt repeats them.
@@ -102,3 +121,27 @@ class Ledger:
 
     def _mask(self, task_id: str) -> int:
         return self._finished.get(task_id, 0)
+
+
+def read_evaluations(spool: Path) -> dict[Part, Ledger]:
+    """Return the finished rollouts of a training run's evaluations that its newest attempt keeps.
+
+    Rollouts that were lost or cancelled are left out: the attempt repeats them.
+    """
+    found: defaultdict[Part, Ledger] = defaultdict(Ledger)
+    for line in read_lines(spool):
+        match type_of(line.data):
+            case "trajectory_finished":
+                rollout = RolloutSummary.from_event(line.data)
+                if rollout.key.phase != TRAIN_PHASE:
+                    found[rollout.key.iteration, rollout.key.phase].add(rollout)
+            case "evaluation_finished":
+                event = json.loads(line.data)
+                found[event["iteration"], f"eval:{event['name']}"].is_reported = True
+            case "run_started":
+                event = json.loads(line.data)
+                for part in [part for part in found if not is_kept(part, event)]:
+                    del found[part]
+    for ledger in found.values():
+        ledger.lost.clear()
+    return dict(found)

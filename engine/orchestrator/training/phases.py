@@ -86,12 +86,13 @@ class TrainingPhases:
             yield
 
     @contextlib.asynccontextmanager
-    async def evaluation(self, name: str, samples: int, *, then: int) -> AsyncIterator[None]:
+    async def evaluation(self, name: str, samples: int, *, kept: int, then: int) -> AsyncIterator[None]:
         """Report an evaluation after the finished iterations.
 
         Args:
             name: of the evaluation.
             samples: its rollouts.
+            kept: those that earlier attempts have finished.
             then: rollouts of the other evaluations that follow at once.
         """
         done = self._progress.iteration
@@ -102,7 +103,7 @@ class TrainingPhases:
             f"evaluation '{name}' after {done} iterations" if done else f"evaluation '{name}' before training"
         )
         follows = (*another, *self._later(done, evaluations))
-        async with self._phase(message, f"eval:{name}", samples, follows, later):
+        async with self._phase(message, f"eval:{name}", samples, follows, later, kept=kept):
             yield
 
     def _later(self, done: int, evaluations: int) -> tuple[str, ...]:
@@ -115,7 +116,7 @@ class TrainingPhases:
 
     @contextlib.asynccontextmanager
     async def _phase(
-        self, message: str, rollouts: str, total: int, follows: tuple[str, ...], later: int
+        self, message: str, rollouts: str, total: int, follows: tuple[str, ...], later: int, *, kept: int = 0
     ) -> AsyncIterator[None]:
         """Report now, while the phase lasts and at its end.
 
@@ -125,9 +126,10 @@ class TrainingPhases:
             total: their number; 0 counts none as done.
             follows: what is done afterwards.
             later: rollouts of what is done afterwards.
+            kept: rollouts of the phase that are finished already.
         """
         counts = self._run.rollouts
-        before = counts.finished[rollouts]
+        before = counts.finished[rollouts] - kept
         self._began = self._began if self._began is not None else time.monotonic()
         reported: tuple[int, int, int] | None = None
 

@@ -39,6 +39,8 @@ class TrainProgress:
     """Solve rates of the training trajectories, per iteration."""
     evaluations: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     """Name → first and last evaluation: solve_rate, interval_low, interval_high."""
+    heldout_rates: list[tuple[int, float]] = field(default_factory=list)
+    """Completed iterations and solve rate of every evaluation of held-out tasks."""
     _started: float = field(default_factory=time.monotonic)
 
     def state_dict(self) -> dict[str, Any]:
@@ -54,6 +56,8 @@ class TrainProgress:
 
     def add_evaluation(self, name: str, summary: EvaluationSummary) -> None:
         """Store an evaluation as the first, or else as the latest."""
+        if name == HELDOUT:
+            self.heldout_rates.append((self.iteration, summary.solve_rate))
         found = {
             "solve_rate": summary.solve_rate,
             "low": summary.interval_low,

@@ -18,8 +18,7 @@ import structlog
 from engine.datasets.store import load_dataset
 from engine.errors import ConfigError, DatasetError, Problem
 from engine.events.spool import SPOOL_NAME, read_lines
-from engine.orchestrator.collection.earlier import is_kept
-from engine.orchestrator.collection.ledger import epoch_of, type_of
+from engine.orchestrator.collection.ledger import epoch_of, is_kept, type_of
 from engine.orchestrator.context import RunContext
 from engine.rollout.summary import RolloutSummary
 from engine.types import RolloutKey, Step, TaskRow, TerminationReason, ToolCall, Verdict

@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -57,8 +58,6 @@ class Checkpoint:
     """SHA-256 over the names and hashes of all files."""
     cursor: Mapping[str, Any]
     format: int = FORMAT
-    score: float | None = None
-    """Score for retention, higher is better; None: not evaluated."""
 
 
 PolicyFiles = Callable[[Path], None]
@@ -77,7 +76,6 @@ class Snapshot:
     shards: Future[dict[str, Fingerprint]]
     """Files that the trainer writes to the draft's ``shards``."""
     cursor: Mapping[str, Any]
-    score: float | None
 
     @property
     def draft(self) -> Path:
@@ -92,7 +90,6 @@ def take_snapshot(
     trainer: Learner,
     policy_files: PolicyFiles,
     cursor: Mapping[str, Any],
-    score: float | None = None,
 ) -> Snapshot:
     """Start a checkpoint; no other one of the run may still be being written.
 
@@ -102,7 +99,6 @@ def take_snapshot(
         trainer: starts writing weights and optimizer; torch's random state is kept.
         policy_files: writes the policy's other files.
         cursor: the orchestrator's position; must be JSON.
-        score: the score for retention, higher is better; None: not evaluated.
 
     Raises:
         ValueError: ``cursor`` is not JSON.
@@ -122,7 +118,6 @@ def take_snapshot(
         random_state=torch.get_rng_state(),
         shards=trainer.save(draft / SHARDS),
         cursor=copy.deepcopy(dict(cursor)),
-        score=score,
     )
 
 
@@ -136,7 +131,7 @@ def write_snapshot(snapshot: Snapshot) -> Checkpoint:
     _write_json(draft / "cursor.json", snapshot.cursor)
     files = {name: fingerprint(draft / name) for name in _files(draft) if not name.startswith(f"{SHARDS}/")}
     files |= {f"{SHARDS}/{name}": found for name, found in snapshot.shards.result().items()}
-    manifest = {"format": FORMAT, "iteration": snapshot.iteration, "score": snapshot.score, "files": files}
+    manifest = {"format": FORMAT, "iteration": snapshot.iteration, "files": files}
     checksum = _checksum(manifest)
     _write_json(draft / MANIFEST, {**manifest, "checksum": checksum})
     for path in (*draft.rglob("*"), draft):
@@ -151,7 +146,6 @@ def write_snapshot(snapshot: Snapshot) -> Checkpoint:
         path=folder,
         checksum=checksum,
         cursor=dict(snapshot.cursor),
-        score=snapshot.score,
     )
 
 
@@ -185,7 +179,6 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         manifest = json.loads((folder / MANIFEST).read_text())
         claimed, version = manifest.pop("checksum"), manifest["format"]
         files, iteration = dict(manifest["files"]), int(manifest["iteration"])
-        score = manifest.get("score")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder} has no readable {MANIFEST}: {error}") from error
     if version not in _READABLE:
@@ -203,9 +196,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         if found[name] != expected:
             raise CheckpointError(f"{folder / name} is not the file the manifest describes")
     cursor = json.loads((folder / "cursor.json").read_text())
-    return Checkpoint(
-        iteration=iteration, path=folder, checksum=claimed, cursor=cursor, score=score, format=version
-    )
+    return Checkpoint(iteration=iteration, path=folder, checksum=claimed, cursor=cursor, format=version)
 
 
 def restore_training(checkpoint: Checkpoint, trainer: Learner) -> None:
@@ -231,15 +222,21 @@ def restore_training(checkpoint: Checkpoint, trainer: Learner) -> None:
     torch.set_rng_state(random_state)
 
 
-def prune(run_dir: Path, keep: int, *, keep_best: int = 0) -> list[Path]:
-    """Remove all checkpoints but the last ``keep`` and the ``keep_best`` with the highest scores.
+def prune(
+    run_dir: Path, keep: int, *, keep_best: int = 0, scores: Mapping[int, float] = MappingProxyType({})
+) -> list[Path]:
+    """Remove checkpoints that are neither recent nor good; return the removed folders.
 
-    Of equal scores the later one is kept. Returns the removed folders.
+    Args:
+        run_dir: the run's folder.
+        keep: number of most recent checkpoints to keep.
+        keep_best: number of further checkpoints to keep, by highest score; of equal scores the later one.
+        scores: iteration → score of its checkpoint, as far as it was evaluated.
     """
     complete = [folder for folder in _folders(run_dir) if (folder / MANIFEST).exists()]
     if len(complete) <= keep:
         return []
-    scored = [(score, folder) for folder in complete if (score := _score(folder)) is not None]
+    scored = [(scores[number], folder) for folder in complete if (number := int(folder.name)) in scores]
     best = {folder for _, folder in sorted(scored)[len(scored) - min(keep_best, len(scored)) :]}
     oldest_kept = complete[-keep]
     removed = [folder for folder in _folders(run_dir) if folder < oldest_kept and folder not in best]
@@ -248,14 +245,6 @@ def prune(run_dir: Path, keep: int, *, keep_best: int = 0) -> list[Path]:
         hidden = folder.rename(folder.with_name(f".pruned-{folder.name}"))
         shutil.rmtree(hidden, ignore_errors=True)
     return removed
-
-
-def _score(folder: Path) -> float | None:
-    try:
-        score = json.loads((folder / MANIFEST).read_text()).get("score")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return float(score) if score is not None else None
 
 
 def _files(folder: Path) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 
 from engine.trainer.checkpoints.checkpoint import Checkpoint, Snapshot, prune, write_snapshot
 
@@ -24,10 +26,15 @@ class CheckpointWriter:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._current: Future[Checkpoint] | None = None
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Start writing a snapshot; call ``wait`` before the snapshot is taken."""
+    def save(self, snapshot: Snapshot, scores: Mapping[int, float] = MappingProxyType({})) -> None:
+        """Start writing a snapshot; call ``wait`` before the snapshot is taken.
+
+        Args:
+            snapshot: what is written.
+            scores: iteration → score of the checkpoints so far, as far as they were evaluated.
+        """
         assert self._current is None, "a snapshot is taken before the one before it is written"
-        self._current = self._thread.submit(self._write, snapshot)
+        self._current = self._thread.submit(self._write, snapshot, dict(scores))
 
     def finished(self) -> Checkpoint | None:
         """Return the checkpoints written since the last call, without waiting. Raises errors of writing."""
@@ -42,7 +49,7 @@ class CheckpointWriter:
         """Wait for the checkpoint being written and stop the thread."""
         self._thread.shutdown(wait=True)
 
-    def _write(self, snapshot: Snapshot) -> Checkpoint:
+    def _write(self, snapshot: Snapshot, scores: Mapping[int, float]) -> Checkpoint:
         written = write_snapshot(snapshot)
-        prune(self._run_dir, self._keep, keep_best=self._keep_best)
+        prune(self._run_dir, self._keep, keep_best=self._keep_best, scores=scores)
         return written

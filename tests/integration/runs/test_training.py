@@ -121,6 +121,27 @@ def test_an_attempt_after_a_kill_ends_as_if_nothing_had_happened(home: Path, who
     assert_same_state(run_dir, whole)
 
 
+@pytest.mark.parametrize("iterations", [0, 2])
+def test_an_attempt_after_a_kill_in_an_evaluation_keeps_its_rollouts(
+    home: Path, whole: Path, iterations: int
+) -> None:
+    name = f"evaluating-{iterations}"
+    known = cut_off(whole, home / "runs" / name, iterations=iterations, rollouts=3)
+    run_dir = train(home, name, toy_yard.training(home), epoch=2)
+    (started,) = [event for event in events(run_dir)[len(known) :] if event["type"] == "run_started"]
+    assert started["resumed_from"] == iterations
+    finished = of_type(run_dir, "trajectory_finished")
+    assert Counter(tuple(event["ref"].values()) for event in finished) == expected_keys(home)
+    results = [
+        {name: event[name] for name in ("iteration", "name", "num_samples", "num_solved", "pass_at_k")}
+        for folder in (run_dir, whole)
+        for event in of_type(folder, "evaluation_finished")
+    ]
+    assert results[: len(results) // 2] == results[len(results) // 2 :]
+    assert weights(run_dir) == weights(whole)
+    assert_same_state(run_dir, whole)
+
+
 def test_a_run_pauses_goes_on_and_stops_in_order(home: Path) -> None:
     def react(control: Control, event: str) -> None:
         match event:

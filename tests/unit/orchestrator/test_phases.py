@@ -54,7 +54,7 @@ async def test_the_time_left_counts_evaluations_and_every_phase_names_what_follo
     sink, counters = MemorySink(), TrainProgress()
     run = context(sink)
     reports = TrainingPhases(run, PLAN, counters)
-    async with reports.evaluation("heldout", 20, then=0):
+    async with reports.evaluation("heldout", 20, kept=0, then=0):
         for index in range(20):
             run.rollouts.start(key(index, "eval:heldout"))
             run.rollouts.finish(key(index, "eval:heldout"))
@@ -64,7 +64,7 @@ async def test_the_time_left_counts_evaluations_and_every_phase_names_what_follo
     async with reports.update():
         pass
     counters.iteration = 4
-    async with reports.evaluation("heldout", 20, then=0):
+    async with reports.evaluation("heldout", 20, kept=0, then=0):
         pass
     first, evaluated, collecting, collected, updating, last, ended = progress(sink)
     assert [(report["done"], report["total"]) for report in (evaluated, collected, ended)] == [
@@ -120,13 +120,13 @@ async def test_an_evaluation_does_not_count_rollouts_that_training_makes_meanwhi
         run.rollouts.finish(key(0))
         run.rollouts.start(key(1))
         run.rollouts.step(key(1))
-    async with reports.evaluation("heldout", 20, then=0):
+    async with reports.evaluation("heldout", 20, kept=5, then=0):
         pass
     shown = [(report["message"], report["done"], report["total"]) for report in progress(sink)]
     assert shown == [
         ("iteration 1 of 4: rollouts", 0, 0),
         ("iteration 1 of 4: rollouts (1 running, 1 steps)", 0, 0),
-        ("evaluation 'heldout' before training", 0, 20),
+        ("evaluation 'heldout' before training", 5, 20),
         ("evaluation 'heldout' before training", 20, 20),
     ]
 

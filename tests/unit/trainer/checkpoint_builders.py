@@ -26,13 +26,10 @@ def snapshot_of(
     tokenizer: BpeTokenizer,
     cursor: Mapping[str, Any] | None = None,
     provenance: Mapping[str, Any] | None = None,
-    score: float | None = None,
 ) -> Snapshot:
     opened = OpenedModel(model=model, tokenizer=tokenizer, folder=None, provenance={})
     files = partial(write_policy_files, opened=opened, provenance=provenance or {})
-    return take_snapshot(
-        run_dir, iteration, trainer=trainer, policy_files=files, cursor=cursor or {}, score=score
-    )
+    return take_snapshot(run_dir, iteration, trainer=trainer, policy_files=files, cursor=cursor or {})
 
 
 def stored_state(folder: Path) -> dict[str, torch.Tensor]:
