@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -134,6 +135,16 @@ class RunContext:
             self.check()
         self.check()
         self.sink.emit(RunResumed)
+
+    def ends_after_pause(self) -> bool:
+        """Return ``must_end`` once no pause is wanted; acknowledges one. Not for the event loop's thread."""
+        if self.control.desired() == "pause" and not self.must_end:
+            self.sink.emit(RunPaused)
+            while self.control.desired() == "pause" and not self.must_end:
+                time.sleep(POLL_S)
+            if not self.must_end:
+                self.sink.emit(RunResumed)
+        return self.must_end
 
     async def interruptible(self, work: Coroutine[Any, Any, T]) -> T:
         """Await ``work``; cancel it as soon as the attempt must end. Raises the same errors as ``check``."""

@@ -34,7 +34,7 @@ async def warm_start(config: SftRun, run: RunContext) -> RunResult:
         out=folder,
         start=start,
         progress=run.progress,
-        should_stop=lambda: run.must_end,
+        should_stop=run.ends_after_pause,
     )
     checksum = await asyncio.to_thread(_checksum, folder)
     run.sink.emit(CheckpointSaved, iteration=0, policy_version=0, path=str(folder), checksum=checksum)

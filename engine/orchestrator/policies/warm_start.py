@@ -67,7 +67,7 @@ async def _taught(environment: FrozenLakeConfig, agent: AgentConfig, run: RunCon
         agent,
         home=run.home,
         progress=run.progress,
-        should_stop=lambda: run.must_end,
+        should_stop=run.ends_after_pause,
     )
     run.check()
     assert folder is not None, "the warm start ended early although nobody asked for it"

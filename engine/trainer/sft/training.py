@@ -81,7 +81,8 @@ def train_sft(
         config: the run; ``sft.minutes`` of wall time, then an evaluation.
         out: checkpoint folder; also written every few minutes on the way.
         progress: called with a message, seconds done and seconds in all.
-        should_stop: polled every step; training then ends early, evaluation included.
+        should_stop: polled every step; training then ends early, evaluation included. The time that it takes
+            does not count.
         start: the initial model, which is changed; by default a fresh one of the ``quickstart``
             architecture with a tokenizer trained on the stream's sources.
 
@@ -207,7 +208,11 @@ def _train(
     batch = next_batch()
     started = reported = time.monotonic()
     total = config.sft.minutes * 60
-    while (elapsed := time.monotonic() - started) < total and not should_stop():
+    while (elapsed := time.monotonic() - started) < total:
+        must_stop = should_stop()
+        started += time.monotonic() - started - elapsed  # a pause is no training
+        if must_stop:
+            break
         factor = learning_rate_factor(elapsed / total, tally.steps)
         tally.losses.append(_accumulate(model, batch, config, tally))
         optimizer.step(factor)

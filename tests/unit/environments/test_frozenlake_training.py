@@ -144,9 +144,10 @@ def test_an_evaluation_that_was_killed_has_the_numbers_of_one_go(
 
 
 def counted(evaluation: dict[str, Any]) -> dict[str, float]:
-    """Return the metrics that are no time."""
+    """Return the metrics that are neither times nor of the machine."""
     metrics = evaluation["metrics"].items()
-    return {name: value for name, value in metrics if not (name.startswith("time/") or name.endswith("_ms"))}
+    measured = ("time/", "machine/")
+    return {name: value for name, value in metrics if not (name.startswith(measured) or name.endswith("_ms"))}
 
 
 # The bench

@@ -306,6 +306,21 @@ async def test_a_pause_is_acknowledged_and_ends(then: Any) -> None:
     assert [name for name, _ in sink.events] == ["RunPaused", "RunResumed"][: 1 if then == "stop" else 2]
 
 
+@pytest.mark.parametrize("then", ["run", "stop"])
+async def test_work_in_another_thread_pauses_too(then: Any) -> None:
+    sink, control = MemorySink(), Control()
+    run = context(sink, control)
+    assert not run.ends_after_pause()
+    control.set_desired("pause")
+    waiting = asyncio.create_task(asyncio.to_thread(run.ends_after_pause))
+    while not sink.events:
+        await asyncio.sleep(0.01)
+    assert not waiting.done()
+    control.set_desired(then)
+    assert await waiting is (then == "stop")
+    assert [name for name, _ in sink.events] == ["RunPaused", "RunResumed"][: 1 if then == "stop" else 2]
+
+
 @pytest.mark.parametrize("how", ["stop", "fence"])
 async def test_work_in_flight_is_cancelled_and_cleans_up(how: str) -> None:
     control = Control()

@@ -201,19 +201,25 @@ def test_learning_rate_warms_up_stays_and_falls_to_four_percent() -> None:
     assert learning_rate_factor(1.0, 500) == pytest.approx(0.04)
 
 
-def test_a_report_counts_the_time_of_the_step_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_counts_the_time_of_the_step_before_it_and_of_no_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [0.0]
 
     def accumulate(*_: object) -> tuple[float, float]:
         now[0] += 20.0
         return 1.0, 1.0
 
+    def pause() -> bool:
+        now[0] += 1000.0
+        return False
+
     monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(training, "MuonWithAdam", lambda *_, **__: SimpleNamespace(step=lambda _factor: None))
     monkeypatch.setattr(training, "_accumulate", accumulate)
     config = SftRun.model_validate({"name": "t", "kind": "sft", "sft": {"minutes": 1}})
     net, tally = model(), training._Tally()
-    reports = training._train(net, config, list, tally, lambda: False)
+    reports = training._train(net, config, list, tally, pause)
     assert [elapsed for elapsed, _ in reports] == [20.0, 40.0, 60.0, 60.0]
 
 
