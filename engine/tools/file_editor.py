@@ -1,11 +1,15 @@
 """``file_editor``: view, create, str_replace, insert, undo_edit over any ``FileStore``.
 
 Every edit is lossless: bytes outside the edited text never change, whatever their encoding or
-line endings. The history for undo lives here on the host, one list of earlier contents per file.
+line endings. Where most lines of a file end with CRLF they are shown without it, what is written ends its
+lines so, and text over several lines is found whichever end it has. The history for undo lives here on the
+host, one list of earlier contents per file.
 """
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -91,7 +95,7 @@ class FileEditor:
             return await self._view_folder(path)
         if b"\0" in data:
             raise _RefusedError(f"{path} is a binary file and cannot be shown")
-        text = to_text(data)
+        text = _shown(to_text(data))
         lines = _lines(text)
         first, last = _checked_range(path, view_range, len(lines))
         wanted = arguments.get("concise", self._full and len(lines) > _ELIDE_ABOVE_LINES)
@@ -125,7 +129,7 @@ class FileEditor:
             raise _RefusedError("old_str is empty; use insert to add lines")
         data = await self._store.read(path)
         text = to_text(data)
-        places = _occurrences(text, old)
+        places, length = _occurrences(text, old)
         if not places:
             raise _RefusedError(_not_found(path, text, old))
         if len(places) > 1:
@@ -138,7 +142,8 @@ class FileEditor:
         if old == new:
             raise _RefusedError("old_str and new_str are the same: nothing was changed")
         start = places[0]
-        edited = text[:start] + new + text[start + len(old) :]
+        new = _with_ends(new, _line_end(text))
+        edited = text[:start] + new + text[start + length :]
         await self._write(path, data, edited)
         return self._edit_answer(path, edited, text.count("\n", 0, start) + 1, new.count("\n") + 1)
 
@@ -153,9 +158,10 @@ class FileEditor:
                 f"insert_line must be between 0 and {len(lines)}, the lines of {path}; got {after}"
             )
         head, tail = "".join(lines[:after]), "".join(lines[after:])
+        end = _line_end(text)
         if head and not head.endswith("\n"):
-            head += "\n"
-        block = new if new.endswith("\n") else f"{new}\n"
+            head += end
+        block = _with_ends(new if new.endswith("\n") else f"{new}\n", end)
         edited = head + block + tail
         await self._write(path, data, edited)
         return self._edit_answer(path, edited, after + 1, block.count("\n"))
@@ -187,7 +193,7 @@ class FileEditor:
         answer = f"Edited {path}." if self._full else "ok"
         if not self._snippet_lines:
             return answer
-        lines = _lines(text)
+        lines = _lines(_shown(text))
         start = max(1, first - self._snippet_lines)
         end = min(len(lines), first + count - 1 + self._snippet_lines)
         snippet = self._numbered(list(enumerate(lines[start - 1 : end], start)))
@@ -217,6 +223,20 @@ def _lines(text: str) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
+def _line_end(text: str) -> str:
+    """Return the end of most lines."""
+    return "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"
+
+
+def _shown(text: str) -> str:
+    return text.replace("\r\n", "\n") if _line_end(text) == "\r\n" else text
+
+
+def _with_ends(text: str, end: str) -> str:
+    """Return text for a file whose lines have this end."""
+    return re.sub("\r?\n", end, text) if end == "\r\n" else text
+
+
 def _split_keeping_newlines(text: str) -> list[str]:
     parts = text.split("\n")
     lines = [f"{part}\n" for part in parts[:-1]]
@@ -236,7 +256,26 @@ def _checked_range(path: str, view_range: list[int] | None, total: int) -> tuple
     return first, last
 
 
-def _occurrences(text: str, needle: str) -> list[int]:
+def _occurrences(text: str, needle: str) -> tuple[list[int], int]:
+    """Return the start of the first 1000 occurrences, and the length of the first.
+
+    Where most lines end with CRLF, or else there is none, ends of lines are compared as if all were the same.
+    """
+    places = _places(text, needle)
+    if "\n" not in needle or "\r\n" not in text or (places and _line_end(text) == "\n"):
+        return places, len(needle)
+    left_out = [match.start() - count for count, match in enumerate(re.finditer("\r\n", text))]
+
+    def original(place: int) -> int:
+        return place + bisect_left(left_out, place)
+
+    needle = needle.replace("\r\n", "\n")
+    places = _places(text.replace("\r\n", "\n"), needle)
+    length = original(places[0] + len(needle)) - original(places[0]) if places else 0
+    return [original(place) for place in places], length
+
+
+def _places(text: str, needle: str) -> list[int]:
     """Return the start of the first 1000 occurrences, overlapping ones included."""
     places: list[int] = []
     start = text.find(needle)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from engine.tools import (
@@ -67,6 +67,44 @@ def test_view_of_a_long_python_file_leaves_bodies_out_in_full_style() -> None:
     assert "x60" in edit(compact, "view").observation
 
 
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        (b"a\r\nb\r\nc\r\n", "a\nb", "x\ny\nz", b"x\r\ny\r\nz\r\nc\r\n"),
+        (b"a\r\nb\r\nc\r\n", "b\n", "", b"a\r\nc\r\n"),
+        (b"a\r\nb\r\nc\r\n", "\nb", "\nx", b"a\r\nx\r\nc\r\n"),
+        (b"a\r\nb\r\nc\r\n", "b\r\nc", "x\r\ny", b"a\r\nx\r\ny\r\n"),
+        (b"a\r\nb\r\nc\n", "a\nb\nc", "x\ny", b"x\r\ny\n"),
+        (b"a\nb\r\nc\nd\n", "b\nc", "x\ny", b"a\nx\ny\nd\n"),
+        (b"a\nb\n", "b", "x\r\ny", b"a\nx\r\ny\n"),
+    ],
+)
+def test_text_over_several_lines_is_found_and_written_with_the_ends_of_the_file(
+    before: bytes, old: str, new: str, after: bytes
+) -> None:
+    tool, store = editor({"/testbed/a.py": before})
+    assert edit(tool, "str_replace", old_str=old, new_str=new).observation == "ok"
+    assert store.files["/testbed/a.py"] == after
+
+
+def test_a_file_with_crlf_is_shown_without_it_and_keeps_it() -> None:
+    source = SOURCE.replace(b"\n", b"\r\n")
+    tool, store = editor({"/testbed/a.py": source}, snippet_lines=1)
+    assert edit(tool, "view", view_range=[2, 2]).observation == "    2      if a:"
+    answer = edit(tool, "insert", insert_line=1, new_str="    b = a\n    a = b")
+    assert answer.observation == (
+        "ok\n    1  def f(a):\n    2      b = a\n    3      a = b\n    4      if a:"
+    )
+    head, tail = source.split(b"\r\n", 1)
+    assert store.files["/testbed/a.py"] == head + b"\r\n    b = a\r\n    a = b\r\n" + tail
+    assert "occurs 5 times" in edit(tool, "str_replace", old_str="\n    ", new_str="x").error
+    edit(tool, "undo_edit")
+    assert store.files["/testbed/a.py"] == source
+    store.files["/testbed/b.py"] = source.removesuffix(b"\r\n")
+    edit(tool, "insert", "b.py", insert_line=4, new_str="x")
+    assert store.files["/testbed/b.py"] == source + b"x\r\n"
+
+
 def test_str_replace_needs_exactly_one_place() -> None:
     tool, store = editor({"/testbed/a.py": SOURCE})
     assert edit(tool, "str_replace", old_str="return 1", new_str="return 3").observation == "ok"
@@ -91,6 +129,7 @@ def test_str_replace_needs_exactly_one_place() -> None:
 )  # fmt: skip
 def test_replacing_and_undoing_keep_every_other_byte(before: bytes, old: str, new: str, after: bytes) -> None:
     data = before + old.encode() + after
+    assume(2 * data.count(b"\r\n") <= data.count(b"\n"))  # ends of lines are kept elsewhere
     tool, store = editor({"/testbed/a.py": data})
     if edit(tool, "str_replace", old_str=old, new_str=new).error:
         return
