@@ -3,7 +3,9 @@
 The history is replaced by one synthetic commit of the tree as it is. A new repository is packed from that
 commit alone, so neither refs, tags, remotes, reflogs, stashes, worktrees, alternates, hooks nor unreachable
 objects of the old one are left; the index keeps its file stamps, so that ``git status`` stays fast and clean.
-Where git is missing or the repository is broken, all of it is removed. To hide more: ``_SCRUB``.
+Locks that an image's build left are removed, conflicts become the files as they are, settings of line ends
+and file modes stay. Where git is missing or the repository is broken, all of it is removed, with a warning in
+the log. To hide more: ``_SCRUB``.
 
 Test scripts name commits, and builds name versions after tags. So grading keeps, under their own names, the
 commits that a script names: those that were there when the task began (the base commit and its ancestors) as
@@ -18,10 +20,13 @@ import asyncio
 import posixpath
 from collections.abc import Sequence
 
+import structlog
+
 from engine.errors import PatchError, SandboxError
 from engine.patches.apply import touched
 from engine.sandbox.base import Sandbox
 
+_log = structlog.get_logger(__name__)
 SCRUB_S = 300.0
 """Time limit of removing a sandbox's git history."""
 _SCRUB = r"""
@@ -68,11 +73,17 @@ keep() {  # with: whole yes or no, commits, files of later commits
   fi
   commit=$(g commit-tree -m base $parents "$tree") && names="$names $commit"
 }
+setting() { g config -f "$new/config" "$1" "$2"; }
 scrub() {
   rm -rf "$new" && mkdir -p "$new/objects/pack" "$new/objects/info" "$new/refs/heads" "$new/refs/tags" &&
     mkdir "$new/info" || return 1
   old=$(g rev-parse --absolute-git-dir) && common=$(cd "$(g rev-parse --git-common-dir)" && pwd) || return 1
+  rm -f "$old"/*.lock "$common"/*.lock  # nobody holds them in a fresh sandbox
   g update-index -q --no-split-index || return 1
+  if [ -n "$(g ls-files -u | head -n 1)" ]; then
+    g diff-files --name-only --diff-filter=U -z | g update-index -z --add --remove --stdin || return 1
+    g update-index --clear-resolve-undo 2>/dev/null
+  fi
   while [ "$hidden" -gt 0 ]; do
     g rm -rfq --cached --ignore-unmatch -- "$1" || return 1
     shift; hidden=$((hidden - 1))
@@ -90,7 +101,8 @@ scrub() {
   [ "$kept" = no ] || keep "$@" || return 1
   pack="pack-objects -q --window=0 --delta-base-offset $new/objects/pack/pack"  # no search for deltas
   { g rev-list --objects --no-walk $names || echo failed; [ ! -s "$new/more" ] || cat "$new/more"; } |
-    cut -d' ' -f1 | g $pack >/dev/null || return 1
+    cut -d' ' -f1 | GIT_OBJECT_DIRECTORY="$PWD/$new/objects" \
+    GIT_ALTERNATE_OBJECT_DIRECTORIES="$common/objects" g $pack >/dev/null || return 1
   rm -f "$new/more"
   [ -z "$shallow" ] || printf '%s\n' $shallow >"$new/shallow" || return 1
   if [ -n "$tag" ]; then
@@ -99,6 +111,13 @@ scrub() {
   echo "$commit" >"$new/refs/heads/main" && echo 'ref: refs/heads/main' >"$new/HEAD" || return 1
   printf '[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n' >"$new/config"
   printf '[gc]\n\tauto = 0\n[user]\n\tname = agent\n\temail = agent@localhost\n' >>"$new/config"
+  if [ "$(g rev-parse --show-object-format 2>/dev/null)" = sha256 ]; then
+    setting core.repositoryformatversion 1 && setting extensions.objectFormat sha256 || return 1
+  fi
+  for key in core.autocrlf core.eol core.filemode core.ignorecase core.safecrlf core.symlinks; do
+    value=$(g config --local --get "$key") || continue
+    setting "$key" "$value" || return 1
+  done
   [ ! -f "$common/info/exclude" ] || cp "$common/info/exclude" "$new/info/" || return 1
   cp -p "$old/index" "$new/index" || return 1
   for folder in "$old" "$common"; do
@@ -107,7 +126,8 @@ scrub() {
   done
 }
 g() { git -c safe.directory='*' -c core.hooksPath=/dev/null -c gc.auto=0 -c core.fsmonitor=false "$@"; }
-ok=no sound=no
+ok=no sound=no had=no
+[ ! -e .git ] || had=yes
 if [ -e .git ] && command -v git >/dev/null 2>&1; then
   [ "$kept" = no ] || ! g rev-parse -q --verify 'HEAD^{commit}' >/dev/null 2>&1 || sound=yes
   if scrub "$@"; then ok=yes; fi
@@ -118,11 +138,18 @@ if [ "$ok$sound" = noyes ]; then
 fi
 rm -rf .git || exit 1
 if [ "$ok" = yes ]; then mv "$new" .git || exit 1; else rm -rf "$new"; fi
+if [ "$ok" = yes ] && [ "$(stat -c %u .)" != "$(id -u)" ]; then  # git refuses a folder of another user
+  case "$HOME/" in
+  "$PWD"/*) ;;
+  *) env -u GIT_CONFIG_GLOBAL git config --global --add safe.directory "$PWD" 2>/dev/null ;;
+  esac
+fi
 find . -mindepth 2 -name .git -prune -exec rm -rf {} + || exit 1
 [ "$ok" = no ] || [ "$kept" = yes ] || [ "$(g rev-list --all --reflog --count)" = 1 ] || exit 1
 for folder in "$PWD/.venv/bin" /root/.venv/bin /opt/miniconda3/envs/testbed/bin; do
   if [ -x "$folder/python" ]; then printf '%s' "$folder:$PATH"; break; fi
 done
+[ "$ok$had" != noyes ] || printf '\nlost'
 """
 
 
@@ -199,7 +226,11 @@ async def _scrub(box: Sandbox, arguments: Sequence[str]) -> str:
     if result.exit_code != 0:
         said = result.stderr.decode(errors="replace").strip()[-500:]
         raise SandboxError(f"the git history could not be removed: {said or 'no reason was given'}")
-    return result.stdout.decode(errors="replace").strip()
+    path, _, lost = result.stdout.decode(errors="replace").partition("\n")
+    if lost.strip():
+        said = result.stderr.decode(errors="replace").strip()[-500:]
+        _log.warning("repository removed from a sandbox", image=box.spec.image, reason=said)
+    return path.strip()
 
 
 def _below(workdir: str, path: str) -> str:

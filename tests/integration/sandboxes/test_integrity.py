@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from engine.errors import PatchError
 from engine.patches.diff import diff_texts
@@ -227,8 +228,35 @@ async def test_the_setup_patch_is_the_task_and_no_change(box: Sandbox) -> None:
 
 async def test_a_broken_repository_is_removed(home: Path, box: Sandbox) -> None:
     async with LocalBackend(home).open(SandboxSpec(image="local:broken")) as broken:
-        await prepare_for_agent(broken)
+        with structlog.testing.capture_logs() as logs:
+            await prepare_for_agent(broken)
         assert await run(broken, "ls -A") == "code.py"
+    assert [(log["image"], "not a git repository" in log["reason"]) for log in logs] == [
+        ("local:broken", True)
+    ]
+
+
+ODD = {
+    "sha256": "rm -rf .git && git init -q --object-format=sha256 . && git add code.py && git commit -qm a",
+    "locks": "touch .git/index.lock .git/HEAD.lock",
+    "conflict": "git checkout -qb other && echo '# mine' >> code.py && git commit -qam a && "
+    "git checkout -q - && echo '# yours' >> code.py && git commit -qam b && ! git merge -q other",
+    "autocrlf": "git config core.autocrlf true && rm -r code.py tests && git checkout -q .",
+    "filemode": "git config core.filemode false && chmod +x code.py",
+    "worktree": "cp -r .git /tmp/moved && rm -rf .git && git --git-dir=/tmp/moved worktree add -q /tmp/other "
+    "&& cp /tmp/other/.git . && git reset -q",
+}
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["agent", "grading"])
+@pytest.mark.parametrize("odd", ODD)
+async def test_repositories_in_odd_states_stay_usable(box: Sandbox, odd: str, kept: bool) -> None:
+    settings = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n"
+    assert await run(box, f"{settings}({ODD[odd]}) >/dev/null 2>&1 || echo failed") == ""
+    await (prepare_for_grading(box) if kept else prepare_for_agent(box))
+    assert await run(box, "git status --short --untracked-files=no") == ""
+    assert await run(box, "git fsck 2>&1") == ""
+    assert await run(box, "git log -1 --format=%s") == "base"
 
 
 async def test_the_projects_own_python_comes_first(box: Sandbox) -> None:
