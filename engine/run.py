@@ -48,6 +48,7 @@ from engine.files import atomic_write
 from engine.inference.endpoint.keys import fetch_secrets, read_secrets, take_keys
 from engine.orchestrator import EXIT_FAILED, EXIT_FENCED, execute, note_failure, record
 from engine.orchestrator.context import RunContext, RunResult
+from engine.processes.disk import DiskWatch
 from engine.processes.memory import limit_memory
 from engine.ray.cluster import take_token
 from engine.redaction import RedactingStream, know, log_to, machine_secrets, secrets_in
@@ -265,7 +266,8 @@ def _perform(run: RunContext, allowed: Allowed | None) -> int:
         return record(run, RunResult(state="failed", reason=str(error)))
     for finding in _warnings(config):
         log.warning("setting", setting=finding.setting, message=finding.message)
-    return execute(config, run)
+    with DiskWatch(run.run_dir, config.disk_gb * 1e9, run.control.stop):
+        return execute(config, run)
 
 
 def _warnings(config: AnyRun) -> list[LintFinding]:

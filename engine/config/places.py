@@ -278,7 +278,7 @@ class Granted(Place):
 
 @dataclass(frozen=True)
 class Bounded(Place):
-    """An amount of a shared resource, up to the administrator's limit."""
+    """An amount of a shared resource, up to the administrator's limit; a greater default becomes that."""
 
     most: float
     """Limit where the administrator sets none."""
@@ -286,6 +286,8 @@ class Bounded(Place):
     def resolve(self, setting: Setting, allowed: Allowed) -> Any:
         """Return the value as the engine reads it; see ``Place.resolve``."""
         most = allowed.limits.get(setting.name, self.most)
+        if setting.value == setting.default:
+            return min(setting.value, most)
         if setting.value > most:
             raise ValueError(
                 f"{setting.value} is more than {most:g}, the most that a run may ask for: have the "

@@ -83,6 +83,8 @@ class _Run(Section):
     launcher: LauncherConfig = LauncherConfig()
     storage: StorageConfig = StorageConfig()
     downloads: DownloadConfig = DownloadConfig()
+    disk_gb: Annotated[float, Bounded(2_000)] = Field(default=2_000.0, gt=0)
+    """Maximum size of the run's folder, GB; a run that exceeds it is stopped."""
 
 
 class _ActingRun(_Run):

@@ -110,14 +110,15 @@ async def test_a_validation_finds_in_pods_what_it_finds_here(home: Path, row: Ta
 
 
 async def graded(home: Path, folder: Path, sandbox: SandboxConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Counts, and every report that was written, by its path."""
+    """Counts, and every report that was written, by its path; its inputs name the sandbox."""
     assignment = Assignment(
         dataset="toy", predictions=str(home / "predictions.jsonl"), run_id="r1", output=folder
     )
     grading = GradingConfig(timeout_s=60.0, max_parallel=4)
     settings = PredictionSettings(sandbox=sandbox, grading=grading)
     counts = await grade_predictions(home, assignment, settings)
-    reports = {str(path.relative_to(folder)): json.loads(path.read_text()) for path in folder.rglob("*.json")}
+    files = [path for path in folder.rglob("*.json") if path.name != "inputs.json"]
+    reports = {str(path.relative_to(folder)): json.loads(path.read_text()) for path in files}
     return {**counts, "report": ""}, reports
 
 

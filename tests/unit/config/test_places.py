@@ -258,6 +258,10 @@ def test_amounts_are_limited_as_the_administrator_says() -> None:
     assert check_places(run, Allowed(limits={"sandbox.memory_mb": 100_000})) == run
     with pytest.raises(ConfigError, match=r"100000 is more than 4096, .* TRAINYARD_LIMITS"):
         check_places(run, Allowed(limits={"sandbox.memory_mb": 4_096}))
+    lowered = check_places(
+        configuration("quickstart"), Allowed(limits={"disk_gb": 20, "downloads.max_gb": 5})
+    )
+    assert (lowered.disk_gb, lowered.downloads.max_gb) == (20, 5)
 
 
 def test_servers_may_be_attached_that_are_granted_or_entered_for_it() -> None:
