@@ -55,7 +55,7 @@ class Lab:
 
     def __call__(self, body: dict[str, Any], _number: int) -> Reply:
         messages = body["messages"]
-        if "ready?" in messages[-1]["content"]:
+        if messages[-1]["content"].startswith(("Answer with one word", "Call the tool")):
             return Reply(content="ready")
         if body["model"] == "judge":
             digest = hashlib.sha256(messages[-1]["content"].encode()).digest()
