@@ -7,6 +7,7 @@ folder's chat template. Everything else follows that template.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from datetime import date
 from functools import partial
@@ -37,6 +38,7 @@ PROBE_TOOL: Mapping[str, Any] = {
         },
     },
 }
+_MARK = "Any question?"
 _PROBE = (
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "First question."},
@@ -104,8 +106,46 @@ class TemplateTokenizer:
             TemplateError: the template cannot express it, or exceeds the limits, or did so in two calls in a
                 row.
         """
+        return self._write(
+            messages, add_generation_prompt=add_generation_prompt, tools=tools, as_parts=self._reads_parts
+        )
+
+    @functools.cached_property
+    def _reads_parts(self) -> bool:
+        """Whether the template reads contents as lists of parts only. Raises TemplateError: it reads none."""
+        loses_text = False
+        for as_parts in (False, True):
+            try:
+                text = self._write(
+                    [{"role": "user", "content": _MARK}],
+                    add_generation_prompt=True, tools=None, as_parts=as_parts,
+                )  # fmt: skip
+            except TemplateError:
+                continue
+            if _MARK in text:
+                return as_parts
+            loses_text = True
+        if loses_text:
+            raise TemplateError(
+                "the chat template leaves out what the user says, as text and as a list of parts"
+            )
+        return False
+
+    def _write(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        tools: Any,
+        as_parts: bool,
+    ) -> str:
         if self._exceeded:
             raise TemplateError(self._exceeded)
+        if as_parts:
+            messages = [
+                {**message, "content": [{"type": "text", "text": message.get("content") or ""}]}
+                for message in messages
+            ]
         variables = {
             **self._tokenizer.special_tokens_map,
             **self._options,

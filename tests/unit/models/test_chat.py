@@ -353,3 +353,24 @@ def test_a_template_over_its_limit_twice_in_a_row_is_not_rendered_again() -> Non
         chat.open([now])
     with pytest.raises(ModelError, match="processor time"):
         chat.open([USER])
+
+
+_PARTS = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% for part in message.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_a_template_that_reads_contents_as_parts_gets_parts() -> None:
+    chat = RenderedChat(chat_tokenizer("qwen3", chat_template=_PARTS), None)
+    assert chat.tokenizer.decode(chat.open([SYSTEM, USER])) == (
+        f"<|im_start|>system\n{SYSTEM['content']}<|im_end|>\n<|im_start|>user\n{USER['content']}<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_a_template_that_leaves_out_the_question_is_refused() -> None:
+    template = _PARTS.replace("part.type == 'text'", "part.type == 'image'")
+    with pytest.raises(CheckpointError, match="leaves out what the user says"):
+        RenderedChat(chat_tokenizer("qwen3", chat_template=template), None)
