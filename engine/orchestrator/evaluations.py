@@ -48,10 +48,10 @@ async def run_evaluation(
 
     Args:
         run: this attempt.
-        scheduler: of evaluations.
-        requests: all of the evaluation's.
-        policy: what is evaluated.
-        name: of the evaluation.
+        scheduler: for rollouts of evaluations.
+        requests: all groups of the evaluation.
+        policy: the evaluated policy.
+        name: name of the evaluation.
         ledger: rollouts that earlier attempts have finished.
 
     Raises:
@@ -67,18 +67,18 @@ async def run_evaluation(
         ledger.add(RolloutSummary.of(trajectory))
         losses.add(trajectory)
 
-    rollouts = (rollout for request in requests for rollout in request.rollouts())
-    await run.interruptible(
-        scheduler.run((rollout for rollout in rollouts if not ledger.has(rollout.key)), finished)
-    )
+    if not ledger.is_reported:
+        rollouts = (rollout for request in requests for rollout in request.rollouts())
+        missing = (rollout for rollout in rollouts if not ledger.has(rollout.key))
+        await run.interruptible(scheduler.run(missing, finished))
     lost = tuple(ledger.lost.values())
     found = ledger.close()
-    summary = found.tally.summary()
-    if ledger.is_reported and not losses.count:
-        return summary
-    if found.lost == found.count:
+    if 2 * found.lost > found.count:
         losses.check(f"iteration {iteration} (eval:{name})")
     alarms.check(found, lost, ended=True)
+    summary = found.tally.summary()
+    if ledger.is_reported:
+        return summary
     metrics = found.metrics() | await policy.take_metrics() | alarms.machine_load().metrics
     metrics["time/rollout"] = time.monotonic() - started
     await asyncio.to_thread(

@@ -234,6 +234,8 @@ class TrainingLoop:
                 await self._save_checkpoint()
             if self._is_evaluation_due():
                 await self._evaluate()
+        await self._announce_checkpoint(await asyncio.to_thread(self._writer.wait))
+        await asyncio.to_thread(self._writer.prune, dict(self.progress.heldout_rates))
 
     async def close(self) -> None:
         """Stop background work; a checkpoint being written is finished and announced."""

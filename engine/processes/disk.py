@@ -1,4 +1,4 @@
-"""Disk of a run: the size of its folder, watched while it goes on, and the space that others need."""
+"""Watch of a run's disk: the size of its folder, and the free space that the services of the machine need."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+import structlog
+
+_log = structlog.get_logger(__name__)
 EVERY_S = 15.0
 RESERVE_BYTES = 500_000_000
 """Free space left to the services of the machine, which stop without any."""
@@ -39,7 +42,12 @@ class DiskWatch:
 
     def _loop(self) -> None:
         while True:
-            if problem := self._problem():
+            try:
+                problem = self._problem()
+            except OSError as error:
+                problem = ""
+                _log.warning("disk not measured", folder=str(self._folder), reason=str(error))
+            if problem:
                 self._stop(problem)
                 return
             if self._closed.wait(EVERY_S):
@@ -50,7 +58,7 @@ class DiskWatch:
         if size > self._limit:
             return (
                 f"its folder has {size / 1e9:,.3g} GB, more than disk_gb allows ({self._limit / 1e9:,.3g}): "
-                "keep fewer checkpoints, or raise disk_gb and resume"
+                "delete old checkpoints there and resume, or start a new run from one of them"
             )
         free = shutil.disk_usage(self._folder).free
         if free < RESERVE_BYTES:
@@ -62,10 +70,14 @@ class DiskWatch:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the disk space of the files below a folder; those that vanish meanwhile are left out."""
+    """Return the disk space of the files below a folder, bytes; a file of n hard links counts as 1/n of it.
+
+    Files that vanish meanwhile are left out.
+    """
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:
             with suppress(OSError):
-                total += Path(root, name).lstat().st_blocks * 512
+                status = Path(root, name).lstat()
+                total += status.st_blocks * 512 // max(status.st_nlink, 1)
     return total

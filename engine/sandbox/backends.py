@@ -29,7 +29,7 @@ def make_backend(config: SandboxConfig, home: Path, *, run_id: str = "adhoc") ->
             from engine.sandbox.docker.backend import DockerBackend  # the SDK costs start-up time
 
             warm = WarmSettings.of(config, config.docker, run_id)
-            return DockerBackend(config.docker, home, warm=warm)
+            return DockerBackend(config.docker, home, warm=warm, registries=config.registries)
         case "kubernetes":
             from engine.sandbox.kubernetes.backend import KubernetesBackend  # so does the client's
 

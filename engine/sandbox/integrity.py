@@ -17,6 +17,7 @@ without their files: enough for ``git describe`` with any pattern.
 from __future__ import annotations
 
 import asyncio
+import functools
 import posixpath
 from collections.abc import Sequence
 
@@ -99,11 +100,11 @@ scrub() {
   tree=$(g write-tree) && commit=$(g commit-tree -m base "$tree") || return 1
   names=$commit parents= shallow= tag= earlier=
   [ "$kept" = no ] || keep "$@" || return 1
+  echo "$common/objects" >"$new/objects/info/alternates" || return 1  # the old may be on another device
   pack="pack-objects -q --window=0 --delta-base-offset $new/objects/pack/pack"  # no search for deltas
   { g rev-list --objects --no-walk $names || echo failed; [ ! -s "$new/more" ] || cat "$new/more"; } |
-    cut -d' ' -f1 | GIT_OBJECT_DIRECTORY="$PWD/$new/objects" \
-    GIT_ALTERNATE_OBJECT_DIRECTORIES="$common/objects" g $pack >/dev/null || return 1
-  rm -f "$new/more"
+    cut -d' ' -f1 | (export GIT_OBJECT_DIRECTORY="$PWD/$new/objects"; g $pack) >/dev/null || return 1
+  rm -f "$new/more" "$new/objects/info/alternates"
   [ -z "$shallow" ] || printf '%s\n' $shallow >"$new/shallow" || return 1
   if [ -n "$tag" ]; then
     mkdir -p "$(dirname "$new/refs/tags/$tag")" && echo "${parents##* }" >"$new/refs/tags/$tag" || return 1
@@ -128,6 +129,7 @@ scrub() {
 g() { git -c safe.directory='*' -c core.hooksPath=/dev/null -c gc.auto=0 -c core.fsmonitor=false "$@"; }
 ok=no sound=no had=no
 [ ! -e .git ] || had=yes
+command -v git >/dev/null 2>&1 || echo 'git is not installed' >&2
 if [ -e .git ] && command -v git >/dev/null 2>&1; then
   [ "$kept" = no ] || ! g rev-parse -q --verify 'HEAD^{commit}' >/dev/null 2>&1 || sound=yes
   if scrub "$@"; then ok=yes; fi
@@ -229,8 +231,13 @@ async def _scrub(box: Sandbox, arguments: Sequence[str]) -> str:
     path, _, lost = result.stdout.decode(errors="replace").partition("\n")
     if lost.strip():
         said = result.stderr.decode(errors="replace").strip()[-500:]
-        _log.warning("repository removed from a sandbox", image=box.spec.image, reason=said)
+        _warn_once(box.spec.image, said)
     return path.strip()
+
+
+@functools.cache
+def _warn_once(image: str, reason: str) -> None:
+    _log.warning("repository removed from sandboxes", image=image, reason=reason)
 
 
 def _below(workdir: str, path: str) -> str:

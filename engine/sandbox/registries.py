@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from engine.build_contexts import NOT_PULLED
 from engine.config.places import ANY
@@ -20,18 +20,25 @@ def with_registry(image: str) -> str:
 
 def refused_registry(image: str, config: SandboxConfig) -> str:
     """Return why an image may not be pulled from its registry; empty when it may, or is not pulled."""
-    if config.backend == "local" or not image or image.startswith(NOT_PULLED) or ANY in config.registries:
+    if config.backend == "local" or not image or image.startswith(NOT_PULLED):
         return ""
-    reference = with_registry(image)
     mirrors = config.kubernetes.mirrors if config.backend == "kubernetes" else ()
+    return unlisted_registry(image, config.registries, mirrors)
+
+
+def unlisted_registry(image: str, registries: Collection[str], mirrors: Iterable[str] = ()) -> str:
+    """Return that an image's registry is not listed; empty when it is."""
+    reference = with_registry(image)
     host = reference.partition("/")[0].lower()
-    if host in config.registries or any(
-        name.startswith(prefix) for name in (image, reference) for prefix in mirrors
+    if (
+        ANY in registries
+        or host in registries
+        or any(name.startswith(prefix) for name in (image, reference) for prefix in mirrors)
     ):
         return ""
     return (
         f"image '{image}' is from '{host}', which is not among the registries of this run "
-        f"({', '.join(config.registries) or 'there is none'}): name it in sandbox.registries, and have the "
+        f"({', '.join(registries) or 'there is none'}): name it in sandbox.registries, and have the "
         "administrator add it to TRAINYARD_IMAGE_REGISTRIES"
     )
 

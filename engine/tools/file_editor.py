@@ -1,16 +1,16 @@
 """``file_editor``: view, create, str_replace, insert, undo_edit over any ``FileStore``.
 
 Every edit is lossless: bytes outside the edited text never change, whatever their encoding or
-line endings. Where most lines of a file end with CRLF they are shown without it, what is written ends its
-lines so, and text over several lines is found whichever end it has. The history for undo lives here on the
-host, one list of earlier contents per file.
+line endings. Where most lines of a file end with CRLF, views leave it out, new lines get it, and text over
+several lines is found with either end. The history for undo lives here on the host, one list of earlier
+contents per file.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,8 @@ _LISTED_LINES = 10
 _MAX_PLACES = 1000
 _MAX_ELIDED_CHARS = 1_000_000
 """Longer files are shown whole: reading their shape would take seconds."""
+_MAX_COMPARED_CHARS = 1_000_000
+"""In longer files with CRLF text over several lines has to be written with it: comparing would take long."""
 _ELIDE_LIMITS = Limits("the file", cpu_s=10.0, memory_bytes=256 << 20)
 """Code of that length takes 200 MB; a table of data takes 440 MB and is shown whole."""
 _NUMBER = "{:>5}  {}"
@@ -129,23 +131,21 @@ class FileEditor:
             raise _RefusedError("old_str is empty; use insert to add lines")
         data = await self._store.read(path)
         text = to_text(data)
-        places, length = _occurrences(text, old)
-        if not places:
+        found = _find(text, old)
+        if found is None:
             raise _RefusedError(_not_found(path, text, old))
-        if len(places) > 1:
-            numbers = [text.count("\n", 0, place) + 1 for place in places[:_LISTED_LINES]]
-            count = f"at least {_MAX_PLACES}" if len(places) == _MAX_PLACES else len(places)
+        if found.count > 1:
+            count = f"at least {_MAX_PLACES}" if found.count == _MAX_PLACES else found.count
             raise _RefusedError(
-                f"old_str occurs {count} times in {path}, at lines {_listed(numbers, len(places))}; "
+                f"old_str occurs {count} times in {path}, at lines {_listed(found.lines, found.count)}; "
                 "it must occur exactly once: add surrounding lines"
             )
         if old == new:
             raise _RefusedError("old_str and new_str are the same: nothing was changed")
-        start = places[0]
         new = _with_ends(new, _line_end(text))
-        edited = text[:start] + new + text[start + length :]
+        edited = text[: found.start] + new + text[found.end :]
         await self._write(path, data, edited)
-        return self._edit_answer(path, edited, text.count("\n", 0, start) + 1, new.count("\n") + 1)
+        return self._edit_answer(path, edited, found.lines[0], new.count("\n") + 1)
 
     async def _insert(self, path: str, arguments: Mapping[str, Any]) -> str:
         after: int = _needed(arguments, "insert_line")
@@ -256,23 +256,46 @@ def _checked_range(path: str, view_range: list[int] | None, total: int) -> tuple
     return first, last
 
 
-def _occurrences(text: str, needle: str) -> tuple[list[int], int]:
-    """Return the start of the first 1000 occurrences, and the length of the first.
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Occurrences of a text."""
+
+    count: int
+    lines: tuple[int, ...]
+    """Line numbers of the first ones."""
+    start: int
+    end: int
+    """Place of the first one."""
+
+
+def _find(text: str, needle: str) -> _Found | None:
+    """Return the occurrences, at most 1000; None where there is none.
 
     Where most lines end with CRLF, or else there is none, ends of lines are compared as if all were the same.
     """
-    places = _places(text, needle)
-    if "\n" not in needle or "\r\n" not in text or (places and _line_end(text) == "\n"):
-        return places, len(needle)
-    left_out = [match.start() - count for count, match in enumerate(re.finditer("\r\n", text))]
+    plain, places = text, _places(text, needle)
+    comparable = "\n" in needle and "\r\n" in text and len(text) <= _MAX_COMPARED_CHARS
+    if comparable and not (places and _line_end(text) == "\n"):
+        plain, needle = text.replace("\r\n", "\n"), needle.replace("\r\n", "\n")
+        places = _places(plain, needle)
+    if not places:
+        return None
+    lines = tuple(plain.count("\n", 0, place) + 1 for place in places[:_LISTED_LINES])
+    start, end = places[0], places[0] + len(needle)
+    if plain is not text:
+        start, end = _original(text, start), _original(text, end)
+    return _Found(len(places), lines, start, end)
 
-    def original(place: int) -> int:
-        return place + bisect_left(left_out, place)
 
-    needle = needle.replace("\r\n", "\n")
-    places = _places(text.replace("\r\n", "\n"), needle)
-    length = original(places[0] + len(needle)) - original(places[0]) if places else 0
-    return [original(place) for place in places], length
+def _original(text: str, place: int) -> int:
+    """Return the place in a text of a place in the same text with LF for CRLF."""
+    left_out = 0
+    while True:
+        more = text.count("\r\n", 0, place + left_out)
+        inside = place + left_out > 0 and text[place + left_out - 1 : place + left_out + 1] == "\r\n"
+        if more + inside == left_out:
+            return place + left_out
+        left_out = more + inside
 
 
 def _places(text: str, needle: str) -> list[int]:
@@ -294,7 +317,7 @@ def _not_found(path: str, text: str, old: str) -> str:
     return message
 
 
-def _listed(numbers: list[int], count: int) -> str:
+def _listed(numbers: Sequence[int], count: int) -> str:
     shown = ", ".join(map(str, numbers[:_LISTED_LINES]))
     more = count - _LISTED_LINES
     return f"{shown} and {more} more" if more > 0 else shown

@@ -184,7 +184,14 @@ def training(home: Path, *, concurrent: int = 8, **trainer: Any) -> TrainRun:
         rollout=RolloutConfig(group_size=4, max_concurrent=concurrent),
         algorithm=AlgorithmConfig(filtered_reasons=(), entropy_coefficient=0.01),
         trainer=TrainerConfig(
-            **{"iterations": 2, "tasks_per_iteration": 2, "learning_rate": 1e-3, "threads": 1, **trainer}
+            **{
+                "iterations": 2,
+                "tasks_per_iteration": 2,
+                "learning_rate": 1e-3,
+                "threads": 1,
+                "keep_checkpoints": 3,
+                **trainer,
+            }
         ),
         evaluation=EvaluationConfig(samples=2, train_samples=2),
     )

@@ -112,7 +112,11 @@ class TemplateTokenizer:
 
     @functools.cached_property
     def _reads_parts(self) -> bool:
-        """Whether the template reads contents as lists of parts only. Raises TemplateError: it reads none."""
+        """Whether the template reads contents as lists of parts only.
+
+        Raises:
+            TemplateError: it reads none, or exceeded a limit.
+        """
         loses_text = False
         for as_parts in (False, True):
             try:
@@ -121,8 +125,10 @@ class TemplateTokenizer:
                     add_generation_prompt=True, tools=None, as_parts=as_parts,
                 )  # fmt: skip
             except TemplateError:
+                if self._has_failed:
+                    raise
                 continue
-            if _MARK in text:
+            if _MARK in text and not (as_parts and "'type'" in text):  # a list written as Python writes it
                 return as_parts
             loses_text = True
         if loses_text:

@@ -25,6 +25,8 @@ _TYPE = re.compile(rb'"type":"([a-z_]+)"')
 _EPOCH = re.compile(rb'"epoch":([0-9]+)')
 _HEAD_BYTES = 160
 """Length within which a line names its event's type and attempt."""
+_TRAINED, _REF_BYTES = f'"phase":"{TRAIN_PHASE}"'.encode(), 400
+"""Text of a training rollout's line, and the length within which a line names its rollout."""
 
 
 def type_of(line: bytes) -> str:
@@ -64,7 +66,7 @@ class Ledger:
         self.cost: float | None = None
         """US dollars of all rollouts, lost and repeated ones too; None where no price is known."""
         self.is_reported = False
-        """Whether the result of the evaluation that they are is on record."""
+        """Whether the evaluation that these rollouts belong to has ended with a recorded result."""
         self._finished: dict[str, int] = {}
         """Task → bit mask of the indices of finished rollouts."""
 
@@ -126,15 +128,14 @@ class Ledger:
 def read_evaluations(spool: Path) -> dict[Part, Ledger]:
     """Return the finished rollouts of a training run's evaluations that its newest attempt keeps.
 
-    Rollouts that were lost or cancelled are left out: the attempt repeats them.
+    Lost rollouts of evaluations without a recorded result are left out: the attempt repeats them.
     """
     found: defaultdict[Part, Ledger] = defaultdict(Ledger)
     for line in read_lines(spool):
         match type_of(line.data):
-            case "trajectory_finished":
+            case "trajectory_finished" if _TRAINED not in line.data[:_REF_BYTES]:
                 rollout = RolloutSummary.from_event(line.data)
-                if rollout.key.phase != TRAIN_PHASE:
-                    found[rollout.key.iteration, rollout.key.phase].add(rollout)
+                found[rollout.key.iteration, rollout.key.phase].add(rollout)
             case "evaluation_finished":
                 event = json.loads(line.data)
                 found[event["iteration"], f"eval:{event['name']}"].is_reported = True
@@ -143,5 +144,6 @@ def read_evaluations(spool: Path) -> dict[Part, Ledger]:
                 for part in [part for part in found if not is_kept(part, event)]:
                     del found[part]
     for ledger in found.values():
-        ledger.lost.clear()
+        if not ledger.is_reported:
+            ledger.lost.clear()
     return dict(found)

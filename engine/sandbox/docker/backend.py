@@ -14,7 +14,15 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Hashable,
+    Mapping,
+)
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +32,7 @@ import docker.errors
 import stamina
 import structlog
 
+from engine.config.places import ANY
 from engine.config.sandbox import DockerConfig
 from engine.errors import (
     ImageError,
@@ -65,6 +74,7 @@ class DockerBackend:
         home: the data folder; the ledger is below ``sandboxes/docker/``.
         warm: the sandboxes started ahead of demand; None starts none. Those of an event loop are removed by
             ``close``, which it must call before it ends.
+        registries: hosts of the images that Dockerfiles of tasks build on; ``*`` for any.
 
     Raises:
         PreflightError: the daemon's address cannot be used.
@@ -72,12 +82,19 @@ class DockerBackend:
 
     name = "docker"
 
-    def __init__(self, config: DockerConfig, home: Path, *, warm: WarmSettings | None = None) -> None:
+    def __init__(
+        self,
+        config: DockerConfig,
+        home: Path,
+        *,
+        warm: WarmSettings | None = None,
+        registries: Collection[str] = (ANY,),
+    ) -> None:
         self.config = config
         self.home = home.absolute()
         self.ledger = Ledger(self.home / "sandboxes" / "docker")
         self.daemon = Daemon(find_daemon(config.host, self.home), config.daemon_timeout_s)
-        self.images = Images(self.daemon, config, self.home)
+        self.images = Images(self.daemon, config, self.home, registries=registries)
         self.quota = True
         """Ability of the storage driver to limit what a container writes; known after the first start."""
         self._containers: dict[str, Container] = {}

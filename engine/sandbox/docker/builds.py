@@ -2,13 +2,16 @@
 
 A Dockerfile is a stranger's code. Its commands run in containers of the daemon with the granted network
 (``none`` has no access), limited memory and a deadline, without build arguments, secrets or proxies of this
-machine. The daemon limits no disk during a build: a result that is too large is removed.
+machine. The daemon limits no disk during a build: a result that is too large is removed. Images that it
+builds on or copies from are of listed registries: the daemon names each step before it pulls anything for it.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +21,36 @@ import requests
 import urllib3.exceptions
 
 from engine.build_contexts import PREFIX, context_path
+from engine.config.places import ANY
 from engine.config.sandbox import DockerConfig
 from engine.errors import ImageError
 from engine.sandbox.docker.daemon import Daemon
+from engine.sandbox.registries import unlisted_registry
 
 REPOSITORY = "trainyard/built"
 _TAIL = 2_000
+_STEP = re.compile(r"Step \d+/\d+ : (\w+)\s+(.*)", re.DOTALL)
+_FROM = re.compile(r"(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?\s*", re.IGNORECASE)
+_COPIED = re.compile(r"--from=(\S+)", re.IGNORECASE)
 
 
-def build(daemon: Daemon, home: Path, name: str, config: DockerConfig) -> str:
+def build(
+    daemon: Daemon, home: Path, name: str, config: DockerConfig, *, registries: Collection[str] = (ANY,)
+) -> str:
     """Return the id of the image ``dockerfile:<hash>``, built if it is missing; blocks.
 
     Raises:
-        ImageError: builds are not granted, the context is missing, or the build failed, took too long or
-            became too large; says which, with the end of its output.
+        ImageError: builds are not granted, the context is missing, an image that it names is not of the
+            registries, or the build failed, took too long or became too large; says which, with the end of
+            its output.
     """
     try:
         path = context_path(home, name)
     except ValueError as error:
         raise ImageError(str(error)) from None
     tag = f"{REPOSITORY}:{name.removeprefix(PREFIX)}"
-    return daemon.do(lambda client: _present(client, tag) or _build(client, path, name, tag, config))
+    steps = _Steps(name, registries)
+    return daemon.do(lambda client: _present(client, tag) or _build(client, path, name, tag, config, steps))
 
 
 def _present(client: docker.APIClient, tag: str) -> str:
@@ -48,7 +60,46 @@ def _present(client: docker.APIClient, tag: str) -> str:
         return ""
 
 
-def _build(client: docker.APIClient, path: Path, name: str, tag: str, config: DockerConfig) -> str:
+class _Steps:
+    """Steps of a build, as the daemon reports them."""
+
+    def __init__(self, name: str, registries: Collection[str]) -> None:
+        self._name, self._registries = name, registries
+        self._stages: set[str] = {"scratch"}
+        self.has_begun = ANY in registries
+        """Whether the images that the build names were seen, or may be any."""
+
+    def check(self, output: str) -> None:
+        """Raise ImageError where a step names an image of a registry that is not listed."""
+        step = _STEP.match(output)
+        if step is None or ANY in self._registries:
+            return
+        instruction, rest = step[1].upper(), step[2]
+        if instruction == "FROM" and (source := _FROM.fullmatch(rest)):
+            self.has_begun = True
+            self._check_image(source[1])
+            if source[2]:
+                self._stages.add(source[2].lower())
+        elif instruction == "FROM":
+            raise ImageError(f"image '{self._name}': 'FROM {rest.strip()}' could not be read")
+        for image in _COPIED.findall(rest) if instruction in ("COPY", "ADD") else ():
+            self._check_image(image)
+
+    def _check_image(self, image: str) -> None:
+        if image.lower() in self._stages or image.isdigit():
+            return
+        refusal = (
+            f"'{image}' has a variable: name the image itself, so that its registry can be checked"
+            if "$" in image
+            else unlisted_registry(image, self._registries)
+        )
+        if refusal:
+            raise ImageError(f"image '{self._name}' is not built: {refusal}")
+
+
+def _build(
+    client: docker.APIClient, path: Path, name: str, tag: str, config: DockerConfig, steps: _Steps
+) -> str:
     if not config.build_network:
         raise ImageError(
             f"image '{name}' must be built from the Dockerfile of its task, and builds are off: have the "
@@ -72,8 +123,11 @@ def _build(client: docker.APIClient, path: Path, name: str, tag: str, config: Do
         timeout=config.build_timeout_s,
         use_config_proxy=False,
     )
-    _follow(events, name, config.build_timeout_s)
+    _follow(events, name, config.build_timeout_s, steps)
     image = client.inspect_image(tag)
+    if not steps.has_begun:
+        client.remove_image(tag, force=True)
+        raise ImageError(f"image '{name}' is not used: the daemon did not report the steps of its build")
     size_mb = image["Size"] >> 20
     if size_mb >= config.build_disk_mb:
         client.remove_image(tag, force=True)
@@ -84,8 +138,8 @@ def _build(client: docker.APIClient, path: Path, name: str, tag: str, config: Do
     return str(image["Id"])
 
 
-def _follow(events: Any, name: str, timeout_s: float) -> None:
-    """Read a build's events to their end. Raises ImageError when it fails or exceeds its time."""
+def _follow(events: Any, name: str, timeout_s: float, steps: _Steps) -> None:
+    """Read a build's events to their end. Raises ImageError when it is refused, fails or exceeds its time."""
     deadline = time.monotonic() + timeout_s
     tail = ""
     too_long = f"building image '{name}' took more than {timeout_s:g} s (sandbox.docker.build_timeout_s)"
@@ -94,6 +148,7 @@ def _follow(events: Any, name: str, timeout_s: float) -> None:
             tail = f"{tail}{event.get('stream', '')}"[-_TAIL:]
             if "error" in event:
                 raise ImageError(f"building image '{name}' failed: {event['error']}\n{tail}")
+            steps.check(str(event.get("stream", "")))
             if time.monotonic() > deadline:
                 raise ImageError(f"{too_long}\n{tail}")
     except (requests.exceptions.RequestException, urllib3.exceptions.TimeoutError):

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import docker.errors
 import structlog
 
 from engine.build_contexts import PREFIX
+from engine.config.places import ANY
 from engine.config.sandbox import DockerConfig
 from engine.errors import ImageError, SandboxError, SandboxStartError
 from engine.files import atomic_write
@@ -42,11 +44,15 @@ class Images:
         daemon: who has them.
         config: patience, credentials and budget.
         home: the data folder.
+        registries: hosts of the images that Dockerfiles build on; ``*`` for any.
     """
 
-    def __init__(self, daemon: Daemon, config: DockerConfig, home: Path) -> None:
+    def __init__(
+        self, daemon: Daemon, config: DockerConfig, home: Path, *, registries: Collection[str] = (ANY,)
+    ) -> None:
         self._daemon = daemon
         self._config = config
+        self._registries = registries
         self._home = home
         self._used = home / "sandboxes" / "docker-images"
         self._known: dict[str, DockerImage] = {}
@@ -94,7 +100,9 @@ class Images:
             self._brought(image)
         elif name.startswith(PREFIX):
             async with self._places:
-                built = await asyncio.to_thread(build, self._daemon, self._home, name, self._config)
+                built = await asyncio.to_thread(
+                    build, self._daemon, self._home, name, self._config, registries=self._registries
+                )
             image = DockerImage(id=built, name=name)
             self._brought(image)
             await self._keep_within_budget()

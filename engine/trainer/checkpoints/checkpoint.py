@@ -253,7 +253,8 @@ def _files(folder: Path) -> list[str]:
 
 
 def _folders(run_dir: Path) -> list[Path]:
-    return sorted(path for path in (run_dir / "checkpoints").glob("[0-9]*") if path.is_dir())
+    folders = (run_dir / "checkpoints").glob("[0-9]*")
+    return sorted(path for path in folders if path.name.isdecimal() and path.is_dir())
 
 
 def _remove_leftovers(root: Path) -> None:

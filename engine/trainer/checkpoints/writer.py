@@ -45,6 +45,10 @@ class CheckpointWriter:
         current, self._current = self._current, None
         return None if current is None else current.result()
 
+    def prune(self, scores: Mapping[int, float]) -> None:
+        """Remove checkpoints that are neither recent nor good, as ``save`` does; call ``wait`` before."""
+        prune(self._run_dir, self._keep, keep_best=self._keep_best, scores=scores)
+
     def close(self) -> None:
         """Wait for the checkpoint being written and stop the thread."""
         self._thread.shutdown(wait=True)

@@ -182,7 +182,7 @@ def warm_start(
         The folder; None when it was stopped, with nothing written.
     """
     folder = home / FOLDER / f"frozenlake-{_content_hash(environment, agent)}"
-    with _alone(folder, should_stop) as may_work:
+    with _alone(folder, progress, should_stop) as may_work:
         if may_work and not folder.is_dir():
             _teach(folder, environment, agent, progress, should_stop)
     return folder if folder.is_dir() else None
@@ -201,11 +201,17 @@ def _content_hash(environment: FrozenLakeConfig, agent: AgentConfig) -> str:
 
 
 @contextmanager
-def _alone(folder: Path, should_stop: Callable[[], bool]) -> Iterator[bool]:
+def _alone(folder: Path, progress: Progress, should_stop: Callable[[], bool]) -> Iterator[bool]:
     """Hold the folder's lock, so that runs which need the same policy train it once; False when stopped."""
     folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.with_suffix(".lock"))
     try:
-        held = FileLock(folder.with_suffix(".lock")).acquire(cancel_check=should_stop)
+        held = lock.acquire(blocking=False)
+    except Timeout:
+        progress("warm start: another run trains it", 0, 0)
+        held = None
+    try:
+        held = held or lock.acquire(cancel_check=should_stop)
     except Timeout:
         yield False
         return

@@ -43,8 +43,9 @@ def context(home: Path, dockerfile: str, **files: str) -> str:
     return image_of(packed)
 
 
-def images(daemon: Daemon, home: Path, **settings: Any) -> Images:
-    return Images(daemon, DockerConfig(**{"build_network": "none", **settings}), home)
+def images(daemon: Daemon, home: Path, registries: tuple[str, ...] = ("*",), **settings: Any) -> Images:
+    config = DockerConfig(**{"build_network": "none", **settings})
+    return Images(daemon, config, home, registries=registries)
 
 
 def remove(daemon: Daemon, name: str) -> None:
@@ -81,6 +82,35 @@ async def test_a_build_that_fails_says_why_and_leaves_no_image(
         await images(daemon, tmp_path, **settings).ensure(name)
     with pytest.raises(ImageError, match="administrator"):
         await images(daemon, tmp_path, build_network="").ensure(name)
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "message"),
+    [
+        (
+            "FROM registry.invalid/a:1\n",
+            "'registry.invalid/a:1' is from 'registry.invalid'",
+        ),
+        ("from --platform=linux/amd64 \\\n # hidden\n python:3 As x\n", "is from 'docker.io'"),
+        ("FROM scratch\nCOPY --from=registry.invalid/a /x /x\n", "is from 'registry.invalid'"),
+        ("ARG IMAGE=registry.invalid/a\nFROM ${IMAGE}\n", "has a variable"),
+    ],
+)
+async def test_images_of_other_registries_are_neither_pulled_nor_built_on(
+    daemon: Daemon, tmp_path: Path, dockerfile: str, message: str
+) -> None:
+    with pytest.raises(ImageError, match=message):
+        await images(daemon, tmp_path, ("ghcr.io",)).ensure(context(tmp_path, dockerfile))
+
+
+async def test_stages_are_no_images(daemon: Daemon, tmp_path: Path) -> None:
+    name = context(
+        tmp_path,
+        "FROM scratch AS First\nCOPY data.txt /a\nFROM first\nCOPY --from=First /a /b\nCOPY --from=0 /a /c\n",
+        **{"data.txt": "x"},
+    )
+    await images(daemon, tmp_path, ()).ensure(name)
+    remove(daemon, name)
 
 
 async def test_a_context_that_is_gone_and_a_name_that_is_none_are_named(

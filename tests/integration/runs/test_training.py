@@ -122,12 +122,14 @@ def test_an_attempt_after_a_kill_ends_as_if_nothing_had_happened(home: Path, who
 
 
 @pytest.mark.parametrize("iterations", [0, 2])
+@pytest.mark.parametrize("evaluated", [False, True], ids=["first", "second"])
 def test_an_attempt_after_a_kill_in_an_evaluation_keeps_its_rollouts(
-    home: Path, whole: Path, iterations: int
+    home: Path, whole: Path, iterations: int, evaluated: bool
 ) -> None:
-    name = f"evaluating-{iterations}"
-    known = cut_off(whole, home / "runs" / name, iterations=iterations, rollouts=3)
-    run_dir = train(home, name, toy_yard.training(home), epoch=2)
+    name, config = f"evaluating-{iterations}-{evaluated}", toy_yard.training(home)
+    rollouts = evaluated * config.evaluation.samples + 1
+    known = cut_off(whole, home / "runs" / name, iterations=iterations, rollouts=rollouts)
+    run_dir = train(home, name, config, epoch=2)
     (started,) = [event for event in events(run_dir)[len(known) :] if event["type"] == "run_started"]
     assert started["resumed_from"] == iterations
     finished = of_type(run_dir, "trajectory_finished")

@@ -12,6 +12,7 @@ import structlog
 
 from engine.errors import PatchError
 from engine.patches.diff import diff_texts
+from engine.sandbox import integrity
 from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.integrity import prepare_for_agent, prepare_for_grading
 from engine.sandbox.local.backend import LocalBackend
@@ -228,8 +229,10 @@ async def test_the_setup_patch_is_the_task_and_no_change(box: Sandbox) -> None:
 
 async def test_a_broken_repository_is_removed(home: Path, box: Sandbox) -> None:
     async with LocalBackend(home).open(SandboxSpec(image="local:broken")) as broken:
+        integrity._warn_once.cache_clear()
         with structlog.testing.capture_logs() as logs:
             await prepare_for_agent(broken)
+            await prepare_for_grading(broken)
         assert await run(broken, "ls -A") == "code.py"
     assert [(log["image"], "not a git repository" in log["reason"]) for log in logs] == [
         ("local:broken", True)

@@ -370,7 +370,15 @@ def test_a_template_that_reads_contents_as_parts_gets_parts() -> None:
     )
 
 
-def test_a_template_that_leaves_out_the_question_is_refused() -> None:
-    template = _PARTS.replace("part.type == 'text'", "part.type == 'image'")
-    with pytest.raises(CheckpointError, match="leaves out what the user says"):
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (_PARTS.replace("part.type == 'text'", "part.type == 'image'"), "leaves out what the user says"),
+        ("{% if messages[0].content is string %}{{ '' }}{% else %}{{ messages }}{% endif %}", "leaves out"),
+        ("{% if messages[0].content is string %}" + _NESTED + "{% endif %}" + _PARTS, "processor time"),
+    ],
+    ids=["lost", "printed", "loops"],
+)
+def test_a_template_that_leaves_out_the_question_is_refused(template: str, reason: str) -> None:
+    with pytest.raises(CheckpointError, match=reason):
         RenderedChat(chat_tokenizer("qwen3", chat_template=template), None)

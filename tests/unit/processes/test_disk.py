@@ -23,13 +23,14 @@ def test_the_size_counts_what_is_on_the_disk_once(tmp_path: Path) -> None:
     with (tmp_path / "sparse").open("wb") as sparse:
         sparse.truncate(1 << 40)
     (tmp_path / "link").symlink_to(tmp_path / "inside/file")
+    (tmp_path / "inside/same").hardlink_to(tmp_path / "inside/file")
     assert 200_000 <= folder_bytes(tmp_path) < 300_000
 
 
 @pytest.mark.parametrize(
     ("limit", "free", "reason"), [(1e5, 1e12, "more than disk_gb allows"), (1e9, 4e8, "400 MB left")]
 )
-def test_the_reason_is_told(
+def test_a_large_folder_or_a_full_disk_is_reported_with_its_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float, free: float, reason: str
 ) -> None:
     (tmp_path / "file").write_bytes(os.urandom(200_000))

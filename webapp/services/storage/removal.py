@@ -21,7 +21,8 @@ def remove_from(*, run_id: int, iteration: int | None) -> None:
     """Remove training from ``iteration`` on and the evaluations and checkpoints after it.
 
     ``iteration`` is the number of iterations completed when the checkpoint was made: evaluations and
-    the checkpoint at that number are part of it and are kept. None removes everything.
+    the checkpoint at that number are part of it and are kept, but rollouts that have not finished. None
+    removes everything.
     """
     made_again = -1 if iteration is None else iteration
     Iteration.objects.filter(run_id=run_id, index__gte=made_again).delete()
@@ -33,12 +34,17 @@ def remove_from(*, run_id: int, iteration: int | None) -> None:
     _remove_trajectories(where, arguments)
     with connection.cursor() as cursor:
         cursor.execute(f"DELETE FROM webapp_group WHERE {where}", arguments)  # noqa: S608
+    _remove_unfinished(run_id)
 
 
 @transaction.atomic
 def remove_unfinished(*, run_id: int, iteration: int) -> None:
     """Remove trajectories that have not finished, and alerts from ``iteration`` on: they are raised again."""
     Alert.objects.filter(run_id=run_id, seq__isnull=False, iteration__gte=iteration).delete()
+    _remove_unfinished(run_id)
+
+
+def _remove_unfinished(run_id: int) -> None:
     unfinished = Trajectory.objects.filter(run_id=run_id).exclude(state=Trajectory.State.FINISHED)
     groups = list(unfinished.values_list("group_id", flat=True).distinct())
     _remove_trajectories("run_id = %s AND state <> %s", [run_id, Trajectory.State.FINISHED.value])
