@@ -55,7 +55,7 @@ def train() -> TrainRun:
 
     Filtered trajectories stay in the baseline with reward 0, as in the code that trained
     DeepSWE: otherwise nothing favours siblings that submitted, and the policy forgets to submit.
-    It did so, too, where the learning rate stayed at its peak (``bench/README.md``).
+    A constant learning rate made it forget too (``bench/README.md``).
     """
     return TrainRun(
         name="quickstart",

@@ -109,7 +109,7 @@ async def train(
         for iteration in range(done + 1, done + updates + 1):
             groups = make_groups(make_model(vocab=TOKENIZER_SIZE), REWARDS, seed=iteration)
             await trainer.update(groups, temperature=1.0)
-            snapshot = await trainer.snapshot(run_dir, iteration, cursor={}, provenance={}, score=None)
+            snapshot = await trainer.snapshot(run_dir, iteration, cursor={}, provenance={})
             write_snapshot(snapshot)
         return {name: weight.detach().clone() for name, weight in adapter_parameters(trainer.model).items()}
     finally:
