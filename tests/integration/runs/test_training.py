@@ -121,8 +121,7 @@ def test_an_attempt_after_a_kill_ends_as_if_nothing_had_happened(home: Path, who
     assert_same_state(run_dir, whole)
 
 
-@pytest.mark.parametrize("iterations", [0, 2])
-@pytest.mark.parametrize("evaluated", [False, True], ids=["first", "second"])
+@pytest.mark.parametrize(("iterations", "evaluated"), [(0, False), (2, True)])
 def test_an_attempt_after_a_kill_in_an_evaluation_keeps_its_rollouts(
     home: Path, whole: Path, iterations: int, evaluated: bool
 ) -> None:
