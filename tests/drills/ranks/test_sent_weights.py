@@ -49,7 +49,7 @@ async def test_with_ranks_and_vllm_this_process_holds_no_weights(
         assert all(p.is_meta for p in trainer.model.parameters()) is (engine == "vllm")
         assert trainer.chat.open([{"role": "user", "content": "a"}])
         await trainer.update(GROUPS, temperature=1.0)
-        cursor: dict[str, Any] = {"cursor": {}, "provenance": {}, "score": None}
+        cursor: dict[str, Any] = {"cursor": {}, "provenance": {}}
         checkpoint = write_snapshot(await trainer.snapshot(folder, 1, **cursor))
         await trainer.close()
         again = await AsyncTrainer.open(

@@ -23,7 +23,7 @@ from tests.unit.trainer.trainer_builders import make_run
 
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]]
 GROUPS = make_groups(make_model(vocab=TOKENIZER_SIZE), REWARDS)
-CURSOR: dict[str, Any] = {"cursor": {}, "provenance": {}, "score": None}
+CURSOR: dict[str, Any] = {"cursor": {}, "provenance": {}}
 
 
 @pytest.fixture

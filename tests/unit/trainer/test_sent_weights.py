@@ -57,7 +57,7 @@ async def assert_sent_as_exported(tmp_path: Path, family: str, **settings: Any) 
     trainer = await opened(policy, tmp_path, **settings)
     await trainer.send_weights(Store(tmp_path / "before"))
     await trainer.update(GROUPS, temperature=1.0)
-    cursor: dict[str, Any] = {"cursor": {}, "provenance": {}, "score": None}
+    cursor: dict[str, Any] = {"cursor": {}, "provenance": {}}
     checkpoint = write_snapshot(await trainer.snapshot(tmp_path, 1, **cursor))
     before = load_file(tmp_path / "before")
     for dtype in ("float32", "bfloat16"):
