@@ -142,7 +142,8 @@ class FileEditor:
             )
         if old == new:
             raise _RefusedError("old_str and new_str are the same: nothing was changed")
-        new = _with_ends(new, _line_end(text))
+        if "\r" not in old or text[found.start : found.end] != old:
+            new = _with_ends(new, _line_end(text))
         edited = text[: found.start] + new + text[found.end :]
         await self._write(path, data, edited)
         return self._edit_answer(path, edited, found.lines[0], new.count("\n") + 1)
@@ -271,11 +272,12 @@ class _Found:
 def _find(text: str, needle: str) -> _Found | None:
     """Return the occurrences, at most 1000; None where there is none.
 
-    Where most lines end with CRLF, or else there is none, ends of lines are compared as if all were the same.
+    Where most lines end with CRLF and the text has no CR, or there is none, ends of lines are compared as if
+    all were the same.
     """
     plain, places = text, _places(text, needle)
     comparable = "\n" in needle and "\r\n" in text and len(text) <= _MAX_COMPARED_CHARS
-    if comparable and not (places and _line_end(text) == "\n"):
+    if comparable and not (places and ("\r" in needle or _line_end(text) == "\n")):
         plain, needle = text.replace("\r\n", "\n"), needle.replace("\r\n", "\n")
         places = _places(plain, needle)
     if not places:

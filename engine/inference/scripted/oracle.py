@@ -98,7 +98,8 @@ def _around(path: str, hunk: Hunk, shown: dict[int, str]) -> tuple[str, str]:
     """Return the shown text before and after a hunk's old lines."""
     after_old = hunk.new_start + _line_count(hunk.old)
     inside = [shown.get(number) for number in range(hunk.new_start, after_old)]
-    if inside != hunk.old.removesuffix("\n").split("\n"):
+    lines = hunk.old.removesuffix("\n").split("\n")
+    if inside != lines and inside != [line.removesuffix("\r") for line in lines]:  # as views show CRLF
         raise ModelError(f"{path}:{hunk.new_start} is not what the gold patch was made for")
     before = "".join(f"{text}\n" for number, text in shown.items() if number < hunk.new_start)
     after = "".join(f"{text}\n" for number, text in shown.items() if number >= after_old)
@@ -107,8 +108,10 @@ def _around(path: str, hunk: Hunk, shown: dict[int, str]) -> tuple[str, str]:
 
 def _replacement(path: str, old: str, new: str) -> ToolCall:
     # A newline that ends both texts is left out: the file's last line may not have one.
-    if old.endswith("\n") and new.endswith("\n") and len(old) > 1:
-        old, new = old[:-1], new[:-1]
+    for end in ("\r\n", "\n"):
+        if old.endswith(end) and new.endswith(end) and len(old) > len(end):
+            old, new = old.removesuffix(end), new.removesuffix(end)
+            break
     return _editor_call("str_replace", path, old_str=old, new_str=new)
 
 

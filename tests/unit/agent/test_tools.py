@@ -77,6 +77,7 @@ def test_view_of_a_long_python_file_leaves_bodies_out_in_full_style() -> None:
         (b"a\r\nb\r\nc\n", "a\nb\nc", "x\ny", b"x\r\ny\n"),
         (b"a\nb\r\nc\nd\n", "b\nc", "x\ny", b"a\nx\ny\nd\n"),
         (b"a\nb\n", "b", "x\r\ny", b"a\nx\r\ny\n"),
+        (b"a\r\nb\r\nc\r\n", "a\r\nb\r", "x\ny", b"x\ny\nc\r\n"),
     ],
 )
 def test_text_over_several_lines_is_found_and_written_with_the_ends_of_the_file(

@@ -82,9 +82,18 @@ def test_oracle_widens_an_edit_that_is_not_unique(style: ObservationStyle) -> No
     assert [call.arguments["command"] for call in calls] == ["view", "str_replace", "view", "str_replace"]
 
 
+def test_oracle_widens_an_edit_in_a_file_with_crlf() -> None:
+    block = "def f():\r\n    x = 1\r\n    return x\r\n"
+    patch = diff("@@ -6,3 +6,3 @@\n def f():\r\n-    x = 1\r\n+    x = 2\r\n     return x\r\n")
+    files, calls = carry_out(patch, {"m.py": f"# one\r\n{block}# two\r\n{block}# three\r\n"})
+    assert files["m.py"] == f"# one\r\n{block}# two\r\n{block.replace('1', '2')}# three\r\n"
+    assert [call.arguments["command"] for call in calls] == ["view", "str_replace", "view", "str_replace"]
+
+
 @pytest.mark.parametrize(
     ("before", "body", "after"),
     [
+        ("a\r\nb\r\n", "@@ -1,2 +1,2 @@\n a\r\n-b\r\n+c\n", "a\r\nc\n"),
         ("a\nb\n", "@@ -1,0 +2,2 @@\n+x\n+\n", "a\nx\n\nb\n"),
         ("a\nb\nc\n", "@@ -2 +1,0 @@\n-b\n", "a\nc\n"),
         ("a\nb", "@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n+c\n", "a\nc\n"),
