@@ -71,13 +71,15 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def parse_bounded(text: bytes) -> Any:
+def parse_bounded(text: str | bytes) -> Any:
     """Return a JSON value.
 
     Raises:
         LimitError: it has more than ``MAX_VALUES`` values, or more than ``MAX_NESTING`` levels.
         ValueError: it is not JSON.
     """
+    if isinstance(text, str):
+        text = text.encode("utf-8", "surrogatepass")
     check_values(text, MAX_VALUES)
     try:
         value = json.loads(text)

@@ -56,7 +56,7 @@ async def run_evaluation(
 
     Raises:
         RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is cancelled.
-        RolloutsLostError: infrastructure lost all rollouts.
+        RolloutsLostError: infrastructure lost all rollouts of this attempt, and most of the evaluation's.
     """
     losses, started = Losses(), time.monotonic()
     iteration = requests[0].iteration

@@ -235,7 +235,7 @@ class TrainingLoop:
             if self._is_evaluation_due():
                 await self._evaluate()
         await self._announce_checkpoint(await asyncio.to_thread(self._writer.wait))
-        await asyncio.to_thread(self._writer.prune, dict(self.progress.heldout_rates))
+        await asyncio.to_thread(self._writer.prune, self.progress.scores)
 
     async def close(self) -> None:
         """Stop background work; a checkpoint being written is finished and announced."""
@@ -360,7 +360,7 @@ class TrainingLoop:
                     "iterations": self.progress.iteration,
                 },
             )
-        self._writer.save(snapshot, dict(self.progress.heldout_rates))
+        self._writer.save(snapshot, self.progress.scores)
         self._saving_s = time.monotonic() - started
 
     async def _announce_checkpoint(self, saved: Checkpoint | None) -> None:

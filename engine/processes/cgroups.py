@@ -168,19 +168,16 @@ def memory_limit(mounts: Path = _MOUNTS, own: Path = _OWN) -> int | None:
     return min(limits, default=None)
 
 
-def throttled_periods(mounts: Path = _MOUNTS, own: Path = _OWN) -> tuple[int, int]:
-    """Return how many of the scheduler's periods reached a processor quota, and how many there were.
-
-    The group with the most of the former counts; zeros where none over this process has a quota.
-    """
+def throttled_periods(mounts: Path = _MOUNTS, own: Path = _OWN) -> dict[Path, tuple[int, int]]:
+    """Return periods that reached a processor quota, and all, by group over this process that has one."""
     folders = _own_folders(mounts, own)
-    found = [(0, 0)]
+    found = {}
     for folder in (folders[name] for name in ("cpu", "") if name in folders):
         for parent in (folder, *folder.parents):
             with suppress(OSError, KeyError):  # no such group, or no quota in it
                 stat = dict(line.split() for line in (parent / "cpu.stat").read_text().splitlines())
-                found.append((int(stat["nr_throttled"]), int(stat["nr_periods"])))
-    return max(found)
+                found[parent] = int(stat["nr_throttled"]), int(stat["nr_periods"])
+    return found
 
 
 def _own_folders(mounts: Path, own: Path) -> dict[str, Path]:

@@ -17,7 +17,6 @@ without their files: enough for ``git describe`` with any pattern.
 from __future__ import annotations
 
 import asyncio
-import functools
 import posixpath
 from collections.abc import Sequence
 
@@ -28,6 +27,8 @@ from engine.patches.apply import touched
 from engine.sandbox.base import Sandbox
 
 _log = structlog.get_logger(__name__)
+_reported: set[str] = set()
+"""Images whose repository could not be kept, as the log says once."""
 SCRUB_S = 300.0
 """Time limit of removing a sandbox's git history."""
 _SCRUB = r"""
@@ -225,19 +226,14 @@ async def prepare_for_grading(
 async def _scrub(box: Sandbox, arguments: Sequence[str]) -> str:
     command = ["/bin/sh", "-c", _SCRUB, "scrub", *arguments]
     result = await box.exec(command, timeout_s=SCRUB_S, cwd=box.spec.workdir)
+    said = result.stderr.decode(errors="replace").strip()[-500:]
     if result.exit_code != 0:
-        said = result.stderr.decode(errors="replace").strip()[-500:]
         raise SandboxError(f"the git history could not be removed: {said or 'no reason was given'}")
     path, _, lost = result.stdout.decode(errors="replace").partition("\n")
-    if lost.strip():
-        said = result.stderr.decode(errors="replace").strip()[-500:]
-        _warn_once(box.spec.image, said)
+    if lost.strip() and box.spec.image not in _reported:
+        _reported.add(box.spec.image)
+        _log.warning("repository removed from sandboxes", image=box.spec.image, reason=said)
     return path.strip()
-
-
-@functools.cache
-def _warn_once(image: str, reason: str) -> None:
-    _log.warning("repository removed from sandboxes", image=image, reason=reason)
 
 
 def _below(workdir: str, path: str) -> str:

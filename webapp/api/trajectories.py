@@ -199,14 +199,14 @@ class TrajectoryPage(Schema):
     next_before: int | None
 
 
-Text = Annotated[str, Field(max_length=MOST_CHARS, pattern=r"^[^\x00]*$")]
+Text = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 """Text of a filter; PostgreSQL stores no NUL."""
 
 
 class SearchQuery(Schema):
     """Filters of a search; empty means everything."""
 
-    q: Text = ""
+    q: Annotated[Text, Field(max_length=MOST_CHARS)] = ""
     """Words: ``"a phrase"``, ``or``, ``-without``."""
     place: str = ""
     """Where they are looked for: ``steps``, ``observations`` (of a run or a task), ``patches`` or

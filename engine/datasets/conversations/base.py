@@ -127,7 +127,7 @@ def from_json(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return parse_bounded(value.encode("utf-8", "surrogatepass"))
+        return parse_bounded(value)
     except ValueError:
         return None
 
@@ -212,7 +212,7 @@ def _call(call: Any, place: str, problems: list[str]) -> Message:
         arguments = {}
     if isinstance(arguments, str):
         try:
-            arguments = parse_bounded((arguments or "{}").encode("utf-8", "surrogatepass"))
+            arguments = parse_bounded(arguments or "{}")
         except LimitError:
             raise
         except ValueError as error:

@@ -23,6 +23,8 @@ from engine.datasets.importers.json_list import read_elements
 from engine.errors import DatasetError, PreflightError
 from engine.reading import (
     MAX_LINE,
+    LimitError,
+    check_nesting,
     check_values,
     open_regular,
     parse_bounded,
@@ -168,6 +170,8 @@ def _parsed(line: tuple[int, bytes, str]) -> FileRow:
         return _object(parse_bounded(content), number)
     except UnicodeDecodeError as problem:
         return FileRow({}, f"not UTF-8: {problem}", number)
+    except LimitError as problem:
+        return FileRow({}, str(problem), number)
     except ValueError as problem:
         return FileRow({}, f"not JSON: {problem}", number)
     except MemoryError:
@@ -188,6 +192,8 @@ def _json_rows(path: Path, skip: int) -> Rows:
         if path.stat().st_size <= _MAX_JSON:
             return _skipped([_object(row) for row in _records(_document(path), path.name)], skip)
         problem = f"{path.name} is larger than {_MAX_JSON >> 20} MiB: turn it into JSONL, which is streamed"
+    except LimitError as error:
+        problem = f"{path.name}: {error}: turn it into JSONL, which is streamed"
     except ValueError as error:
         problem = f"{path.name} is not JSON: {error}"
     except MemoryError:
@@ -201,7 +207,9 @@ def _json_rows(path: Path, skip: int) -> Rows:
 def _document(path: Path) -> Any:
     content = read_bounded(path, _MAX_JSON)
     check_values(content, _MAX_VALUES)
-    return parse_json(content.decode(*_decoding(content)))
+    value = parse_json(content.decode(*_decoding(content)))
+    check_nesting(value)
+    return value
 
 
 def _decoding(start: bytes) -> tuple[str, str]:

@@ -61,14 +61,16 @@ async def imitate(environment: FrozenLakeConfig, config: SftRun, run: RunContext
 async def _taught(environment: FrozenLakeConfig, agent: AgentConfig, run: RunContext) -> Path:
     from engine.trainer.sft.frozenlake import warm_start  # deferred: scripted runs never load torch
 
-    folder = await asyncio.to_thread(
-        warm_start,
-        environment,
-        agent,
-        home=run.home,
-        progress=run.progress,
-        should_stop=run.ends_after_pause,
-    )
-    run.check()
-    assert folder is not None, "the warm start ended early although nobody asked for it"
-    return folder
+    while True:
+        folder = await asyncio.to_thread(
+            warm_start,
+            environment,
+            agent,
+            home=run.home,
+            progress=run.progress,
+            should_stop=lambda: run.must_end or run.control.desired() == "pause",
+        )
+        if folder is not None:
+            run.check()
+            return folder
+        await run.safe_point()  # a paused run holds no other up: it starts over, or finds what others taught

@@ -43,6 +43,11 @@ class TrainProgress:
     """Completed iterations and solve rate of every evaluation of held-out tasks."""
     _started: float = field(default_factory=time.monotonic)
 
+    @property
+    def scores(self) -> dict[int, float]:
+        """Return the solve rate of held-out tasks by completed iterations, by which checkpoints are kept."""
+        return dict(self.heldout_rates)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state as JSON."""
         state = dataclasses.asdict(self) | {"seconds": self._elapsed()}

@@ -61,11 +61,13 @@ class MachineProbe:
         elapsed = time.monotonic() - self._started
         averages = dict(zip(_AVERAGED_S, os.getloadavg(), strict=True))
         covering = next((period for period in _AVERAGED_S if period >= elapsed), _AVERAGED_S[-1])
-        throttled, periods = (
-            now - before for now, before in zip(cgroups.throttled_periods(), self._periods, strict=True)
-        )
+        shares = [
+            (throttled - before[0]) / (periods - before[1])
+            for group, (throttled, periods) in cgroups.throttled_periods().items()
+            if (before := self._periods.get(group, (0, 0)))[1] < periods
+        ]
         return MachineLoad(
             per_core=averages[covering] / self._cores,
             cores=self._cores,
-            throttled=throttled / periods if periods > 0 else None,
+            throttled=max(shares, default=None),
         )

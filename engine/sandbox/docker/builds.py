@@ -8,6 +8,7 @@ builds on or copies from are of listed registries: the daemon names each step be
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 import time
@@ -29,9 +30,11 @@ from engine.sandbox.registries import unlisted_registry
 
 REPOSITORY = "trainyard/built"
 _TAIL = 2_000
-_STEP = re.compile(r"Step \d+/\d+ : (\w+)\s+(.*)", re.DOTALL)
-_FROM = re.compile(r"(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?\s*", re.IGNORECASE)
+_STEP = re.compile(r"Step (\d+)/(\d+) : (\w+)\s+(.*)", re.DOTALL)
+_FROM = re.compile(r"(?:--\S+\s+)*(\S+)(?:\s+AS\s+([a-z][\w.-]*))?\s*", re.IGNORECASE)
 _COPIED = re.compile(r"--from=(\S+)", re.IGNORECASE)
+_QUOTED_FLAG = re.compile(r"--\S*[\\`\"']")
+"""Flag of an instruction from which Docker removes characters."""
 
 
 def build(
@@ -48,9 +51,16 @@ def build(
         path = context_path(home, name)
     except ValueError as error:
         raise ImageError(str(error)) from None
-    tag = f"{REPOSITORY}:{name.removeprefix(PREFIX)}"
-    steps = _Steps(name, registries)
-    return daemon.do(lambda client: _present(client, tag) or _build(client, path, name, tag, config, steps))
+    tag = tag_of(name, registries)
+    return daemon.do(
+        lambda client: _present(client, tag) or _build(client, path, name, tag, config, registries)
+    )
+
+
+def tag_of(name: str, registries: Collection[str]) -> str:
+    """Return the tag of a built image: what was built from more registries is another image."""
+    allowed = hashlib.sha256(" ".join(sorted(registries)).encode()).hexdigest()[:8]
+    return f"{REPOSITORY}:{name.removeprefix(PREFIX)}-{allowed}"
 
 
 def _present(client: docker.APIClient, tag: str) -> str:
@@ -61,11 +71,15 @@ def _present(client: docker.APIClient, tag: str) -> str:
 
 
 class _Steps:
-    """Steps of a build, as the daemon reports them."""
+    """Steps of a build, as the daemon reports them before it carries them out.
+
+    What commands print is among the same output: a step that is not the next one ends the build.
+    """
 
     def __init__(self, name: str, registries: Collection[str]) -> None:
         self._name, self._registries = name, registries
         self._stages: set[str] = {"scratch"}
+        self._last, self._count = 0, ""
         self.has_begun = ANY in registries
         """Whether the images that the build names were seen, or may be any."""
 
@@ -74,7 +88,10 @@ class _Steps:
         step = _STEP.match(output)
         if step is None or ANY in self._registries:
             return
-        instruction, rest = step[1].upper(), step[2]
+        self._last, self._count = self._last + 1, self._count or step[2]
+        if (int(step[1]), step[2]) != (self._last, self._count):
+            raise ImageError(f"image '{self._name}' is not built: its output imitates steps of the build")
+        instruction, rest = step[3].upper(), step[4]
         if instruction == "FROM" and (source := _FROM.fullmatch(rest)):
             self.has_begun = True
             self._check_image(source[1])
@@ -82,11 +99,16 @@ class _Steps:
                 self._stages.add(source[2].lower())
         elif instruction == "FROM":
             raise ImageError(f"image '{self._name}': 'FROM {rest.strip()}' could not be read")
-        for image in _COPIED.findall(rest) if instruction in ("COPY", "ADD") else ():
-            self._check_image(image)
+        if instruction not in ("COPY", "ADD", "ONBUILD"):
+            return
+        if _QUOTED_FLAG.search(rest):
+            raise ImageError(f"image '{self._name}' is not built: '{rest.strip()}' has quotes in a flag")
+        for image in _COPIED.findall(rest):
+            if not image.isdigit():  # number of a stage
+                self._check_image(image)
 
     def _check_image(self, image: str) -> None:
-        if image.lower() in self._stages or image.isdigit():
+        if image.lower() in self._stages:
             return
         refusal = (
             f"'{image}' has a variable: name the image itself, so that its registry can be checked"
@@ -98,7 +120,12 @@ class _Steps:
 
 
 def _build(
-    client: docker.APIClient, path: Path, name: str, tag: str, config: DockerConfig, steps: _Steps
+    client: docker.APIClient,
+    path: Path,
+    name: str,
+    tag: str,
+    config: DockerConfig,
+    registries: Collection[str],
 ) -> str:
     if not config.build_network:
         raise ImageError(
@@ -109,7 +136,7 @@ def _build(
         context = path.read_bytes()
     except FileNotFoundError:
         raise ImageError(f"image '{name}' has no build context {path}: import its dataset again") from None
-    memory = config.build_memory_mb << 20
+    memory, steps = config.build_memory_mb << 20, _Steps(name, registries)
     events = client.build(
         fileobj=io.BytesIO(context),
         custom_context=True,

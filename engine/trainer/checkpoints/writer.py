@@ -34,7 +34,7 @@ class CheckpointWriter:
             scores: iteration → score of the checkpoints so far, as far as they were evaluated.
         """
         assert self._current is None, "a snapshot is taken before the one before it is written"
-        self._current = self._thread.submit(self._write, snapshot, dict(scores))
+        self._current = self._thread.submit(self._write, snapshot, scores)
 
     def finished(self) -> Checkpoint | None:
         """Return the checkpoints written since the last call, without waiting. Raises errors of writing."""
@@ -55,5 +55,5 @@ class CheckpointWriter:
 
     def _write(self, snapshot: Snapshot, scores: Mapping[int, float]) -> Checkpoint:
         written = write_snapshot(snapshot)
-        prune(self._run_dir, self._keep, keep_best=self._keep_best, scores=scores)
+        self.prune(scores)
         return written

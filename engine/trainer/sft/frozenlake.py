@@ -206,17 +206,18 @@ def _alone(folder: Path, progress: Progress, should_stop: Callable[[], bool]) ->
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_suffix(".lock"))
     try:
-        held = lock.acquire(blocking=False)
+        lock.acquire(blocking=False)
     except Timeout:
         progress("warm start: another run trains it", 0, 0)
-        held = None
+        try:
+            lock.acquire(cancel_check=should_stop)
+        except Timeout:
+            yield False
+            return
     try:
-        held = held or lock.acquire(cancel_check=should_stop)
-    except Timeout:
-        yield False
-        return
-    with held:
         yield True
+    finally:
+        lock.release()
 
 
 def _teach(

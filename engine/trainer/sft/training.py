@@ -210,7 +210,7 @@ def _train(
     total = config.sft.minutes * 60
     while (elapsed := time.monotonic() - started) < total:
         must_stop = should_stop()
-        started += time.monotonic() - started - elapsed  # a pause is no training
+        started = time.monotonic() - elapsed  # a pause is no training
         if must_stop:
             break
         factor = learning_rate_factor(elapsed / total, tally.steps)

@@ -204,27 +204,24 @@ def test_people_create_and_revoke_tokens_on_their_page() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "reason"),
     [
-        {"name": " "},
-        {"name": "x" * 101},
-        {"scope": "admin"},
-        {"scope": "all"},
-        {"days": "366"},
-        {"days": "no"},
+        ({"name": " "}, "name"),
+        ({"name": "x" * 101}, "name"),
+        ({"scope": "admin"}, "scope"),
+        ({"scope": "all"}, "one of viewer, operator, admin, not"),
+        ({"days": "366"}, "days"),
+        ({"days": "no"}, "whole number of days, not &#x27;no&#x27;"),
     ],
 )
-def test_invalid_tokens_are_refused_with_the_reason(fields: dict[str, str]) -> None:
+def test_invalid_tokens_are_refused_with_the_reason(fields: dict[str, str], reason: str) -> None:
     page = browser(make_user("ada", Role.OPERATOR))
     posted = {"name": "mine", "scope": "operator", "days": "30"} | fields
     answer = page.post("/account/tokens/", posted)
     assert answer.status_code == 422
     assert "No token was created" in answer.content.decode()
+    assert reason in answer.content.decode()
     assert not ApiToken.objects.exists()
-    assert ("whole number of days, not &#x27;no&#x27;" in answer.content.decode()) == (
-        "no" in fields.values()
-    )
-    assert ("one of viewer, operator, admin, not" in answer.content.decode()) == ("all" in fields.values())
 
 
 def test_a_token_has_the_permissions_of_its_scope_and_its_user() -> None:
@@ -353,7 +350,7 @@ def test_logins_are_bounded_by_address(counted: pytest.MonkeyPatch) -> None:
 def test_the_api_is_bounded_by_credential(counted: pytest.MonkeyPatch) -> None:
     counted.setattr(rates, "API", rates.Rule("api", 3))
     clients = [
-        Client(headers={"Authorization": f"Bearer {accounts.create_token(user=user, name='t')}"})
+        bearer(accounts.create_token(user=user, name="t"))
         for user in (make_user("ada", Role.VIEWER), make_user("eve", Role.VIEWER))
     ]
     assert [clients[0].get("/api/v1/runs").status_code for _ in range(5)] == [200, 200, 200, 429, 429]

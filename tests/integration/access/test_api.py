@@ -131,7 +131,7 @@ def test_a_batch_that_is_too_large(settings: Any) -> None:
 def test_heartbeats_bring_back_what_is_wanted() -> None:
     run, claim = launched()
     path = f"{API}/runs/{run.pk}/heartbeat"
-    client = Client(headers={"Authorization": f"Bearer {claim.token}"})
+    client = bearer(claim.token)
     beat = {"epoch": 1, "pid": 1, "host": "h", "seq": 0}
     answer = client.post(path, beat, content_type="application/json")
     assert answer.json() == {"desired": "run", "epoch": 1, "acked_seq": 0}

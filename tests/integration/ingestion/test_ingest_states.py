@@ -502,7 +502,7 @@ def test_groups_count_what_time_limits_ended_and_no_cancelled_sibling_as_finishe
     assert group.finished_at is not None
     Trajectory.objects.filter(group=group, index=0).update(verdict="")
     trajectory_store.refresh_groups([group.pk])
-    counts = Group.objects.values("num_finished", "num_graded", "num_solved", "num_cut_short")
+    counts = Group.objects.values("num_finished", "num_graded", "num_cut_short")
     stored = counts.get(pk=group.pk)
     assert (stored["num_graded"], stored["num_cut_short"]) == (2, 0)
     Group.objects.filter(pk=group.pk).update(num_finished=4, num_graded=3, num_cut_short=1)

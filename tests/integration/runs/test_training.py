@@ -111,36 +111,33 @@ def test_the_events_of_a_run_become_its_rows(home: Path, whole: Path) -> None:
     assert Iteration.objects.filter(run=run, finished_at__isnull=False).count() == 2
 
 
-def test_an_attempt_after_a_kill_ends_as_if_nothing_had_happened(home: Path, whole: Path) -> None:
-    known = len(cut_off(whole, home / "runs" / "cut", iterations=1, rollouts=3))
-    run_dir = train(home, "cut", toy_yard.training(home), epoch=2)
-    (started,) = [event for event in events(run_dir)[known:] if event["type"] == "run_started"]
-    assert started["resumed_from"] == 1
-    assert Counter(terminal_keys(events(run_dir))) == expected_keys(home)
-    assert weights(run_dir) == weights(whole)
-    assert_same_state(run_dir, whole)
-
-
-@pytest.mark.parametrize(("iterations", "evaluated"), [(0, False), (2, True)])
-def test_an_attempt_after_a_kill_in_an_evaluation_keeps_its_rollouts(
-    home: Path, whole: Path, iterations: int, evaluated: bool
+@pytest.mark.parametrize(
+    ("iterations", "rollouts"),
+    [(0, 1), (1, 3), (2, 3)],
+    ids=["first evaluation", "training", "last evaluation"],
+)
+def test_an_attempt_after_a_kill_ends_as_if_nothing_had_happened(
+    home: Path, whole: Path, iterations: int, rollouts: int
 ) -> None:
-    name, config = f"evaluating-{iterations}-{evaluated}", toy_yard.training(home)
-    rollouts = evaluated * config.evaluation.samples + 1
-    known = cut_off(whole, home / "runs" / name, iterations=iterations, rollouts=rollouts)
-    run_dir = train(home, name, config, epoch=2)
-    (started,) = [event for event in events(run_dir)[len(known) :] if event["type"] == "run_started"]
+    """Killed in an evaluation it keeps the finished rollouts, and the evaluation that had ended before."""
+    known = len(cut_off(whole, home / "runs" / f"cut-{iterations}", iterations=iterations, rollouts=rollouts))
+    run_dir = train(home, f"cut-{iterations}", toy_yard.training(home), epoch=2)
+    (started,) = [event for event in events(run_dir)[known:] if event["type"] == "run_started"]
     assert started["resumed_from"] == iterations
-    finished = of_type(run_dir, "trajectory_finished")
-    assert Counter(tuple(event["ref"].values()) for event in finished) == expected_keys(home)
-    results = [
-        {name: event[name] for name in ("iteration", "name", "num_samples", "num_solved", "pass_at_k")}
-        for folder in (run_dir, whole)
-        for event in of_type(folder, "evaluation_finished")
+    assert Counter(terminal_keys(events(run_dir))) == expected_keys(home)
+    evaluated = [
+        event for event in of_type(run_dir, "trajectory_finished") if event["ref"]["phase"] != "train"
     ]
-    assert results[: len(results) // 2] == results[len(results) // 2 :]
+    assert len(evaluated) == 8, "none twice"
+    assert results(run_dir) == results(whole)
     assert weights(run_dir) == weights(whole)
     assert_same_state(run_dir, whole)
+
+
+def results(run_dir: Path) -> list[dict[str, Any]]:
+    """Results of a run's evaluations, in their order."""
+    names = ("iteration", "name", "num_samples", "num_solved", "pass_at_k")
+    return [{name: event[name] for name in names} for event in of_type(run_dir, "evaluation_finished")]
 
 
 def test_a_run_pauses_goes_on_and_stops_in_order(home: Path) -> None:

@@ -229,10 +229,11 @@ async def test_the_setup_patch_is_the_task_and_no_change(box: Sandbox) -> None:
 
 async def test_a_broken_repository_is_removed(home: Path, box: Sandbox) -> None:
     async with LocalBackend(home).open(SandboxSpec(image="local:broken")) as broken:
-        integrity._warn_once.cache_clear()
+        integrity._reported.clear()
         with structlog.testing.capture_logs() as logs:
             await prepare_for_agent(broken)
-            await prepare_for_grading(broken)
+            async with LocalBackend(home).open(SandboxSpec(image="local:broken")) as other:
+                await prepare_for_grading(other)
         assert await run(broken, "ls -A") == "code.py"
     assert [(log["image"], "not a git repository" in log["reason"]) for log in logs] == [
         ("local:broken", True)

@@ -217,6 +217,7 @@ def test_the_processor_quota_is_measured_over_the_work(
     monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 1.0, 1.0))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     stat.write_text("usage_usec 1\nnr_periods 100\nnr_throttled 10\n")
+    (tmp_path / "cpu.stat").write_text("nr_periods 9000\nnr_throttled 8000\n")  # long ago
     probe = MachineProbe()
     assert probe.load().throttled is None
     stat.write_text("usage_usec 2\nnr_periods 200\nnr_throttled 70\n")

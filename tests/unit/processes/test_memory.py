@@ -44,12 +44,13 @@ def grown(patch: str = "") -> tuple[int, int, bool]:
     return process.returncode, rank, killed
 
 
-@pytest.mark.parametrize("patch", ["", "cgroups.detect = lambda: None"])
+@pytest.mark.parametrize("patch", ["", "cgroups.detect = lambda: None"], ids=["groups", "none"])
 def test_an_engine_beyond_its_limit_is_killed_or_gets_an_error(patch: str) -> None:
     has_groups = not patch and cgroups.detect() is not None
     code, rank, killed = grown(patch)
     assert (code, killed) == ((-signal.SIGKILL, True) if has_groups else (3, False))
-    assert rank in (500, int(Path("/proc/self/oom_score_adj").read_text()))
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    assert rank == max(500, own), "a rank may be raised by anybody"
 
 
 def test_the_default_limit_leaves_a_reserve_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,9 @@ import torch
 from structlog.testing import capture_logs
 
 from engine.errors import CheckpointError
+from engine.evaluation.metrics import EvaluationSummary
 from engine.models.opening import open_model
+from engine.orchestrator.training.progress import HELDOUT, TRAIN, TrainProgress
 from engine.trainer.checkpoints.checkpoint import (
     Checkpoint,
     load_latest,
@@ -191,12 +193,32 @@ def test_a_cursor_that_is_not_json_leaves_no_checkpoint(tmp_path: Path) -> None:
     assert names(tmp_path) == ["00001"]
 
 
+def summary(rate: float) -> EvaluationSummary:
+    return EvaluationSummary(
+        num_samples=1, num_tasks=1, num_solved=0, solve_rate=rate,
+        interval_low=0.0, interval_high=1.0, num_infrastructure=0,
+    )  # fmt: skip
+
+
 def test_the_best_are_kept_besides_the_last(tmp_path: Path) -> None:
-    for iteration in range(1, 7):
-        save(tmp_path, iteration)
-    removed = prune(tmp_path, keep=2, keep_best=1, scores={1: 0.2, 2: 0.9, 4: 0.9, 5: 0.4})
-    assert [path.name for path in removed] == ["00001", "00002", "00003"]
-    assert names(tmp_path) == ["00004", "00005", "00006"]
+    scores: dict[int, float | None] = {1: 0.2, 2: 0.9, 3: None, 4: 0.9, 5: 0.4, 6: 0.95}
+    writer, progress = CheckpointWriter(tmp_path, keep=1, keep_best=1), TrainProgress()
+    trainer, kept = make_trainer(MODEL), []
+    for iteration, score in scores.items():
+        writer.save(
+            snapshot_of(tmp_path, iteration, trainer, model=MODEL, tokenizer=TOKENIZER), progress.scores
+        )
+        writer.wait()
+        kept.append(names(tmp_path)[0])
+        progress.iteration = iteration
+        if score is not None:
+            progress.add_evaluation(HELDOUT, summary(score))
+            progress.add_evaluation(TRAIN, summary(1 - score))
+    assert kept == ["00001", "00001", "00002", "00002", "00004", "00004"]
+    writer.prune(progress.scores)
+    writer.close()
+    trainer.close()
+    assert names(tmp_path) == ["00006"]
 
 
 def test_a_checkpoint_holds_the_moment_it_was_taken_at(tmp_path: Path) -> None:

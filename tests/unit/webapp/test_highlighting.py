@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from webapp.contexts.rollout import highlighting
@@ -12,11 +14,14 @@ def test_code_that_takes_a_lexer_too_long_is_plain_and_so_is_what_follows_for_a_
 ) -> None:
     monkeypatch.setattr(highlighting, "_resumes_at", 0.0)
     monkeypatch.setattr(highlighting, "PAUSE_S", 3_600.0)
+    highlighting._cached.cache_clear()
     blank = [" "] * 29_000
     assert highlighted(["x = 1 # first"], "a.py")
+    monkeypatch.setattr(highlighting, "LIMITS", replace(highlighting.LIMITS, cpu_s=0.1))
     assert code_lines(blank, "a.py") == blank
     assert highlighted(["x = 1 # second"], "a.py") is None
     assert highlighted(["x = 1 # first"], "a.py"), "known already"
+    monkeypatch.undo()
     monkeypatch.setattr(highlighting, "_resumes_at", 0.0)
     assert highlighted(["x = 1 # second"], "a.py")
 

@@ -29,8 +29,8 @@ class Command(TerminalCommand):
 
     def handle(self, **options: Any) -> None:
         """Print the matching texts and the number of trajectories."""
-        if len(options["words"]) > MOST_CHARS or "\x00" in options["words"]:
-            raise CommandError(f"words: expected at most {MOST_CHARS} characters without NUL")
+        if len(options["words"]) > MOST_CHARS:
+            raise CommandError(f"words: expected at most {MOST_CHARS} characters")
         names = ("run", "place", "task", "verdict", "termination", "phase")
         filters = TrajectoryFilters(q=options["words"], **{name: options[name] for name in names})
         found = search(filters, before=None, size=max(1, options["n"]), with_answers=True)

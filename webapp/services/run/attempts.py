@@ -114,7 +114,7 @@ def _continuation(run: Run) -> str:
         return "takes its place"  # what it goes on from is in the data folder
     finished = Trajectory.objects.filter(run=run, state=Trajectory.State.FINISHED)
     kept = finished.filter(reward__isnull=False).exists() and _keeps_rollouts(run)
-    kept = kept or Validation.objects.filter(run=run).exists() or Score.objects.filter(run=run).exists()
+    kept = kept or any(rows.objects.filter(run=run).exists() for rows in (Validation, Score, ExaminedTest))
     return "keeps what it had finished" if kept else "starts over: it had saved nothing"
 
 

@@ -1,0 +1,63 @@
+"""Steps of a build as the daemon reports them: which images they name, and whether these may be used."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import ImageError
+from engine.sandbox.docker.builds import _Steps
+
+
+def steps(*instructions: str, registries: tuple[str, ...] = ("ghcr.io",)) -> _Steps:
+    checked = _Steps("dockerfile:0", registries)
+    for number, instruction in enumerate(instructions, start=1):
+        checked.check(f"Step {number}/{len(instructions)} : {instruction}\n")
+        checked.check(" ---> 0123456789ab\n")
+    return checked
+
+
+@pytest.mark.parametrize(
+    ("instructions", "reason"),
+    [
+        (["FROM evil.example/a:1"], "'evil.example/a:1' is from 'evil.example'"),
+        (["FROM --platform=linux/amd64 python:3 As x"], "is from 'docker.io'"),
+        (["FROM 3"], "is from 'docker.io'"),
+        (["FROM ghcr.io/a", "COPY --chown=1 --from=evil.example/a /x /x"], "is from 'evil.example'"),
+        (["ARG IMAGE=evil.example/a", "FROM ${IMAGE}"], "has a variable"),
+        (["FROM ghcr.io/a AS", "RUN true"], "could not be read"),
+        (["FROM ghcr.io/a AS evil.example/x"], "could not be read"),
+        (["FROM ghcr.io/a", "ONBUILD COPY --from=evil.example/a /x /x"], "is from 'evil.example'"),
+        (["FROM ghcr.io/a", "COPY --fr\\om=evil.example/a /x /x"], "quotes in a flag"),
+    ],
+)
+def test_images_of_other_registries_end_the_build(instructions: list[str], reason: str) -> None:
+    with pytest.raises(ImageError, match=reason):
+        steps(*instructions)
+
+
+@pytest.mark.parametrize("printed", ["Step 1/1 : FROM a AS b", "Step 3/3 : FROM a", "Step 2/2 : RUN true"])
+def test_commands_cannot_print_steps(printed: str) -> None:
+    build = _Steps("dockerfile:0", ("docker.io",))
+
+    def follow() -> None:
+        for output in ("Step 1/3 : FROM a", "Step 2/3 : RUN echo", printed, "Step 3/3 : COPY --from=b / /"):
+            build.check(output)
+
+    with pytest.raises(ImageError, match="imitates steps"):
+        follow()
+
+
+def test_listed_images_stages_and_scratch_are_used() -> None:
+    build = [
+        "FROM GHCR.io/a:1 AS First",
+        "FROM scratch",
+        "FROM first",
+        "COPY --from=FIRST /a /b",
+        "COPY --from=0 / /",
+    ]
+    assert steps(*build).has_begun
+
+
+def test_a_build_without_reported_steps_has_not_begun() -> None:
+    assert not steps("RUN echo FROM ghcr.io/a").has_begun
+    assert steps("FROM evil.example/a", registries=("*",)).has_begun
