@@ -15,6 +15,9 @@ SET ?=
 STRESS ?=
 ONLY ?=
 
+# Written even where the environment says otherwise, as images do: else every process compiles all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo up test check lint types layers format bench install system clean
 
 demo: $(STAMP) system ## train a small agent on real code and show it (HEADLESS=1: end with the run)
