@@ -65,7 +65,7 @@ class VllmConfig(Section):
     stall_timeout_s: float = Field(default=120.0, gt=0)
     """Maximum time that a server may leave its requests without a token, seconds; it is then restarted."""
     max_restarts: int = Field(default=3, ge=0)
-    """Restarts of a server within ten minutes before it is left out."""
+    """Restarts of a server in a row, none of which served for ten minutes, before it is left out."""
 
     @model_validator(mode="after")
     def _effective(self) -> VllmConfig:

@@ -52,6 +52,8 @@ class TaskTally:
 
     graded: int = 0
     solved: int = 0
+    cut_short: int = 0
+    """Graded attempts that a time limit ended unsolved."""
     lost: int = 0
     """Attempts lost to infrastructure."""
 
@@ -67,12 +69,19 @@ class EvaluationTally:
     def __init__(self) -> None:
         self.tasks: dict[str, TaskTally] = {}
 
-    def add(self, task_id: str, *, solved: bool | None) -> None:
-        """Count an attempt; ``solved`` is None when infrastructure lost it or its grading."""
+    def add(self, task_id: str, *, solved: bool | None, cut_short: bool = False) -> None:
+        """Count an attempt.
+
+        Args:
+            task_id: of its task.
+            solved: None when infrastructure lost it or its grading.
+            cut_short: see ``engine.types.is_cut_short``.
+        """
         task = self.tasks.setdefault(task_id, TaskTally())
         task.lost += solved is None
         task.graded += solved is not None
         task.solved += solved is True
+        task.cut_short += cut_short
 
     def add_trajectory(self, trajectory: Trajectory) -> None:
         """Count a trajectory."""

@@ -2,7 +2,7 @@
 
     starting ─▶ ready ⇄ publishing
                   │ fails
-                  ├─ ours ─────▶ restarting ─▶ ready, or left_out after ``max_restarts`` in ten minutes
+                  ├─ ours ─────▶ restarting ─▶ ready, or left_out after ``max_restarts`` in a row
                   └─ attached ─▶ left_out ⇄ ready, whenever it is healthy and has proven its weights
 
 A replica becomes ready only after it has proven to serve the current weights. Servers of our own are stopped
@@ -135,6 +135,8 @@ class Fleet:
         """Let a replica serve, which has proven the current version."""
         replica.version = self.version
         replica.strikes.clear()
+        if replica.serving_since is None:
+            replica.serving_since = time.monotonic()
         self.set_state(replica, ReplicaState.READY)
 
     def unprove(self, replicas: Sequence[Replica]) -> None:
@@ -226,10 +228,10 @@ class Fleet:
             if not replica.may_restart(self._config.max_restarts):
                 assert replica.server is not None
                 await replica.server.stop()
-                self._leave_out(replica, f"{failure} (restarted {len(replica.restarted_at)} times)")
+                self._leave_out(replica, f"{failure} (restarted {replica.restarts_in_a_row} times)")
                 return
-            replica.restarted_at.append(time.monotonic())
             replica.restarts += 1
+            replica.restarts_in_a_row += 1
             self._observer.alert("warning", "engine_restarted", f"{replica.name} is restarted: {failure}")
             self.set_state(replica, ReplicaState.RESTARTING, failure)
             failure = await self._bring_up(replica)

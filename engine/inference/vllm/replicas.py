@@ -12,8 +12,8 @@ from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.clients.facts import EngineMetrics
 from engine.inference.vllm.servers.server import VllmServer
 
-RESTART_WINDOW_S = 600.0
-"""Time within which ``max_restarts`` counts, seconds."""
+STABLE_S = 600.0
+"""Time for which a server that works has served when it fails, seconds."""
 
 
 class ReplicaState(StrEnum):
@@ -58,7 +58,10 @@ class Replica:
     load: Load = field(default_factory=lambda: Load())
     strikes: deque[float] = field(default_factory=deque)
     """Times of failures that a healthy server survived, monotonic seconds."""
-    restarted_at: deque[float] = field(default_factory=deque)
+    restarts_in_a_row: int = 0
+    """Restarts since it last served for ``STABLE_S``."""
+    serving_since: float | None = None
+    """Time at which it proved its first weights since its last start, monotonic seconds."""
 
     @classmethod
     def attached(cls, name: str, client: VllmClient) -> Replica:
@@ -93,11 +96,12 @@ class Replica:
         return self.state is ReplicaState.LEFT_OUT
 
     def may_restart(self, limit: int) -> bool:
-        """Return whether one more restart is within ``limit`` per ten minutes."""
-        now = time.monotonic()
-        while self.restarted_at and now - self.restarted_at[0] > RESTART_WINDOW_S:
-            self.restarted_at.popleft()
-        return len(self.restarted_at) < limit
+        """Return whether a server that failed may be restarted: ``limit`` times in a row, however slowly it
+        starts and dies."""
+        if self.serving_since is not None and time.monotonic() - self.serving_since >= STABLE_S:
+            self.restarts_in_a_row = 0
+        self.serving_since = None
+        return self.restarts_in_a_row < limit
 
     def strike(self, *, within_s: float) -> int:
         """Count a failure that the server survived; return their number within the time."""

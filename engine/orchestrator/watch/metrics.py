@@ -62,7 +62,11 @@ class RolloutMetrics:
         self.generated_tokens += rollout.generated_tokens
         if rollout.failure:
             self._failures[rollout.failure] += 1
-        self.tally.add(rollout.key.task_id, solved=None if rollout.is_lost else rollout.is_solved)
+        self.tally.add(
+            rollout.key.task_id,
+            solved=None if rollout.is_lost else rollout.is_solved,
+            cut_short=rollout.is_cut_short,
+        )
         if rollout.is_lost:
             self.lost += 1
         else:
@@ -84,12 +88,15 @@ class RolloutMetrics:
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of everything added so far."""
-        rates = [task.rate for task in self.tally.graded]
+        tasks = self.tally.graded
+        unsolved = [task for task in tasks if not task.solved]
+        cut_short = sum(task.graded == task.cut_short for task in unsolved)
         return {
             **{name: self._average(name) for name in self._sums if not self._is_unknown(name)},
-            "solve/none": _share([rate == 0 for rate in rates]),
-            "solve/partial": _share([0 < rate < 1 for rate in rates]),
-            "solve/all": _share([rate == 1 for rate in rates]),
+            "solve/cut_short": cut_short / max(len(tasks), 1),
+            "solve/none": (len(unsolved) - cut_short) / max(len(tasks), 1),
+            "solve/partial": _share([0 < task.rate < 1 for task in tasks]),
+            "solve/all": _share([task.rate == 1 for task in tasks]),
             "infra/rate": self.lost / max(self.count, 1),
             "time/grading": float(self._grading_seconds),
             "grading/extra_share": float(self._extra_seconds / (self._graded_seconds or 1)),

@@ -15,7 +15,7 @@ from engine.errors import EngineError, ModelError, PublicationError
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.clients.facts import ServerFacts
 from engine.inference.vllm.policy import VllmPolicy
-from engine.inference.vllm.replicas import Replica, ReplicaState
+from engine.inference.vllm.replicas import STABLE_S, Replica, ReplicaState
 from engine.inference.vllm.servers.server import VllmServer
 from engine.models.chat.chatml import ChatML
 from tests.builders.vllm_policies import NoWeights, Recorder, Stamps, make_request, until
@@ -94,6 +94,23 @@ async def test_a_server_that_fails_is_restarted_and_proven_until_it_failed_too_o
         assert set((await policy.generate(make_request(1))).versions) == {4}
         assert (await policy.take_metrics())["engine/restarts"] == 2.0
     assert not other.is_alive()
+
+
+async def test_only_a_server_that_has_served_for_long_is_restarted_beyond_the_limit() -> None:
+    server, publisher = InLoop(), Stamps()
+    async with started(server, InLoop(), publisher=publisher, max_restarts=1) as (policy, replicas, sink):
+        await policy.publish(4, NoWeights())
+        failing = replicas[0]
+        for served_s in (STABLE_S, STABLE_S, 0.0):
+            assert failing.serving_since is not None
+            failing.serving_since -= served_s
+            server.fake.faults.append(Fault(kind="nan", requests=-1))
+            while failing.is_ready:
+                policy.release(make_request().context.key)
+                await policy.generate(make_request())
+            await until(lambda: failing.is_ready or failing.is_out)
+        assert failing.is_out
+        assert sink.alerts() == ["engine_restarted", "engine_restarted", "engine_left_out"]
 
 
 async def test_a_restarted_server_that_proves_nothing_does_not_serve(

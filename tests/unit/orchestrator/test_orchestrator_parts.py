@@ -163,6 +163,25 @@ def test_metrics_keep_infrastructure_apart() -> None:
     assert metrics["termination/submitted"] == 1.0
 
 
+def test_groups_that_only_time_limits_ended_are_not_called_unsolved() -> None:
+    def group(name: str, *members: Trajectory) -> Group:
+        return Group(iteration=0, phase="train", task=make_row(name).task, trajectories=members)
+
+    def failed(name: str, index: int, reason: TerminationReason) -> Trajectory:
+        return replace(trajectory(task_id=name, reward=0.0, index=index), termination=reason)
+
+    late, submitted = TerminationReason.ROLLOUT_TIMEOUT, TerminationReason.SUBMITTED
+    groups = [
+        group("late", failed("late", 0, late), failed("late", 1, late)),
+        group("mixed", failed("mixed", 0, late), failed("mixed", 1, submitted)),
+        group("solved", failed("solved", 0, late), trajectory(task_id="solved", reward=1.0, index=1)),
+        group("lost", trajectory(task_id="lost", reward=None)),
+    ]
+    metrics = iteration_metrics(groups).metrics()
+    shares = {name: metrics[f"solve/{name}"] for name in ("cut_short", "none", "partial", "all")}
+    assert shares == pytest.approx({"cut_short": 1 / 3, "none": 1 / 3, "partial": 1 / 3, "all": 0.0})
+
+
 def test_the_share_of_grading_time_that_extra_runs_took_is_of_all_gradings() -> None:
     grades = [
         Grade(verdict=Verdict.PASSED, reward=1.0, seconds=4.0, extra_seconds=3.0),

@@ -44,8 +44,8 @@ RUN_CHARTS = (
     ChartSpec(
         "solve", "Groups solved", "share of groups",
         (
-            Series("solve/none", "none", 2), Series("solve/partial", "partial", 5),
-            Series("solve/all", "all", 3),
+            Series("solve/cut_short", "all ended by time limits", 6), Series("solve/none", "none", 2),
+            Series("solve/partial", "partial", 5), Series("solve/all", "all", 3),
         ),
         stacked=True, span=(0, 1),
     ),
