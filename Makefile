@@ -72,8 +72,8 @@ $(VLLM_STAMP): requirements/vllm.txt
 test-cluster: $(DEV_STAMP) ## sandboxes on a real cluster: KUBECONFIG=… IMAGE=… [SET='{"connect": "exec"}'], see tests/cluster/README.md
 	KUBECONFIG="$(KUBECONFIG)" CLUSTER_IMAGE="$(IMAGE)" CLUSTER_SET='$(SET)' $(BIN)/python -m pytest tests/cluster -m cluster
 
-check: $(DEV_STAMP) $(RAY_STAMP) ## style, types, layers, all at once
-	@$(MAKE) --no-print-directory --jobs --keep-going --output-sync lint types layers pages
+check: $(DEV_STAMP) $(RAY_STAMP) ## style, types, layers, and that every test can be collected, all at once
+	@$(MAKE) --no-print-directory --jobs --keep-going --output-sync lint types layers pages collection
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
@@ -88,6 +88,10 @@ layers: $(DEV_STAMP)
 .PHONY: pages
 pages: $(DEV_STAMP)
 	$(BIN)/djlint templates --check --quiet
+
+.PHONY: collection
+collection: $(DEV_STAMP)
+	@out=$$($(BIN)/python -m pytest --collect-only -qq 2>&1) || { echo "$$out"; exit 1; }
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff format .

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import psutil
@@ -41,6 +42,17 @@ def pytest_xdist_auto_num_workers() -> int | None:
     wanted = _WORKERS_PER_CORE * len(os.sched_getaffinity(0))
     fitting: int = psutil.virtual_memory().total // _WORKER_MEMORY
     return max(1, min(wanted, fitting, _MAX_WORKERS))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without garbage collections, which would walk all imported modules again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

@@ -6,22 +6,19 @@ import asyncio
 import os
 import subprocess
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
 from engine.config.sandbox import SandboxConfig
 from engine.config.training import CurationConfig
-from engine.datasets.curation import curate as curate_module
 from engine.datasets.curation.curate import curate
 from engine.datasets.curation.handwritten import build_task
-from engine.datasets.curation.measurements import Trial
 from engine.datasets.sources.fetch import fetch_source
 from engine.datasets.store import Dataset, load_dataset
 from engine.errors import DatasetError, PreflightError
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
-from engine.testing.testrun import TestRun
 from engine.types import TaskRow, Verdict
 from tests.builders.dataset_builders import (
     NO_PLUGINS,
@@ -150,40 +147,6 @@ async def test_a_repeated_curation_takes_the_kept_trials_and_opens_no_sandbox(
     assert again.rows == dataset.rows
     assert again.provenance["candidates"] == dataset.provenance["candidates"], "kept with their reasons"
     assert not any("baseline" in message for message in said)
-
-
-async def test_trials_without_a_report_are_tried_again_and_finished_ones_outlive_an_interruption(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A loaded machine is no property of the fault; one test file that cannot be imported costs no other."""
-    tree = write_toy(tmp_path / "cut")
-    (tree / "tests/test_extra.py").write_text("import not_installed\n")
-    settings = config(home, sources=(str(tree),), output="cut", heldout_tasks=0, workers=1, stability_runs=1)
-
-    async def late(*_arguments: object, **_options: object) -> TestRun:
-        return TestRun(timed_out=True, problem="the tests hit their deadline")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(curate_module, "run_tests", late)
-        with pytest.raises(DatasetError, match="no injected fault was noticed"):
-            await run(home, settings)
-    tried: list[str] = []
-    try_fault = curate_module._try
-
-    async def stopped(*arguments: Any) -> Trial | None:
-        if len(tried) == 1:
-            raise InterruptedError
-        tried.append(arguments[1].mutated)
-        return await try_fault(*arguments)
-
-    monkeypatch.setattr(curate_module, "_try", stopped)
-    with pytest.raises(InterruptedError):
-        await run(home, settings)
-    first = list(tried)
-    tried[:] = ["one more never stops it"] * 2
-    made, _ = await run(home, settings)
-    assert len(made.rows) == 2
-    assert not set(first) & set(tried[2:])
 
 
 async def test_unusable_sources_are_skipped_with_a_reason(home: Path, tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-import pytest
-
 from engine.datasets.paths import is_configuration, is_installed, is_test_code
 from engine.grading.submission.apply import apply_graded
 from engine.patches.diff import diff_texts
@@ -50,7 +48,7 @@ ROW = task(
     test_files={"/w/pkg/checks/check_a.py": TEST},
     test_patch=diff_texts("checks.d/runner.txt", "", TEST),
 )
-PATCHES_PER_SEED = 60
+PATCHES = 60
 
 
 def quoted(name: str) -> str:
@@ -233,21 +231,20 @@ def reset(folder: Path) -> None:
     git(folder, "clean", "-qfdx")
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_protected_files_are_the_same_after_any_patch(tmp_path: Path, seed: int) -> None:
-    generator = random.Random(seed)
+async def test_protected_files_are_the_same_after_any_patch(tmp_path: Path) -> None:
+    generator = random.Random(1)
     box = make(tmp_path)
     truth = {path: state for path, state in contents(tmp_path).items() if is_protected(path)}
     assert set(truth) > {"conftest.py", "hidden/deep/check.py", "bin/test", "tests/test_a.py"}
     ends = {"left out": 0, "refused": 0, "nothing": 0}
-    for _ in range(PATCHES_PER_SEED):
+    for _ in range(PATCHES):
         patch = some_patch(generator, generator.choice(TARGETS))
         found = await apply_graded(cast(Sandbox, box), patch, ROW)
         after = contents(tmp_path)
         assert {path: state for path, state in after.items() if is_protected(path)} == truth, patch
         ends["refused" if found.problem else "left out" if found.filtered.left_out else "nothing"] += 1
         reset(tmp_path)
-    assert ends["left out"] >= PATCHES_PER_SEED / 10, ends
+    assert ends["left out"] >= PATCHES / 10, ends
     assert ends["refused"], ends
 
 
@@ -256,11 +253,11 @@ async def test_the_same_patches_change_code(tmp_path: Path) -> None:
     generator = random.Random(0)
     box = make(tmp_path)
     changed = 0
-    for _ in range(PATCHES_PER_SEED):
+    for _ in range(PATCHES):
         target = generator.choice(["pkg/c.py", "pkg/d.py"])
         before = contents(tmp_path)
         await apply_graded(cast(Sandbox, box), some_patch(generator, target), ROW)
         after = contents(tmp_path)
         changed += any(before.get(path) != after.get(path) for path in ("pkg/c.py", "pkg/d.py", "pkg"))
         reset(tmp_path)
-    assert changed >= PATCHES_PER_SEED / 8
+    assert changed >= PATCHES / 8

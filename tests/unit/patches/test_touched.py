@@ -108,9 +108,9 @@ def some_patch(generator: random.Random) -> tuple[Tree, str]:
     return before, patch + with_renames(generator, before) if generator.random() < 0.3 else patch
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_touched_paths_are_those_that_change(seed: int) -> None:
-    """Over five hundred patches, honest and mangled: what applies changes nothing but what was named.
+    """Hundreds of patches, honest and mangled: what applies changes nothing but what was named.
 
     The readers of text agree with git on what git wrote.
     """

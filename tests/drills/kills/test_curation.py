@@ -1,0 +1,51 @@
+"""Curation that is interrupted in the middle of its trials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.datasets.curation import curate as curate_module
+from engine.datasets.curation.measurements import Trial
+from engine.errors import DatasetError
+from engine.testing.testrun import TestRun
+from tests.builders.dataset_builders import toolchain_or_skip, write_toy
+from tests.integration.sandboxes.test_curation import config, run
+
+
+async def test_trials_without_a_report_are_repeated_and_finished_ones_outlive_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loaded machine is no property of the fault; one test file that cannot be imported costs no other."""
+    home = tmp_path / "home"
+    toolchain_or_skip(home)
+    tree = write_toy(tmp_path / "cut")
+    (tree / "tests/test_extra.py").write_text("import not_installed\n")
+    settings = config(home, sources=(str(tree),), output="cut", heldout_tasks=0, workers=1, stability_runs=1)
+
+    async def late(*_arguments: object, **_options: object) -> TestRun:
+        return TestRun(timed_out=True, problem="the tests hit their deadline")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(curate_module, "run_tests", late)
+        with pytest.raises(DatasetError, match="no injected fault was noticed"):
+            await run(home, settings)
+    tried: list[str] = []
+    try_fault = curate_module._try
+
+    async def stopped(*arguments: Any) -> Trial | None:
+        if len(tried) == 1:
+            raise InterruptedError
+        tried.append(arguments[1].mutated)
+        return await try_fault(*arguments)
+
+    monkeypatch.setattr(curate_module, "_try", stopped)
+    with pytest.raises(InterruptedError):
+        await run(home, settings)
+    first = list(tried)
+    tried[:] = ["one more never stops it"] * 2
+    made, _ = await run(home, settings)
+    assert len(made.rows) == 2
+    assert not set(first) & set(tried[2:])
