@@ -199,14 +199,15 @@ class TrajectoryPage(Schema):
     next_before: int | None
 
 
-Text = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+_NO_NUL = r"^[^\x00]*$"
+Text = Annotated[str, Field(pattern=_NO_NUL)]
 """Text of a filter; PostgreSQL stores no NUL."""
 
 
 class SearchQuery(Schema):
     """Filters of a search; empty means everything."""
 
-    q: Annotated[Text, Field(max_length=MOST_CHARS)] = ""
+    q: str = Field("", max_length=MOST_CHARS, pattern=_NO_NUL)
     """Words: ``"a phrase"``, ``or``, ``-without``."""
     place: str = ""
     """Where they are looked for: ``steps``, ``observations`` (of a run or a task), ``patches`` or

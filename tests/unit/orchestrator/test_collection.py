@@ -195,7 +195,7 @@ async def test_a_collection_ends_early_where_no_call_can_be_read_and_may_be_resu
             EarlyStopError, match="the first 8 rollouts all ended by .*agent.tool_format is 'xml'"
         ):
             await attempt.collector(MemoryBackend(FILES), TextPolicy(bare), early_stop=8).collect()
-        assert attempt.ledger.count == 8
+        assert 8 <= attempt.ledger.count < 40, "others may have finished at the same time"
     async with AsyncExitStack() as stack:
         metrics = (
             await Attempt(tmp_path, 2, stack)

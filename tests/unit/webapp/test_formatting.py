@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
-
 import pytest
-from django.utils import timezone
 
 from engine.evaluation.comparison import PairedChange
 from engine.evaluation.endings import Endings
 from engine.patches.structure import FileChange, parse_patch
-from engine.types import RunState
 from webapp.contexts.charts.solve_map import level_of
 from webapp.contexts.evaluation.evaluations import evaluation_plot
 from webapp.contexts.rollout import diffs
 from webapp.contexts.rollout.diffs import edit_diff, patch_diff
 from webapp.contexts.rollout.steps import cut_text
-from webapp.contexts.run.phase import Phase, phase_of
+from webapp.contexts.run.phase import Phase
 from webapp.contexts.run.run_header import controls_of, waiting_for
-from webapp.models import Evaluation, Run
+from webapp.models import Evaluation
 from webapp.templatetags import yard
 
 
@@ -152,31 +147,3 @@ def test_a_phase_keeps_the_commas_of_its_message() -> None:
         now="rollouts (12 running, 30 steps)", done=1000, total=12_800, follows="", seconds_left=None
     )
     assert str(found) == "rollouts (12 running, 30 steps) 1\u202f000 of 12\u202f800"
-
-
-@pytest.mark.parametrize(
-    ("progress", "seconds"),
-    [
-        ({"progress_message": "validated", "progress_done": 10, "progress_total": 40}, 300),
-        ({"progress_message": "validated", "progress_done": 40, "progress_total": 40}, None),
-        (
-            {
-                "progress_message": "kept",
-                "progress_done": 1,
-                "progress_total": 2,
-                "progress_follows": "tuning",
-            },
-            None,
-        ),
-        ({"progress_message": "x", "progress_done": 1, "progress_total": 2, "progress_seconds_left": 7.0}, 7),
-        ({"current_iteration": 50, "total_iterations": 150}, 200),
-        ({"current_iteration": 0, "total_iterations": 150}, None),
-    ],
-)
-def test_the_time_left_is_the_engines_or_that_of_the_rate_so_far(
-    progress: dict[str, Any], seconds: float | None
-) -> None:
-    began = timezone.now() - timedelta(seconds=100)
-    found = phase_of(Run(kind="sft", state=RunState.RUNNING, running_at=began, **progress))
-    assert found is not None
-    assert found.seconds_left == (pytest.approx(seconds, rel=0.5) if seconds else None)

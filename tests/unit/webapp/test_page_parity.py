@@ -78,13 +78,12 @@ def test_thoughts_and_actions_are_searched(yard: Yard) -> None:
     assert lines[-1].endswith(f"of {answer['total']} trajectories")
 
 
-@pytest.mark.parametrize("words", ["a\x00b", "x" * 201])
-def test_unsearchable_words_are_refused(words: str) -> None:
+def test_unsearchable_words_are_refused() -> None:
     client = signed_in(Role.VIEWER)
-    for name in ("q", "task"):
-        assert client.get("/api/v1/trajectories", {name: words}).status_code == 422
-    with pytest.raises(CommandError, match="at most 200 characters without NUL"):
-        printed("search", words)
+    for filters in ({"q": "a\x00b"}, {"task": "a\x00b"}, {"q": "x" * 201}):
+        assert client.get("/api/v1/trajectories", filters).status_code == 422
+    with pytest.raises(CommandError, match="at most 200 characters"):
+        printed("search", "x" * 201)
 
 
 def test_experiments_are_listed_created_and_select_runs(yard: Yard) -> None:

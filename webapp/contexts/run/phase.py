@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.utils import timezone
-
 from engine.types import RunKind, RunState
 from webapp.contexts.words import count, duration
 from webapp.models import Run
@@ -44,15 +42,12 @@ def phase_of(run: Run) -> Phase | None:
         return None
     if not run.progress_message:
         return _iterations(run)
-    estimated = None
-    if not run.total_iterations and not run.progress_follows:
-        estimated = _seconds_left(run, run.progress_done, run.progress_total)
     return Phase(
         now=run.progress_message,
         done=run.progress_done,
         total=run.progress_total,
         follows=run.progress_follows,
-        seconds_left=run.progress_seconds_left or estimated,
+        seconds_left=run.progress_seconds_left or None,
     )
 
 
@@ -65,12 +60,5 @@ def _iterations(run: Run) -> Phase | None:
         done=run.current_iteration,
         total=run.total_iterations,
         follows="",
-        seconds_left=_seconds_left(run, run.current_iteration, run.total_iterations),
+        seconds_left=run.progress_seconds_left,
     )
-
-
-def _seconds_left(run: Run, done: int, total: int) -> float | None:
-    """Return the time left at the run's rate so far, where its engine estimates none; None where unknown."""
-    if run.state != RunState.RUNNING or run.running_at is None or not done:
-        return None
-    return (timezone.now() - run.running_at).total_seconds() / done * max(0, total - done) or None
