@@ -203,7 +203,8 @@ def own_pytest_task(home: Path, tree: Path) -> TaskRow:
     (staged / "hidden").mkdir()
     (staged / "hidden/test_hidden.py").write_text(TEST_NUMBERS)
     binds = {MOUNT: str(ensure_toolchain(home))}
-    build_image(home, "toy-own", staged, env=image_environment(fetch_source(str(tree), home)), binds=binds)
+    env = {**image_environment(fetch_source(str(tree), home)), "PYTEST_ADDOPTS": NO_PLUGINS}
+    build_image(home, "toy-own", staged, env=env, binds=binds)
     answer = replace(row.answer, test_command="python3 -m pytest hidden", hidden_paths=("hidden",))
     return replace(row, task=replace(row.task, image="local:toy-own"), answer=answer)
 
