@@ -24,6 +24,8 @@ from queue import SimpleQueue
 ROOT = Path(__file__).resolve().parent.parent
 TOLERATED = 4
 _LIMIT_S = 1800
+_TEST_LIMIT_S = 300
+"""A test that a fault keeps waiting notices it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +407,8 @@ def noticed_by(tree: Path, tests: Sequence[str]) -> str:
         RuntimeError: pytest could not run the tests.
     """
     present = [path for path in tests if (tree / path).exists()]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *present]
+    options = ("-x", "-q", "-p", "no:cacheprovider", f"--timeout={_TEST_LIMIT_S}")
+    command = [sys.executable, "-m", "pytest", *options, *present]
     try:
         run = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
