@@ -91,35 +91,42 @@ class Helpers:
             if self._size > _MAX_BYTES:
                 return None
             with open(path, "rb") as file:
-                tree = ast.parse(file.read(), path)
-            return _File(path, tree, self._trust)
+                source = file.read()
+            return _File(path, source, self._trust)
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             return None
 
 
 class _File:
-    """What a file defines."""
+    """What a file defines.
 
-    def __init__(self, path: str, tree: ast.Module, trust: Trust) -> None:
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: the source cannot be parsed.
+    """
+
+    def __init__(self, path: str, source: bytes, trust: Trust) -> None:
         self.path = path
         self.is_installed = trust.is_installed(path)
         self.trust = trust
         self.defined: dict[str, Any] = {}
         """Name → statement, of those bound once and under no condition."""
         self.stars: list[ast.ImportFrom] = []
-        bound: dict[str, int] = {}
-        for name in _bound(tree):
-            bound[name] = bound.get(name, 0) + 1
+        tree = ast.parse(source, path)
         if not _REBINDS.isdisjoint(_called(tree)):
             return
-        for statement in tree.body:
-            alone = ast.Module(body=[statement], type_ignores=[])
+        statements = [(one, ast.Module(body=[one], type_ignores=[])) for one in tree.body]
+        bindings = [list(_bound(alone)) for _, alone in statements]
+        bound: dict[str, int] = {}
+        for names in (*bindings, _globals(tree) if b"global" in source else ()):
+            for name in names:
+                bound[name] = bound.get(name, 0) + 1
+        for (statement, alone), names in zip(statements, bindings):
             stars = [node for node in _nodes(alone) if _is_star(node)]
             if stars:
                 self.stars += stars
                 self.defined.clear()  # they may define the same names
             if isinstance(statement, _PLAIN):
-                self.defined.update((name, statement) for name in _bound(alone) if bound[name] == 1)
+                self.defined.update((name, statement) for name in names if bound[name] == 1)
 
     def is_of(self, name: str, value: "Any") -> bool:
         """Return whether a value says that it is the file's function of that name."""
@@ -268,7 +275,7 @@ def _nodes(tree: "Any") -> "Iterator[Any]":
 
 
 def _bound(tree: "Any") -> "Iterator[str]":
-    """Yield every name that a module or class binds, once for each time."""
+    """Yield every name that a module's or class's own statements bind, once for each time."""
     for node in _nodes(tree):
         if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
             yield node.name
@@ -279,6 +286,10 @@ def _bound(tree: "Any") -> "Iterator[str]":
             yield node.id
         elif isinstance(node, ast.ExceptHandler) and node.name:
             yield node.name
+
+
+def _globals(tree: ast.Module) -> "Iterator[str]":
+    """Yield the names that functions of a module may bind in it, once for each time."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
             yield from node.names

@@ -105,7 +105,9 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def context(browser: Browser, server: str, transactional_db: None) -> Iterator[BrowserContext]:
     """A fresh browser profile."""
-    opened = browser.new_context(base_url=server, viewport={"width": 1440, "height": 900})
+    opened = browser.new_context(
+        base_url=server, viewport={"width": 1440, "height": 900}, reduced_motion="reduce"
+    )
     yield opened
     opened.close()
     aside(_wait_for_idle_sessions)
