@@ -48,7 +48,7 @@ ROW = task(
     test_files={"/w/pkg/checks/check_a.py": TEST},
     test_patch=diff_texts("checks.d/runner.txt", "", TEST),
 )
-PATCHES = 60
+PATCHES = 40
 
 
 def quoted(name: str) -> str:
