@@ -71,7 +71,7 @@ class Shape:
 
 def find_shape(name: str) -> Shape:
     """Return the shape of a model that recipes name. Raises ConfigError with the known models."""
-    settings = _tiny(name) or SHAPES.get(name)
+    settings = tiny_settings(name) or SHAPES.get(name)
     if settings is None:
         raise ConfigError(
             Problem(
@@ -86,10 +86,10 @@ def find_shape(name: str) -> Shape:
 
 def is_tiny(name: str) -> bool:
     """Return whether a model is one of the engine's own, made for CPUs."""
-    return _tiny(name) is not None
+    return tiny_settings(name) is not None
 
 
-def _tiny(name: str) -> Mapping[str, Any] | None:
+def tiny_settings(name: str) -> Mapping[str, Any] | None:
     """Return the ``config.json`` of a shipped policy, a built-in architecture or FrozenLake's warm start."""
     scheme, _, rest = name.partition(":")
     if scheme == "builtin" and rest in {path.parent.name for path in SHIPPED.glob("*/config.json")}:

@@ -488,6 +488,12 @@ def test_the_dataset_of_evaluations_must_be_here() -> None:
         runs.start(run=run)
 
 
+def test_conversations_longer_than_the_model_allows_are_refused_before_the_start() -> None:
+    run = make_run(**{"agent.max_context": 4096})
+    with pytest.raises(ConfigError, match=r"agent\.max_context.*'builtin:quickstart' .* at most 2048 tokens"):
+        runs.start(run=run)
+
+
 def test_groups_count_what_time_limits_ended_and_no_cancelled_sibling_as_finished() -> None:
     run, claim = launched()
     stream = Stream()

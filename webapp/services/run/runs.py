@@ -18,6 +18,7 @@ from django.db import transaction
 from engine.config.environment import makes_own_tasks
 from engine.config.run import parse_run_config, with_overrides
 from engine.errors import ConfigError, Problem
+from engine.planning.contexts import long_contexts
 from engine.types import RunState
 from webapp.dispatch import TaskName, send_on_commit
 from webapp.models import Dataset, Experiment, Run
@@ -97,12 +98,15 @@ def start(*, run: Run, actor: User | None = None) -> None:
 
     Raises:
         ConfigError: its dataset or a run that it reads does not exist, the solve rates it selects tasks by
-            cannot be exported, its query chooses no trajectory, or it uses something that is not allowed.
+            cannot be exported, its query chooses no trajectory, its conversations may be longer than its
+            model allows, or it uses something that is not allowed.
         IllegalTransitionError: the run is not a draft.
     """
     places.checked(run.config)
     _check_dataset(run)
     _check_sources(run)
+    if problems := long_contexts(run.config, home=Path(settings.TRAINYARD_HOME)):
+        raise ConfigError(*problems)
     difficulty.measure_for(run=run)
     learning.check(run.config)
     states.require(

@@ -1,0 +1,61 @@
+"""Longest conversations of models, from their ``config.json``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.planning.contexts import known_context, long_contexts
+
+SHORT = {"max_position_embeddings": 8192}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+@pytest.mark.parametrize(
+    ("settings", "longest"),
+    [
+        ({"max_position_embeddings": 2048}, 2048),
+        ({**SHORT, "rope_parameters": YARN}, 32_768),
+        ({**SHORT, "rope_parameters": {"full_attention": YARN}}, 32_768),
+        (
+            {**SHORT, "rope_scaling": {**YARN, "rope_type": None, "type": "yarn"}},
+            32_768,
+        ),
+        ({**SHORT, "rope_scaling": {**YARN, "factor": "4"}}, 8192),
+        ({"max_position_embeddings": "long"}, None),
+        ([], None),
+    ],
+)
+def test_context_of_a_folder_is_read_from_its_config(
+    tmp_path: Path, settings: Any, longest: int | None
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    assert known_context(str(tmp_path), home=tmp_path) == longest
+    assert known_context(f"fresh:{tmp_path}", home=tmp_path) == longest
+
+
+def test_context_of_a_run_is_that_of_its_last_checkpoint(tmp_path: Path) -> None:
+    for number, length in ((1, 512), (2, 1024)):
+        folder = tmp_path / f"runs/7/checkpoints/{number:05}"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps({"max_position_embeddings": length}))
+    assert known_context("run:7", home=tmp_path) == 1024
+    assert known_context("run:8", home=tmp_path) is None
+
+
+def test_context_of_named_models_is_known_and_that_of_others_is_not(tmp_path: Path) -> None:
+    names = ("builtin:quickstart", "fresh:frozenlake", "Qwen/Qwen3-0.6B", "somebody/else", "builtin:none")
+    assert [known_context(name, home=tmp_path) for name in names] == [2048, 1024, 40_960, None, None]
+
+
+def test_long_contexts_name_their_settings(tmp_path: Path) -> None:
+    policy, longer = {"checkpoint": "builtin:quickstart"}, {"max_context": 4096}
+    config = {"policy": policy, "agent": {"max_context": 2048}, "evaluation": longer, "verifier": longer}
+    problems = long_contexts(config, home=tmp_path)
+    assert [problem.setting for problem in problems] == ["evaluation.max_context", "verifier.max_context"]
+    assert "is 4096, but 'builtin:quickstart' was made for at most 2048 tokens" in str(problems[0])
+    assert long_contexts({"sft": {"start": "fresh:tiny"}, "agent": longer}, home=tmp_path)
+    assert not long_contexts({"policy": {"type": "endpoint"}, "agent": longer}, home=tmp_path)
