@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from engine.errors import Problem
 from engine.models.published.shapes import SHAPES
@@ -77,7 +77,7 @@ def _longest(settings: Mapping[str, Any]) -> int | None:
     return max(known, default=None)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return type(value) in (int, float)
 
 
