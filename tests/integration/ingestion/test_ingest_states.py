@@ -514,24 +514,25 @@ def test_groups_count_what_time_limits_ended_and_no_cancelled_sibling_as_finishe
 
 
 @pytest.mark.parametrize(
-    ("total", "event", "left"),
+    ("kind", "progress", "left"),
     [
-        (0, {"message": "validated", "done": 10, "total": 40}, 6.0),
-        (0, {"message": "validated", "done": 40, "total": 40}, None),
-        (0, {"message": "validated", "done": 0, "total": 40}, None),
-        (0, {"message": "kept", "done": 10, "total": 40, "follows": "tuning"}, None),
-        (0, {"message": "validated", "done": 10, "total": 40, "seconds_left": 7.0}, 7.0),
-        (3, {"message": "last evaluation", "done": 10, "total": 40}, None),
+        ("validate", {"done": 10, "total": 40}, 6.0),
+        ("verifier", {"done": 10, "total": 40}, 6.0),
+        ("validate", {"done": 40, "total": 40}, None),
+        ("validate", {"done": 0, "total": 40}, None),
+        ("verifier", {"done": 10, "total": 40, "seconds_left": 7.0}, 7.0),
+        ("curate", {"done": 10, "total": 40}, None),
+        ("train", {"done": 10, "total": 40}, None),
     ],
 )
-def test_time_left_is_the_engines_else_that_of_the_runs_rate(
-    total: int, event: dict[str, Any], left: float | None
+def test_time_left_is_the_engines_else_that_of_the_rate_of_runs_with_one_phase(
+    kind: str, progress: dict[str, Any], left: float | None
 ) -> None:
     run, claim = launched()
     stream = Stream()
-    stream.started(total=total)
-    stream.add("run_progress", **event)
-    Run.objects.filter(pk=run.pk).update(running_at=datetime.fromtimestamp(T0, tz=UTC))
+    stream.started(total=0)
+    stream.add("run_progress", message="validated", **progress)
+    Run.objects.filter(pk=run.pk).update(kind=kind, running_at=datetime.fromtimestamp(T0, tz=UTC))
     post(claim, stream)
     run.refresh_from_db()
     assert run.progress_seconds_left == left

@@ -37,6 +37,10 @@ _OUTPUT_SECTIONS: Mapping[str, str] = {RunKind.CURATE: "curation", RunKind.IMPOR
 """Section of the configuration that names the output dataset, by kind of run."""
 
 
+_ONE_PHASE = (RunKind.VALIDATE, RunKind.VERIFIER)
+"""Kinds whose progress is that of the whole run, from its start to its end."""
+
+
 class Projection:
     """Projection of events to the rows of one run, whose row lock the caller holds."""
 
@@ -140,7 +144,7 @@ class Projection:
 
     def _run_progress(self, event: e.RunProgress) -> None:
         left = event.seconds_left
-        if left is None and not event.follows and not self._now("total_iterations"):
+        if left is None and self._run.kind in _ONE_PHASE:
             left = self._seconds_left(event.time, event.done, event.total)
         self._fields |= {
             "progress_message": event.message[:500],
