@@ -46,6 +46,15 @@ def test_an_assumption_is_changed_and_reset_by_keyboard(page: Page) -> None:
     expect(plan.locator("a[href='#s-assume.mfu']")).to_be_visible()
 
 
+def test_a_refused_form_is_opened_at_its_reason(page: Page) -> None:
+    tab = page.context.new_page()  # its console reports the status 422, and may
+    tab.goto("/runs/new/?recipe=quickstart")
+    tab.get_by_role("button", name="Create and start").click()
+    reason = tab.get_by_role("alert").filter(has_text="the dataset 'quickstart' is not here")
+    expect(reason).to_be_focused()
+    expect(reason).to_be_in_viewport()
+
+
 def assert_an_update_moves_nothing(page: Page) -> None:
     """Change a field far down the page: neither the page nor its controls move."""
     page.evaluate("window.scrollTo(0, 600)")
