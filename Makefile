@@ -18,7 +18,10 @@ ONLY ?=
 # Written even where the environment says otherwise, as images do: else every process compiles all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo up test check lint types layers format bench install system clean
+.PHONY: help demo up test check lint types layers format bench install system clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 16
 
 demo: $(STAMP) system ## train a small agent on real code and show it (HEADLESS=1: end with the run)
 	@$(BIN)/python manage.py demo $(if $(HEADLESS),--headless) $(if $(PORT),--port $(PORT)) $(foreach s,$(SET),--set $(s))
