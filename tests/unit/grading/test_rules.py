@@ -23,7 +23,7 @@ from engine.grading.running.nonces import Nonces
 from engine.grading.running.scripts import prepare
 from engine.sandbox.base import ExecResult
 from engine.testing.markers import END, START
-from engine.testing.testrun import Record, parse_junit
+from engine.testing.testrun import Record, TestCase, TestRun, junit_address, parse_junit
 from engine.testing.toolchain import recorder_scripts
 from engine.types import GradeRule, TaskAnswer, TestOutcome
 from tests.builders.rollout_builders import make_row
@@ -43,6 +43,21 @@ def record(outcomes: Mapping[str, str]) -> Record:
 
 def test_every_rule_but_the_environments_own_has_a_module() -> None:
     assert set(RULES) == set(GradeRule) - {GradeRule.GOAL}
+
+
+@pytest.mark.parametrize("kind", ["fail_to_pass", "pass_to_pass"])
+@pytest.mark.parametrize("outcome", TestOutcome)
+def test_a_signed_report_passes_where_every_required_test_passed(outcome: TestOutcome, kind: str) -> None:
+    tests = {"fail_to_pass": "tests/test_a.py::test_new", "pass_to_pass": "tests/test_a.py::test_old"}
+    outcomes = dict.fromkeys(tests.values(), TestOutcome.PASSED) | {tests[kind]: outcome}
+    cases = {
+        junit_address(test): TestCase(address=junit_address(test), outcome=found, seconds=1.0, exception="")
+        for test, found in outcomes.items()
+    }
+    required: Any = {name: (test,) for name, test in tests.items()}
+    found = judge(GradeRule.F2P_P2P, Evidence(signed=TestRun(cases=cases)), STRICT, **required)
+    assert found.passed is (outcome is TestOutcome.PASSED)
+    assert {test.test_id: test.outcome for test in found.tests} == outcomes
 
 
 SUMMARY = "=== short test summary info ===\n"
