@@ -73,7 +73,11 @@ def rollout(stream: Stream, key: dict[str, Any], steps: int, passed: bool | None
 def scored(run: Run, task: Task, p_yes: Mapping[int, float | None], *, epoch: int | None = None) -> Run:
     """A verifier's run that has scored rollouts of a task, made by this attempt of their run."""
     (Path(settings.TRAINYARD_HOME) / "runs" / str(run.pk)).mkdir(parents=True, exist_ok=True)
-    overrides = {"policy.checkpoint": "fresh:tiny", "verifier.runs": [str(run.pk)]}
+    overrides = {
+        "policy.checkpoint": "fresh:tiny",
+        "verifier.max_context": 2048,
+        "verifier.runs": [str(run.pk)],
+    }
     verifier, claim = launched(runs.create(recipe="verify", overrides=overrides))
     stream = Stream(epoch=claim.epoch)
     stream.started(total=0)

@@ -209,13 +209,15 @@ def _scored(tests: bool) -> Work:
     return work
 
 
+_WRITER = {"policy.checkpoint": "fresh:tiny", "agent.max_context": 2048, "agent.max_response": 512}
+_JUDGE = {"policy.checkpoint": "fresh:tiny", "verifier.max_context": 2048}
 KINDS: dict[str, _Kind] = {
     "train": _Kind("quickstart", _train, {"trainer.iterations": 3}),
     "evaluate": _Kind("quickstart-evaluate", _evaluate),
     "rollout": _Kind("quickstart-collect", _collect(("passed", "failed", "passed", None))),
     "oracle": _Kind("quickstart-oracle", _collect(("passed", "failed", "passed", None))),
     "write-tests": _Kind(
-        "write-tests", _collect(("passed", "failed", "passed", None)), {"policy.checkpoint": "fresh:tiny"}
+        "write-tests", _collect(("passed", "failed", "passed", None)), _WRITER
     ),
     "sft": _Kind("quickstart-sft", _stream_sft),
     "fine-tune": _Kind("quickstart-fine-tune", _fine_tune, reads="trajectories.runs"),
@@ -227,7 +229,7 @@ KINDS: dict[str, _Kind] = {
     "import": _Kind("import-dataset", _import),
     "improve": _Kind("quickstart-improve", _improve, {"improvement.rounds": 2}),
     "verify": _Kind(
-        "verify", _scored(tests=False), {"policy.checkpoint": "fresh:tiny"}, reads="verifier.runs[]"
+        "verify", _scored(tests=False), _JUDGE, reads="verifier.runs[]"
     ),
     "verify-by-tests": _Kind("verify-by-tests", _scored(tests=True), reads="verifier.runs[]"),
 }  # fmt: skip

@@ -34,6 +34,7 @@ from webapp.services.run.attempts import Claim, claim_launch
 
 pytestmark = pytest.mark.django_db
 HOSTILE = "<script>alert(1)</script>"
+JUDGE = {"policy.checkpoint": "fresh:tiny", "verifier.max_context": 2048}
 
 
 def folder_of(run: str) -> None:
@@ -41,7 +42,7 @@ def folder_of(run: str) -> None:
 
 
 def draft(**overrides: Any) -> Run:
-    return runs.create(recipe="verify", overrides={"policy.checkpoint": "fresh:tiny", **overrides})
+    return runs.create(recipe="verify", overrides={**JUDGE, **overrides})
 
 
 def verifier(source: str = "7007") -> tuple[Run, Claim]:
@@ -307,7 +308,7 @@ def test_trajectories_in_the_database_are_linked() -> None:
 )
 def test_a_verifier_without_its_runs_is_not_queued(recipe: str, setting: str, named: list[str]) -> None:
     folder_of("7007")
-    judge = {"policy.checkpoint": "fresh:tiny"} if recipe == "verify" else {}
+    judge = JUDGE if recipe == "verify" else {}
     run = runs.create(recipe=recipe, overrides={**judge, "verifier.runs": ["7007"], setting: named})
     with pytest.raises(ConfigError) as refused:
         runs.start(run=run)
