@@ -336,7 +336,7 @@ MUTANTS = (
         "webapp/services/run/attempts.py",
         '        return False\n    Run.objects.filter(pk=run_id).update(epoch=F("epoch") + 1)\n',
         "        return False\n",
-        WORKERS,
+        INGESTION,
     ),
     # --- sandboxes: budgets, failures, leftovers
     Mutant(
