@@ -15,7 +15,7 @@ SET ?=
 STRESS ?=
 ONLY ?=
 
-# Written even where the environment says otherwise, as images do: else every process compiles all that it imports.
+# Bytecode is kept even where the environment forbids it, as images do: else every process compiles what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo up test check lint types layers format bench install system clean
@@ -75,7 +75,7 @@ $(VLLM_STAMP): requirements/vllm.txt
 test-cluster: $(DEV_STAMP) ## sandboxes on a real cluster: KUBECONFIG=… IMAGE=… [SET='{"connect": "exec"}'], see tests/cluster/README.md
 	KUBECONFIG="$(KUBECONFIG)" CLUSTER_IMAGE="$(IMAGE)" CLUSTER_SET='$(SET)' $(BIN)/python -m pytest tests/cluster -m cluster
 
-check: $(DEV_STAMP) $(RAY_STAMP) ## style, types, layers, and that every test can be collected, all at once
+check: $(DEV_STAMP) $(RAY_STAMP) ## style, types, layers, and that make test can collect its tests, all at once
 	@$(MAKE) --no-print-directory --jobs --keep-going --output-sync lint types layers pages collection
 
 lint: $(DEV_STAMP)

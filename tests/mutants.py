@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TOLERATED = 4
 _LIMIT_S = 1800
 _TEST_LIMIT_S = 300
-"""A test that a fault keeps waiting notices it."""
+"""Time limit of one test, seconds; a test that reaches it has noticed the fault."""
 
 
 @dataclass(frozen=True, slots=True)

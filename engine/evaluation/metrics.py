@@ -73,7 +73,7 @@ class EvaluationTally:
         """Count an attempt.
 
         Args:
-            task_id: of its task.
+            task_id: the task that was attempted.
             solved: None when infrastructure lost it or its grading.
             cut_short: see ``engine.types.is_cut_short``.
         """

@@ -76,6 +76,7 @@ class RunContext:
     """Probe that measures the event loop while the run is performed."""
     rollouts: RolloutCounts = field(default_factory=RolloutCounts)
     """Counts of this attempt's rollouts."""
+    pace: Pace = field(default_factory=lambda: Pace())
 
     def alert(
         self,
@@ -91,9 +92,16 @@ class RunContext:
             Alert, severity=severity, code=code, message=message, iteration=iteration, task_ids=list(task_ids)
         )
 
-    def progress(self, message: str, done: int, total: int) -> None:
-        """Report the progress of a phase without iterations."""
-        self.sink.emit(RunProgress, message=message, done=done, total=total)
+    def progress(self, message: str, done: int, total: int, *, is_whole: bool = False) -> None:
+        """Report the progress of a phase without iterations.
+
+        Args:
+            message: the phase.
+            done, total: amount of its work.
+            is_whole: it is the run's only phase, so that the run's time left can be estimated.
+        """
+        left = self.pace.seconds_left(done, total) if is_whole else None
+        self.sink.emit(RunProgress, message=message, done=done, total=total, seconds_left=left)
 
     def notice(self) -> Callable[[str], None]:
         """Return a function that reports what the attempt waits for; an empty text ends the wait.
@@ -134,6 +142,7 @@ class RunContext:
             await asyncio.sleep(POLL_S)
             self.check()
         self.check()
+        self.pace.restart()
         self.sink.emit(RunResumed)
 
     def ends_after_pause(self) -> bool:
@@ -180,3 +189,21 @@ async def repeating(report: Callable[[], None]) -> AsyncIterator[None]:
         await asyncio.wait({task})
     if not task.cancelled():
         task.result()
+
+
+class Pace:
+    """Rate of an attempt's work since its start or its last pause."""
+
+    def __init__(self) -> None:
+        self._start: tuple[float, int] | None = None
+        """Time and amount of work done at the first measurement."""
+
+    def restart(self) -> None:
+        """Forget the measurements."""
+        self._start = None
+
+    def seconds_left(self, done: int, total: int) -> float | None:
+        """Measure, and return the estimated time left, seconds; None while it is unknown."""
+        now = time.monotonic()
+        began, first = self._start = self._start or (now, done)
+        return (now - began) / (done - first) * (total - done) if first < done < total else None

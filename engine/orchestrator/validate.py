@@ -181,7 +181,7 @@ class Validation:
             f"{count} {status.value.replace('_', ' ')}" for status, count in self._counts().items() if count
         ]
         message = f"validated: {', '.join(said)}" if said else "grading the first rows"
-        self._run.progress(message, len(self._records), self._num_rows)
+        self._run.progress(message, len(self._records), self._num_rows, is_whole=True)
 
     def outcome(self, seconds: float) -> RunResult:
         """Return the counts. A run that could not test a single row has failed."""

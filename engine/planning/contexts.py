@@ -49,21 +49,30 @@ def known_context(ref: str, *, home: Path) -> int | None:
         home: the data folder, for ``run:<id>``.
     """
     settings = tiny_settings(ref) or SHAPES.get(ref)
-    if settings is None:
-        scheme, _, name = ref.partition(":")
-        folder = Path(name if scheme == "fresh" else ref)
-        if scheme == "run":
-            checkpoints = sorted((home / "runs" / Path(name).name / "checkpoints").glob("[0-9]*"))
-            folder = checkpoints[-1] if checkpoints else Path()
-        try:
-            settings = read_json(folder / "config.json")
-        except (OSError, ValueError):
-            return None
-    return _longest(settings) if isinstance(settings, dict) else None
+    try:
+        settings = settings or read_json(_folder(ref, home) / "config.json")
+        return _longest(settings) if isinstance(settings, dict) else None
+    except (OSError, ValueError, OverflowError):
+        return None
+
+
+def _folder(ref: str, home: Path) -> Path:
+    """Return the folder of a model. Raises FileNotFoundError for a run without checkpoints."""
+    scheme, _, name = ref.partition(":")
+    if scheme != "run":
+        return Path(name if scheme == "fresh" else ref)
+    checkpoints = sorted((home / "runs" / Path(name).name / "checkpoints").glob("[0-9]*"))
+    if not checkpoints:
+        raise FileNotFoundError(f"{ref} has no checkpoint")
+    return checkpoints[-1]
 
 
 def _longest(settings: Mapping[str, Any]) -> int | None:
-    """Return the length that the position encodings are made for; where YaRN extends it, the extended one."""
+    """Return the length that the position encodings are made for; where YaRN extends it, the extended one.
+
+    Raises:
+        OverflowError, ValueError: the extended one is no number of tokens.
+    """
     lengths = [settings.get("max_position_embeddings")]
     for rope in _rotary_settings(settings):
         original, factor = rope.get("original_max_position_embeddings"), rope.get("factor")

@@ -28,7 +28,7 @@ from engine.sandbox.base import Sandbox
 
 _log = structlog.get_logger(__name__)
 _reported: set[str] = set()
-"""Images whose repository could not be kept, as the log says once."""
+"""Images whose repository could not be kept, already reported in the log."""
 SCRUB_S = 300.0
 """Time limit of removing a sandbox's git history."""
 _SCRUB = r"""

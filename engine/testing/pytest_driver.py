@@ -102,7 +102,7 @@ def run(options: argparse.Namespace, connection: Any, submission: bytes) -> int:
     recorder = Recorder(guard, channel(connection, guard))
     import pytest
 
-    gc.freeze()  # pytest collects garbage five times at its end: its own modules are none
+    gc.freeze()  # excludes pytest's own modules from its five collections at exit
     sys.path += roots
     os.environ["PYTHONPATH"] = os.pathsep.join([*roots, str(TOOLCHAIN)])
     tracer, collector = Tracer(options.trace_root), Collector()

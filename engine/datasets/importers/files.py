@@ -233,7 +233,7 @@ def _elements(path: Path) -> Iterator[FileRow]:
     try:
         with _opened_text(path) as text:
             for line, value, problem in read_elements(text):
-                yield FileRow({}, f"not JSON: {problem}", line) if problem else _object(value, line)
+                yield FileRow({}, problem, line) if problem else _object(value, line)
     except (OSError, ValueError) as error:
         yield FileRow({}, f"{path.name} cannot be read to its end: {error}", line)
 

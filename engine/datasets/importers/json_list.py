@@ -31,8 +31,10 @@ def read_elements(stream: TextIO) -> Iterator[tuple[int, Any, str]]:
             value, excess = window.decode()
         except UnicodeDecodeError:
             raise
+        except json.JSONDecodeError as error:
+            yield line, None, f"not JSON: {error.msg}"
         except (ValueError, RecursionError, MemoryError) as error:
-            yield line, None, getattr(error, "msg", "") or str(error) or "too large"
+            yield line, None, str(error) or "too large"
         else:
             yield line, value, excess
             following = window.next_character()
@@ -40,7 +42,7 @@ def read_elements(stream: TextIO) -> Iterator[tuple[int, Any, str]]:
                 window.skip(",")
             if following in (",", "]"):
                 continue
-            yield line, None, "Expecting ',' or ']' behind the element"
+            yield line, None, "not JSON: Expecting ',' or ']' behind the element"
             if following == "{" and window.indentation == indentation:
                 continue
         if not indentation or not window.skip_to(f"{indentation}{{", len(indentation)):

@@ -13,7 +13,7 @@ from engine.inference.vllm.clients.facts import EngineMetrics
 from engine.inference.vllm.servers.server import VllmServer
 
 STABLE_S = 600.0
-"""Time for which a server that works has served when it fails, seconds."""
+"""Minimum time of service after which a failure starts a new count of restarts, seconds."""
 
 
 class ReplicaState(StrEnum):
@@ -96,8 +96,7 @@ class Replica:
         return self.state is ReplicaState.LEFT_OUT
 
     def may_restart(self, limit: int) -> bool:
-        """Return whether a server that failed may be restarted: ``limit`` times in a row, however slowly it
-        starts and dies."""
+        """Begin a new count after ``STABLE_S`` of service; return whether the count is below the limit."""
         if self.serving_since is not None and time.monotonic() - self.serving_since >= STABLE_S:
             self.restarts_in_a_row = 0
         self.serving_since = None

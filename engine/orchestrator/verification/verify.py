@@ -163,9 +163,10 @@ class Verification:
         self._reported_at = time.monotonic()
         failed = sum(record.p_yes is None for record in self._found.values())
         message = f"scored, {failed} without a score" if failed else "scored"
-        if going := self._runs.going:
+        going = self._runs.going
+        if going:
             message += f"; waits for what run {', '.join(going)} still finishes"
-        self._run.progress(message, len(self._found), self._total)
+        self._run.progress(message, len(self._found), self._total, is_whole=not going)
 
     def summary(self, started: float, spent: float | None) -> dict[str, float | int | str | None]:
         """Return counts, calibration against the verdicts, and the US dollars spent by all attempts."""

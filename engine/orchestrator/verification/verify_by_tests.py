@@ -229,7 +229,7 @@ class TestVerification:
     def _report(self) -> None:
         failed = sum(bool(record.error) for record in self._found.values())
         message = f"scored, {failed} without a score" if failed else "scored"
-        self._run.progress(message, len(self._found), self._total)
+        self._run.progress(message, len(self._found), self._total, is_whole=True)
 
     @property
     def _total(self) -> int:

@@ -4,6 +4,7 @@ A Dockerfile is a stranger's code. Its commands run in containers of the daemon 
 (``none`` has no access), limited memory and a deadline, without build arguments, secrets or proxies of this
 machine. The daemon limits no disk during a build: a result that is too large is removed. Images that it
 builds on or copies from are of listed registries: the daemon names each step before it pulls anything for it.
+Triggers of a base image (``ONBUILD``) are not named: where registries are listed they end the build.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ _TAIL = 2_000
 _STEP = re.compile(r"Step (\d+)/(\d+) : (\w+)\s+(.*)", re.DOTALL)
 _FROM = re.compile(r"(?:--\S+\s+)*(\S+)(?:\s+AS\s+([a-z][\w.-]*))?\s*", re.IGNORECASE)
 _COPIED = re.compile(r"--from=(\S+)", re.IGNORECASE)
-_QUOTED_FLAG = re.compile(r"--\S*[\\`\"']")
-"""Flag of an instruction from which Docker removes characters."""
+_QUOTED_FLAG = re.compile(r"(?:--\S+\s+)*--\S*[\\`\"']")
+"""Flags of an instruction, of which Docker removes characters from the last."""
+_TRIGGERS = re.compile(r"# Executing \d+ build trigger")
 
 
 def build(
@@ -58,7 +60,7 @@ def build(
 
 
 def tag_of(name: str, registries: Collection[str]) -> str:
-    """Return the tag of a built image: what was built from more registries is another image."""
+    """Return the tag of a built image; it depends on the registries that were allowed."""
     allowed = hashlib.sha256(" ".join(sorted(registries)).encode()).hexdigest()[:8]
     return f"{REPOSITORY}:{name.removeprefix(PREFIX)}-{allowed}"
 
@@ -79,14 +81,23 @@ class _Steps:
     def __init__(self, name: str, registries: Collection[str]) -> None:
         self._name, self._registries = name, registries
         self._stages: set[str] = {"scratch"}
+        self._stage = ""
+        """Name of the current stage, by which only later ones may go: within it, it is that of an image."""
         self._last, self._count = 0, ""
         self.has_begun = ANY in registries
         """Whether the images that the build names were seen, or may be any."""
 
     def check(self, output: str) -> None:
         """Raise ImageError where a step names an image of a registry that is not listed."""
+        if ANY in self._registries:
+            return
+        if _TRIGGERS.match(output):
+            raise ImageError(
+                f"image '{self._name}' is not built: the image that it builds on has ONBUILD triggers, whose "
+                "registries cannot be checked"
+            )
         step = _STEP.match(output)
-        if step is None or ANY in self._registries:
+        if step is None:
             return
         self._last, self._count = self._last + 1, self._count or step[2]
         if (int(step[1]), step[2]) != (self._last, self._count):
@@ -94,14 +105,16 @@ class _Steps:
         instruction, rest = step[3].upper(), step[4]
         if instruction == "FROM" and (source := _FROM.fullmatch(rest)):
             self.has_begun = True
+            self._stages.add(self._stage)
             self._check_image(source[1])
-            if source[2]:
-                self._stages.add(source[2].lower())
+            self._stage = (source[2] or "").lower()
         elif instruction == "FROM":
             raise ImageError(f"image '{self._name}': 'FROM {rest.strip()}' could not be read")
-        if instruction not in ("COPY", "ADD", "ONBUILD"):
+        if instruction == "ONBUILD":
+            instruction, _, rest = re.sub(r"\s+", " ", rest).partition(" ")
+        if instruction.upper() not in ("COPY", "ADD"):
             return
-        if _QUOTED_FLAG.search(rest):
+        if _QUOTED_FLAG.match(rest):
             raise ImageError(f"image '{self._name}' is not built: '{rest.strip()}' has quotes in a flag")
         for image in _COPIED.findall(rest):
             if not image.isdigit():  # number of a stage

@@ -206,11 +206,11 @@ def test_people_create_and_revoke_tokens_on_their_page() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"name": " "}, "name"),
-        ({"name": "x" * 101}, "name"),
-        ({"scope": "admin"}, "scope"),
+        ({"name": " "}, "at most 100 characters, not 0"),
+        ({"name": "x" * 101}, "at most 100 characters, not 101"),
+        ({"scope": "admin"}, "the scope admin is above it"),
         ({"scope": "all"}, "one of viewer, operator, admin, not"),
-        ({"days": "366"}, "days"),
+        ({"days": "366"}, "days, not 366"),
         ({"days": "no"}, "whole number of days, not &#x27;no&#x27;"),
     ],
 )

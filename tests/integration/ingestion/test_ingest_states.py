@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ from psycopg.errors import UniqueViolation
 
 from engine.errors import ConfigError
 from engine.types import RunState
-from tests.builders.event_builders import T0, Stream, ref
+from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, make_run, post, relaunched, snapshot
-from webapp.contexts.run.phase import phase_of
 from webapp.models import (
     Alert,
     Dataset,
@@ -511,44 +509,6 @@ def test_groups_count_what_time_limits_ended_and_no_cancelled_sibling_as_finishe
     trajectory_store.refresh_groups([group.pk])
     group.refresh_from_db()
     assert (group.num_graded, group.num_cut_short) == (2, 0)
-
-
-@pytest.mark.parametrize(
-    ("kind", "progress", "left"),
-    [
-        ("validate", {"done": 10, "total": 40}, 6.0),
-        ("verifier", {"done": 10, "total": 40}, 6.0),
-        ("validate", {"done": 40, "total": 40}, None),
-        ("validate", {"done": 0, "total": 40}, None),
-        ("verifier", {"done": 10, "total": 40, "seconds_left": 7.0}, 7.0),
-        ("curate", {"done": 10, "total": 40}, None),
-        ("train", {"done": 10, "total": 40}, None),
-    ],
-)
-def test_time_left_is_the_engines_else_that_of_the_rate_of_runs_with_one_phase(
-    kind: str, progress: dict[str, Any], left: float | None
-) -> None:
-    run, claim = launched()
-    stream = Stream()
-    stream.started(total=0)
-    stream.add("run_progress", message="validated", **progress)
-    Run.objects.filter(pk=run.pk).update(kind=kind, running_at=datetime.fromtimestamp(T0, tz=UTC))
-    post(claim, stream)
-    run.refresh_from_db()
-    assert run.progress_seconds_left == left
-
-
-def test_time_left_of_optimizer_steps_is_that_of_the_runs_rate() -> None:
-    run, claim = launched()
-    Run.objects.filter(pk=run.pk).update(running_at=datetime.fromtimestamp(T0, tz=UTC))
-    stream = Stream()
-    stream.started(total=8)
-    stream.add("run_progress", message="", done=0, total=0)
-    stream.add("iteration_finished", iteration=2, policy_version=2, metrics={})
-    post(claim, stream)
-    run.refresh_from_db()
-    assert run.progress_seconds_left == 9.0
-    assert str(phase_of(run)).endswith(" 2 of 8 · about 9.00\u202fs left")
 
 
 @pytest.mark.parametrize(

@@ -113,16 +113,13 @@ def test_the_events_of_a_run_become_its_rows(home: Path, whole: Path) -> None:
 
 @pytest.mark.parametrize(
     ("iterations", "rollouts"),
-    [(1, 3), (2, 3)],
-    ids=["training", "last evaluation"],
+    [(0, 1), (1, 3), (2, 3)],
+    ids=["first evaluation", "training", "last evaluation"],
 )
 def test_an_attempt_after_a_kill_ends_as_if_nothing_had_happened(
     home: Path, whole: Path, iterations: int, rollouts: int
 ) -> None:
-    """Killed in an evaluation it keeps the finished rollouts, and the evaluation that had ended before.
-
-    Drills kill engines at any moment, in the first evaluation too.
-    """
+    """Killed in an evaluation it keeps the finished rollouts, and the evaluation that had ended before."""
     known = len(cut_off(whole, home / "runs" / f"cut-{iterations}", iterations=iterations, rollouts=rollouts))
     run_dir = train(home, f"cut-{iterations}", toy_yard.training(home), epoch=2)
     (started,) = [event for event in events(run_dir)[known:] if event["type"] == "run_started"]

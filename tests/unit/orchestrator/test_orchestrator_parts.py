@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from engine.errors import ConfigError, FencedError, SandboxError
 from engine.events.control import Control
 from engine.events.token_block import decode
 from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
-from engine.orchestrator.context import RunStopped
+from engine.orchestrator import context as contexts
+from engine.orchestrator.context import Pace, RunStopped
 from engine.orchestrator.evaluations import spread
 from engine.orchestrator.policies import policies
 from engine.orchestrator.training.curriculum import TaskCursor
@@ -147,6 +149,18 @@ def test_evaluation_samples_are_spread_evenly(samples: int, expected: list[tuple
     requests = spread([make_row(f"t{i}") for i in range(3)], samples, iteration=4, phase="eval:heldout")
     assert [(request.row.task.id, request.size) for request in requests] == expected
     assert {(request.iteration, request.phase) for request in requests} == {(4, "eval:heldout")}
+
+
+def test_the_time_left_is_estimated_at_the_rate_since_the_last_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(contexts, "time", SimpleNamespace(monotonic=lambda: now))
+    pace = Pace()
+    assert pace.seconds_left(500, 1000) is None, "what an earlier attempt did tells nothing about this one"
+    now = 110.0
+    assert pace.seconds_left(510, 1000) == pytest.approx(490.0)
+    assert pace.seconds_left(1000, 1000) is None
+    pace.restart()
+    assert pace.seconds_left(510, 1000) is None
 
 
 def test_metrics_keep_infrastructure_apart() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engine.config.recipes import RECIPES, resolve
 from engine.planning.contexts import known_context, long_contexts
 
 SHORT = {"max_position_embeddings": 8192}
@@ -25,6 +26,12 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
             32_768,
         ),
         ({**SHORT, "rope_scaling": {**YARN, "factor": "4"}}, 8192),
+        ({**SHORT, "rope_scaling": {**YARN, "factor": float("inf")}}, None),
+        ({**SHORT, "rope_scaling": {**YARN, "factor": float("nan")}}, None),
+        (
+            {**SHORT, "rope_scaling": {**YARN, "factor": 0.5, "original_max_position_embeddings": 10**400}},
+            None,
+        ),
         ({"max_position_embeddings": "long"}, None),
         ([], None),
     ],
@@ -37,7 +44,11 @@ def test_context_of_a_folder_is_read_from_its_config(
     assert known_context(f"fresh:{tmp_path}", home=tmp_path) == longest
 
 
-def test_context_of_a_run_is_that_of_its_last_checkpoint(tmp_path: Path) -> None:
+def test_context_of_a_run_is_that_of_its_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 7}')
     for number, length in ((1, 512), (2, 1024)):
         folder = tmp_path / f"runs/7/checkpoints/{number:05}"
         folder.mkdir(parents=True)
@@ -49,6 +60,11 @@ def test_context_of_a_run_is_that_of_its_last_checkpoint(tmp_path: Path) -> None
 def test_context_of_named_models_is_known_and_that_of_others_is_not(tmp_path: Path) -> None:
     names = ("builtin:quickstart", "fresh:frozenlake", "Qwen/Qwen3-0.6B", "somebody/else", "builtin:none")
     assert [known_context(name, home=tmp_path) for name in names] == [2048, 1024, 40_960, None, None]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipes_ask_for_no_longer_contexts_than_their_models_have(recipe: str, tmp_path: Path) -> None:
+    assert not long_contexts(resolve(recipe, {}).model_dump(mode="json"), home=tmp_path)
 
 
 def test_long_contexts_name_their_settings(tmp_path: Path) -> None:

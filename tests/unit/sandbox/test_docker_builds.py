@@ -28,6 +28,9 @@ def steps(*instructions: str, registries: tuple[str, ...] = ("ghcr.io",)) -> _St
         (["FROM ghcr.io/a AS evil.example/x"], "could not be read"),
         (["FROM ghcr.io/a", "ONBUILD COPY --from=evil.example/a /x /x"], "is from 'evil.example'"),
         (["FROM ghcr.io/a", "COPY --fr\\om=evil.example/a /x /x"], "quotes in a flag"),
+        (["FROM ghcr.io/a", "COPY --chown=1 --fr'om'=evil.example/a /x /x"], "quotes in a flag"),
+        (["FROM ghcr.io/a AS python", "COPY --from=python / /"], "is from 'docker.io'"),
+        (["FROM ghcr.io/a", "ONBUILD\tcopy --from=evil.example/a / /"], "is from 'evil.example'"),
     ],
 )
 def test_images_of_other_registries_end_the_build(instructions: list[str], reason: str) -> None:
@@ -54,8 +57,17 @@ def test_listed_images_stages_and_scratch_are_used() -> None:
         "FROM first",
         "COPY --from=FIRST /a /b",
         "COPY --from=0 / /",
+        'COPY ["lib/foo--bar.js", "/x"]',
+        'ONBUILD RUN tool --from=x --config-settings="a=b"',
     ]
     assert steps(*build).has_begun
+
+
+def test_triggers_of_a_base_image_end_the_build() -> None:
+    build = steps("FROM ghcr.io/a")
+    with pytest.raises(ImageError, match="ONBUILD triggers"):
+        build.check("# Executing 2 build triggers\n")
+    steps("FROM evil.example/a", registries=("*",)).check("# Executing 1 build trigger\n")
 
 
 def test_a_build_without_reported_steps_has_not_begun() -> None:

@@ -60,5 +60,5 @@ def _iterations(run: Run) -> Phase | None:
         done=run.current_iteration,
         total=run.total_iterations,
         follows="",
-        seconds_left=run.progress_seconds_left,
+        seconds_left=None,
     )

@@ -37,10 +37,6 @@ _OUTPUT_SECTIONS: Mapping[str, str] = {RunKind.CURATE: "curation", RunKind.IMPOR
 """Section of the configuration that names the output dataset, by kind of run."""
 
 
-_ONE_PHASE = (RunKind.VALIDATE, RunKind.VERIFIER)
-"""Kinds whose progress is that of the whole run, from its start to its end."""
-
-
 class Projection:
     """Projection of events to the rows of one run, whose row lock the caller holds."""
 
@@ -93,7 +89,14 @@ class Projection:
             case e.RunPlanned():
                 self._fields["total_iterations"] = event.total_iterations
             case e.RunProgress():
-                self._run_progress(event)
+                self._fields |= {
+                    "progress_message": event.message[:500],
+                    "progress_done": event.done,
+                    "progress_total": event.total,
+                    "progress_follows": event.follows[:500],
+                    "progress_seconds_left": event.seconds_left,
+                    "collection": event.collection.model_dump() if event.collection else {},
+                }
             case e.TaskValidated():
                 self._task_validated(event)
             case e.TasksSelected():
@@ -142,36 +145,6 @@ class Projection:
         }
         self._move(event, RunState.RUNNING)
 
-    def _run_progress(self, event: e.RunProgress) -> None:
-        left = event.seconds_left
-        if left is None and self._run.kind in _ONE_PHASE:
-            left = self._seconds_left(event.time, event.done, event.total)
-        self._fields |= {
-            "progress_message": event.message[:500],
-            "progress_done": event.done,
-            "progress_total": event.total,
-            "progress_follows": event.follows[:500],
-            "progress_seconds_left": left,
-            "collection": event.collection.model_dump() if event.collection else {},
-        }
-
-    def _now(self, field: str) -> Any:
-        """Return the value of a field of the run after the events applied so far."""
-        return self._fields.get(field, getattr(self._run, field))
-
-    def _seconds_left(self, time: float, done: int, total: int) -> float | None:
-        """Estimate the time left of a run whose engine does not, at its rate so far; None where unknown.
-
-        Args:
-            time: of the event, Unix seconds.
-            done: amount of work done since the run began to run.
-            total: whole amount of work.
-        """
-        began = self._run.running_at
-        if began is None or not done:
-            return None
-        return max(0.0, time - began.timestamp()) / done * max(0, total - done) or None
-
     def _run_finished(self, event: e.RunFinished) -> None:
         self._trajectories.flush()
         self._sandboxes.flush()
@@ -193,7 +166,8 @@ class Projection:
 
     def _tasks_selected(self, event: e.TasksSelected) -> None:
         counts = event.model_dump(exclude={"type", "seq", "epoch", "time", "dataset", "split"})
-        self._fields["selection"] = {**self._now("selection"), event.split: counts}
+        known = self._fields.get("selection", self._run.selection)
+        self._fields["selection"] = {**known, event.split: counts}
 
     def _sync_generated_tasks(self) -> None:
         """Mirror the tasks that the engine generated for this run before this event."""
@@ -241,9 +215,6 @@ class Projection:
         row.profile = iteration_profile(self._run.pk, event.iteration)
         row.save()
         self._fields |= {"current_iteration": event.iteration, "policy_version": event.policy_version}
-        if not self._now("progress_message"):
-            total = self._now("total_iterations")
-            self._fields["progress_seconds_left"] = self._seconds_left(event.time, event.iteration, total)
 
     def _evaluation_finished(self, event: e.EvaluationFinished) -> None:
         if event.iteration == 0:
