@@ -35,6 +35,7 @@ def test_the_run_has_what_was_asked_for() -> None:
     run, out = collect(
         *("--model", "builtin:quickstart", "--samples", "4", "--concurrency", "16", "--temperature", "0.5"),
         *("--start", "10", "--limit", "20", "--shuffle", "--split", "heldout"),
+        *("--set", "agent.max_context=2048", "--set", "agent.max_response=512"),
         *("--set", "seed=7", "--set", "collection.retry_temperatures=[0.1, 0.2]", "--experiment", "first"),
     )
     config = run.config

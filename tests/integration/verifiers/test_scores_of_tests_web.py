@@ -217,6 +217,7 @@ def test_rollouts_of_testing_agents_count_as_no_solution(tmp_path: Path) -> None
     for name in ("collect", "write-tests"):
         config = {
             "dataset.name": dataset.name, "dataset.split": "train", "policy.checkpoint": "builtin:quickstart",
+            "agent.max_context": 2048, "agent.max_response": 512,
         }  # fmt: skip
         run, claim = launched(runs.create(recipe=name, overrides=config))
         stream = Stream(epoch=claim.epoch)
