@@ -19,7 +19,10 @@ _FIND_RECORDER = """
 _plugins = _session.config.pluginmanager.get_plugins()
 _recorder = next(one for one in _plugins if type(one).__name__ == 'Recorder')
 """
-_FIND_GUARD = "import gc\n_guard = next(one for one in gc.get_objects() if type(one).__name__ == 'Guard')\n"
+_FIND_GUARD = (  # the driver has excluded it from collections
+    "import gc\ngc.unfreeze()\n"
+    "_guard = next(one for one in gc.get_objects() if type(one).__name__ == 'Guard')\n"
+)
 _STEAL_KEY = f"""
 import glob, hashlib, hmac, os, sys
 frame = sys._getframe()
