@@ -8,6 +8,7 @@ from html import unescape
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
@@ -16,7 +17,7 @@ from tests.builders.page_builders import Yard, make_yard
 from tests.builders.web_builders import hand_over, make_user, signed_in
 from webapp.api.app import api
 from webapp.models import AuditEntry, Trajectory
-from webapp.permissions import Role
+from webapp.permissions import Role, role_of
 from webapp.services.access import accounts
 
 pytestmark = pytest.mark.django_db
@@ -237,6 +238,12 @@ def test_answers_are_for_operators() -> None:
     for address in addresses:
         assert "# gold" not in signed_in(Role.VIEWER).get(address).content.decode()
         assert "# gold" in signed_in(Role.OPERATOR).get(address).content.decode()
+
+
+def test_the_highest_of_a_users_roles_counts() -> None:
+    user = make_user("ada", Role.VIEWER)
+    user.groups.add(Group.objects.get(name=Role.OPERATOR), Group.objects.create(name="others"))
+    assert role_of(user) is Role.OPERATOR
 
 
 def test_tokens_have_the_role_of_their_person() -> None:
