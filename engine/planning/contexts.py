@@ -1,13 +1,13 @@
-"""Longest conversation that a model was made for, from its ``config.json`` alone: no weights, no torch."""
+"""Conversations of a run that are longer than its model was made for, by its ``config.json`` alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from engine.errors import Problem
-from engine.models.published.shapes import SHAPES
+from engine.models.published.shapes import SHAPES, max_context
 from engine.planning.shapes import tiny_settings
 from engine.reading import read_json
 
@@ -51,7 +51,7 @@ def known_context(ref: str, *, home: Path) -> int | None:
     settings = tiny_settings(ref) or SHAPES.get(ref)
     try:
         settings = settings or read_json(_folder(ref, home) / "config.json")
-        return _longest(settings) if isinstance(settings, dict) else None
+        return max_context(settings) if isinstance(settings, dict) else None
     except (OSError, ValueError, OverflowError):
         return None
 
@@ -65,34 +65,3 @@ def _folder(ref: str, home: Path) -> Path:
     if not checkpoints:
         raise FileNotFoundError(f"{ref} has no checkpoint")
     return checkpoints[-1]
-
-
-def _longest(settings: Mapping[str, Any]) -> int | None:
-    """Return the length that the position encodings are made for; where YaRN extends it, the extended one.
-
-    Raises:
-        OverflowError, ValueError: the extended one is no number of tokens.
-    """
-    lengths = [settings.get("max_position_embeddings")]
-    for rope in _rotary_settings(settings):
-        original, factor = rope.get("original_max_position_embeddings"), rope.get("factor")
-        if (
-            "yarn" in (rope.get("rope_type"), rope.get("type"))
-            and _is_number(original)
-            and _is_number(factor)
-        ):
-            lengths.append(int(original * factor))
-    known = [length for length in lengths if type(length) is int]
-    return max(known, default=None)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return type(value) in (int, float)
-
-
-def _rotary_settings(settings: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the position encodings: those of all layers, or of each kind of layer."""
-    for name in ("rope_parameters", "rope_scaling"):
-        rope = settings.get(name)
-        if isinstance(rope, dict):
-            yield from (one for one in (rope, *rope.values()) if isinstance(one, dict))

@@ -98,7 +98,7 @@ class Helpers:
 
 
 class _File:
-    """What a file defines.
+    """Definitions of a Python file.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: the source cannot be parsed.

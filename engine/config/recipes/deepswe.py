@@ -251,6 +251,6 @@ def evaluate() -> EvaluateRun:
         sandbox=_DOCKER,
         agent=collect().agent.model_copy(update={"max_steps": 100, "rollout_timeout_s": 50_000.0}),
         grading=GradingConfig(max_parallel=8, timeout_s=1800.0),
-        policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-Coder-30B-A3B-Instruct", max_batch=4),
+        policy=collect().policy,
         rollout=RolloutConfig(group_size=16, max_concurrent=64),
     )

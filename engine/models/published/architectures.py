@@ -6,7 +6,6 @@ convolution (Mamba, linear attention), or by a mask of its own, would mix the se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -14,6 +13,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from engine.errors import CheckpointError
 from engine.models.published.probe import probe
+from engine.models.published.shapes import rotary_settings
 
 _ROTARY = ("default", "linear", "yarn", "llama3", "proportional")
 """Position encodings that depend on a token's position alone."""
@@ -36,7 +36,8 @@ def check_architecture(config: PreTrainedConfig) -> None:
         raise _refused(family, "does not let its attention be replaced")
     for kind in set(getattr(config, "layer_types", None) or ()) - _LAYERS:
         raise _refused(family, f"has layers of type '{kind}', which packed rows cannot have")
-    for rope in _rotary_types(config):
+    for encoding in rotary_settings(config.to_dict()):
+        rope = encoding.get("rope_type", "default")
         if rope not in _ROTARY:
             raise _refused(
                 family,
@@ -46,30 +47,6 @@ def check_architecture(config: PreTrainedConfig) -> None:
     reason = probe(config)
     if reason is not None:
         raise _refused(family, reason)
-
-
-def max_context(config: PreTrainedConfig) -> int:
-    """Return the maximum length of a sequence, tokens; where YaRN extends it, the extended one."""
-    limit = int(config.max_position_embeddings)
-    for rope in _rotary_settings(config):
-        original = rope.get("original_max_position_embeddings")
-        if rope.get("rope_type") == "yarn" and original:
-            limit = max(limit, int(original * rope["factor"]))
-    return limit
-
-
-def _rotary_types(config: PreTrainedConfig) -> Iterator[str]:
-    for rope in _rotary_settings(config):
-        yield rope.get("rope_type", "default")
-
-
-def _rotary_settings(config: PreTrainedConfig) -> Iterator[Mapping[str, Any]]:
-    """Yield the position encodings: those of all layers, or of each kind of layer."""
-    found = getattr(config, "rope_parameters", None) or {}
-    if found and all(isinstance(value, Mapping) for value in found.values()):
-        yield from found.values()
-    else:
-        yield found
 
 
 def _refused(family: str, why: str) -> CheckpointError:

@@ -20,8 +20,9 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from engine.errors import CheckpointError, described
 from engine.models.attention import Segments
 from engine.models.base import Head, LanguageModel
-from engine.models.published.architectures import check_architecture, max_context
+from engine.models.published.architectures import check_architecture
 from engine.models.published.networks import build_causal, layers_of, trunk_of
+from engine.models.published.shapes import max_context
 from engine.models.weights.opening import check_quantisation
 from engine.models.weights.settings import read_settings
 
@@ -39,7 +40,10 @@ class PretrainedModel(LanguageModel):
             self.add_module(name, child)  # parameters keep their published names
         self.config: PreTrainedConfig = causal.config
         self.family = causal.config.model_type
-        self.max_context = max_context(causal.config)
+        longest = max_context(causal.config.to_dict())
+        if longest is None:
+            raise CheckpointError(f"a config.json of '{self.family}' has no max_position_embeddings")
+        self.max_context = longest
         names = {module: name for name, module in causal.named_modules()}
         self._trunk_name = names[trunk_of(causal)]
         self._blocks_name = names[layers_of(trunk_of(causal))]

@@ -1,12 +1,14 @@
-"""The ``config.json`` of models that recipes name: dry runs and memory plans need no network.
+"""The ``config.json`` of models that recipes name, and the longest context that one allows.
+
+Dry runs and memory plans need no network.
 
 To add a model: what its ``config.json`` says and ``transformers`` does not by default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeGuard
 
 _QWEN3 = {
     "vocab_size": 151_936,
@@ -120,3 +122,30 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Settings by name at the hub."""
+
+
+def max_context(settings: Mapping[str, Any]) -> int | None:
+    """Return the maximum length of a sequence, tokens; where YaRN extends it, the extended one.
+
+    Raises:
+        OverflowError, ValueError: the extended one is no number of tokens.
+    """
+    lengths = [settings.get("max_position_embeddings")]
+    for rope in rotary_settings(settings):
+        original, factor = rope.get("original_max_position_embeddings"), rope.get("factor")
+        is_yarn = "yarn" in (rope.get("rope_type"), rope.get("type"))
+        if is_yarn and _is_number(original) and _is_number(factor):
+            lengths.append(int(original * factor))
+    return max((length for length in lengths if type(length) is int), default=None)
+
+
+def rotary_settings(settings: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the position encodings: those of all layers, or of each kind of layer."""
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = settings.get(name)
+        if isinstance(rope, dict):
+            yield from (encoding for encoding in (rope, *rope.values()) if isinstance(encoding, dict))
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return type(value) in (int, float)

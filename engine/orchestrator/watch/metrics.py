@@ -89,12 +89,10 @@ class RolloutMetrics:
     def metrics(self) -> dict[str, float]:
         """Return the metrics of everything added so far."""
         tasks = self.tally.graded
-        unsolved = [task for task in tasks if not task.solved]
-        cut_short = sum(task.graded == task.cut_short for task in unsolved)
         return {
             **{name: self._average(name) for name in self._sums if not self._is_unknown(name)},
-            "solve/cut_short": cut_short / max(len(tasks), 1),
-            "solve/none": (len(unsolved) - cut_short) / max(len(tasks), 1),
+            "solve/cut_short": _share([task.cut_short == task.graded for task in tasks]),
+            "solve/none": _share([not task.solved and task.cut_short < task.graded for task in tasks]),
             "solve/partial": _share([0 < task.rate < 1 for task in tasks]),
             "solve/all": _share([task.rate == 1 for task in tasks]),
             "infra/rate": self.lost / max(self.count, 1),
