@@ -72,8 +72,8 @@ def fill(*, tasks: int, trajectories: int) -> None:
     """Insert the rows by SQL and compute every task's status by the service."""
     from django.db import connection
 
-    from webapp.models import Task
-    from webapp.services.dataset.health import refresh_standings
+    from webapp.datasets.models.datasets import Task
+    from webapp.datasets.services.health import refresh_standings
 
     numbers = {"tasks": tasks, "runs": RUNS, "siblings": SIBLINGS, "groups": trajectories // SIBLINGS}
     with connection.cursor() as cursor:

@@ -121,7 +121,7 @@ def claim_runs(environment: dict[str, str], count: int) -> list[tuple[int, str]]
     script = (
         "import django, json, sys; django.setup()\n"
         "from webapp.models import Dataset\n"
-        "from webapp.services.run import attempts, runs\n"
+        "from webapp.runs.services import attempts, runs\n"
         "Dataset.objects.create(name='quickstart')\n"
         "out = []\n"
         "for _ in range(int(sys.argv[1])):\n"

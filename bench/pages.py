@@ -88,7 +88,7 @@ def session_of(name: str, role: str = "operator") -> str:
     from django.test import Client
 
     from tests.builders.web_builders import make_user
-    from webapp.permissions import Role
+    from webapp.core.permissions import Role
 
     client = Client()
     client.force_login(make_user(name, Role(role)))

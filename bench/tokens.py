@@ -150,9 +150,9 @@ def ingest(path: Path) -> tuple[int, float]:
     """Store a spool as the server does; return the bytes its tables grew by and the seconds."""
     from django.db import connection
 
-    from webapp.models import Dataset
-    from webapp.services.ingestion.ingest import ingest_spool
-    from webapp.services.run import attempts, runs
+    from webapp.datasets.models.datasets import Dataset
+    from webapp.ingestion.services.ingest import ingest_spool
+    from webapp.runs.services import attempts, runs
 
     def size() -> int:
         with connection.cursor() as cursor:

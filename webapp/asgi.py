@@ -15,10 +15,10 @@ sys.setswitchinterval(0.001)  # with the default of 5 ms renderings hold up what
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 _http = get_asgi_application()
 
-from webapp.guards.bodies import BodyLimit  # noqa: E402  (needs the app registry)
+from webapp.ingestion.bodies import BodyLimit  # noqa: E402  (needs the app registry)
 from webapp.live.origins import SameOrigin  # noqa: E402
 from webapp.live.routing import websocket_urlpatterns  # noqa: E402
-from webapp.selectors.run.outages import monitor  # noqa: E402
+from webapp.supervisor.selectors import monitor  # noqa: E402
 
 Message = dict[str, Any]
 

@@ -90,9 +90,9 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "csp.middleware.CSPMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "webapp.middleware.CompressionMiddleware",
-    "webapp.guards.rates.rate_limit",
-    "webapp.middleware.OutageMiddleware",
+    "webapp.core.compression.CompressionMiddleware",
+    "webapp.core.rates.rate_limit",
+    "webapp.supervisor.middleware.OutageMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -100,7 +100,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
-    "webapp.guards.sign_ins.note_sign_ins",
+    "webapp.accounts.middleware.note_sign_ins",
 ]
 ROOT_URLCONF = "webapp.urls"
 ASGI_APPLICATION = "webapp.asgi.application"
@@ -114,7 +114,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "webapp.contexts.outages.outages",
+                "webapp.supervisor.contexts.outages",
             ]
         },
     }
@@ -153,7 +153,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
-    {"NAME": "webapp.services.access.accounts.TokensEndWithPassword"},
+    {"NAME": "webapp.accounts.services.accounts.TokensEndWithPassword"},
 ]
 AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
@@ -162,7 +162,7 @@ AXES_COOLOFF_TIME = timedelta(minutes=15)
 AXES_RESET_ON_SUCCESS = True
 AXES_ENABLE_ADMIN = False
 AXES_VERBOSE = False
-SILENCED_SYSTEM_CHECKS = ["axes.W002"]  # the sign-in page renders its own answer, see webapp.views.account
+SILENCED_SYSTEM_CHECKS = ["axes.W002"]  # the sign-in page renders its own answer, see webapp.accounts.views
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
@@ -212,11 +212,11 @@ LOGGING = {
             "()": "django.utils.log.CallbackFilter",
             "callback": lambda record: getattr(record, "status_code", None) != 503,
         },
-        "one_line_refusals": {"()": "webapp.logs.OneLineRefusals"},
+        "one_line_refusals": {"()": "webapp.core.logs.OneLineRefusals"},
     },
     "formatters": {
         "line": {
-            "()": "webapp.logs.RedactingFormatter",
+            "()": "webapp.core.logs.RedactingFormatter",
             "fmt": "%(asctime)s %(levelname)s %(name)s %(message)s",
         }
     },

@@ -9,24 +9,19 @@ from __future__ import annotations
 from django.contrib.auth.views import LogoutView
 from django.urls import path, register_converter
 
+from webapp.accounts import views as account
 from webapp.admin import site
 from webapp.api.app import api
-from webapp.views import (
-    account,
-    datasets,
-    endpoints,
-    evaluations,
-    experiments,
-    health,
-    imports,
-    metrics,
-    overview,
-    run_compare,
-    run_new,
-    runs,
-    sandboxes,
-    trajectories,
-)
+from webapp.datasets.views import datasets, imports
+from webapp.endpoints import views as endpoints
+from webapp.evaluations import views as evaluations
+from webapp.experiments.views import experiments, run_compare
+from webapp.overview.views import metrics, overview
+from webapp.rollouts import views as trajectories
+from webapp.runs.views import new as run_new
+from webapp.runs.views import runs
+from webapp.sandboxes import views as sandboxes
+from webapp.supervisor.views import health
 
 
 class Segment:
@@ -46,10 +41,10 @@ class Segment:
 
 register_converter(Segment, "segment")
 
-handler400 = "webapp.views.errors.bad_request"
-handler403 = "webapp.views.errors.forbidden"
-handler404 = "webapp.views.errors.not_found"
-handler500 = "webapp.views.errors.server_error"
+handler400 = "webapp.supervisor.views.errors.bad_request"
+handler403 = "webapp.supervisor.views.errors.forbidden"
+handler404 = "webapp.supervisor.views.errors.not_found"
+handler500 = "webapp.supervisor.views.errors.server_error"
 
 _ROLLOUTS = "<segment:phase>/<int:iteration>/"
 urlpatterns = [

@@ -1,7 +1,7 @@
 """Celery application: ``celery -A workers.app worker`` and ``… beat``.
 
 Every task takes ids, is short and may run twice: the services claim by conditional update. To add one: a name
-in ``webapp.dispatch.TaskName``, and a function here that calls one service or module.
+in ``webapp.core.dispatch.TaskName``, and a function here that calls one service or module.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ django.setup()
 from django.conf import settings  # noqa: E402  (needs the app registry)
 
 from engine.errors import DatasetError  # noqa: E402
-from webapp.dispatch import TaskName  # noqa: E402
-from webapp.services.dataset import datasets  # noqa: E402
+from webapp.core.dispatch import TaskName  # noqa: E402
+from webapp.datasets.services import datasets  # noqa: E402
 from workers import lifecycle, reaper, reconciler  # noqa: E402
 
 RECONCILE_EVERY_S = 3.0

@@ -13,9 +13,9 @@ from engine.config.placement import run_bundles
 from engine.config.run import parse_run_config
 from engine.errors import ConfigError
 from engine.types import RunState
-from webapp.models import RunAttempt
-from webapp.services.access import endpoints
-from webapp.services.run import attempts
+from webapp.endpoints.services import endpoints
+from webapp.runs.models.runs import RunAttempt
+from webapp.runs.services import attempts
 from workers import rundir
 from workers.launchers import LAUNCHERS
 from workers.launchers.base import LaunchOrder

@@ -6,8 +6,8 @@ import logging
 
 from django.conf import settings
 
-from webapp.selectors.run import sandboxes as reads
-from webapp.services.ingestion import sandboxes
+from webapp.sandboxes import selectors as reads
+from webapp.sandboxes import services as sandboxes
 from webapp.supervisor.reaping import ReapingFailedError, run_reaper
 from workers.launchers.base import PROJECT
 

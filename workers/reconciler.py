@@ -30,11 +30,11 @@ from django.utils import timezone
 
 from engine.errors import TrainyardError
 from engine.types import RunState
-from webapp.dispatch import TaskName, send
-from webapp.models import Run, RunAttempt
-from webapp.selectors.run.folders import run_folder
-from webapp.services.ingestion import ingest
-from webapp.services.run import attempts, states
+from webapp.core.dispatch import TaskName, send
+from webapp.ingestion.services import ingest
+from webapp.runs.models.runs import Run, RunAttempt
+from webapp.runs.selectors.folders import run_folder
+from webapp.runs.services import attempts, states
 from workers import lifecycle, rundir, stores
 from workers.launchers import LAUNCHERS
 from workers.launchers.base import ProcessReport, ProcessState

@@ -11,10 +11,10 @@ from django.conf import settings
 
 from engine.files import atomic_write
 from engine.redaction import redact
-from webapp.selectors.run.folders import run_folder
-from webapp.services.access import places
-from webapp.services.run import attempts, learning
-from webapp.services.run.attempts import Claim
+from webapp.endpoints.services import places
+from webapp.runs.selectors.folders import run_folder
+from webapp.runs.services import attempts, learning
+from webapp.runs.services.attempts import Claim
 
 SPOOL = "events.jsonl"
 _STRUCTURE = ("event", "level", "timestamp", "exception")

@@ -4,7 +4,7 @@ Every event carries ``seq`` (1, 2, 3, … per run, across attempts) and ``epoch`
 orchestrator is a run's only writer. Other trainers may post the same events to the ingest API.
 To add one: a class here (``engine.events.sandboxes`` for those about sandboxes, ``engine.events.engines`` for
 those about inference engines, ``engine.events.schedule`` for those about schedules), a member of
-``AnyEvent``, a projection in ``webapp.services.ingestion.projections``.
+``AnyEvent``, a projection in ``webapp.ingestion.services.projections``.
 """
 
 from __future__ import annotations

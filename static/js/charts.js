@@ -1,4 +1,4 @@
-// Charts from a ChartSet (webapp.contexts.charts): uPlot in a grid with one cursor for all, colours from
+// Charts from a ChartSet (webapp.core.contexts.charts): uPlot in a grid with one cursor for all, colours from
 // the tokens, values of the cursor's iteration (or the newest) in the legend. Points can be added later.
 // What is shown of them (smoothing, log axes, a part of x) is one View for all charts of a page.
 (() => {

@@ -9,7 +9,7 @@
 
   const BEFORE = { hand: "base", follows: "base", preset: "original", policy: "original", base: "default" };
 
-  // The rule of webapp/contexts/forms/differences.py.
+  // The rule of webapp/runs/contexts/forms/differences.py.
   function originOf(setting, value) {
     const { base, baseOrigin, derived } = setting.dataset;
     if (value === base) return baseOrigin;

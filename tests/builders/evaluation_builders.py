@@ -11,7 +11,7 @@ from django.conf import settings
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, post
 from webapp.models import Run, Task
-from webapp.services.run import runs
+from webapp.runs.services import runs
 
 Outcomes = tuple[tuple[tuple[bool | None, ...], str], ...]
 FIRST: Outcomes = (

@@ -17,7 +17,7 @@ from tests.builders.event_builders import Stream, ref
 from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import launched, post
 from webapp.models import Dataset, Run, Task
-from webapp.services.run import runs
+from webapp.runs.services import runs
 
 REASONS = {"failed": "no sandbox could be started: bubblewrap is missing", "stopped": "a stop was requested"}
 Summary = dict[str, Any]

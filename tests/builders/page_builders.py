@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 
 from tests.builders.event_builders import Stream
 from tests.builders.web_builders import launched, post
+from webapp.experiments import services as experiments
 from webapp.models import Dataset, Experiment, QuarantineDecision, Run, Task, TaskAnswer, Validation
-from webapp.services.run import attempts, experiments, runs
+from webapp.runs.services import attempts, runs
 
 PATCH = """\
 diff --git a/boltons/iterutils.py b/boltons/iterutils.py

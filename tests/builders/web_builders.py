@@ -12,6 +12,9 @@ from django.db.models import Model
 from django.test import AsyncClient, Client
 
 from tests.builders.event_builders import Stream
+from webapp.accounts.services import accounts
+from webapp.core.permissions import Role
+from webapp.ingestion.services import ingest
 from webapp.models import (
     Alert,
     Checkpoint,
@@ -30,10 +33,7 @@ from webapp.models import (
     Trajectory,
     TrajectoryOpening,
 )
-from webapp.permissions import Role
-from webapp.services.access import accounts
-from webapp.services.ingestion import ingest
-from webapp.services.run import attempts, runs
+from webapp.runs.services import attempts, runs
 
 PASSWORD = "correct-horse-battery"
 

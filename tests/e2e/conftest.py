@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.builders.web_builders import PASSWORD, make_user
 from tests.ports import reserved_port
-from webapp.permissions import Role
+from webapp.core.permissions import Role
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]

@@ -1,10 +1,4 @@
-"""HTTP API under ``/api/v1``: ingest for engines, everything else for people and their scripts.
+"""HTTP API under ``/api/v1``: the frame (``app``) and who calls (``auth``); the routes are in the rooms.
 
-``api.urls`` is mounted by ``webapp.urls``. To add a resource: a router module, one line in ``app``.
+To add a resource: a router in its room's ``api``, one line in ``app``.
 """
-
-from __future__ import annotations
-
-from webapp.api.app import api
-
-__all__ = ["api"]

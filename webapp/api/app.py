@@ -16,25 +16,19 @@ from ninja.parser import Parser
 
 from engine.errors import ConfigError, DatasetError, MissingScoreError
 from engine.reading import parse_json
-from webapp.api import (
-    alerts,
-    datasets,
-    endpoints,
-    evaluations,
-    experiments,
-    ingest,
-    logs,
-    plans,
-    pool,
-    run_checkpoints,
-    run_edits,
-    runs,
-    timelines,
-    trajectories,
-)
-from webapp.services.ingestion import ingest as ingest_service
-from webapp.services.run.edits import EditConflictError
-from webapp.services.run.states import IllegalTransitionError
+from webapp.datasets import api as datasets
+from webapp.endpoints import api as endpoints
+from webapp.evaluations import api as evaluations
+from webapp.experiments import api as experiments
+from webapp.ingestion import api as ingest
+from webapp.ingestion.services import ingest as ingest_service
+from webapp.rollouts import api as trajectories
+from webapp.runs.api import alerts, logs, plans, runs, timelines
+from webapp.runs.api import checkpoints as run_checkpoints
+from webapp.runs.api import edits as run_edits
+from webapp.runs.services.edits import EditConflictError
+from webapp.runs.services.states import IllegalTransitionError
+from webapp.sandboxes import api as pool
 
 
 class StrictParser(Parser):

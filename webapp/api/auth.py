@@ -1,6 +1,6 @@
 """Authentication of callers: engines by their run's token, people by session or personal token.
 
-``Person`` authenticates people and applies ``webapp.permissions`` like the gate of the pages.
+``Person`` authenticates people and applies ``webapp.core.permissions`` like the gate of the pages.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from ninja.errors import HttpError
 from ninja.security import HttpBearer
 from ninja.utils import check_csrf
 
-from webapp.permissions import ANSWERS, Role, role_of
-from webapp.services.access import accounts
+from webapp.accounts.services import accounts
+from webapp.core.permissions import ANSWERS, Role, role_of
 
 
 class RunToken(HttpBearer):

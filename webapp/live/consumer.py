@@ -19,11 +19,10 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from webapp.core.permissions import Person, Role, person_of
 from webapp.live.fragments import OWNED, PAGES, SAME_FOR_ALL, TARGET_LENGTHS, Snapshot, Subscription
 from webapp.live.hub import Hub, cancelled
 from webapp.live.watch import FORBIDDEN, SIGNED_OUT, Watch
-from webapp.permissions import Role
-from webapp.views.access import Person, person_of
 
 MAX_MESSAGE = 8192
 _SHARED: dict[asyncio.AbstractEventLoop, tuple[Hub, Watch]] = {}

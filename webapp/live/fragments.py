@@ -16,26 +16,20 @@ from typing import Any, TypeAlias
 
 from django.template.loader import render_to_string
 
-from webapp.contexts.dataset.health import build_health
-from webapp.contexts.rollout.groups import build_group
-from webapp.contexts.rollout.steps import StepEntry
-from webapp.contexts.rollout.trajectories import build_trajectory
-from webapp.contexts.run.iterations import build_iteration
-from webapp.contexts.run.overview import build_overview
-from webapp.contexts.run.run_tabs import Panel
-from webapp.contexts.run.runs import (
-    RunSummary,
-    build_run_detail,
-    build_run_list,
-    build_summary,
-    current_tab,
-)
-from webapp.contexts.sandboxes import build_pool
-from webapp.models import Run
-from webapp.permissions import Role, shows_rollouts
-from webapp.selectors.dataset import datasets as dataset_reads
-from webapp.selectors.run import runs as run_reads
-from webapp.views.pages import variables
+from webapp.core.pages import variables
+from webapp.core.permissions import Role, shows_rollouts
+from webapp.datasets.contexts.health import build_health
+from webapp.datasets.selectors import datasets as dataset_reads
+from webapp.overview.contexts.overview import build_overview
+from webapp.rollouts.contexts.groups import build_group
+from webapp.rollouts.contexts.steps import StepEntry
+from webapp.rollouts.contexts.trajectories import build_trajectory
+from webapp.runs.contexts.iterations import build_iteration
+from webapp.runs.contexts.runs import RunSummary, build_run_detail, build_run_list, build_summary, current_tab
+from webapp.runs.contexts.tabs import Panel
+from webapp.runs.models.runs import Run
+from webapp.runs.selectors import runs as run_reads
+from webapp.sandboxes.contexts import build_pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +87,7 @@ RUN_REGIONS = {
     "run-header": "runs/_header.html",
     "run-results": "runs/results/_results.html",
     "run-alerts": "runs/_alerts.html",
-    "run-funnel": "shared/_funnel.html",
+    "run-funnel": "core/_funnel.html",
     "run-evaluations": "runs/_evaluations.html",
     "run-panel": "runs/_panel.html",
 }
@@ -101,11 +95,11 @@ SHARED_TABS = ("groups", "trajectories")
 """Tabs of the run page, large ones, that differ between roles only by whether rollouts may be read."""
 POOL_REGIONS = {"pool-head": "sandboxes/_head.html", "pool-body": "sandboxes/_body.html"}
 TRAJECTORY_REGIONS = {
-    "trajectory-head": "trajectories/_head.html",
-    "trajectory-strip": "trajectories/_strip.html",
-    "trajectory-prompt": "trajectories/_prompt.html",
-    "trajectory-tail": "trajectories/_tail.html",
-    "trajectory-outcome": "trajectories/_outcome.html",
+    "trajectory-head": "rollouts/trajectories/_head.html",
+    "trajectory-strip": "rollouts/trajectories/_strip.html",
+    "trajectory-prompt": "rollouts/trajectories/_prompt.html",
+    "trajectory-tail": "rollouts/trajectories/_tail.html",
+    "trajectory-outcome": "rollouts/trajectories/_outcome.html",
 }
 
 
@@ -162,7 +156,7 @@ def _iteration_page(subscription: Subscription, shared: SharedReads) -> Snapshot
     context = build_iteration(run, phase, int(index), dict(subscription.params))
     if context is None:
         raise GoneError
-    html = _render({"iteration-body": "iterations/_body.html"}, variables(context))
+    html = _render({"iteration-body": "rollouts/iterations/_body.html"}, variables(context))
     return Snapshot(seq=run.last_seq, identity=context.live.identity, html=html)
 
 
@@ -172,7 +166,7 @@ def _group_page(subscription: Subscription, shared: SharedReads) -> Snapshot:
     context = build_group(run, phase=phase, iteration=int(iteration), task_key=task_key, params={})
     if context is None:
         raise GoneError
-    html = _render({"group-body": "groups/_body.html"}, variables(context))
+    html = _render({"group-body": "rollouts/groups/_body.html"}, variables(context))
     return Snapshot(seq=run.last_seq, identity=context.live.identity, html=html)
 
 
@@ -201,8 +195,8 @@ def _trajectory_page(subscription: Subscription, shared: SharedReads) -> Snapsho
 
 def _step_html(entry: StepEntry) -> str:
     if entry.view is None:
-        return render_to_string("trajectories/_stub.html", {"entry": entry})
-    return render_to_string("trajectories/_step.html", {"view": entry.view})
+        return render_to_string("rollouts/trajectories/_stub.html", {"entry": entry})
+    return render_to_string("rollouts/trajectories/_step.html", {"view": entry.view})
 
 
 def _overview_page(subscription: Subscription, _shared: SharedReads) -> Snapshot:
@@ -251,7 +245,7 @@ AREAS: Mapping[str, frozenset[str]] = {
     "sandboxes": frozenset({"pool"}),
     "run": frozenset({"progress", "rollouts", "pool"}),
 }
-"""Areas of ``services.ingestion.changes`` that a page shows, beside ``run``, which all do."""
+"""Areas of ``ingestion.services.changes`` that a page shows, beside ``run``, which all do."""
 _SHOWING_STEPS = ("trajectories", "events", "log")
 """Tabs of the run page that differ after a step."""
 

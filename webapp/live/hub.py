@@ -25,6 +25,7 @@ from channels.db import database_sync_to_async
 from channels.layers import get_channel_layer
 from redis.exceptions import RedisError
 
+from webapp.core.services.notifications import RUNS_GROUP, run_group
 from webapp.live.fragments import (
     GoneError,
     SharedReads,
@@ -33,7 +34,6 @@ from webapp.live.fragments import (
     is_affected,
     snapshot,
 )
-from webapp.services.notifications import RUNS_GROUP, run_group
 
 INTERVAL_S = 0.25
 """Least time between two renderings of a page."""

@@ -22,10 +22,10 @@ from django.db.models import Count, Max
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
+from webapp.core.permissions import Person, person_of
 from webapp.live.hub import Hub, LivePage, Mark, cancelled, each
-from webapp.models import Run
-from webapp.selectors.run.runs import ACTIVE_STATES, is_stale
-from webapp.views.access import Person, person_of
+from webapp.runs.models.runs import Run
+from webapp.runs.selectors.runs import ACTIVE_STATES, is_stale
 
 CHECK_S = 2.0
 TIMEOUT_S = 30.0

@@ -12,8 +12,8 @@ from django.template.loader import render_to_string
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
-from webapp.contexts.frame import group_url
-from webapp.models import Group
+from webapp.core.contexts.frame import group_url
+from webapp.rollouts.models.trajectories import Group
 
 register = template.Library()
 
@@ -55,4 +55,4 @@ def sibling_cells(group: Group) -> SafeString:
 
 @lru_cache(maxsize=2_048)
 def _cells(url: str, siblings: tuple[SiblingCell, ...]) -> SafeString:
-    return render_to_string("shared/_cells.html", {"url": url, "siblings": siblings})
+    return render_to_string("core/_cells.html", {"url": url, "siblings": siblings})

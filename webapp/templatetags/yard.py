@@ -18,9 +18,17 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from engine.evaluation.endings import Endings
-from webapp.contexts.rollout.printed import printed as render_printed
-from webapp.contexts.row_status import LOOKS
-from webapp.contexts.words import COUNTERFACTUALS, FAILURES, KINDS, SELECTION_RULES, count, duration, in_words
+from webapp.core.contexts.printed import printed as render_printed
+from webapp.core.contexts.row_status import LOOKS
+from webapp.core.contexts.words import (
+    COUNTERFACTUALS,
+    FAILURES,
+    KINDS,
+    SELECTION_RULES,
+    count,
+    duration,
+    in_words,
+)
 
 register = template.Library()
 

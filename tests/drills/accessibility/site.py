@@ -18,10 +18,10 @@ from tests.e2e.pages.test_hostile import HOSTILE, hostile_news
 from tests.e2e.pages.test_sandboxes import busy_yard
 from tests.integration.verifiers.test_scores_of_tests_web import scored_by_tests
 from tests.unit.webapp.test_collection_pages import going, made
-from webapp.contexts.run.run_tabs import TABS
+from webapp.endpoints.services import endpoints
 from webapp.models import Dataset, Run
-from webapp.services.access import endpoints
-from webapp.services.run import edits, imports, runs
+from webapp.runs.contexts.tabs import TABS
+from webapp.runs.services import dataset_runs, edits, runs
 
 ANSI = (
     "\x1b[1;31mFAILED\x1b[0m tests/t.py \x1b[32mok\x1b[0m \x1b[7minverse\x1b[0m "
@@ -176,7 +176,7 @@ def runs_by_kind() -> dict[str, Run]:
     folder = Path(settings.TRAINYARD_HOME) / "imports"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "a.jsonl").touch()
-    found["import"] = imports.launch(format="swe-bench", source="a.jsonl", name="d")
+    found["import"] = dataset_runs.launch_import(format="swe-bench", source="a.jsonl", name="d")
     return found
 
 

@@ -19,9 +19,9 @@ from playwright.sync_api import BrowserContext, Page
 from tests.builders.web_builders import make_user
 from tests.e2e.accessibility.audit import Walk
 from tests.e2e.conftest import aside
-from webapp.contexts.frame import group_url, run_url, trajectory_url
+from webapp.core.contexts.frame import group_url, run_url, trajectory_url
+from webapp.core.permissions import Role
 from webapp.models import Run, Trajectory
-from webapp.permissions import Role
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 MOST_OF_R2E = 2

@@ -19,14 +19,14 @@ from tests.drills.accessibility.site import Site, addresses, make_site
 from tests.e2e.accessibility.audit import Walk
 from tests.e2e.conftest import aside
 from tests.unit.webapp.test_permissions import arguments, patterns
-from webapp.permissions import Role
+from webapp.core.permissions import Role
 
 pytestmark = [pytest.mark.e2e]
 SIGN_IN = "/login/?next=/runs/"
 ERRORS: Mapping[str, dict[str, object]] = {
-    "errors/400.html": {}, "errors/403.html": {"reason": "This needs the role operator."},
-    "errors/404.html": {"reason": "There is no run 999."}, "errors/429.html": {},
-    "errors/500.html": {"crumbs": ()}, "errors/503.html": {"outages": ()},
+    "core/errors/400.html": {}, "core/errors/403.html": {"reason": "This needs the role operator."},
+    "core/errors/404.html": {"reason": "There is no run 999."}, "core/errors/429.html": {},
+    "core/errors/500.html": {"crumbs": ()}, "core/errors/503.html": {"outages": ()},
     "accounts/locked.html": {"minutes": 15, "attempts": 5},
 }  # fmt: skip
 

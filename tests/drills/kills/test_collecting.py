@@ -15,9 +15,9 @@ from engine.types import RunState
 from tests.builders.web_builders import launched, relaunched
 from tests.integration import toy_yard
 from tests.integration.toy_yard import events, finish, kill_when, make_run_dir
+from webapp.ingestion.services import ingest
 from webapp.models import Dataset, Group, Step, Trajectory
-from webapp.services.ingestion import ingest
-from webapp.services.run import runs
+from webapp.runs.services import runs
 
 
 def finished(run_dir: Path) -> list[dict[str, Any]]:

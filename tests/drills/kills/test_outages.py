@@ -15,7 +15,7 @@ from channels.layers import channel_layers, get_channel_layer
 from tests.builders.event_builders import Stream
 from tests.builders.web_builders import launched, post
 from tests.ports import reserved_port
-from webapp.services.notifications import RUNS_GROUP, _send_all
+from webapp.core.services.notifications import RUNS_GROUP, _send_all
 from webapp.supervisor.embedded import EmbeddedRedis
 
 pytestmark = pytest.mark.django_db

@@ -15,10 +15,10 @@ from tests.builders.ray_clusters import RayCluster
 from tests.builders.web_builders import make_run
 from tests.integration.runs.test_workers import attempt, wait_for
 from webapp.models import Event, Run, RunAttempt
-from webapp.selectors.run.folders import run_folder
-from webapp.selectors.run.logs import log_tail
-from webapp.selectors.run.runs import condition_of
-from webapp.services.run import runs, states
+from webapp.runs.selectors.folders import run_folder
+from webapp.runs.selectors.logs import log_tail
+from webapp.runs.selectors.runs import condition_of
+from webapp.runs.services import runs, states
 from workers import lifecycle, reconciler
 from workers.launchers import LAUNCHERS
 from workers.launchers.base import PROJECT, ProcessState

@@ -15,9 +15,9 @@ from playwright.sync_api import Page, expect
 
 from tests.builders.web_builders import make_user
 from tests.e2e.conftest import aside
+from webapp.core.permissions import Role
+from webapp.endpoints.services import endpoints
 from webapp.models import Endpoint, Run
-from webapp.permissions import Role
-from webapp.services.access import endpoints
 
 pytestmark = [pytest.mark.e2e]
 KEY = "sk-typed-into-a-browser-4321"

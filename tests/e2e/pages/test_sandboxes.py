@@ -9,7 +9,7 @@ from tests.builders.page_builders import Yard, make_yard
 from tests.builders.sandbox_builders import clock, lease, pool
 from tests.e2e.conftest import aside
 from webapp.models import AuditEntry
-from webapp.services.ingestion import sandboxes
+from webapp.sandboxes import services as sandboxes
 
 pytestmark = [pytest.mark.e2e]
 

@@ -23,10 +23,10 @@ from django.test import Client
 from django.utils import timezone
 
 from tests.builders.web_builders import PASSWORD, bearer, launched, make_user, sign_in
-from webapp.guards import rates
+from webapp.accounts.services import accounts
+from webapp.core import rates
+from webapp.core.permissions import Role
 from webapp.models import ApiToken, AuditEntry, Dataset, SignIn, Task, TaskAnswer
-from webapp.permissions import Role
-from webapp.services.access import accounts
 
 pytestmark = pytest.mark.django_db
 ROOT = Path(__file__).resolve().parents[3]
@@ -327,7 +327,7 @@ def test_signing_in_is_in_the_audit() -> None:
 def counted(redis_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Empty counters in a window that does not end."""
     monkeypatch.setattr(rates, "_silent_until", 0.0)
-    monkeypatch.setattr("webapp.guards.rates.time.time", lambda: 1_790_000_001.0)
+    monkeypatch.setattr("webapp.core.rates.time.time", lambda: 1_790_000_001.0)
     cache.clear()
     yield monkeypatch
     cache.clear()

@@ -14,10 +14,10 @@ from engine.config.run import TrainRun, load_run_config
 from engine.types import RunState
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import bearer, hand_over, launched, make_user, post
+from webapp.accounts.services import accounts
+from webapp.core.permissions import Role
 from webapp.models import ApiToken, AuditEntry, Dataset, Run, Task, TaskAnswer, Trajectory
-from webapp.permissions import Role
-from webapp.services.access import accounts
-from webapp.services.run import attempts
+from webapp.runs.services import attempts
 from workers import rundir
 
 pytestmark = pytest.mark.django_db

@@ -8,8 +8,8 @@ import pytest
 from channels.db import database_sync_to_async
 
 from tests.builders.web_builders import launched
-from webapp.guards.bodies import MAX_OTHER, BodyLimit
-from webapp.services.ingestion.ingest import MAX_BYTES
+from webapp.ingestion.bodies import MAX_OTHER, BodyLimit
+from webapp.ingestion.services.ingest import MAX_BYTES
 
 CHUNK = 65_536
 EVENTS = "/api/v1/runs/1/events"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.integration.access.test_endpoints_web import KEY, client_of, save
-from webapp.permissions import Role
-from webapp.services.access import endpoint_probe
-from webapp.services.access.endpoint_probe import probe
+from webapp.core.permissions import Role
+from webapp.endpoints.services import probe as endpoint_probe
+from webapp.endpoints.services.probe import probe
 
 pytestmark = pytest.mark.django_db
 

@@ -20,10 +20,11 @@ from django.test import Client
 
 from engine.errors import ConfigError
 from tests.builders.web_builders import make_user
+from webapp.core.permissions import Role
+from webapp.core.services import sealing
+from webapp.endpoints.services import endpoints, places
 from webapp.models import AuditEntry, Dataset, Endpoint, Run, RunAttempt
-from webapp.permissions import Role
-from webapp.services.access import endpoints, places, sealing
-from webapp.services.run import attempts, runs
+from webapp.runs.services import attempts, runs
 from workers import lifecycle
 from workers.launchers import LAUNCHERS
 from workers.launchers.base import PROJECT, ProcessState

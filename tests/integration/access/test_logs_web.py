@@ -17,11 +17,11 @@ from engine.inference.endpoint import keys
 from engine.redaction import Redactor, know
 from engine.types import RunState
 from tests.builders.web_builders import launched, make_run, relaunched, signed_in
+from webapp.core.permissions import Role
+from webapp.endpoints.services import endpoints
 from webapp.models import AuditEntry, Dataset
-from webapp.permissions import Role
-from webapp.selectors.run.folders import run_folder
-from webapp.services.access import endpoints
-from webapp.services.run import attempts, runs
+from webapp.runs.selectors.folders import run_folder
+from webapp.runs.services import attempts, runs
 
 pytestmark = pytest.mark.django_db
 SECRET = "planted-known-secret"

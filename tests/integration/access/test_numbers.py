@@ -16,11 +16,10 @@ from tests.builders.page_builders import Yard, make_yard
 from tests.builders.web_builders import signed_in
 from tests.unit.webapp.test_permissions import arguments, patterns
 from webapp.api.app import api
-from webapp.contexts.run.run_tabs import TABS
+from webapp.core.permissions import Person, Role
 from webapp.live.consumer import Subscribe, _subscription
 from webapp.live.fragments import PAGES, TARGET_LENGTHS, GoneError, snapshot
-from webapp.permissions import Role
-from webapp.views.access import Person
+from webapp.runs.contexts.tabs import TABS
 
 pytestmark = pytest.mark.django_db
 WEBAPP = Path(__file__).resolve().parents[3] / "webapp"
@@ -33,8 +32,8 @@ def query_names() -> set[str]:
     """Every name that a page reads from its query string."""
     sources = "\n".join(
         path.read_text()
-        for folder in ("contexts", "views")
-        for path in sorted((WEBAPP / folder).rglob("*.py"))
+        for path in sorted(WEBAPP.rglob("*.py"))
+        if {"contexts", "views"} & {part.removesuffix(".py") for part in path.relative_to(WEBAPP).parts}
     )
     found = set(re.findall(r"""(?:params|data|GET)\.get\(\s*["'](\w+)["']""", sources))
     assert {"page", "before", "run", "steps", "iteration", "index", "clone", "experiment"} <= found

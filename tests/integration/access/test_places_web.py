@@ -16,11 +16,11 @@ from engine.config.places import Allowed
 from engine.errors import ConfigError
 from engine.types import RunState
 from tests.builders.web_builders import launched, make_run, make_user
+from webapp.core.permissions import Role
+from webapp.endpoints.services import places
 from webapp.models import Run
-from webapp.permissions import Role
-from webapp.services.access import places
-from webapp.services.run import runs
-from webapp.services.run.states import move
+from webapp.runs.services import runs
+from webapp.runs.services.states import move
 from workers import rundir
 
 pytestmark = pytest.mark.django_db

@@ -13,7 +13,7 @@ from django.test import Client
 from engine.config.recipes import resolve
 from engine.planning import plan_run, to_json
 from tests.integration.access.test_api import API, client_of, send
-from webapp.permissions import Role
+from webapp.core.permissions import Role
 
 pytestmark = pytest.mark.django_db
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 from engine.config.recipes import resolve
 from engine.planning import RunPlan
 from webapp.models import Group, Iteration, Run, Trajectory
-from webapp.selectors.run import plans
+from webapp.runs.selectors import plans
 
 pytestmark = pytest.mark.django_db
 MODEL_S, UPDATE_S = 6.0, 3.0

@@ -21,10 +21,10 @@ from engine.redaction import Redactor, know
 from engine.types import RunState
 from tests.builders.event_builders import Stream
 from tests.builders.web_builders import launched, make_run, make_user, post
+from webapp.core.permissions import Role
+from webapp.datasets.services import datasets
 from webapp.models import Run
-from webapp.permissions import Role
-from webapp.services.dataset import datasets
-from webapp.services.run import attempts
+from webapp.runs.services import attempts
 from workers import lifecycle, rundir
 from workers.launchers import LAUNCHERS
 from workers.launchers.base import LaunchOrder, ProcessState, Recorder

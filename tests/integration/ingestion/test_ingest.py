@@ -17,8 +17,8 @@ from engine.tokens import TokenRecord
 from engine.types import TerminationReason, Verdict
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, make_run, post, snapshot, stored_log
+from webapp.ingestion.services import ingest
 from webapp.models import Evaluation, Event, Group, Iteration, Step, TokenBlob, Trajectory
-from webapp.services.ingestion import ingest
 
 pytestmark = pytest.mark.django_db
 

@@ -13,6 +13,8 @@ from engine.errors import ConfigError
 from engine.types import RunState
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, make_run, post, relaunched, snapshot
+from webapp.core.services.copying import copy_rows
+from webapp.ingestion.services import heartbeats, ingest, projections
 from webapp.models import (
     Alert,
     Dataset,
@@ -27,10 +29,8 @@ from webapp.models import (
     TokenBlob,
     Trajectory,
 )
-from webapp.services.ingestion import heartbeats, ingest, projections
-from webapp.services.run import attempts, runs, states
-from webapp.services.storage import trajectory_store
-from webapp.services.storage.copying import copy_rows
+from webapp.rollouts.services import store as trajectory_store
+from webapp.runs.services import attempts, runs, states
 
 pytestmark = pytest.mark.django_db
 

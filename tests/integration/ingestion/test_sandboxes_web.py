@@ -12,10 +12,11 @@ from engine.types import RunState
 from tests.builders.event_builders import Stream, ref
 from tests.builders.sandbox_builders import lease, pool
 from tests.builders.web_builders import launched, post, relaunched
+from webapp.ingestion.services import heartbeats
 from webapp.models import Event, Pool, Run, Sandbox
-from webapp.selectors.run import sandboxes as reads
-from webapp.services.ingestion import heartbeats, sandboxes
-from webapp.services.run import attempts, states
+from webapp.runs.services import attempts, states
+from webapp.sandboxes import selectors as reads
+from webapp.sandboxes import services as sandboxes
 
 pytestmark = pytest.mark.django_db
 

@@ -15,10 +15,10 @@ from engine.events.token_block import encode
 from engine.tokens import TOKEN_COLUMNS, TokenRecord
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, make_user, sign_in
+from webapp.core.permissions import Role
+from webapp.ingestion.services import ingest
 from webapp.models import Event, TokenBlob, Trajectory
-from webapp.permissions import Role
-from webapp.services.ingestion import ingest
-from webapp.services.run import attempts
+from webapp.runs.services import attempts
 
 pytestmark = pytest.mark.django_db
 RECORD = TokenRecord(

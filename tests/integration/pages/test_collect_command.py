@@ -11,9 +11,9 @@ from django.core.management.base import CommandError
 
 from tests.builders.event_builders import Stream
 from tests.builders.web_builders import post
+from webapp.endpoints.services import endpoints
 from webapp.models import Dataset, Experiment, Run, Task
-from webapp.services.access import endpoints
-from webapp.services.run import attempts
+from webapp.runs.services import attempts
 
 pytestmark = pytest.mark.django_db
 

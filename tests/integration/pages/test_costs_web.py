@@ -9,9 +9,9 @@ from django.test import Client
 
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, make_user, post, snapshot
+from webapp.core.permissions import Role
 from webapp.models import Run, Step, Trajectory
-from webapp.permissions import Role
-from webapp.services.run import attempts
+from webapp.runs.services import attempts
 from webapp.templatetags.yard import usd
 
 pytestmark = pytest.mark.django_db

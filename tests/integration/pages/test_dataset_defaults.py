@@ -6,10 +6,10 @@ import pytest
 from django.test import Client
 
 from tests.builders.web_builders import make_user
+from webapp.core.permissions import Role
+from webapp.datasets.selectors.defaults import resolve_recipe
 from webapp.models import Dataset, Run, Task
-from webapp.permissions import Role
-from webapp.selectors.dataset.defaults import resolve_recipe
-from webapp.services.run import runs
+from webapp.runs.services import runs
 
 pytestmark = pytest.mark.django_db
 

@@ -18,14 +18,15 @@ from engine.errors import DatasetError
 from engine.types import RunState
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, make_run, make_user, post, signed_in
+from webapp.accounts.services import accounts
+from webapp.accounts.services.accounts import AccountError
+from webapp.core.permissions import Role
+from webapp.datasets.services import datasets
+from webapp.evaluations.selectors import predictions
+from webapp.ingestion.services import ingest, trajectories
 from webapp.models import Group, Task, TaskAnswer, Trajectory
-from webapp.permissions import Role
-from webapp.selectors.rollout import learning, predictions
-from webapp.services.access import accounts
-from webapp.services.access.accounts import AccountError
-from webapp.services.dataset import datasets
-from webapp.services.ingestion import ingest, trajectories
-from webapp.services.run import runs, states
+from webapp.rollouts.selectors import learning
+from webapp.runs.services import runs, states
 
 pytestmark = pytest.mark.django_db
 
@@ -104,7 +105,7 @@ def test_a_finished_curation_asks_for_its_dataset(
     stream.started()
     stream.add("run_finished", state="succeeded", summary={"dataset": "mine"})
     sent: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("webapp.dispatch.send", lambda *arguments: sent.append(arguments))
+    monkeypatch.setattr("webapp.core.dispatch.send", lambda *arguments: sent.append(arguments))
     with django_capture_on_commit_callbacks(execute=True):
         post(claim, stream)
     assert ("trainyard.sync_dataset", "mine", run.pk) in sent

@@ -16,12 +16,12 @@ from engine.types import TaskRow
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, post
 from tests.unit.datasets.test_health import make_row
+from webapp.datasets.selectors import difficulty
+from webapp.datasets.selectors.difficulty import SolveRate
+from webapp.datasets.services import datasets
 from webapp.models import Dataset, Run, Task
-from webapp.selectors.dataset import difficulty
-from webapp.selectors.dataset.difficulty import SolveRate
-from webapp.selectors.rollout import groups
-from webapp.services.dataset import datasets
-from webapp.services.run import runs
+from webapp.rollouts.selectors import groups
+from webapp.runs.services import runs
 
 pytestmark = pytest.mark.django_db
 NAMES = ("never", "sometimes", "always", "untried")

@@ -10,10 +10,10 @@ from django.test import Client
 
 from tests.builders.event_builders import T0, Stream
 from tests.builders.web_builders import launched, make_user, post, relaunched, snapshot
+from webapp.core.permissions import Role
+from webapp.ingestion.services.engines import INTERVAL_S
 from webapp.models import EngineReport, EngineSample
-from webapp.permissions import Role
-from webapp.selectors.run import engines as reads
-from webapp.services.storage.engines import INTERVAL_S
+from webapp.runs.selectors import engines as reads
 
 pytestmark = pytest.mark.django_db
 

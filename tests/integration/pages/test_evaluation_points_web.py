@@ -24,13 +24,13 @@ from tests.builders.evaluation_builders import (
 from tests.builders.event_builders import Stream, ref
 from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import launched, post, relaunched, signed_in
-from webapp.contexts.evaluation.evaluation_comparison import compare_evaluations
-from webapp.contexts.evaluation.evaluation_report import Question, Report, evaluation_report
+from webapp.core.permissions import Role
+from webapp.evaluations.contexts.comparison import compare_evaluations
+from webapp.evaluations.contexts.report import Question, Report, evaluation_report
 from webapp.models import Run, Task
-from webapp.permissions import Role
-from webapp.selectors.rollout.attempts import Point
-from webapp.services.run import runs
-from webapp.services.run.attempts import Claim
+from webapp.rollouts.selectors.attempts import Point
+from webapp.runs.services import runs
+from webapp.runs.services.attempts import Claim
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SOLVED: Outcomes = (((True, True), "ab"),)

@@ -19,8 +19,8 @@ from engine.verifiers.selection.tables import read_table
 from tests.builders.evaluation_builders import FIRST, SECOND, evaluated, scored
 from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import signed_in
+from webapp.core.permissions import Role
 from webapp.models import Trajectory
-from webapp.permissions import Role
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -17,15 +17,15 @@ from django.test import Client
 from engine.grading.official.prediction_files import read_predictions
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, make_run, make_user, post
-from webapp.contexts.frame import trajectory_url
-from webapp.contexts.run.run_tabs import TABS
+from webapp.core.contexts.frame import trajectory_url
+from webapp.core.permissions import Role
+from webapp.ingestion.services.ingest import MalformedError
 from webapp.live.fragments import GoneError, SharedReads, Subscription, snapshot
 from webapp.models import AuditEntry, Dataset, Run, Task, TestLog, Trajectory, TrajectoryOpening
-from webapp.permissions import Role
-from webapp.selectors.rollout import trajectories as reads
-from webapp.services.ingestion.ingest import MalformedError
-from webapp.services.run import runs
-from webapp.services.storage import removal
+from webapp.rollouts.selectors import trajectories as reads
+from webapp.rollouts.services import removal
+from webapp.runs.contexts.tabs import TABS
+from webapp.runs.services import runs
 
 pytestmark = pytest.mark.django_db
 LOG = "".join(f"line {number} <script>alert(1)</script> é\n" for number in range(5_000))

@@ -23,12 +23,12 @@ from tests.builders.event_builders import Stream
 from tests.builders.html_regions import inner_html, tight
 from tests.builders.web_builders import bearer, make_user, post, signed_in
 from tests.unit.datasets.test_health import make_row, record
+from webapp.accounts.services import accounts
+from webapp.core.permissions import Role
+from webapp.datasets.services import datasets
 from webapp.live.fragments import Subscription, snapshot
 from webapp.models import Run, Task
-from webapp.permissions import Role
-from webapp.services.access import accounts
-from webapp.services.dataset import datasets
-from webapp.services.run import attempts
+from webapp.runs.services import attempts
 
 pytestmark = pytest.mark.django_db
 STATUSES = (

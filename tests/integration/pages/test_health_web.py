@@ -22,10 +22,10 @@ from tests.builders.event_builders import Stream
 from tests.builders.web_builders import launched, make_user, post
 from tests.unit.datasets.test_health import make_row
 from tests.unit.datasets.test_health import record as make_record
+from webapp.core.permissions import Role
+from webapp.datasets.services import datasets, quarantine
 from webapp.models import AuditEntry, Dataset, QuarantineDecision, Run, Task, Validation
-from webapp.permissions import Role
-from webapp.services.dataset import datasets, quarantine
-from webapp.services.run import runs
+from webapp.runs.services import runs
 
 pytestmark = pytest.mark.django_db
 
@@ -185,7 +185,7 @@ def test_a_finished_validation_asks_for_its_dataset_without_claiming_it(
     run, claim, stream = validation_run()
     stream.add("run_finished", state="succeeded", summary={"dataset": "d", "rows": 4})
     sent: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("webapp.dispatch.send", lambda *arguments: sent.append(arguments))
+    monkeypatch.setattr("webapp.core.dispatch.send", lambda *arguments: sent.append(arguments))
     with django_capture_on_commit_callbacks(execute=True):
         post(claim, stream)
     assert ("trainyard.sync_dataset", "d") in sent

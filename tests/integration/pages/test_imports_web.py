@@ -19,10 +19,10 @@ from engine.errors import ConfigError
 from engine.orchestrator.importing import obstacle
 from tests.builders.web_builders import make_user, signed_in
 from tests.unit.datasets.importers import rows
+from webapp.core.permissions import Role
+from webapp.datasets.services import datasets
 from webapp.models import AuditEntry, Dataset, Run, Task, TaskAnswer
-from webapp.permissions import Role
-from webapp.services.dataset import datasets
-from webapp.services.run import imports, runs
+from webapp.runs.services import dataset_runs, runs
 
 pytestmark = pytest.mark.django_db
 
@@ -78,7 +78,7 @@ def test_the_command_imports_mirrors_and_counts(home: Path, tmp_path: Path) -> N
     assert (again["imported"], again["excluded"]) == (2, 0)
     assert Task.objects.filter(dataset__name="r2e", active=True).count() == 2
     (home / "imports" / "rows.jsonl").touch()
-    run = imports.launch(format="r2e-gym", source="rows.jsonl", name="r2e")
+    run = dataset_runs.launch_import(format="r2e-gym", source="rows.jsonl", name="r2e")
     datasets.sync(name="r2e", run_id=run.pk)
     assert Dataset.objects.get(name="r2e").run_id == run.pk
 
@@ -200,18 +200,20 @@ def test_no_way_around_the_import_folders(home: Path) -> None:
     with pytest.raises(ConfigError, match="import folder"):
         runs.create(recipe="import-dataset", overrides=overrides, actor=user)
     with pytest.raises(ConfigError, match="import folder"):
-        imports.launch(format="swe-bench", source="a.jsonl", name="d", overrides=overrides, actor=user)
+        dataset_runs.launch_import(
+            format="swe-bench", source="a.jsonl", name="d", overrides=overrides, actor=user
+        )
     link = home / "imports" / "link.jsonl"
     link.symlink_to("/etc/passwd")
     with pytest.raises(ConfigError, match="import folder"):
-        imports.launch(format="swe-bench", source="link.jsonl", name="d", actor=user)
+        dataset_runs.launch_import(format="swe-bench", source="link.jsonl", name="d", actor=user)
     assert not Run.objects.exists()
 
 
 def test_further_folders_can_be_allowed(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = write_rows(tmp_path / "shared" / "a.jsonl", rows.swe_bench()).parent
     monkeypatch.setenv("TRAINYARD_IMPORT_FOLDERS", str(other))
-    run = imports.launch(format="swe-bench", source="a.jsonl", name="d")
+    run = dataset_runs.launch_import(format="swe-bench", source="a.jsonl", name="d")
     assert run.config["importing"]["source"] == str(other / "a.jsonl")
 
 

@@ -8,7 +8,7 @@ from tests.builders.event_builders import Stream, ref
 from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import launched, post
 from webapp.models import Alert, Evaluation, Iteration, Trajectory
-from webapp.services.run import attempts, runs
+from webapp.runs.services import attempts, runs
 
 pytestmark = pytest.mark.django_db
 

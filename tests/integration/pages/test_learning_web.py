@@ -19,11 +19,11 @@ from engine.types import RunState, TerminationReason, Verdict
 from tests.builders.event_builders import TOKENS, Stream
 from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import launched, make_user, post
+from webapp.core.permissions import Role
 from webapp.models import Run, Task, Trajectory
-from webapp.permissions import Role
-from webapp.selectors.rollout import learning
-from webapp.selectors.run.folders import run_folder
-from webapp.services.run import attempts, runs
+from webapp.rollouts.selectors import learning
+from webapp.runs.selectors.folders import run_folder
+from webapp.runs.services import attempts, runs
 from workers import lifecycle, rundir
 
 pytestmark = pytest.mark.django_db
@@ -190,7 +190,7 @@ def test_a_launch_that_writes_for_long_counts_as_alive_and_ends_once_it_is_repla
     run: Run, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.TRAINYARD_HOME = str(tmp_path)
-    monkeypatch.setattr("webapp.services.run.learning._REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr("webapp.runs.services.learning._REPORT_EVERY_S", 0.0)
     tuned = runs.create(recipe="quickstart-fine-tune", overrides={"trajectories.runs": [run.pk]})
     _, claim = launched(tuned)
     Run.objects.filter(pk=tuned.pk).update(heartbeat_at=None)
@@ -232,7 +232,7 @@ def test_a_run_that_is_stopped_while_its_launch_is_prepared_ends_without_a_file(
     run: Run, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.TRAINYARD_HOME = str(tmp_path)
-    monkeypatch.setattr("webapp.services.run.learning._REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr("webapp.runs.services.learning._REPORT_EVERY_S", 0.0)
     tuned = runs.create(recipe="quickstart-fine-tune", overrides={"trajectories.runs": [run.pk]})
     _, claim = launched(tuned)
     stored, written = learning.stored, []

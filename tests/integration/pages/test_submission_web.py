@@ -22,8 +22,8 @@ from tests.builders.evaluation_builders import FIRST, end_evaluation, evaluate, 
 from tests.builders.event_builders import Stream, ref
 from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import launched, make_user, post, streamed
+from webapp.core.permissions import Role
 from webapp.models import AuditEntry, Run
-from webapp.permissions import Role
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DESCRIBED = {

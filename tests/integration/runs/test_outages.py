@@ -10,9 +10,9 @@ from channels.layers import channel_layers
 
 from tests.builders.event_builders import Stream
 from tests.builders.web_builders import launched, make_run, post
-from webapp import dispatch
+from webapp.core import dispatch
 from webapp.models import Event
-from webapp.services.run import runs
+from webapp.runs.services import runs
 
 pytestmark = pytest.mark.django_db
 NOWHERE = "redis://127.0.0.1:1/0"

@@ -31,8 +31,8 @@ from tests.integration.toy_records import (
     weights,
 )
 from tests.integration.toy_yard import events, make_run_dir
+from webapp.ingestion.services import ingest
 from webapp.models import Event, Iteration, Trajectory
-from webapp.services.ingestion import ingest
 
 React = Callable[[Control, str], None]
 

@@ -23,8 +23,8 @@ from engine.storage.store import Store
 from engine.types import RunState
 from tests.builders.web_builders import make_run
 from webapp.models import Alert, AuditEntry, Event, Run, RunAttempt
-from webapp.selectors.run.folders import run_folder
-from webapp.services.run import attempts, runs, states
+from webapp.runs.selectors.folders import run_folder
+from webapp.runs.services import attempts, runs, states
 from workers import launchers, lifecycle, reconciler
 from workers.launchers.base import PROJECT, LaunchOrder, ProcessState
 from workers.launchers.local import LocalLauncher

@@ -22,10 +22,10 @@ from engine.sandbox.local.images import build_image
 from engine.sandbox.pool.pool import SandboxPool
 from engine.types import RunState
 from tests.builders.web_builders import launched
+from webapp.ingestion.services import ingest
 from webapp.models import Pool, Reaper, Sandbox
-from webapp.selectors.run import sandboxes as reads
-from webapp.services.ingestion import ingest
-from webapp.services.run import attempts
+from webapp.runs.services import attempts
+from webapp.sandboxes import selectors as reads
 from workers import reaper
 
 REPO = Path(__file__).parents[3]

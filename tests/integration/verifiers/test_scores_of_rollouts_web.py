@@ -10,9 +10,9 @@ from tests.builders.event_builders import Stream, ref
 from tests.builders.html_regions import inner_html
 from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import launched, make_user, post
-from webapp.contexts.frame import group_url, trajectory_url
+from webapp.core.contexts.frame import group_url, trajectory_url
+from webapp.core.permissions import Role
 from webapp.models import Trajectory
-from webapp.permissions import Role
 
 pytestmark = pytest.mark.django_db
 

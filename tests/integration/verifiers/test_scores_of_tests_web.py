@@ -20,13 +20,13 @@ from tests.builders.html_regions import inner_html
 from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import launched, make_user, post, snapshot, streamed
 from tests.integration.verifiers.test_scores_web import HOSTILE, folder_of, reader
+from webapp.core.permissions import Role
+from webapp.datasets.selectors import datasets as dataset_reads
+from webapp.datasets.selectors.difficulty import measuring_runs
 from webapp.models import ExaminedTest, Run, Score, Task
-from webapp.permissions import Role
-from webapp.selectors.dataset import datasets as dataset_reads
-from webapp.selectors.dataset.difficulty import measuring_runs
-from webapp.selectors.rollout import learning
-from webapp.selectors.run import runs as run_reads
-from webapp.services.run import runs
+from webapp.rollouts.selectors import learning
+from webapp.runs.selectors import runs as run_reads
+from webapp.runs.services import runs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Passes = tuple[int | None, int | None]

@@ -21,16 +21,16 @@ from tests.builders.html_regions import inner_html
 from tests.builders.page_builders import make_dataset
 from tests.builders.verifier_builders import TASKS, Source, by_model, roll_out, verifying
 from tests.builders.web_builders import hand_over, launched, make_user, post, relaunched
-from webapp.contexts.evaluation.scores import build_scores
-from webapp.contexts.run.run_header import build_header
+from webapp.core.permissions import Role
+from webapp.evaluations.contexts.scores import build_scores
+from webapp.ingestion.services import ingest
 from webapp.live.fragments import RUN_REGIONS, Subscription
 from webapp.live.fragments import snapshot as snapshot_of
 from webapp.models import Dataset, Run, Score, Task
-from webapp.permissions import Role
-from webapp.selectors.rollout.attempts import Point, verifiers
-from webapp.services.ingestion import ingest
-from webapp.services.run import runs
-from webapp.services.run.attempts import Claim, claim_launch
+from webapp.rollouts.selectors.attempts import Point, verifiers
+from webapp.runs.contexts.header import build_header
+from webapp.runs.services import runs
+from webapp.runs.services.attempts import Claim, claim_launch
 
 pytestmark = pytest.mark.django_db
 HOSTILE = "<script>alert(1)</script>"

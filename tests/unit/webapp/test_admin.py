@@ -7,8 +7,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from tests.builders.web_builders import make_user, sign_in
+from webapp.core.permissions import Role, role_of
 from webapp.models import AuditEntry, Experiment
-from webapp.permissions import Role, role_of
 
 pytestmark = pytest.mark.django_db
 

@@ -12,8 +12,8 @@ from engine.algorithms.advantages import TrajectoryOutcome, outcome_members
 from engine.algorithms.describe import advantage_equation
 from engine.config.algorithm import AlgorithmConfig
 from engine.types import TerminationReason
-from webapp.contexts.rollout.advantage import algorithm_of, equation, formula
 from webapp.models import Run, Trajectory
+from webapp.rollouts.contexts.advantage import algorithm_of, equation, formula
 
 SUBMITTED, TOO_LONG, LOST = (
     TerminationReason.SUBMITTED,

@@ -14,11 +14,11 @@ from django.utils import timezone
 
 from engine.config.recipes import resolve
 from tests.builders.web_builders import make_run, make_user, streamed
-from webapp.contexts.forms.run_offers import run_offers
+from webapp.core.permissions import Role
+from webapp.core.streaming import zipped_files
 from webapp.models import AuditEntry, Checkpoint, Evaluation, Run
-from webapp.permissions import Role
-from webapp.services.run import edits as run_edits
-from webapp.streaming import zipped_files
+from webapp.runs.contexts.forms.offers import run_offers
+from webapp.runs.services import edits as run_edits
 
 pytestmark = pytest.mark.django_db
 

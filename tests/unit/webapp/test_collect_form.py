@@ -13,9 +13,9 @@ from django.test import Client
 from tests.builders.event_builders import Stream
 from tests.builders.html_regions import form_values
 from tests.builders.web_builders import launched, make_user, post
+from webapp.core.permissions import Role
+from webapp.endpoints.services import endpoints
 from webapp.models import Dataset, Run, Task
-from webapp.permissions import Role
-from webapp.services.access import endpoints
 
 pytestmark = pytest.mark.django_db
 FORM = "/runs/new/?recipe=collect&dataset.name=tasks"

@@ -11,12 +11,12 @@ from django.test import Client
 from tests.builders.event_builders import Stream, ref
 from tests.builders.html_regions import inner_html
 from tests.builders.web_builders import launched, make_run, make_user, post
+from webapp.core.permissions import Role
+from webapp.endpoints.services import endpoints
 from webapp.management.commands._runs import describe
 from webapp.management.commands.quickstart import progress_line
 from webapp.models import Dataset, Run
-from webapp.permissions import Role
-from webapp.services.access import endpoints
-from webapp.services.run import runs
+from webapp.runs.services import runs
 
 pytestmark = pytest.mark.django_db
 STATE = {

@@ -12,8 +12,8 @@ from django.test import Client
 
 from tests.builders.page_builders import make_yard
 from tests.builders.web_builders import make_user
-from webapp.middleware import CompressionMiddleware
-from webapp.permissions import Role
+from webapp.core.compression import CompressionMiddleware
+from webapp.core.permissions import Role
 
 ACCEPTS = {"Accept-Encoding": "gzip"}
 

@@ -7,14 +7,14 @@ import pytest
 from engine.evaluation.comparison import PairedChange
 from engine.evaluation.endings import Endings
 from engine.patches.structure import FileChange, parse_patch
-from webapp.contexts.charts.solve_map import level_of
-from webapp.contexts.evaluation.evaluations import evaluation_plot
-from webapp.contexts.rollout import diffs
-from webapp.contexts.rollout.diffs import edit_diff, patch_diff
-from webapp.contexts.rollout.steps import cut_text
-from webapp.contexts.run.phase import Phase
-from webapp.contexts.run.run_header import controls_of, waiting_for
+from webapp.evaluations.contexts.evaluations import evaluation_plot
 from webapp.models import Evaluation
+from webapp.rollouts.contexts import diffs
+from webapp.rollouts.contexts.diffs import edit_diff, patch_diff
+from webapp.rollouts.contexts.steps import cut_text
+from webapp.runs.contexts.header import controls_of, waiting_for
+from webapp.runs.contexts.phase import Phase
+from webapp.runs.contexts.solve_map import level_of
 from webapp.templatetags import yard
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from webapp.contexts.rollout import highlighting
-from webapp.contexts.rollout.diffs import code_lines
-from webapp.contexts.rollout.highlighting import highlighted
+from webapp.rollouts.contexts import highlighting
+from webapp.rollouts.contexts.diffs import code_lines
+from webapp.rollouts.contexts.highlighting import highlighted
 
 
 def test_code_that_takes_a_lexer_too_long_is_plain_and_so_is_what_follows_for_a_while(

@@ -13,8 +13,8 @@ from django.core.management.base import CommandError
 
 from tests.builders.page_builders import Yard, make_yard
 from tests.builders.web_builders import hand_over, make_run, signed_in
+from webapp.core.permissions import Role
 from webapp.models import Alert, AuditEntry, Experiment, Trajectory
-from webapp.permissions import Role
 
 pytestmark = pytest.mark.django_db
 

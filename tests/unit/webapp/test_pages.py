@@ -14,9 +14,9 @@ from tests.builders.html_regions import form_targets, links
 from tests.builders.page_builders import Yard, add_iteration, make_dataset, make_yard
 from tests.builders.sandbox_builders import lease, pool
 from tests.builders.web_builders import make_run, signed_in
-from webapp.contexts.run.run_tabs import TABS
+from webapp.core.permissions import Role
 from webapp.models import Trajectory
-from webapp.permissions import Role
+from webapp.runs.contexts.tabs import TABS
 
 pytestmark = pytest.mark.django_db
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(1)>{{7*7}}\u202e😀"""

@@ -15,10 +15,10 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from tests.builders.html_regions import form_targets, links
 from tests.builders.page_builders import Yard, make_yard
 from tests.builders.web_builders import hand_over, make_user, signed_in
+from webapp.accounts.services import accounts
 from webapp.api.app import api
+from webapp.core.permissions import Role, role_of
 from webapp.models import AuditEntry, Trajectory
-from webapp.permissions import Role, role_of
-from webapp.services.access import accounts
 
 pytestmark = pytest.mark.django_db
 PUBLIC = {"login", "logout", "healthz", "outage-banner"}

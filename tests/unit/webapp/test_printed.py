@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from webapp.contexts.rollout.diffs import EDIT_LINES, LINE_CHARS, added_diff, edit_diff, patch_diff
-from webapp.contexts.rollout.printed import printed
+from webapp.core.contexts.printed import printed
+from webapp.rollouts.contexts.diffs import EDIT_LINES, LINE_CHARS, added_diff, edit_diff, patch_diff
 
 TAGS = re.compile(r"<[^>]*>")
 
@@ -94,7 +94,7 @@ def test_a_large_edit_is_cut_before_it_is_highlighted(monkeypatch: pytest.Monkey
     def count(lines: list[str], path: str) -> None:  # noqa: ARG001
         highlighted.append(len(lines))
 
-    monkeypatch.setattr("webapp.contexts.rollout.diffs.highlighted", count)
+    monkeypatch.setattr("webapp.rollouts.contexts.diffs.highlighted", count)
     old = "\n".join(f"value_{n} = {n}" for n in range(6_000))
     new = "\n".join(f"value_{n} = {n + 1}" for n in range(6_000))
     diff = edit_diff(old, new, "a.py")

@@ -8,8 +8,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from webapp.models import Group, Run, TokenBlob, Trajectory
-from webapp.selectors.rollout import trajectories
-from webapp.selectors.run import iterations
+from webapp.rollouts.selectors import trajectories
+from webapp.runs.selectors import iterations
 
 pytestmark = pytest.mark.django_db
 MANY = 4_000

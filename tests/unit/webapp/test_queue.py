@@ -10,8 +10,8 @@ from django.contrib.auth.models import User
 from engine.types import RunState
 from tests.builders.web_builders import launched, make_run
 from webapp.models import Run
-from webapp.selectors.run.runs import condition_of
-from webapp.services.run import attempts, runs
+from webapp.runs.selectors.runs import condition_of
+from webapp.runs.services import attempts, runs
 
 pytestmark = pytest.mark.django_db
 

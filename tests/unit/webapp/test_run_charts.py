@@ -9,10 +9,10 @@ from django.utils import timezone
 
 from tests.builders.web_builders import make_run, make_user
 from tests.unit.webapp.test_run_comparison import BEGAN, trained
-from webapp.contexts.run.runs import MOST_POINTS, build_run_detail
+from webapp.core.permissions import Role
 from webapp.models import Evaluation, Group, Run
-from webapp.permissions import Role
-from webapp.selectors.run.solve_map import Cell, solve_map
+from webapp.runs.contexts.runs import MOST_POINTS, build_run_detail
+from webapp.runs.selectors.solve_map import Cell, solve_map
 
 pytestmark = pytest.mark.django_db
 

@@ -10,10 +10,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from tests.builders.web_builders import make_run, make_user
-from webapp.contexts.run.run_comparison import compare_settings
+from webapp.core.permissions import Role
+from webapp.experiments.contexts.run_comparison import compare_settings
 from webapp.models import Evaluation, Iteration, Run
-from webapp.permissions import Role
-from webapp.selectors.run.series import Axis, bucketed, evaluated
+from webapp.runs.selectors.series import Axis, bucketed, evaluated
 
 pytestmark = pytest.mark.django_db
 BEGAN = datetime(2026, 11, 24, 5, tzinfo=UTC)

@@ -12,11 +12,11 @@ from django.test import Client
 from django.utils import timezone
 
 from tests.builders.web_builders import hand_over, make_run, make_user
+from webapp.core.permissions import Role
 from webapp.models import AuditEntry, Experiment, Run
-from webapp.permissions import Role
-from webapp.selectors.run import runs as reads
-from webapp.selectors.run.runs import RunFilters
-from webapp.services.run import runs as run_writes
+from webapp.runs.selectors import runs as reads
+from webapp.runs.selectors.runs import RunFilters
+from webapp.runs.services import runs as run_writes
 
 pytestmark = pytest.mark.django_db
 

@@ -9,12 +9,12 @@ import pytest
 
 from engine.config.recipes import RECIPES, resolve
 from engine.errors import ConfigError, Problem
-from webapp.contexts.forms.differences import Origin
-from webapp.contexts.forms.form_bases import rebase, recipe_base
-from webapp.contexts.forms.run_form import FormSection, check, form_sections, parse_overrides
-from webapp.contexts.forms.run_offers import run_offers
-from webapp.contexts.run.config_view import describe
 from webapp.models import Dataset
+from webapp.runs.contexts.config_view import describe
+from webapp.runs.contexts.forms.bases import rebase, recipe_base
+from webapp.runs.contexts.forms.differences import Origin
+from webapp.runs.contexts.forms.form import FormSection, check, form_sections, parse_overrides
+from webapp.runs.contexts.forms.offers import run_offers
 
 pytestmark = pytest.mark.django_db
 

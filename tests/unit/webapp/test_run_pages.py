@@ -16,16 +16,16 @@ from engine.events.token_block import encode
 from engine.tokens import TokenRecord
 from tests.builders.page_builders import Yard, make_yard
 from tests.builders.web_builders import hand_over, launched, make_run, make_user
-from webapp.contexts.frame import trajectory_url
-from webapp.contexts.rollout.advantage import equation
-from webapp.contexts.rollout.snippets import snippet, words_pattern
+from webapp.core.contexts.frame import trajectory_url
+from webapp.core.permissions import Role
 from webapp.live.fragments import Subscription, snapshot
 from webapp.models import AuditEntry, Dataset, Experiment, Run, TokenBlob, Trajectory
-from webapp.permissions import Role
-from webapp.selectors.rollout.search import Match, TrajectoryFilters, search
-from webapp.selectors.run import iterations
-from webapp.selectors.run import runs as run_reads
-from webapp.selectors.run.runs import RunFilters
+from webapp.rollouts.contexts.advantage import equation
+from webapp.rollouts.contexts.snippets import snippet, words_pattern
+from webapp.rollouts.selectors.search import Match, TrajectoryFilters, search
+from webapp.runs.selectors import iterations
+from webapp.runs.selectors import runs as run_reads
+from webapp.runs.selectors.runs import RunFilters
 
 pytestmark = pytest.mark.django_db
 

@@ -10,8 +10,8 @@ from django.test import Client
 from tests.builders.html_regions import inner_html
 from tests.builders.kind_builders import KINDS, make_kind
 from tests.builders.web_builders import make_user
+from webapp.core.permissions import Role
 from webapp.models import Run
-from webapp.permissions import Role
 
 pytestmark = pytest.mark.django_db
 MADE = {

@@ -18,10 +18,10 @@ from tests.builders.html_regions import form_targets
 from tests.builders.page_builders import Yard, make_yard
 from tests.builders.sandbox_builders import clock, lease, pool
 from tests.builders.web_builders import signed_in
-from webapp.contexts.sandboxes import quantile
+from webapp.core.permissions import Role
 from webapp.models import AuditEntry, Run
-from webapp.permissions import Role
-from webapp.services.ingestion import sandboxes
+from webapp.sandboxes import services as sandboxes
+from webapp.sandboxes.contexts import quantile
 
 pytestmark = pytest.mark.django_db
 
@@ -64,7 +64,7 @@ def test_reaping_is_asked_for_and_audited(
     django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
-    monkeypatch.setattr("webapp.dispatch.send", lambda name, *_: sent.append(name.value))
+    monkeypatch.setattr("webapp.core.dispatch.send", lambda name, *_: sent.append(name.value))
     client = signed_in(Role.OPERATOR)
     assert "/sandboxes/reap/" in form_targets(text_of(client, "/sandboxes/"))
     with django_capture_on_commit_callbacks(execute=True):

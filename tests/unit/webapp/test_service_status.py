@@ -14,9 +14,9 @@ from django.test import Client, RequestFactory
 
 from tests.builders.web_builders import make_user
 from tests.ports import reserved_port
-from webapp.middleware import OutageMiddleware
-from webapp.permissions import Role
-from webapp.selectors.run.outages import is_connection_lost, monitor, service_statuses
+from webapp.core.permissions import Role
+from webapp.supervisor.middleware import OutageMiddleware
+from webapp.supervisor.selectors import is_connection_lost, monitor, service_statuses
 from webapp.supervisor.status import ServiceState, ServiceStatus, save_status
 
 pytestmark = pytest.mark.django_db

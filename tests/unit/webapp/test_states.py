@@ -11,8 +11,8 @@ from engine.types import RunState
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, make_run, post
 from webapp.models import Run, RunAttempt, Trajectory
-from webapp.services.run import states
-from webapp.services.run.states import TRANSITIONS, IllegalTransitionError
+from webapp.runs.services import states
+from webapp.runs.services.states import TRANSITIONS, IllegalTransitionError
 
 pytestmark = pytest.mark.django_db
 EXPECTED = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from webapp.streaming import batched
+from webapp.core.streaming import batched
 
 
 def test_a_batch_ends_by_its_number_or_its_size() -> None:

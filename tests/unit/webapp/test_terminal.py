@@ -12,11 +12,11 @@ from django.core.management import call_command, get_commands
 
 from engine.terminal import visible_line, visible_text
 from tests.builders.web_builders import make_run
-from webapp.logs import RedactingFormatter
+from webapp.core.logs import RedactingFormatter
 from webapp.management import commands
 from webapp.management.commands._terminal import TerminalCommand
 from webapp.models import Run
-from webapp.services.run import edits
+from webapp.runs.services import edits
 
 HOSTILE = "a\x1b]0;title\x07\x1b[2K\u202eb\u2066\nrun 99 · succeeded\r\x9bc"
 SHOWN = r"a\u001b]0;title\u0007\u001b[2K\u202eb\u2066\nrun 99 · succeeded\r\u009bc"

@@ -11,9 +11,9 @@ from django.test import Client
 
 from tests.builders.page_builders import Yard, make_yard, timeline_of
 from tests.builders.web_builders import make_user
-from webapp.contexts.run.timeline import build_timeline
+from webapp.core.permissions import Role
 from webapp.models import Trajectory
-from webapp.permissions import Role
+from webapp.runs.contexts.timeline import build_timeline
 
 pytestmark = pytest.mark.django_db
 

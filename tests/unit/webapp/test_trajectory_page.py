@@ -10,10 +10,10 @@ from django.test import Client
 
 from tests.builders.page_builders import Yard, make_yard
 from tests.builders.web_builders import make_user, signed_in
-from webapp.contexts.rollout.actions import action_body
-from webapp.contexts.rollout.steps import PAGE_STEPS
+from webapp.core.permissions import Role
 from webapp.models import Step, Trajectory
-from webapp.permissions import Role
+from webapp.rollouts.contexts.actions import action_body
+from webapp.rollouts.contexts.steps import PAGE_STEPS
 
 pytestmark = pytest.mark.django_db
 MANY = 60

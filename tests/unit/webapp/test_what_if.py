@@ -13,9 +13,9 @@ from django.db.models import F
 
 from tests.builders.page_builders import Yard, make_yard
 from tests.builders.web_builders import signed_in
-from webapp.contexts.rollout.what_if import counterfactual
+from webapp.core.permissions import Role
 from webapp.models import Group, Trajectory
-from webapp.permissions import Role
+from webapp.rollouts.contexts.what_if import counterfactual
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from engine.types import RunState
-from webapp.services.run import states
+from webapp.runs.services import states
 from workers.launchers.base import ProcessState
 from workers.reconciler import (
     CLAIM_GRACE,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from webapp.selectors.run.folders import run_folder
+from webapp.runs.selectors.folders import run_folder
 from workers import rundir
 
 

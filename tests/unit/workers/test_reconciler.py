@@ -17,9 +17,9 @@ from engine.types import RunState
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, make_run, post, relaunched
 from webapp.models import Alert, Iteration, Run, RunAttempt, Score, Trajectory
-from webapp.selectors.run.folders import run_folder
-from webapp.services.run import attempts, runs
-from webapp.services.run.attempts import Claim
+from webapp.runs.selectors.folders import run_folder
+from webapp.runs.services import attempts, runs
+from webapp.runs.services.attempts import Claim
 from workers import launchers, reconciler
 from workers.launchers.base import LaunchOrder, ProcessReport, ProcessState, Recorder
 

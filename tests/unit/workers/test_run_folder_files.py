@@ -15,8 +15,8 @@ from engine.config.recipes import resolve
 from engine.orchestrator import note_failure
 from engine.orchestrator.context import RunContext
 from engine.processes import process_start
-from webapp.services.run import attempts
-from webapp.services.run.attempts import Claim
+from webapp.runs.services import attempts
+from webapp.runs.services.attempts import Claim
 from workers import rundir
 from workers.launchers.base import LaunchOrder
 from workers.launchers.local import LocalLauncher

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from webapp.management.commands._runs import find_run
-from webapp.selectors.rollout.attempts import Point, newest_point
+from webapp.rollouts.selectors.attempts import Point, newest_point
 
 
 def add_point(parser: CommandParser) -> None:

@@ -13,13 +13,15 @@ from engine.config.recipes import resolve
 from engine.errors import TrainyardError
 from engine.reading import parse_json
 from engine.terminal import visible_line
-from webapp.contexts.run.phase import phase_of
-from webapp.contexts.words import in_words
+from webapp.core.contexts.words import in_words
+from webapp.experiments import services as experiments
+from webapp.experiments.models import Experiment
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.models import Experiment, Run
-from webapp.selectors.run import runs as run_reads
-from webapp.services.run import experiments, runs
-from webapp.services.run.states import TERMINAL
+from webapp.runs.contexts.phase import phase_of
+from webapp.runs.models.runs import Run
+from webapp.runs.selectors import runs as run_reads
+from webapp.runs.services import runs
+from webapp.runs.services.states import TERMINAL
 
 _POLL_S = 0.5
 
@@ -70,7 +72,7 @@ def add_overrides(parser: CommandParser) -> None:
 
 
 class RunCommand(TerminalCommand):
-    """Base command for an action on one run; subclasses name a function of ``services.runs``."""
+    """Base command for an action on one run; subclasses name a function of ``runs.services.runs``."""
 
     action = ""
 

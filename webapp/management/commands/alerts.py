@@ -8,8 +8,8 @@ from django.core.management.base import CommandError, CommandParser
 
 from engine.terminal import visible_line
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.selectors.run import alerts as reads
-from webapp.services import annotations as annotation_writes
+from webapp.rollouts.services import annotations as annotation_writes
+from webapp.runs.selectors import alerts as reads
 
 
 class Command(TerminalCommand):

@@ -9,7 +9,7 @@ from django.core.management.base import CommandError, CommandParser
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import add_overrides, describe, find_run, parse_overrides
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.services.run import runs
+from webapp.runs.services import runs
 
 
 class Command(TerminalCommand):

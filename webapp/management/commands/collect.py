@@ -17,8 +17,8 @@ from webapp.management.commands._runs import (
     watch,
 )
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.services.run import collection, runs
-from webapp.services.run.collection import CollectionRequest
+from webapp.runs.services import collection, runs
+from webapp.runs.services.collection import CollectionRequest
 
 _CHOICES = (
     *("dataset", "model", "endpoint", "recipe", "split", "samples", "concurrency", "temperature", "limit"),

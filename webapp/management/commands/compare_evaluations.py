@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
-from webapp.contexts.evaluation.evaluation_comparison import compare_evaluations
+from webapp.evaluations.contexts.comparison import compare_evaluations
 from webapp.management.commands._terminal import TerminalCommand
 
 

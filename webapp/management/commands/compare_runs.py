@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from webapp.contexts.run.run_comparison import AXES, build_series, summarise_comparison
+from webapp.experiments.contexts.run_comparison import AXES, build_series, summarise_comparison
 from webapp.management.commands._terminal import TerminalCommand
 
 

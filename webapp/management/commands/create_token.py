@@ -7,9 +7,9 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.core.management.base import CommandError, CommandParser
 
+from webapp.accounts.services import accounts
+from webapp.core.permissions import Role
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.permissions import Role
-from webapp.services.access import accounts
 
 
 class Command(TerminalCommand):

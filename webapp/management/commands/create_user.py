@@ -8,9 +8,9 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from webapp.accounts.services import accounts
+from webapp.core.permissions import Role
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.permissions import Role
-from webapp.services.access import accounts
 
 
 class Command(TerminalCommand):

@@ -8,10 +8,10 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from webapp.datasets.models.datasets import Dataset
 from webapp.management.commands._runs import add_overrides, describe, parse_overrides, watch
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.models import Dataset
-from webapp.services.run import runs
+from webapp.runs.services import runs
 
 _SYNC_WAIT_S = 60.0
 

@@ -10,7 +10,7 @@ from engine.errors import TrainyardError
 from engine.terminal import visible_line
 from webapp.management.commands._runs import describe, find_run
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.services.run import edits
+from webapp.runs.services import edits
 
 
 class Command(TerminalCommand):

@@ -10,11 +10,11 @@ from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import ConfigError
 from engine.terminal import visible_line
+from webapp.endpoints import selectors as reads
+from webapp.endpoints.models import Endpoint
+from webapp.endpoints.services import endpoints
+from webapp.endpoints.services.probe import probe
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.models import Endpoint
-from webapp.selectors.access import endpoints as reads
-from webapp.services.access import endpoints
-from webapp.services.access.endpoint_probe import probe
 
 
 class Command(TerminalCommand):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from webapp.accounts.services import accounts
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.services.access import accounts
 
 
 class Command(TerminalCommand):

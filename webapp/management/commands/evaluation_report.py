@@ -10,7 +10,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import ConfigError
 from engine.verifiers.selection.curves import Short
-from webapp.contexts.evaluation.evaluation_report import Question, evaluation_report
+from webapp.evaluations.contexts.report import Question, evaluation_report
 from webapp.management.commands._points import add_point, described, find_point
 from webapp.management.commands._terminal import TerminalCommand
 

@@ -8,9 +8,9 @@ from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import ConfigError
 from engine.terminal import visible_line
+from webapp.experiments import selectors as reads
+from webapp.experiments import services as experiments
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.selectors.run import experiments as reads
-from webapp.services.run import experiments
 
 
 class Command(TerminalCommand):

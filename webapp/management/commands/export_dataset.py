@@ -10,9 +10,9 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from webapp.core.services import audit
+from webapp.datasets.services import datasets
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.services.access import audit
-from webapp.services.dataset import datasets
 
 
 class Command(TerminalCommand):

@@ -8,10 +8,10 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from webapp.core.services import audit
+from webapp.evaluations.selectors import predictions
 from webapp.management.commands._runs import find_run
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.selectors.rollout import predictions
-from webapp.services.access import audit
 
 
 class Command(TerminalCommand):

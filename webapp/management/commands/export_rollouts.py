@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 from engine.errors import ConfigError
 from webapp.management.commands._points import add_point, described, find_point
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.selectors.rollout import attempts
+from webapp.rollouts.selectors import attempts
 
 
 class Command(TerminalCommand):

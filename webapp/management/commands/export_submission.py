@@ -11,10 +11,10 @@ from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from engine.terminal import visible_line
-from webapp.contexts.evaluation.evaluation_submission import Submission, submission_of
+from webapp.core.services import audit
+from webapp.evaluations.contexts.submission import Submission, submission_of
 from webapp.management.commands._points import add_point, find_point
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.services.access import audit
 
 _TEXTS = {
     "name": "name on the leaderboard (default: trainyard-run-N)",

@@ -11,8 +11,8 @@ from engine.errors import TrainyardError
 from engine.events.stored_trajectories import write_trajectories
 from webapp.management.commands._runs import add_overrides, parse_overrides
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.selectors.rollout import learning as learning_reads
-from webapp.services.run import learning
+from webapp.rollouts.selectors import learning as learning_reads
+from webapp.runs.services import learning
 
 
 class Command(TerminalCommand):

@@ -20,9 +20,9 @@ from engine.config.importing import FORMATS
 from engine.config.places import HUB_PREFIX
 from engine.errors import TrainyardError
 from engine.terminal import visible_line
+from webapp.datasets.services import datasets
 from webapp.management.commands._runs import add_overrides
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.services.dataset import datasets
 
 _VALUES = {
     "split": "split", "source_split": "source_split", "revision": "revision", "subset": "subset",

@@ -16,9 +16,9 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from webapp.ingestion.services import trajectories
 from webapp.management.commands._runs import describe
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.services.ingestion import trajectories
 
 _READERS = {
     "r2e-gym": "engine.datasets.trajectories_r2e",

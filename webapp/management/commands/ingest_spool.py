@@ -8,9 +8,9 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from webapp.ingestion.services import ingest
 from webapp.management.commands._runs import find_run
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.services.ingestion import ingest
 
 
 class Command(TerminalCommand):

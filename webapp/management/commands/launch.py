@@ -22,7 +22,7 @@ from webapp.management.commands._runs import (
     watch,
 )
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.services.run import runs
+from webapp.runs.services import runs
 
 
 class Command(TerminalCommand):

@@ -7,8 +7,8 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from webapp.datasets.services import difficulty
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.services.dataset import difficulty
 
 
 class Command(TerminalCommand):

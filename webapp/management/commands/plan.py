@@ -13,10 +13,10 @@ from engine.config.base import parse_settings
 from engine.config.recipes import RECIPES, resolve
 from engine.errors import TrainyardError
 from engine.planning import RunPlan, plan_configured, render, to_json
+from webapp.datasets.selectors.defaults import resolve_recipe
 from webapp.management.commands._runs import add_overrides
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.selectors.dataset.defaults import resolve_recipe
-from webapp.selectors.run import plans
+from webapp.runs.selectors import plans
 
 
 class Command(TerminalCommand):

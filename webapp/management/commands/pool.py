@@ -7,10 +7,10 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from engine.terminal import visible_line
-from webapp.api.pool import ViewOut
-from webapp.contexts.sandboxes import PoolView, pool_view
 from webapp.management.commands._runs import find_run
 from webapp.management.commands._terminal import TerminalCommand
+from webapp.sandboxes.api import ViewOut
+from webapp.sandboxes.contexts import PoolView, pool_view
 
 
 class Command(TerminalCommand):

@@ -9,9 +9,9 @@ from django.db.models import Q
 
 from engine.errors import TrainyardError
 from engine.terminal import visible_line
+from webapp.datasets.models.datasets import Task
+from webapp.datasets.services import quarantine
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.models import Task
-from webapp.services.dataset import quarantine
 
 
 class Command(TerminalCommand):

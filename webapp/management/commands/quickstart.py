@@ -19,13 +19,14 @@ from django.utils import timezone
 
 from engine.errors import TrainyardError
 from engine.types import RunState
-from webapp.contexts.run.phase import phase_of
+from webapp.datasets.services import datasets
 from webapp.management.commands._runs import add_overrides, explained, parse_overrides
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.models import Iteration, Run
-from webapp.services.dataset import datasets
-from webapp.services.run import runs
-from webapp.services.run.states import TERMINAL
+from webapp.runs.contexts.phase import phase_of
+from webapp.runs.models.iterations import Iteration
+from webapp.runs.models.runs import Run
+from webapp.runs.services import runs
+from webapp.runs.services.states import TERMINAL
 
 RECIPE = "quickstart"
 SUMMARY_KEYS = (

@@ -9,8 +9,8 @@ from django.core.management.base import CommandError
 
 from engine.terminal import visible_line
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.selectors.run import sandboxes as reads
-from webapp.services.ingestion import sandboxes
+from webapp.sandboxes import selectors as reads
+from webapp.sandboxes import services as sandboxes
 from webapp.supervisor.reaping import ReapingFailedError, run_reaper
 
 

@@ -8,7 +8,7 @@ from django.core.management.base import CommandParser
 
 from webapp.management.commands._runs import find_run
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.selectors.run.logs import log_tail
+from webapp.runs.selectors.logs import log_tail
 
 
 class Command(TerminalCommand):

@@ -6,11 +6,11 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from webapp.experiments.models import Experiment
+from webapp.experiments.selectors import experiment_named
 from webapp.management.commands._runs import describe
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.models import Experiment
-from webapp.selectors.run.experiments import experiment_named
-from webapp.selectors.run.runs import RunFilters, list_runs
+from webapp.runs.selectors.runs import RunFilters, list_runs
 
 
 class Command(TerminalCommand):

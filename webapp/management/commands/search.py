@@ -7,10 +7,10 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from engine.terminal import visible_line
-from webapp.contexts.frame import trajectory_url
-from webapp.contexts.rollout.snippets import snippet, words_pattern
+from webapp.core.contexts.frame import trajectory_url
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.selectors.rollout.search import MOST_CHARS, PLACES, TrajectoryFilters, search
+from webapp.rollouts.contexts.snippets import snippet, words_pattern
+from webapp.rollouts.selectors.search import MOST_CHARS, PLACES, TrajectoryFilters, search
 
 
 class Command(TerminalCommand):

@@ -9,9 +9,9 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from webapp.datasets.selectors import health
+from webapp.datasets.services import datasets
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.selectors.dataset import health
-from webapp.services.dataset import datasets
 
 
 class Command(TerminalCommand):

@@ -7,11 +7,11 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from webapp.api.timelines import TimelinePage
-from webapp.contexts.run.timeline import Strip, build_timeline
 from webapp.management.commands._runs import find_run
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.selectors.run.timelines import list_timelines
+from webapp.runs.api.timelines import TimelinePage
+from webapp.runs.contexts.timeline import Strip, build_timeline
+from webapp.runs.selectors.timelines import list_timelines
 
 
 class Command(TerminalCommand):

@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from webapp.accounts.services import accounts
 from webapp.management.commands._people import find_user
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.services.access import accounts
 
 
 class Command(TerminalCommand):

@@ -12,11 +12,11 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from webapp.datasets.services import datasets
 from webapp.management.commands._runs import add_overrides, describe, parse_overrides, watch
 from webapp.management.commands._terminal import TerminalCommand
-from webapp.models import Run
-from webapp.services.dataset import datasets
-from webapp.services.run import validations
+from webapp.runs.models.runs import Run
+from webapp.runs.services import dataset_runs
 
 SUMMARY_KEYS = (
     "dataset", "rows", "valid", "noop_passes", "gold_fails", "flaky", "infra", "quarantined",
@@ -47,7 +47,7 @@ class Command(TerminalCommand):
     def handle(self, **options: Any) -> None:
         """Queue the run, wait for it and print its counts."""
         try:
-            run = validations.launch(
+            run = dataset_runs.launch_validation(
                 name=options["name"],
                 repeats=options["repeats"],
                 splits=options["split"],

@@ -9,9 +9,9 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
-from webapp.contexts.rollout.what_if import counterfactual
 from webapp.management.commands._runs import add_overrides, find_run, parse_overrides
 from webapp.management.commands._terminal import TerminalCommand
+from webapp.rollouts.contexts.what_if import counterfactual
 
 
 class Command(TerminalCommand):

@@ -17,8 +17,8 @@ from django.utils import timezone
 from tests.builders.page_builders import Yard, add_live_step, make_yard
 from tests.builders.web_builders import hand_over, make_user
 from webapp.asgi import application
+from webapp.core.permissions import Role
 from webapp.models import Run
-from webapp.permissions import Role
 
 in_thread = database_sync_to_async
 

@@ -19,7 +19,10 @@ from tests.builders.html_regions import chart_data, inner_html, tight
 from tests.builders.page_builders import Yard, add_iteration, add_live_step
 from tests.builders.web_builders import make_user
 from tests.unit.webapp.live.live_tabs import Socket, add_and_post, fetch, in_thread, populated, tab
-from webapp.contexts.rollout.trajectories import TrajectoryContext, build_trajectory
+from webapp.accounts.services import accounts
+from webapp.core.permissions import Role
+from webapp.core.services import notifications
+from webapp.core.services.notifications import run_group
 from webapp.live import fragments
 from webapp.live.fragments import (
     RUN_REGIONS,
@@ -29,11 +32,8 @@ from webapp.live.fragments import (
 )
 from webapp.live.watch import FORBIDDEN, SIGNED_OUT
 from webapp.models import Run
-from webapp.permissions import Role
-from webapp.selectors.rollout import steps as step_reads
-from webapp.services import notifications
-from webapp.services.access import accounts
-from webapp.services.notifications import run_group
+from webapp.rollouts.contexts.trajectories import TrajectoryContext, build_trajectory
+from webapp.rollouts.selectors import steps as step_reads
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_server")]
 

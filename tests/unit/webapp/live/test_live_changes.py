@@ -9,10 +9,10 @@ import pytest
 from engine.events.types import EVENT_ADAPTER
 from tests.builders.event_builders import Stream, ref
 from tests.builders.sandbox_builders import pool
+from webapp.core.permissions import Role
+from webapp.ingestion.services.changes import MAX_NAMED, changes_of
 from webapp.live.fragments import Subscription, is_affected
 from webapp.models import Run
-from webapp.permissions import Role
-from webapp.services.ingestion.changes import MAX_NAMED, changes_of
 
 PAGES = {
     "overview": (), "runs": (), "sandboxes": (), "run": (), "health": ("d",), "iteration": ("train", "1"),

@@ -17,17 +17,17 @@ from django.utils import timezone
 
 from tests.builders.page_builders import Yard
 from tests.unit.webapp.live.live_tabs import Tab, add_and_post, in_thread, populated, tab
-from webapp.contexts.run import runs
-from webapp.contexts.run.run_tabs import Panel, build_panel
+from webapp.core.permissions import Role
+from webapp.core.services import notifications
+from webapp.core.services.notifications import run_group
 from webapp.live import consumer, hub, watch
 from webapp.live.consumer import LiveConsumer
 from webapp.live.fragments import SharedReads, Snapshot, Subscription, snapshot
 from webapp.live.hub import Hub, LivePage
 from webapp.live.watch import Watch
 from webapp.models import Run
-from webapp.permissions import Role
-from webapp.services import notifications
-from webapp.services.notifications import run_group
+from webapp.runs.contexts import runs
+from webapp.runs.contexts.tabs import Panel, build_panel
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_server")]
 PAGES = (("run", 1), ("runs", None))

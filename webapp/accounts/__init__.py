@@ -1,0 +1,1 @@
+"""People, their sessions and API tokens, and the permission gate of pages."""

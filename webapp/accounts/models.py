@@ -1,0 +1,47 @@
+"""Personal API tokens and sessions; roles are Django groups (``webapp.core.permissions``)."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.contrib.sessions.models import Session
+from django.db import models
+
+
+class ApiToken(models.Model):
+    """A person's key to the API; only its hash is kept."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens")
+    name = models.CharField(max_length=100)
+    digest = models.CharField(max_length=64, unique=True)
+    """SHA-256 of the token, hexadecimal."""
+    hint = models.CharField(max_length=8)
+    """Its first characters, so that people can tell their tokens apart."""
+    created_at = models.DateTimeField(auto_now_add=True)
+    scope = models.CharField(max_length=16)
+    """Highest ``webapp.core.permissions.Role`` that it grants; its person's role is the other limit."""
+    last_used_at = models.DateTimeField(null=True, blank=True)
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.hint}…)"
+
+
+class SignIn(models.Model):
+    """A session in use; deleting the session deletes it."""
+
+    session = models.OneToOneField(Session, on_delete=models.CASCADE, related_name="+")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="sign_ins")
+    created_at = models.DateTimeField(auto_now_add=True)
+    seen_at = models.DateTimeField()
+    address = models.GenericIPAddressField(null=True, blank=True)
+    agent = models.CharField(max_length=300, blank=True, default="")
+    """The browser's ``User-Agent``."""
+
+    class Meta:
+        ordering = ["-seen_at"]
+
+    def __str__(self) -> str:
+        return f"session of {self.user} from {self.address}"

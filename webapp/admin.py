@@ -1,0 +1,22 @@
+"""Admin site: experiments, datasets, users. Records of runs are read-only."""
+
+from __future__ import annotations
+
+from webapp.accounts.admin import ApiTokenAdmin, PersonAdmin
+from webapp.core.admin import AuditEntryAdmin
+from webapp.core.admin_site import site
+from webapp.datasets.admin import DatasetAdmin, TaskAdmin
+from webapp.experiments.admin import ExperimentAdmin
+from webapp.runs.admin import AlertAdmin, RunAdmin
+
+__all__ = [
+    "AlertAdmin",
+    "ApiTokenAdmin",
+    "AuditEntryAdmin",
+    "DatasetAdmin",
+    "ExperimentAdmin",
+    "PersonAdmin",
+    "RunAdmin",
+    "TaskAdmin",
+    "site",
+]

@@ -1,0 +1,1 @@
+"""What all rooms share; knows nothing of them but their tables."""

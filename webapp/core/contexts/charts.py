@@ -1,0 +1,253 @@
+"""The charts of a run: their metrics, and the points as columns.
+
+The page gets ``ChartSet`` as JSON; the live stream sends later ``Columns`` in the same form. To add a
+chart: a ``ChartSpec`` in ``RUN_CHARTS`` (only charts with at least one known metric are drawn).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from engine.types import RunKind, TerminationReason
+from webapp.core.contexts.words import in_words
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line or band: metric key, legend, colour token ``--chart-<n>``."""
+
+    key: str
+    label: str
+    colour: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChartSpec:
+    """One chart; ``stacked`` fills bands on top of each other."""
+
+    id: str
+    title: str
+    unit: str
+    series: tuple[Series, ...]
+    stacked: bool = False
+    span: tuple[float, float] | None = None
+    """Fixed range of the y axis, where it has one."""
+
+
+Columns = dict[str, list[float | None]]
+
+RUN_CHARTS = (
+    ChartSpec("reward", "Reward", "mean", (Series("reward/mean", "mean reward", 1),)),
+    ChartSpec(
+        "solve", "Groups solved", "share of groups",
+        (
+            Series("solve/cut_short", "all ended by time limits", 6), Series("solve/none", "none", 2),
+            Series("solve/partial", "partial", 5), Series("solve/all", "all", 3),
+        ),
+        stacked=True, span=(0, 1),
+    ),
+    ChartSpec("steps", "Environment steps", "per rollout", (Series("steps/mean", "steps", 1),)),
+    ChartSpec(
+        "response", "Response length", "tokens per rollout",
+        (Series("tokens/response_mean", "generated", 1),),
+    ),
+    ChartSpec(
+        "thinking", "Thinking per step", "tokens per step",
+        (Series("tokens/thinking_per_step", "thinking", 4),),
+    ),
+    ChartSpec(
+        "termination", "Termination reasons", "share of rollouts",
+        tuple(
+            Series(f"termination/{reason}", in_words(reason), colour)
+            for colour, reason in enumerate(TerminationReason, start=1)
+        ),
+        stacked=True,
+    ),
+    ChartSpec(
+        "time", "Time split", "seconds",
+        (
+            Series("time/rollout", "rollout", 1), Series("time/update", "update", 3),
+            Series("time/grading", "grading, summed over rollouts", 5),
+        ),
+    ),
+    ChartSpec(
+        "staleness", "Staleness of the batch", "updates of the weights",
+        (Series("staleness/mean", "mean over tokens", 1), Series("staleness/max", "most", 2)),
+    ),
+    ChartSpec(
+        "off_policy", "Off-policy share", "share",
+        (
+            Series("staleness/off_policy_share", "stale tokens", 1),
+            Series("staleness/mixed_share", "rollouts of several versions", 5),
+            Series("staleness/cancelled", "siblings cancelled by the deadline", 2),
+        ),
+        span=(0, 1),
+    ),
+    ChartSpec(
+        "ratio", "Spread of the importance ratio", "over trained tokens",
+        (Series("ratio/max", "largest", 2), Series("ratio/mean", "mean", 1)),
+    ),
+    ChartSpec(
+        "waits", "Waits", "seconds per rollout",
+        (
+            Series("time/sandbox_wait", "place and sandbox", 5),
+            Series("time/grading_wait", "place among the gradings", 4),
+        ),
+    ),
+    ChartSpec(
+        "curriculum", "Tasks that rest", "tasks",
+        (
+            Series("curriculum/resting_none", "solved never", 2),
+            Series("curriculum/resting_all", "solved always", 3),
+            Series("curriculum/unmeasured", "not sampled yet", 6),
+        ),
+    ),
+    ChartSpec(
+        "grading_extra", "Runs of mutated tests", "share of grading time",
+        (Series("grading/extra_share", "mutated tests", 2),), span=(0, 1),
+    ),
+    ChartSpec(
+        "loss", "Loss", "",
+        (Series("loss/value", "loss", 1), Series("loss/heldout", "evaluation loss", 4)),
+    ),
+    ChartSpec(
+        "kept", "Kept rollouts", "",
+        (Series("kept/trajectories", "rollouts", 1), Series("kept/tasks", "tasks", 3)),
+    ),
+    ChartSpec("rate", "Learning rate", "", (Series("update/learning_rate", "learning rate", 7),)),
+    ChartSpec("entropy", "Entropy", "nats", (Series("entropy/mean", "entropy", 8),)),
+    ChartSpec("grad", "Gradient norm", "", (Series("grad/norm", "norm", 6),)),
+    ChartSpec(
+        "clip", "Clipped tokens", "share", (Series("clip/high", "high", 2), Series("clip/low", "low", 1))
+    ),
+    ChartSpec(
+        "mismatch", "Sampler–trainer mismatch", "nats per token",
+        (
+            Series("mismatch/mean", "|log π − log μ|", 1), Series("mismatch/kl_k1", "KL, k1", 2),
+            Series("mismatch/kl_k3", "KL, k3", 3),
+        ),
+    ),
+    ChartSpec(
+        "effective", "Effective and masked tokens", "share",
+        (
+            Series("ratio/effective_share", "effective sample size", 1),
+            Series("tokens/masked_share", "masked by clip or correction", 2),
+        ),
+    ),
+    ChartSpec(
+        "engine_kv", "KV cache use", "share of the engines' caches",
+        (Series("engine/kv_use", "used", 1),), span=(0, 1),
+    ),
+    ChartSpec(
+        "engine_requests", "Requests in engines", "mean over the iteration",
+        (Series("engine/running", "running", 1), Series("engine/waiting", "waiting", 5)),
+    ),
+    ChartSpec(
+        "engine_throughput", "Sampling throughput", "generated tokens per second",
+        (Series("engine/tokens_per_s", "all engines", 3),),
+    ),
+    ChartSpec(
+        "engine_prefix", "Prefix cache hit rate", "share of prompt tokens",
+        (Series("engine/prefix_hit_rate", "hits", 4),), span=(0, 1),
+    ),
+    ChartSpec(
+        "endpoint", "Requests to the endpoint", "requests",
+        (
+            Series("endpoint/answered", "answered", 3), Series("endpoint/repeated", "repeated", 5),
+            Series("endpoint/rate_limited", "refused for their rate", 2),
+        ),
+    ),
+    ChartSpec("engine_restarts", "Engine restarts", "", (Series("engine/restarts", "restarts", 2),)),
+    ChartSpec(
+        "publish_time", "Weight publication", "seconds", (Series("publish/seconds", "publication", 1),)
+    ),
+    ChartSpec(
+        "publish_replicas", "Engines that proved new weights", "engines",
+        (Series("publish/replicas", "engines", 3),),
+    ),
+    ChartSpec(
+        "machine", "Load of the machine", "",
+        (
+            Series("machine/load", "runnable processes per core", 1),
+            Series("machine/throttled_share", "share of time at the processor quota", 2),
+        ),
+    ),
+    ChartSpec(
+        "loop", "Event loop held", "milliseconds at once",
+        (
+            Series("loop/held_max_ms", "longest", 2), Series("loop/held_p999_ms", "99.9th percentile", 5),
+            Series("loop/held_p99_ms", "99th percentile", 1),
+        ),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ChartSet:
+    """Charts with at least one reported metric, and their points as columns."""
+
+    specs: tuple[ChartSpec, ...]
+    x: list[float]
+    columns: Columns
+    x_label: str = "iteration"
+    time: bool = False
+    """True if ``x`` is Unix time, seconds."""
+    bucketed: bool = False
+    """True if points are means of several iterations: a part has more to show than the whole."""
+
+    def as_json(self) -> dict[str, object]:
+        """Return the charts in the format of ``js/charts.js``."""
+        return {
+            "xLabel": self.x_label,
+            "time": self.time,
+            "bucketed": self.bucketed,
+            "specs": [
+                {
+                    "id": spec.id, "title": spec.title, "unit": spec.unit, "stacked": spec.stacked,
+                    "span": spec.span,
+                    "series": [{"key": s.key, "label": s.label, "colour": s.colour} for s in spec.series],
+                }
+                for spec in self.specs
+            ],
+            "x": self.x,
+            "columns": self.columns,
+        }  # fmt: skip
+
+
+REWARD = "reward/mean"
+CHARTED = tuple(series.key for spec in RUN_CHARTS for series in spec.series)
+"""Metrics that the charts of a run draw."""
+
+
+def run_charts(points: Sequence[tuple[int, Mapping[str, float | None]]]) -> ChartSet:
+    """Return the charts of (iteration, metrics); None where a metric was not reported."""
+    x = [float(index) for index, _ in points]
+    return charts_of(x, {key: [metrics.get(key) for _, metrics in points] for key in CHARTED})
+
+
+def charts_of(x: list[float], columns: Columns, *, bucketed: bool = False) -> ChartSet:
+    """Return the charts of a run; series that were never reported are left out."""
+    known = {key for key, values in columns.items() if any(value is not None for value in values)}
+    known -= {key for key in known if key.startswith("termination/") and not any(columns[key])}
+    specs = []
+    for spec in RUN_CHARTS:
+        series = tuple(s for s in spec.series if s.key in known)
+        if series:
+            specs.append(replace(spec, series=series))
+    known_columns = {key: columns[key] for key in columns if key in known}
+    return ChartSet(tuple(specs), x, known_columns, bucketed=bucketed)
+
+
+_ANNOUNCED = {
+    RunKind.SFT: ("loss", "rate", "grad"),
+    RunKind.IMPROVE: ("reward", "solve", "steps", "kept", "loss", "time"),
+}
+
+
+def announced_charts(kind: str) -> ChartSet:
+    """Return empty charts of what a run of a kind is watched by, for one without a finished iteration."""
+    training = [spec.id for spec in RUN_CHARTS[:6]]
+    names = _ANNOUNCED.get(RunKind(kind), training)
+    specs = tuple(spec for spec in RUN_CHARTS if spec.id in names)
+    return ChartSet(specs, [], {series.key: [] for spec in specs for series in spec.series})

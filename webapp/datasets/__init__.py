@@ -1,0 +1,1 @@
+"""Datasets and their tasks: health, quarantine, difficulty, imports."""

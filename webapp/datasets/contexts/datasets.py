@@ -1,0 +1,217 @@
+"""Datasets, one dataset, one task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.urls import reverse
+
+from engine.events.health import RowStatus, SideOutcome
+from webapp.core.contexts.frame import Crumb
+from webapp.core.contexts.row_status import LOOKS
+from webapp.core.selectors import Page
+from webapp.datasets.contexts.health import SOLVED_LABELS
+from webapp.datasets.models.datasets import Dataset, Task, TaskAnswer
+from webapp.datasets.models.health import QuarantineDecision, Validation
+from webapp.datasets.selectors import datasets as reads
+from webapp.datasets.selectors import difficulty
+from webapp.datasets.selectors import health as health_reads
+from webapp.datasets.selectors import imports as import_reads
+from webapp.datasets.selectors.datasets import RunOnTask, TaskFilters
+from webapp.datasets.selectors.difficulty import SolveRate
+from webapp.rollouts.contexts.diffs import Diff, patch_diff
+from webapp.rollouts.contexts.prompts import statement_text
+from webapp.rollouts.contexts.steps import CutText
+from webapp.rollouts.models.trajectories import Trajectory
+from webapp.rollouts.selectors.search import TrajectoryFilters, search
+from webapp.runs.contexts.config_view import show
+from webapp.runs.contexts.runs import page_number
+from webapp.runs.models.runs import Run
+from webapp.runs.services import collection
+
+MAX_EXPECTED = 200
+"""Tests of each kind shown of a task; the page says of how many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetListContext:
+    """Every dataset."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    datasets: tuple[Dataset, ...]
+    imports: tuple[Run, ...]
+    """Imports under way, or that ended without a dataset."""
+    can_operate: bool
+
+
+def build_dataset_list(*, can_operate: bool) -> DatasetListContext:
+    """Return the list."""
+    return DatasetListContext(
+        section="datasets",
+        crumbs=(Crumb("Datasets"),),
+        datasets=tuple(reads.list_datasets()),
+        imports=tuple(import_reads.unfinished_imports()),
+        can_operate=can_operate,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """One task of a list."""
+
+    task: Task
+    solve: SolveRate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetContext:
+    """One dataset with its tasks."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    dataset: Dataset
+    facts: tuple[tuple[str, str], ...]
+    page: Page[Task]
+    rows: tuple[TaskLine, ...]
+    """The tasks of ``page``, with how often each was solved."""
+    filters: TaskFilters
+    narrowed: bool
+    healths: tuple[tuple[str, str], ...]
+    solved: tuple[tuple[str, str], ...]
+    """Choices (value, label) of two of the filters."""
+    params: Mapping[str, str]
+    exportable: bool
+    """True if this person may export the whole dataset, answers included."""
+    collect_recipe: str
+    """Recipe that collects trajectories on the dataset; empty for persons who may not create runs."""
+
+
+def flat_facts(data: Mapping[str, object], prefix: str = "") -> tuple[tuple[str, str], ...]:
+    """Return a nested mapping as (dotted name, value) rows for people."""
+    rows: list[tuple[str, str]] = []
+    for key, value in data.items():
+        name = f"{prefix}{key}".replace("_", " ")
+        if isinstance(value, Mapping):
+            rows += flat_facts(value, f"{prefix}{key} · ")
+        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            for number, item in enumerate(value, start=1):
+                rows += flat_facts(
+                    item if isinstance(item, Mapping) else {"": item}, f"{prefix}{key} {number} · "
+                )
+        else:
+            rows.append((name, show(value)))
+    return tuple(rows)
+
+
+HEALTHS = (
+    (reads.QUARANTINED, "in quarantine"),
+    *((status.value, LOOKS[status][2]) for status in RowStatus),
+    (reads.UNVALIDATED, "never validated"),
+)
+
+
+def parse_task_filters(params: Mapping[str, str]) -> TaskFilters:
+    """Return filters from a query string; values that make no sense are ignored."""
+    sides = {side.value for side in SideOutcome}
+    health, solved = params.get("health", ""), params.get("solved", "")
+    return TaskFilters(
+        split=params.get("split", ""),
+        q=params.get("q", "").strip(),
+        health=health if health in dict(HEALTHS) else "",
+        noop=params.get("noop", "") if params.get("noop") in sides else "",
+        gold=params.get("gold", "") if params.get("gold") in sides else "",
+        solved=solved if solved in SOLVED_LABELS else "",
+        rate_min=_share(params.get("rate_min", "")),
+        rate_max=_share(params.get("rate_max", "")),
+    )
+
+
+def _share(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value <= 1 else None
+
+
+def build_dataset(dataset: Dataset, params: Mapping[str, str], *, can_operate: bool) -> DatasetContext:
+    """Return the page."""
+    filters = parse_task_filters(params)
+    page = reads.list_tasks(dataset, filters, number=page_number(params))
+    rates = difficulty.rates_of(dataset.pk, [task.pk for task in page.rows])
+    return DatasetContext(
+        section="datasets",
+        crumbs=(Crumb("Datasets", reverse("dataset-list")), Crumb(dataset.name)),
+        dataset=dataset,
+        facts=flat_facts(dataset.provenance),
+        page=page,
+        rows=tuple(TaskLine(task, rates.get(task.pk, SolveRate())) for task in page.rows),
+        filters=filters,
+        narrowed=filters != TaskFilters(),
+        healths=HEALTHS,
+        solved=tuple(SOLVED_LABELS.items()),
+        params=dict(params),
+        exportable=can_operate and reads.has_folder(dataset),
+        collect_recipe=collection.recipe_for(dataset.name) if can_operate else "",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskContext:
+    """One task, its answer for those who may see it, and who tried it."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    task: Task
+    statement: CutText
+    difficulty: tuple[tuple[str, str], ...]
+    metadata: tuple[tuple[str, str], ...]
+    answer: TaskAnswer | None
+    gold: Diff | None
+    test_files: tuple[str, ...]
+    must_pass: tuple[str, ...]
+    """The first tests that must start to pass."""
+    expected: tuple[tuple[str, str], ...]
+    """The first expected outcomes (test, outcome), where the whole map decides."""
+    shows_answer: bool
+    runs: tuple[RunOnTask, ...]
+    trajectories: tuple[Trajectory, ...]
+    num_trajectories: int
+    solve: SolveRate
+    validations: tuple[Validation, ...]
+    decisions: tuple[QuarantineDecision, ...]
+    can_operate: bool
+
+
+def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskContext:
+    """Return the page."""
+    answer = reads.get_answer(task) if shows_answer else None
+    found = search(TrajectoryFilters(task=task.key), before=None, size=25)
+    dataset_url = reverse("dataset-detail", args=[task.dataset.name])
+    return TaskContext(
+        section="datasets",
+        crumbs=(
+            Crumb("Datasets", reverse("dataset-list")),
+            Crumb(task.dataset.name, dataset_url),
+            Crumb(task.instance_id),
+        ),
+        task=task,
+        statement=statement_text(task.problem_statement),
+        difficulty=flat_facts(task.difficulty),
+        metadata=flat_facts(task.metadata),
+        answer=answer,
+        gold=patch_diff(answer.gold_patch) if answer else None,
+        test_files=tuple(sorted([*answer.test_files, *answer.binary_files])) if answer else (),
+        must_pass=tuple(answer.fail_to_pass[:MAX_EXPECTED]) if answer else (),
+        expected=tuple(sorted(answer.expected.items())[:MAX_EXPECTED]) if answer else (),
+        shows_answer=shows_answer,
+        runs=tuple(reads.runs_on_task(task)),
+        trajectories=tuple(found.rows),
+        num_trajectories=found.total,
+        solve=difficulty.rates_of(task.dataset_id, [task.pk]).get(task.pk, SolveRate()),
+        validations=tuple(health_reads.validations_of(task)),
+        decisions=tuple(health_reads.decisions_about(task)),
+        can_operate=can_operate,
+    )

@@ -1,0 +1,66 @@
+"""Settings of sandboxes and gradings that follow from the dataset.
+
+Recipes for toys have small sandboxes and grade two patches at a time. Rows with published images are whole
+repositories, whose tests need GiBs; they are graded as many at a time as the pool has sandboxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from engine.config.recipes import resolve
+from engine.config.run import AnyRun
+from webapp.datasets.models.datasets import Task
+
+_LOCAL_IMAGE = "local:"
+_PUBLISHED: Mapping[str, int] = MappingProxyType({"memory_mb": 4096, "processes": 256, "disk_mb": 4096})
+"""Least limits of sandboxes of published images: those of the recipes for R2E-Gym."""
+
+
+def is_local(dataset: str) -> bool:
+    """Return whether all images of a dataset are folders of this machine."""
+    tasks = Task.objects.filter(dataset__name=dataset)
+    return tasks.exists() and not tasks.exclude(image__startswith=_LOCAL_IMAGE).exists()
+
+
+def dataset_settings(config: Mapping[str, Any], dataset: str) -> dict[str, Any]:
+    """Return the settings that differ for another dataset than a configuration's, by dotted name.
+
+    Args:
+        config: of a recipe.
+        dataset: the chosen one; nothing follows from one with local images or without tasks.
+    """
+    sandbox, grading = config.get("sandbox"), config.get("grading")
+    own = (config.get("dataset") or {}).get("name")
+    if sandbox is None or grading is None or dataset == own or not _is_published(dataset):
+        return {}
+    wanted = {
+        "sandbox.backend": "docker" if sandbox["backend"] == "local" else sandbox["backend"],
+        **{f"sandbox.{name}": max(least, sandbox[name]) for name, least in _PUBLISHED.items()},
+        "grading.max_parallel": max(sandbox["max_live"], grading["max_parallel"]),
+    }
+    return {
+        name: value
+        for name, value in wanted.items()
+        if value != config[name.partition(".")[0]][name.partition(".")[2]]
+    }
+
+
+def resolve_recipe(recipe: str, overrides: Mapping[str, Any]) -> AnyRun:
+    """Return a recipe with what follows from its dataset, then the overrides.
+
+    Raises:
+        ConfigError: as ``engine.config.recipes.resolve``.
+    """
+    config = resolve(recipe, overrides).model_dump(mode="json")
+    dataset = (config.get("dataset") or {}).get("name", "")
+    base = resolve(recipe).model_dump(mode="json")
+    follow = dataset_settings(base, dataset)
+    return resolve(recipe, {**follow, **overrides})
+
+
+def _is_published(dataset: str) -> bool:
+    tasks = Task.objects.filter(dataset__name=dataset).exclude(image="")
+    return tasks.exclude(image__startswith=_LOCAL_IMAGE).exists()

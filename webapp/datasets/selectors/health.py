@@ -1,0 +1,182 @@
+"""Reads of a dataset's health: what validation found, what is in quarantine, how long grading takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection
+from django.db.models import Count
+
+from engine.events.health import RowStatus
+from engine.types import RunKind
+from webapp.core.selectors import Page, paginate
+from webapp.datasets.models.datasets import Dataset, Task
+from webapp.datasets.models.health import QuarantineDecision, Validation
+from webapp.runs.models.runs import Run
+from webapp.runs.selectors.runs import ACTIVE_STATES
+
+SECOND_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0)
+"""Upper bounds of the histogram's bins, seconds; the last bin has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeCount:
+    """Number of tasks with one outcome."""
+
+    health: str
+    """Empty: never validated."""
+    noop: str
+    gold: str
+    quarantined: bool
+    tasks: int
+
+
+def outcome_counts(dataset: Dataset) -> list[OutcomeCount]:
+    """Return active tasks by what their newest validation found and whether they are in quarantine."""
+    rows = (
+        Task.objects.filter(dataset=dataset, active=True)
+        .order_by()
+        .values("health", "validation__noop", "validation__gold", "quarantined")
+        .annotate(tasks=Count("id"))
+        .values_list("health", "validation__noop", "validation__gold", "quarantined", "tasks")
+    )
+    return [OutcomeCount(health, noop or "", gold or "", held, n) for health, noop, gold, held, n in rows]
+
+
+def quarantined_tasks(dataset: Dataset, *, number: int, size: int = 25) -> Page[Task]:
+    """Return tasks in quarantine with the validation behind it, in the dataset's order."""
+    tasks = Task.objects.filter(dataset=dataset, active=True, quarantined=True)
+    return paginate(
+        tasks.select_related("validation").defer("problem_statement").order_by("position", "id"),
+        number=number,
+        size=size,
+    )
+
+
+def flaky_tasks(dataset: Dataset, limit: int = 25) -> list[Task]:
+    """Return tasks whose newest validation wavered, those with most wavering tests first."""
+    tasks = Task.objects.filter(dataset=dataset, active=True, health=RowStatus.FLAKY.value)
+    return list(
+        tasks.select_related("validation")
+        .defer("problem_statement")
+        .order_by("-validation__num_flaky_tests", "position")[:limit]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GradingTimes:
+    """Duration of one grading of a task: mean of its repeats, over tasks."""
+
+    counts: tuple[int, ...]
+    """Tasks per bin of ``SECOND_BOUNDS``, and one more for the rest."""
+    median: float | None
+    p95: float | None
+    longest: float | None
+    total: float
+    """Of one grading of every task, seconds."""
+
+
+NO_TIMES = GradingTimes((0,) * (len(SECOND_BOUNDS) + 1), None, None, None, 0.0)
+_TIMED = (
+    "FROM webapp_task t JOIN webapp_validation v ON v.id = t.validation_id"
+    " WHERE t.dataset_id = %(dataset)s AND t.active"
+)
+_SIDES = ("noop", "gold")
+
+
+def grading_times(dataset: Dataset) -> dict[str, GradingTimes]:
+    """Return durations of gradings without a patch (``noop``) and with the ``gold`` patch."""
+    bins = ", ".join(f"width_bucket(v.{side}_seconds, %(bounds)s::float8[])" for side in _SIDES)
+    totals = ", ".join(
+        f"percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY v.{side}_seconds),"
+        f" max(v.{side}_seconds), sum(v.{side}_seconds)"
+        for side in _SIDES
+    )
+    values: dict[str, Any] = {"dataset": dataset.pk, "bounds": list(SECOND_BOUNDS)}
+    counts = {side: [0] * (len(SECOND_BOUNDS) + 1) for side in _SIDES}
+    with connection.cursor() as cursor:
+        # One pass for both: every pair of bins, summed up here.
+        cursor.execute(f"SELECT {bins}, count(*) {_TIMED} GROUP BY 1, 2", values)
+        for *pair, tasks in cursor.fetchall():
+            for side, position in zip(_SIDES, pair, strict=True):
+                if position is not None:
+                    counts[side][position] += tasks
+        cursor.execute(f"SELECT {totals} {_TIMED}", values)
+        row = list(cursor.fetchone() or [])
+    found = {}
+    for at, side in enumerate(_SIDES):
+        if sum(counts[side]):
+            (median, p95), longest, total = row[3 * at : 3 * at + 3]
+            found[side] = GradingTimes(tuple(counts[side]), median, p95, longest, total)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class MutantCounts:
+    """Required tests by the best proven way to make them false."""
+
+    value: int
+    changed: int
+    added: int
+    none: int
+    tasks: int
+    """Tasks for which it was tried."""
+    tasks_without: int
+    """Tasks none of whose tests can be mutated: they are never audited."""
+    tasks_failed: int
+    """Tasks whose proof failed: they are graded without, too."""
+
+    @property
+    def tests(self) -> int:
+        """Return the number of tests."""
+        return self.value + self.changed + self.added + self.none
+
+
+def mutant_counts(dataset: Dataset) -> MutantCounts | None:
+    """Return the tests by their mutants; None while nobody has tried it."""
+    sums = ", ".join(
+        f"coalesce(sum((p.coverage->>'{kind}')::int), 0)" for kind in ("value", "changed", "added", "none")
+    )
+    query = (
+        f"SELECT {sums}, count(*), count(*) FILTER (WHERE (p.coverage->>'variants')::int = 0),"  # noqa: S608
+        " count(*) FILTER (WHERE p.problem <> '')"
+        " FROM webapp_task t JOIN webapp_proof p ON p.id = t.proof_id WHERE t.dataset_id = %s AND t.active"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(query, [dataset.pk])
+        counts = MutantCounts(*(cursor.fetchone() or (0,) * 7))
+    return counts if counts.tasks else None
+
+
+def failed_proofs(dataset: Dataset, limit: int = 25) -> list[Task]:
+    """Return tasks whose newest proof of mutated tests failed, in the dataset's order."""
+    tasks = Task.objects.filter(dataset=dataset, active=True).exclude(proof__problem="")
+    return list(
+        tasks.filter(proof__isnull=False)
+        .select_related("proof")
+        .defer("problem_statement")
+        .order_by("position", "id")[:limit]
+    )
+
+
+def validation_runs(dataset: Dataset, limit: int = 10) -> list[Run]:
+    """Return runs that validated the dataset, newest first."""
+    runs = Run.objects.filter(dataset=dataset, kind=RunKind.VALIDATE)
+    return list(runs.select_related("created_by").defer("config").order_by("-id")[:limit])
+
+
+def active_run(runs: Sequence[Run]) -> Run | None:
+    """Return the newest of them that is queued or alive."""
+    return next((run for run in runs if run.state in ACTIVE_STATES), None)
+
+
+def validations_of(task: Task, limit: int = 50) -> list[Validation]:
+    """Return what was ever found about a task, newest first."""
+    return list(task.validations.select_related("run").order_by("-time", "-id")[:limit])
+
+
+def decisions_about(task: Task, limit: int = 50) -> list[QuarantineDecision]:
+    """Return what people ever decided about a task, newest first."""
+    return list(task.decisions.order_by("-time", "-id")[:limit])

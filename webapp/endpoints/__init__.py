@@ -1,0 +1,1 @@
+"""Model endpoints with their sealed keys, and what runs may reach."""

@@ -1,0 +1,1 @@
+"""Reports, comparisons and submissions of evaluations."""

@@ -1,0 +1,178 @@
+"""Reports and submissions of evaluations, and two evaluations compared."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from django.http import HttpRequest, StreamingHttpResponse
+from ninja import Query, Router, Schema
+from ninja.errors import HttpError
+
+from engine.verifiers.selection.curves import Short
+from webapp.api.auth import answer_reader, caller, viewer
+from webapp.core.services import audit
+from webapp.evaluations.contexts.comparison import compare_evaluations
+from webapp.evaluations.contexts.report import Question, evaluation_report
+from webapp.evaluations.contexts.submission import Submission, submission_of
+from webapp.rollouts.selectors.attempts import Point, has_rollouts
+from webapp.runs.api.runs import find as find_run
+
+router = Router(tags=["evaluations"], auth=viewer)
+
+
+class ReportOut(Schema):
+    """Numbers of one evaluation, see ``webapp.evaluations.contexts.report.Report``."""
+
+    ended: bool
+    """Before its end the numbers are those of the tasks whose attempts have all ended."""
+    num_open_tasks: int
+    rate: dict[str, Any]
+    endings: dict[str, Any]
+    """Attempts by ending: submitted, ended by each limit, excluded."""
+    curves: list[dict[str, Any]]
+    curves_error: str
+    """Reason why there are no curves, or not those of every rule."""
+    coverage: dict[str, Any]
+    """Numbers of tasks that lack rollouts or scores."""
+    verifier: int | None
+    tests: int | None
+    regression_only: bool
+    """Whether ``eb`` and ``hybrid`` compare passes of regression tests alone: no written tests were run."""
+    budgets: list[dict[str, Any]]
+    """Approximate: from rollouts made with a larger budget."""
+    repositories: list[dict[str, Any]]
+    difficulties: list[dict[str, Any]]
+    submissions: dict[str, Any]
+    spending: dict[str, Any]
+
+
+class SideOut(Schema):
+    """One of two compared evaluations."""
+
+    ended: bool
+    num_open_tasks: int
+    """Tasks left out before its end because some of their attempts have not ended."""
+    endings: dict[str, Any]
+    """Attempts by ending: submitted, ended by each limit, excluded."""
+
+
+class ComparisonOut(Schema):
+    """Second evaluation against the first, see ``engine.evaluation.comparison.Comparison``."""
+
+    first: SideOut
+    second: SideOut
+    num_shared: int
+    only_first: list[str]
+    only_second: list[str]
+    rate_first: float
+    rate_second: float
+    difference: float
+    interval_low: float | None
+    interval_high: float | None
+    gained: list[dict[str, Any]]
+    lost: list[dict[str, Any]]
+    test: str
+    p_value: float
+
+
+@router.get("/runs/{int:run_id}/evaluations/{phase}/{int:iteration}/report", response=ReportOut)
+def report(
+    request: HttpRequest,
+    run_id: int,
+    phase: str,
+    iteration: int,
+    rule: str = "",
+    k: int | None = None,
+    keep: int | None = None,
+    short: Short = Short.REFUSE,
+    leave_out_unscored: bool = False,
+    repo: str = "",
+    verifier: int | None = None,
+    tests: int | None = None,
+) -> dict[str, Any]:
+    """Return the report of an evaluation (``eval:NAME``) or of an iteration's rollouts (``train``)."""
+    question = Question(
+        rule=rule,
+        k=k,
+        keep=keep,
+        short=short,
+        leave_out_unscored=leave_out_unscored,
+        repo=repo,
+        verifier=verifier,
+        tests=tests,
+    )
+    return asdict(evaluation_report(_point(run_id, phase, iteration), question))
+
+
+def _point(run_id: int, phase: str, iteration: int) -> Point:
+    point = Point(run=find_run(run_id), phase=phase, iteration=iteration)
+    if not has_rollouts(point):
+        raise HttpError(404, f"run {run_id} has no rollouts in {phase} {iteration}")
+    return point
+
+
+class SubmissionIn(Schema):
+    """Description of a submission, as ``engine.evaluation.submission.SubmissionInfo``; names with commas."""
+
+    name: str = ""
+    authors: str = ""
+    organizations: str = ""
+    models: str = ""
+    site: str = ""
+    report: str = ""
+    open_model: bool = False
+    open_system: bool = False
+    confirmed: bool = False
+    rule: str = ""
+    """Rule that selects one attempt of each task; empty submits the one with the number ``index``."""
+    index: int = 0
+    verifier: int | None = None
+    """Verifier's run whose P(YES) the rule compares."""
+    tests: int | None = None
+    """Verifier's run whose passes of tests the rule compares."""
+
+
+class FindingsOut(Schema):
+    """Name of a submission's folder, and what the submission lacks."""
+
+    folder: str
+    findings: list[str]
+
+
+_SUBMISSION = "/runs/{int:run_id}/evaluations/{phase}/{int:iteration}/submission"
+
+
+def _submission(run_id: int, phase: str, iteration: int, given: SubmissionIn) -> Submission:
+    texts = {name: "on" if value is True else str(value) for name, value in given.dict().items() if value}
+    return submission_of(_point(run_id, phase, iteration), texts)
+
+
+@router.get(_SUBMISSION, auth=answer_reader)
+def submission(
+    request: HttpRequest, run_id: int, phase: str, iteration: int, given: Query[SubmissionIn]
+) -> StreamingHttpResponse:
+    """Return a submission folder for SWE-bench/experiments as a ZIP archive."""
+    found = _submission(run_id, phase, iteration, given)
+    archive = found.archive()
+    audit.record(
+        actor=caller(request), action="submission.export", run_id=run_id, target=f"{phase} {iteration}"
+    )
+    response = StreamingHttpResponse(archive, content_type="application/zip")
+    response["Content-Disposition"] = f'attachment; filename="{found.folder}.zip"'
+    return response
+
+
+@router.get(f"{_SUBMISSION}/findings", auth=answer_reader, response=FindingsOut)
+def submission_findings(
+    request: HttpRequest, run_id: int, phase: str, iteration: int, given: Query[SubmissionIn]
+) -> dict[str, Any]:
+    """Return what a submission lacks."""
+    found = _submission(run_id, phase, iteration, given)
+    return {"folder": found.folder, "findings": found.findings()}
+
+
+@router.get("/evaluations/compare", response=ComparisonOut)
+def compare(request: HttpRequest, first: str, second: str) -> dict[str, Any]:
+    """Compare two evaluations, each ``RUN:PHASE:ITERATION``, over the tasks that both graded."""
+    return compare_evaluations(first, second).as_dict()

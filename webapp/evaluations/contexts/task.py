@@ -1,0 +1,85 @@
+"""One task in two evaluations: the rollouts and patches of both, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.urls import reverse
+
+from engine.errors import ConfigError
+from webapp.core.contexts.frame import Crumb, group_url
+from webapp.evaluations.contexts.comparison import compare_query, find_point, point_label
+from webapp.rollouts.contexts.groups import PatchView, patch_views
+from webapp.rollouts.models.trajectories import Group, Trajectory
+from webapp.rollouts.selectors import groups as group_reads
+from webapp.rollouts.selectors.attempts import Point
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSide:
+    """The task's rollouts in one of the evaluations."""
+
+    label: str
+    point: Point
+    url: str
+    """Address of the group."""
+    group: Group | None
+    """None where the evaluation has no rollout of the task."""
+    rollouts: tuple[tuple[Trajectory, PatchView], ...]
+    """Solved ones first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskComparisonContext:
+    """The page."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    title: str
+    sides: tuple[TaskSide, ...]
+    error: str
+    """Reason why there is nothing to compare; empty without one."""
+
+
+def build_task_comparison(task_key: str, params: Mapping[str, str]) -> TaskComparisonContext:
+    """Return the page."""
+    comparison, error = reverse("evaluation-compare"), ""
+    sides: tuple[TaskSide, ...] = ()
+    try:
+        first, second = (find_point(params.get(name, "")) for name in ("first", "second"))
+    except ConfigError as problem:
+        error = str(problem)
+    else:
+        comparison += compare_query(first, second)
+        sides = (_side(first, task_key), _side(second, task_key))
+    tasks = [side.group.task for side in sides if side.group is not None]
+    title = next((task.instance_id for task in tasks if task), task_key)
+    return TaskComparisonContext(
+        section="runs",
+        crumbs=(
+            Crumb("Runs", reverse("run-list")),
+            Crumb("compare evaluations", comparison),
+            Crumb(title),
+        ),
+        title=title,
+        sides=sides,
+        error=error,
+    )
+
+
+def _side(point: Point, task_key: str) -> TaskSide:
+    group = group_reads.get_group(
+        point.run.pk, phase=point.phase, iteration=point.iteration, task_key=task_key
+    )
+    rollouts = sorted(
+        group.trajectories.all() if group is not None else (),
+        key=lambda one: (one.verdict != "passed", one.index),
+    )
+    return TaskSide(
+        label=point_label(point),
+        point=point,
+        url=group_url(point.run.pk, point.phase, point.iteration, task_key),
+        group=group,
+        rollouts=tuple(zip(rollouts, patch_views(rollouts), strict=True)),
+    )

@@ -1,0 +1,153 @@
+"""Experiments: the list, and one with its runs compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from django.urls import reverse
+
+from webapp.core.contexts.charts import REWARD, ChartSet, ChartSpec, Columns, Series
+from webapp.core.contexts.frame import Crumb
+from webapp.core.selectors import Page
+from webapp.evaluations.contexts.evaluations import evaluation_comparison_url
+from webapp.experiments import selectors as reads
+from webapp.experiments.contexts.run_comparison import MOST_RUNS, comparison_url
+from webapp.experiments.models import Experiment
+from webapp.runs.contexts.policy_label import policy_label
+from webapp.runs.contexts.rows import RunRow, run_rows
+from webapp.runs.contexts.runs import page_number
+from webapp.runs.models.iterations import Evaluation
+from webapp.runs.models.runs import Run
+from webapp.runs.selectors import iterations as iteration_reads
+from webapp.runs.selectors import runs as run_reads
+from webapp.runs.selectors import series as series_reads
+from webapp.runs.selectors.runs import RunFilters
+from webapp.runs.selectors.series import Series as RunSeries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentListContext:
+    """Every experiment."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    experiments: tuple[Experiment, ...]
+
+
+def build_experiment_list() -> ExperimentListContext:
+    """Return the list."""
+    return ExperimentListContext(
+        section="experiments", crumbs=(Crumb("Experiments"),), experiments=tuple(reads.list_experiments())
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldoutRow:
+    """Held-out tasks of one run, before and after."""
+
+    run: Run
+    start: str
+    """Model that it started from."""
+    first: Evaluation
+    last: Evaluation
+
+    @property
+    def change(self) -> float:
+        """Return the change of the solve rate, as a difference of shares."""
+        return self.last.solve_rate - self.first.solve_rate
+
+    @property
+    def compare_url(self) -> str:
+        """Return the address of the comparison of both evaluations; empty where they are the same."""
+        return evaluation_comparison_url(self.first, self.last) if self.first.pk != self.last.pk else ""
+
+    @property
+    def tasks(self) -> tuple[tuple[object, ...], ...]:
+        """Return dataset, split and numbers of tasks and samples of both evaluations."""
+        config = self.run.config
+        settings = config.get("evaluation") or {}
+        dataset = settings.get("dataset") or (config.get("dataset") or {}).get("name")
+        return tuple(
+            (dataset, settings.get("split"), one.num_tasks, one.num_samples)
+            for one in (self.first, self.last)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentContext:
+    """One experiment."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    experiment: Experiment
+    page: Page[Run]
+    rows: tuple[RunRow, ...]
+    heldout: tuple[HeldoutRow, ...]
+    heldout_is_comparable: bool
+    """Whether all evaluations of ``heldout`` have the same numbers of tasks and samples, of one split."""
+    charts: Mapping[str, object]
+    num_archived: int
+    """Archived runs, which are left out unless the address says otherwise."""
+    num_compared: int
+    compare_url: str
+    """Comparison of the first runs shown."""
+    params: Mapping[str, str]
+    can_operate: bool
+
+
+def build_experiment(
+    experiment: Experiment, params: Mapping[str, str], *, can_operate: bool
+) -> ExperimentContext:
+    """Return the page; the chart compares the first runs of the page shown."""
+    filters = RunFilters(
+        experiment=experiment.pk, archived=params.get("archived", ""), sort=params.get("sort", "-id")
+    )
+    page = run_reads.list_runs(filters, number=page_number(params))
+    numbers = [run.pk for run in page.rows]
+    rewards = run_reads.reward_series(numbers)
+    drawn = [number for number in numbers if rewards[number]][:MOST_RUNS]
+    compared = series_reads.bucketed(drawn, [REWARD], buckets=256)
+    heldout = _heldout(page.rows)
+    chart = comparison_chart(compared, {run.pk: run.name for run in page.rows})
+    return ExperimentContext(
+        section="experiments",
+        crumbs=(Crumb("Experiments", reverse("experiment-list")), Crumb(experiment.name)),
+        experiment=experiment,
+        page=page,
+        rows=run_rows(list(page.rows), rewards),
+        heldout=heldout,
+        heldout_is_comparable=len({tasks for row in heldout for tasks in row.tasks}) <= 1,
+        charts=chart.as_json(),
+        num_archived=run_reads.count_archived(experiment),
+        num_compared=len(compared),
+        compare_url=comparison_url(numbers[:MOST_RUNS]),
+        params=dict(params),
+        can_operate=can_operate,
+    )
+
+
+def _heldout(runs: Sequence[Run]) -> tuple[HeldoutRow, ...]:
+    """Return the runs with an evaluation of held-out tasks, best first."""
+    found = iteration_reads.first_and_last_evaluations([run.pk for run in runs], "heldout")
+    rows = [
+        HeldoutRow(run=run, start=policy_label(getattr(run, "policy", None)), first=ends[0], last=ends[1])
+        for run in runs
+        if (ends := found.get(run.pk)) is not None
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.last.solve_rate))
+
+
+def comparison_chart(series: Mapping[int, RunSeries], names: Mapping[int, str]) -> ChartSet:
+    """Return mean reward of several runs over iterations in one chart."""
+    x = sorted({value for one in series.values() for value in one.x})
+    columns: Columns = {}
+    for number, one in series.items():
+        values = dict(zip(one.x, one.mean[REWARD], strict=True))
+        columns[f"run/{number}"] = [values.get(place) for place in x]
+    lines = tuple(
+        Series(f"run/{number}", f"run {number} {names[number]}"[:60], 1 + i % 9)
+        for i, number in enumerate(series)
+    )
+    spec = ChartSpec("reward", "Reward", "mean", lines)
+    return ChartSet((spec,) if lines else (), x, columns)

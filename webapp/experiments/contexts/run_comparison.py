@@ -1,0 +1,254 @@
+"""Up to ten runs laid over each other: what the charts need to ask for their points, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.urls import reverse
+from django.utils import timezone
+
+from webapp.core.contexts.charts import RUN_CHARTS
+from webapp.core.contexts.frame import Crumb
+from webapp.core.contexts.numbers import MOST_ID, bounds, whole
+from webapp.runs.contexts.config_view import show
+from webapp.runs.contexts.header import elapsed
+from webapp.runs.contexts.policy_label import policy_label
+from webapp.runs.models.iterations import Evaluation
+from webapp.runs.models.runs import Run
+from webapp.runs.selectors import iterations as iteration_reads
+from webapp.runs.selectors import runs as run_reads
+from webapp.runs.selectors import series as series_reads
+from webapp.runs.selectors.series import EVALUATION, Axis, Series
+
+MOST_RUNS = 10
+MOST_KEYS = 12
+"""Metrics that one request for points may ask for."""
+COLOURS = 9
+DASHES = 3
+UNCOMPARED = frozenset({"name"})
+"""Settings that differ between any two runs."""
+AXES = (
+    (Axis.ITERATION.value, "iteration"), (Axis.TIME.value, "time, hours"),
+    (Axis.TOKENS.value, "tokens trained on"),
+)  # fmt: skip
+FIRST = (
+    "reward/mean", "eval:heldout", "solve/all", "solve/none", "steps/mean", "tokens/response_mean",
+    "tokens/thinking_per_step", "entropy/mean", "grad/norm",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    """One of the runs."""
+
+    run: Run
+    colour: int
+    dash: int
+    """Pattern of its lines, a second cue beside the colour."""
+    policy: str
+    heldout: Evaluation | None
+    """Newest evaluation of held-out tasks."""
+    iterations: int
+    elapsed_seconds: float | None
+    without_url: str
+    """The comparison without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A setting that is not the same in all runs; None where a run has no such setting."""
+
+    key: str
+    values: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComparisonContext:
+    """The page."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    compared: tuple[ComparedRun, ...]
+    left_out: int
+    """Runs named in the address beyond the limit."""
+    missing: tuple[str, ...]
+    """Parts of the address that are no run."""
+    differences: tuple[Difference, ...]
+    num_equal: int
+    axes: tuple[tuple[str, str], ...]
+    axis: str
+    charts: Mapping[str, object]
+    chosen: str
+    """Value of ``runs`` in the address."""
+    offers: tuple[tuple[int, str], ...]
+    """Newest runs that could be added."""
+
+
+def parse_runs(texts: Iterable[str]) -> tuple[list[int], list[str]]:
+    """Return the runs of an address, in order and once each, and what is no number."""
+    parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    numbers = [(part, whole(part.split()[0], most=MOST_ID)) for part in parts]
+    found = dict.fromkeys(number for _, number in numbers if number is not None)
+    return list(found), [part for part, number in numbers if number is None]
+
+
+def _read(texts: Iterable[str]) -> tuple[list[Run], int, list[str]]:
+    """Return the runs of an address, the number of those beyond the limit, and the parts that are no run."""
+    numbers, odd = parse_runs(texts)
+    wanted = numbers[:MOST_RUNS]
+    found = run_reads.runs_by_number(wanted)
+    odd += [str(number) for number in wanted if number not in found]
+    return [found[number] for number in wanted if number in found], len(numbers) - len(wanted), odd
+
+
+def build_run_comparison(texts: Sequence[str], params: Mapping[str, str]) -> RunComparisonContext:
+    """Return the page; a fixed number of queries whatever the length of the runs."""
+    runs, left_out, odd = _read(texts)
+    numbers = [run.pk for run in runs]
+    compared = _compared(runs)
+    differences, num_equal = compare_settings([run.config for run in runs])
+    axis = params.get("x", "")
+    return RunComparisonContext(
+        section="runs",
+        crumbs=(Crumb("Runs", reverse("run-list")), Crumb("Comparison")),
+        compared=compared,
+        left_out=left_out,
+        missing=tuple(part[:40] for part in odd[:MOST_RUNS]),
+        differences=differences,
+        num_equal=num_equal,
+        axes=AXES,
+        axis=axis if axis in {value for value, _ in AXES} else Axis.ITERATION,
+        charts=_charts(compared),
+        chosen=",".join(map(str, numbers)),
+        offers=tuple(run_reads.comparable_runs(without=numbers)),
+    )
+
+
+def _compared(runs: Sequence[Run]) -> tuple[ComparedRun, ...]:
+    numbers = [run.pk for run in runs]
+    evaluated = iteration_reads.first_and_last_evaluations(numbers, "heldout")
+    newest = {number: last for number, (_, last) in evaluated.items()}
+    finished = iteration_reads.count_finished(numbers)
+    now = timezone.now()
+    return tuple(
+        ComparedRun(
+            run=run,
+            colour=1 + at % COLOURS,
+            dash=(at + at // COLOURS) % DASHES,
+            policy=policy_label(run.config.get("policy")),
+            heldout=newest.get(run.pk),
+            iterations=finished.get(run.pk, 0),
+            elapsed_seconds=elapsed(run, now),
+            without_url=comparison_url(other for other in numbers if other != run.pk),
+        )
+        for at, run in enumerate(runs)
+    )
+
+
+def comparison_url(numbers: Iterable[int], **view: str) -> str:
+    """Return the address of a comparison, with the view of its charts."""
+    return f"{reverse('run-compare')}?{urlencode({'runs': ','.join(map(str, numbers)), **view}, safe=',')}"
+
+
+def _charts(compared: Sequence[ComparedRun]) -> dict[str, object]:
+    """Return what ``js/run_compare.js`` needs: the lines, the charts, and where their points are."""
+    numbers = [one.run.pk for one in compared]
+    reported = {*series_reads.reported_metrics(numbers), *series_reads.evaluation_keys(numbers)}
+    titles = {
+        series.key: (spec.title if len(spec.series) == 1 else f"{spec.title}: {series.label}", spec.unit)
+        for spec in RUN_CHARTS
+        for series in spec.series
+    }
+    for key in reported:
+        if key.startswith(EVALUATION):
+            titles[key] = (f"Solve rate, {key.removeprefix(EVALUATION)}", "share of samples, 95 % interval")
+    first = [key for key in FIRST if key in reported]
+    keys = [*first, *(key for key in titles if key in reported and key not in FIRST)]
+    return {
+        "source": reverse("run-series"),
+        "most": MOST_KEYS,
+        "runs": [
+            {"id": one.run.pk, "label": f"run {one.run.pk}", "colour": one.colour, "dash": one.dash}
+            for one in compared
+        ],
+        "charts": [{"key": key, "title": titles[key][0], "unit": titles[key][1]} for key in keys],
+    }  # fmt: skip
+
+
+def compare_settings(configs: Sequence[Mapping[str, Any]]) -> tuple[tuple[Difference, ...], int]:
+    """Return the settings that are not the same in all configurations, and how many are."""
+    flat = [dict(_leaves(config)) for config in configs]
+    keys = dict.fromkeys(key for settings in flat for key in settings if key not in UNCOMPARED)
+    different = [key for key in keys if any(_value(one, key) != _value(flat[0], key) for one in flat)]
+    rows = tuple(
+        Difference(key, tuple(show(one[key])[:300] if key in one else None for one in flat))
+        for key in different
+    )
+    return rows, len(keys) - len(rows)
+
+
+def summarise_comparison(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the runs of a comparison, the settings that differ and the metrics of the runs, as JSON.
+
+    Raises ValueError for too many runs, and for what is no run.
+    """
+    runs, left_out, odd = _read(texts)
+    if odd or left_out or not runs:
+        raise ValueError(f"name 1 to {MOST_RUNS} runs{f', not {odd[0][:40]!r}' if odd else ''}")
+    numbers = [run.pk for run in runs]
+    differences, num_equal = compare_settings([run.config for run in runs])
+    metrics = {*series_reads.reported_metrics(numbers), *series_reads.evaluation_keys(numbers)}
+    return {
+        "runs": numbers,
+        "differences": [{"key": row.key, "values": list(row.values)} for row in differences],
+        "num_equal": num_equal,
+        "metrics": sorted(metrics),
+    }
+
+
+def _value(settings: Mapping[str, Any], key: str) -> tuple[bool, Any]:
+    return key in settings, settings.get(key)
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def build_series(texts: Sequence[str], params: Mapping[str, str]) -> dict[str, object]:
+    """Return the points of some charts of some runs, as JSON.
+
+    Raises ValueError for an unknown axis, a bound that is no number, or too many runs or metrics.
+    """
+    numbers, odd = parse_runs(texts)
+    keys = [key for key in params.get("keys", "").split(",") if key]
+    if odd or len(numbers) > MOST_RUNS or len(keys) > MOST_KEYS:
+        raise ValueError(f"name up to {MOST_RUNS} runs and {MOST_KEYS} metrics")
+    axis = Axis(params.get("x") or Axis.ITERATION)
+    low, high = bounds(params)
+    plain = [key for key in keys if not key.startswith(EVALUATION)]
+    answer: dict[str, dict[str, object]] = {str(number): {} for number in numbers}
+
+    def add(found: Mapping[int, Series], wanted: Iterable[str]) -> None:
+        for number, series in found.items():
+            for key in wanted:
+                answer[str(number)][key] = {
+                    "x": series.x, "y": series.mean[key], "low": series.low[key], "high": series.high[key]
+                }  # fmt: skip
+
+    if plain:
+        buckets = 256 if len(numbers) <= 4 else 128
+        found = series_reads.bucketed(
+            numbers, plain, axis=axis, low=low, high=high, buckets=buckets, spread=True
+        )
+        add(found, plain)
+    for key in set(keys) - set(plain):
+        name = key.removeprefix(EVALUATION)
+        add(series_reads.evaluated(numbers, name, axis=axis, low=low, high=high), [key])
+    return {"runs": answer}

@@ -1,0 +1,1 @@
+"""Events of engines, made into rows."""

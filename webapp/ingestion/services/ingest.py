@@ -1,0 +1,351 @@
+"""Exactly-once storage of a run's events: one transaction for events, their projections and the cursor.
+
+    body ─▶ token ─▶ parse every line ─▶ lock the run ─▶ over? fenced? gap? ─▶ COPY ─▶ project ─▶ last_seq
+                                                                                  commit ─▶ notify
+
+The run's row lock serialises the batches of one run; different runs do not wait for each other. A token
+belongs to one attempt and is valid while that attempt is the run's newest and the run has not ended.
+``Event`` rows are never changed, and rows projected from them are removed only by the start of a later
+attempt.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from django.db import DataError, transaction
+from django.utils import timezone
+from pydantic import ValidationError
+
+from engine import redaction
+from engine.errors import TrainyardError
+from engine.events import token_block
+from engine.events.redaction import LogRoom, LogTooLargeError, redact_line
+from engine.events.types import EVENT_ADAPTER, AnyEvent, StepFinished, TrajectoryFinished
+from engine.reading import parse_json
+from engine.redaction import Redactor
+from webapp.core.services import notifications
+from webapp.core.services.cleaning import without_nul
+from webapp.core.services.copying import copy_rows
+from webapp.ingestion.services.changes import changes_of
+from webapp.ingestion.services.projections import Projection
+from webapp.rollouts.services.rows import moment
+from webapp.runs.models.events import Event
+from webapp.runs.models.runs import Run, RunAttempt
+from webapp.runs.services import states
+from webapp.runs.services.attempts import token_hash
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Largest batch after decompression."""
+MAX_LINES = 50_000
+"""Maximum number of lines in a batch."""
+MAX_TOKENS = token_block.MAX_TOKENS
+"""Maximum number of tokens in a batch; compressed blocks can be far smaller than their tokens."""
+_EVENT_COLUMNS = ("run_id", "seq", "epoch", "type", "time", "payload")
+_SPOOL_BATCH = 1_000
+
+
+class BadTokenError(TrainyardError):
+    """The run does not exist, or the token is not its token."""
+
+
+class TooLargeError(TrainyardError):
+    """The batch, or what its test logs unpack to, exceeds ``MAX_BYTES``, ``MAX_LINES`` or ``MAX_TOKENS``."""
+
+
+class MalformedError(TrainyardError):
+    """A line is not an event; nothing of the batch was stored."""
+
+    def __init__(self, message: str, line: int) -> None:
+        self.line = line
+        super().__init__(f"line {line}: {message}")
+
+
+class GapError(TrainyardError):
+    """Events before this batch are missing."""
+
+    def __init__(self, expected_seq: int) -> None:
+        self.expected_seq = expected_seq
+        super().__init__(f"event {expected_seq} must come next")
+
+
+class StaleEpochError(TrainyardError):
+    """A newer attempt of the run exists."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        super().__init__(f"attempt {epoch} of this run exists: an older one may not write any more")
+
+
+class RunOverError(TrainyardError):
+    """The run has ended, or waits for its next attempt: it accepts no events."""
+
+    def __init__(self, run: Run) -> None:
+        self.state = run.state
+        self.acked_seq = run.last_seq
+        super().__init__(
+            f"run {run.pk} is {run.state} and accepts no more events; the last one stored is {run.last_seq}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Result of storing a batch."""
+
+    acked_seq: int
+    accepted: int
+    duplicates: int
+
+
+class ParsedLine(NamedTuple):
+    """An event and its stored JSON text: the whole event except tokens, which have their own table, and
+    the responses that only a replay reads."""
+
+    event: AnyEvent
+    text: str
+
+
+def knows(*, run_id: int, token: str) -> bool:
+    """Return whether an attempt of the run, past ones included, has the ingest token ``token``."""
+    return RunAttempt.objects.filter(run_id=run_id, token_hash=token_hash(token)).exists()
+
+
+def authenticate(*, run_id: int, token: str) -> Run:
+    """Return the run whose newest attempt has the ingest token ``token``.
+
+    Raises:
+        BadTokenError: no attempt of the run has it.
+        StaleEpochError: an older attempt has it.
+        RunOverError: the run has ended.
+    """
+    found = RunAttempt.objects.filter(run_id=run_id, token_hash=token_hash(token)).select_related("run")
+    attempt = found.defer("run__config", "run__summary").first()
+    if attempt is None:
+        raise BadTokenError("this token does not belong to this run")
+    _check_open(attempt.run, attempt.epoch)
+    return attempt.run
+
+
+def _check_open(run: Run, epoch: int) -> None:
+    if epoch < run.epoch:
+        raise StaleEpochError(run.epoch)
+    if run.state not in states.LIVE:
+        raise RunOverError(run)
+
+
+def ingest(*, run_id: int, token: str, body: bytes, encoding: str = "") -> Receipt:
+    """Check and store one batch of NDJSON lines.
+
+    Raises:
+        BadTokenError, TooLargeError, MalformedError, GapError, StaleEpochError, RunOverError: nothing was
+            stored.
+    """
+    run = authenticate(run_id=run_id, token=token)
+    body = _decode(body, encoding)
+    if body.count(b"\n", 0, -1) >= MAX_LINES:
+        raise TooLargeError(f"a batch may have {MAX_LINES} lines; send fewer events")
+    logs = LogRoom(MAX_BYTES)
+    lines = parse_lines(body.split(b"\n"), secrets=(token,), max_tokens=MAX_TOKENS, logs=logs)
+    return store(run_id=run_id, lines=lines, attempt=run.epoch)
+
+
+def ingest_spool(*, run_id: int, path: Path) -> Receipt:
+    """Store the events of a spool file beyond the server's cursor, e.g. after the engine died.
+
+    A run that was ended by the reconciler (e.g. because it fell silent) keeps its state while its record is
+    completed; after a run's own ``run_finished`` nothing is accepted. An incomplete last line is ignored.
+
+    Raises MalformedError, GapError.
+    """
+    run = Run.objects.only("last_seq").get(pk=run_id)
+    accepted = 0
+    with path.open("rb") as stream:
+        fresh = (line for line in stream if line.endswith(b"\n") and _seq(line) > run.last_seq)
+        while batch := list(islice(fresh, _SPOOL_BATCH)):
+            accepted += store(run_id=run_id, lines=parse_lines(batch)).accepted
+    run.refresh_from_db(fields=["last_seq"])
+    return Receipt(run.last_seq, accepted, 0)
+
+
+def parse_lines(
+    raw: Iterable[bytes],
+    *,
+    secrets: tuple[str, ...] = (),
+    max_tokens: int | None = None,
+    logs: LogRoom | None = None,
+) -> list[ParsedLine]:
+    """Parse and validate lines with consecutive ``seq``, with secrets redacted.
+
+    Args:
+        raw: lines of JSON.
+        secrets: further secrets, unknown to this process's redactor.
+        max_tokens: bound on the tokens of all trajectories.
+        logs: room for what the complete test logs of all trajectories unpack to; each has its own without it.
+
+    Raises:
+        MalformedError: a line is no event, or does not follow the one before.
+        TooLargeError: there are more tokens, or longer logs.
+    """
+    redactor = _knowing(redaction.redactor(), secrets)
+    parsed: list[ParsedLine] = []
+    num_tokens = 0
+    for number, line in enumerate(raw, start=1):
+        if not line.strip():
+            continue
+        try:
+            parsed.append(_parse(redact_line(line, redactor, logs=logs)))
+        except (ValueError, OverflowError, RecursionError) as error:
+            if logs is not None and isinstance(error, LogTooLargeError):
+                raise TooLargeError(f"the test logs of the batch are too long: {error}") from None
+            raise MalformedError(_explain(error), number) from None
+        first, last = parsed[0].event, parsed[-1].event
+        if last.seq != first.seq + len(parsed) - 1:
+            raise MalformedError(f"seq {last.seq} does not follow {last.seq - 1}", number)
+        num_tokens += _num_tokens(last)
+        if max_tokens is not None and num_tokens > max_tokens:
+            raise TooLargeError(f"a batch may have {max_tokens} tokens; send fewer events")
+    return parsed
+
+
+@transaction.atomic
+def store(*, run_id: int, lines: Sequence[ParsedLine], attempt: int | None = None) -> Receipt:
+    """Store parsed events and project them.
+
+    Args:
+        run_id: the run.
+        lines: events with consecutive ``seq``.
+        attempt: the attempt that sends them; None for a spool file that is read from disk.
+
+    Raises:
+        StaleEpochError, RunOverError: the attempt may not send any more.
+        GapError, MalformedError: these events cannot follow what is stored.
+    """
+    run = Run.objects.select_for_update().get(pk=run_id)
+    if attempt is not None:
+        _check_open(run, attempt)
+    if not lines:
+        return Receipt(run.last_seq, 0, 0)
+    if lines[0].event.seq > run.last_seq + 1:
+        raise GapError(run.last_seq + 1)
+    fresh = lines[run.last_seq + 1 - lines[0].event.seq :]
+    if fresh:
+        last_seq = fresh[-1].event.seq
+        _check_order(run, fresh)
+        try:
+            copy_rows(Event, _EVENT_COLUMNS, _event_rows(run_id, fresh))
+            Projection(run).apply(line.event for line in fresh)
+        except (DataError, ValueError, OverflowError) as error:
+            raise MalformedError(f"a value in this batch cannot be stored: {error}", 1) from error
+        if run.state not in states.LIVE:
+            states.close(run_id=run_id)
+        Run.objects.filter(pk=run_id).update(last_seq=last_seq, heartbeat_at=timezone.now())
+        changes = changes_of(run, (line.event for line in fresh))
+        notifications.run_changed(run_id, last_seq, changes.message(after=run.last_seq))
+    return Receipt(lines[-1].event.seq if fresh else run.last_seq, len(fresh), len(lines) - len(fresh))
+
+
+def _check_order(run: Run, fresh: Sequence[ParsedLine]) -> None:
+    """Check that the server started each attempt, which starts first and once and is silent after its end.
+
+    Raises MalformedError.
+    """
+    epoch, type_ = 0, ""
+    if run.last_seq:
+        epoch, type_ = Event.objects.values_list("epoch", "type").get(run=run, seq=run.last_seq)
+    for number, (event, _) in enumerate(fresh, start=1):
+        if event.epoch > run.epoch:
+            raise MalformedError(f"attempt {event.epoch} was never started", number)
+        if event.epoch < epoch:
+            raise MalformedError(
+                f"attempt {epoch} has written already, so attempt {event.epoch} is over", number
+            )
+        if event.epoch == epoch and event.type == "run_started":
+            raise MalformedError(f"run_started must be the first event of attempt {epoch}", number)
+        if event.epoch == epoch and type_ == "run_finished":
+            raise MalformedError(f"attempt {epoch} has written run_finished: nothing may follow it", number)
+        epoch, type_ = event.epoch, event.type
+
+
+def _event_rows(run_id: int, lines: Sequence[ParsedLine]) -> Iterator[tuple[object, ...]]:
+    for event, text in lines:
+        yield (run_id, event.seq, event.epoch, event.type, moment(event.time), text)
+
+
+@lru_cache(maxsize=64)
+def _knowing(redactor: Redactor, secrets: tuple[str, ...]) -> Redactor:
+    return redactor.knowing(*secrets)
+
+
+def _parse(line: bytes) -> ParsedLine:
+    if any(mark in line for mark in _SUSPECT) or _HUGE.search(line):
+        record = json.loads(line, parse_constant=_refuse, parse_float=_finite, parse_int=_finite_integer)
+        line = json.dumps(without_nul(record), ensure_ascii=False).encode()
+    event = EVENT_ADAPTER.validate_json(line)
+    if _num_tokens(event) or (isinstance(event, StepFinished) and event.sampled is not None):
+        return ParsedLine(event, event.model_dump_json(exclude={"tokens", "sampled"}))
+    return ParsedLine(event, line.decode())
+
+
+def _num_tokens(event: AnyEvent) -> int:
+    return event.tokens.length if isinstance(event, TrajectoryFinished) and event.tokens else 0
+
+
+_SUSPECT = (b"\\u0000", b"NaN", b"Infinity")
+"""Bytes of values that PostgreSQL's JSON may refuse; lines with them are parsed and cleaned."""
+
+
+_HUGE = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
+"""Pattern of digits or an exponent that may exceed the range of a float."""
+
+
+def _refuse(number: str) -> Any:
+    raise ValueError(f"{number[:20]} is no number that can be stored")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
+
+
+def _finite_integer(text: str) -> int:
+    return int(text) if len(text) < 300 else _refuse(text)
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+    return str(error)
+
+
+def _seq(line: bytes) -> int:
+    try:
+        return int(parse_json(line)["seq"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedError(f"not an event: {error}", 1) from None
+
+
+def _decode(body: bytes, encoding: str) -> bytes:
+    """Return the body of a batch, decompressed up to ``MAX_BYTES``."""
+    if encoding.lower() == "gzip":
+        try:
+            with gzip.GzipFile(fileobj=BytesIO(body)) as stream:
+                body = stream.read(MAX_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise MalformedError(f"not gzip: {error}", 1) from None
+    elif encoding not in ("", "identity"):
+        raise MalformedError(f"Content-Encoding '{encoding}' is not supported; use gzip", 1)
+    if len(body) > MAX_BYTES:
+        raise TooLargeError(f"a batch may have {MAX_BYTES} bytes; send fewer events")
+    return body

@@ -1,0 +1,65 @@
+"""All tables, for Django. To add one: a class in its room's ``models``, its name below, a migration."""
+
+from __future__ import annotations
+
+from webapp.accounts.models import ApiToken, SignIn
+from webapp.core.models.audit import AuditEntry
+from webapp.datasets.models.datasets import Dataset, Task, TaskAnswer
+from webapp.datasets.models.health import Proof, QuarantineDecision, Validation
+from webapp.endpoints.models import Endpoint
+from webapp.experiments.models import Experiment
+from webapp.rollouts.models.annotations import Annotation
+from webapp.rollouts.models.scores import ExaminedTest, Score
+from webapp.rollouts.models.trajectories import (
+    Group,
+    ImportedFields,
+    Step,
+    TestLog,
+    TestResult,
+    TokenBlob,
+    Trajectory,
+    TrajectoryOpening,
+)
+from webapp.runs.models.alerts import Alert
+from webapp.runs.models.engines import EngineReport, EngineSample
+from webapp.runs.models.events import Event
+from webapp.runs.models.iterations import Checkpoint, Evaluation, Iteration
+from webapp.runs.models.runs import Run, RunAttempt
+from webapp.sandboxes.models import Pool, Reaper, Sandbox
+
+__all__ = [
+    "Alert",
+    "Annotation",
+    "ApiToken",
+    "AuditEntry",
+    "Checkpoint",
+    "Dataset",
+    "Endpoint",
+    "EngineReport",
+    "EngineSample",
+    "Evaluation",
+    "Event",
+    "ExaminedTest",
+    "Experiment",
+    "Group",
+    "ImportedFields",
+    "Iteration",
+    "Pool",
+    "Proof",
+    "QuarantineDecision",
+    "Reaper",
+    "Run",
+    "RunAttempt",
+    "Sandbox",
+    "Score",
+    "SignIn",
+    "Step",
+    "Task",
+    "TaskAnswer",
+    "TestLog",
+    "TestResult",
+    "TokenBlob",
+    "Trajectory",
+    "TrajectoryOpening",
+    "Validation",
+]

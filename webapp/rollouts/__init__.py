@@ -1,0 +1,1 @@
+"""What agents did: groups, trajectories, steps, scores."""

@@ -1,0 +1,463 @@
+"""Trajectories, with their steps, tests, tokens and exports."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+from typing import Annotated, Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Field, Query, Router, Schema
+from ninja.errors import HttpError
+
+from engine.tokens import TOKEN_COLUMNS
+from webapp.api.auth import answer_reader, caller, role_of_caller, viewer
+from webapp.core.permissions import check_rollouts
+from webapp.core.services import audit
+from webapp.evaluations.selectors import predictions as prediction_reads
+from webapp.rollouts.contexts.snippets import snippet, words_pattern
+from webapp.rollouts.contexts.tokens import tokenless_reason
+from webapp.rollouts.contexts.what_if import counterfactual
+from webapp.rollouts.models.trajectories import TokenBlob, Trajectory
+from webapp.rollouts.selectors import learning as learning_reads
+from webapp.rollouts.selectors import scores as score_reads
+from webapp.rollouts.selectors import steps as step_reads
+from webapp.rollouts.selectors import trajectories as reads
+from webapp.rollouts.selectors.search import MOST_CHARS, PLACES, TrajectoryFilters, search
+from webapp.runs.api.runs import ScoreOut
+from webapp.runs.api.runs import find as find_run
+from webapp.runs.models.runs import Run
+from webapp.runs.services.learning import query_of_recipe
+
+router = Router(tags=["trajectories"], auth=viewer)
+MAX_SIZE = 500
+
+
+class TrajectoryOut(Schema):
+    """A trajectory without its texts."""
+
+    id: int
+    run_id: int
+    iteration: int
+    phase: str
+    task_key: str
+    index: int
+    state: str
+    termination: str
+    verdict: str
+    reward: float | None
+    advantage: float | None
+    baseline: float | None
+    loss_mask: bool | None
+    mask_reason: str
+    trained: bool | None
+    """Whether its advantage gave it a gradient: false where it is masked or the advantage is zero."""
+    num_steps: int
+    num_tests: int
+    num_tests_passed: int
+    prompt_tokens: int
+    generated_tokens: int
+    thinking_tokens: int | None
+    cached_tokens: int
+    cost: float | None
+    """US dollars; null where no price is known."""
+    has_token_ids: bool
+    """False where the policy answers in text, and before the rollout has ended."""
+    policy_version_min: int
+    policy_version_max: int
+    trained_iteration: int | None
+    """Iteration that trained on it; null before, and with schedule ``sync``."""
+    trained_version: int | None
+    """Policy version before that update: minus the rollout's versions it is the staleness."""
+    started_at: datetime
+    finished_at: datetime | None
+    total_seconds: float
+
+
+class QueryIn(Schema):
+    """A recipe of a fine-tuning run, with overrides by dotted name."""
+
+    recipe: str = "fine-tune"
+    overrides: dict[str, Any] = Field(default_factory=dict)
+
+
+class RunShareOut(Schema):
+    """Number of chosen trajectories of one run."""
+
+    run_id: int
+    trajectories: int
+
+
+class ChosenOut(Schema):
+    """Stored trajectories that a fine-tuning run would train on."""
+
+    ids: list[int]
+    matching: int
+    """Trajectories that pass every filter."""
+    duplicates: int
+    over_cap: int
+    over_limit: int
+    tasks: int
+    generated_tokens: int
+    with_token_ids: int
+    runs: list[RunShareOut]
+
+
+class StepOut(Schema):
+    """One step of a trajectory."""
+
+    index: int
+    action: str
+    tool: str
+    arguments: dict[str, Any]
+    thought: str
+    response: str
+    observation: str
+    error: str
+    exit_code: int | None
+    done: bool
+    prompt_tokens: int
+    generated_tokens: int
+    thinking_tokens: int | None
+    cached_tokens: int
+    cost: float | None
+    provider_state: dict[str, Any] | None
+    """Opaque state of the provider (signatures, encrypted reasoning), returned with its message;
+    null without any."""
+    truncated_chars: int
+    model_seconds: float
+    tool_seconds: float
+    policy_version: int
+
+
+class TestOut(Schema):
+    """Result of one required test."""
+
+    __test__ = False
+    test_id: str
+    kind: str
+    outcome: str
+    seconds: float
+
+
+class FindingOut(Schema):
+    """Sign of tampering; ``step`` is null if it was found in the patch or during grading."""
+
+    kind: str
+    detail: str
+    step: int | None
+
+
+class GivenScoreOut(ScoreOut):
+    """Score by a verifier's run."""
+
+    run_id: int
+    """The verifier's run."""
+
+
+class TrajectoryDetail(TrajectoryOut):
+    """A trajectory with its patch, tests, scores and steps."""
+
+    patch: str
+    test_log: str | None
+    """Test log, shortened to head and tail (complete: ``/test-log``). Null without access to answers."""
+    findings: list[FindingOut]
+    """Details of the kind ``counterfactual`` are empty without access to answers: they show hidden tests."""
+    counterfactual: str
+    """Result of the audit with mutated tests; empty for trajectories without a reward."""
+    extra_runs: int
+    detail: str
+    error: str
+    failure: str
+    prompt: str
+    prompt_hash: str
+    opening: list[dict[str, str]]
+    """Messages before the first response: ``role`` and ``content``; empty where they were not recorded."""
+    replay: dict[str, Any] | None
+    """Steps that an earlier attempt of the run had ``recorded``, how many of them were ``replayed`` in a
+    fresh sandbox, and the ``differences`` of its answers; null where the rollout began anew."""
+    imported_fields: dict[str, Any] | None
+    """Fields of an imported trajectory's file; null for trajectories of runs."""
+    queue_seconds: float
+    sandbox_seconds: float
+    pull_seconds: float
+    start_seconds: float
+    model_seconds: float
+    tool_seconds: float
+    grading_seconds: float
+    extra_grading_seconds: float
+    steps: list[StepOut]
+    tests: list[TestOut]
+    scores: list[GivenScoreOut]
+    """Scores by verifiers' runs."""
+
+
+class TrajectoryPage(Schema):
+    """One page of ``total`` trajectories; ``next_before`` is the cursor of the next page."""
+
+    total: int
+    items: list[TrajectoryOut]
+    next_before: int | None
+
+
+_NO_NUL = r"^[^\x00]*$"
+Text = Annotated[str, Field(pattern=_NO_NUL)]
+"""Text of a filter; PostgreSQL stores no NUL."""
+
+
+class SearchQuery(Schema):
+    """Filters of a search; empty means everything."""
+
+    q: str = Field("", max_length=MOST_CHARS, pattern=_NO_NUL)
+    """Words: ``"a phrase"``, ``or``, ``-without``."""
+    place: str = ""
+    """Where they are looked for: ``steps``, ``observations`` (of a run or a task), ``patches`` or
+    ``statements``; empty for all of them."""
+    run: int | None = None
+    task: Text = ""
+    """A task's key, or a part of its readable name."""
+    verdict: Text = ""
+    termination: Text = ""
+    phase: Text = ""
+    finding: Text = ""
+    """A kind of sign of tampering, or ``any``."""
+    reward_min: float | None = None
+    reward_max: float | None = None
+    steps_min: int | None = None
+
+
+class MatchOut(Schema):
+    """A text that matches."""
+
+    part: str
+    """``step`` (thought and action), ``observation``, ``patch`` or ``statement``."""
+    index: int | None
+    """Index of the step; null for other parts."""
+    action: str
+    text: str
+    """The piece around the first word."""
+
+
+class FoundOut(TrajectoryOut):
+    """A trajectory, with its first matching texts."""
+
+    matches: list[MatchOut]
+
+
+class SearchPage(Schema):
+    """One page of found trajectories; ``next_before`` is the cursor of the next page."""
+
+    total: int
+    capped: bool
+    """Whether more texts match than were considered."""
+    items: list[FoundOut]
+    next_before: int | None
+
+
+class TokensOut(Schema):
+    """Tokens from index ``start`` of ``length`` tokens, as columns of equal length."""
+
+    length: int
+    samples: list[int]
+    """Indices where samples begin: 0, and one more wherever the conversation was rendered anew."""
+    start: int
+    ids: list[int]
+    mask: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    steps: list[int]
+
+
+@router.get("/runs/{int:run_id}/trajectories", response=TrajectoryPage)
+def list_trajectories(
+    request: HttpRequest,
+    run_id: int,
+    phase: str = "",
+    iteration: int | None = None,
+    verdict: str = "",
+    before: int | None = None,
+    size: int = 100,
+) -> dict[str, Any]:
+    """List a run's trajectories, newest first; pass ``next_before`` as ``before`` for the next page."""
+    rows = Trajectory.objects.filter(run=find_run(run_id))
+    if phase:
+        rows = rows.filter(phase=phase)
+    if iteration is not None:
+        rows = rows.filter(iteration=iteration)
+    if verdict:
+        rows = rows.filter(verdict=verdict)
+    size = max(1, min(size, MAX_SIZE))
+    page = rows.filter(pk__lt=before) if before is not None else rows
+    items = list(
+        reads.with_token_flag(page).defer("patch", "test_log", "detail", "error").order_by("-pk")[: size + 1]
+    )
+    more = len(items) > size
+    items = items[:size]
+    return {"total": rows.count(), "items": items, "next_before": items[-1].pk if more else None}
+
+
+@router.get("/trajectories", response=SearchPage)
+def search_trajectories(
+    request: HttpRequest, filters: Query[SearchQuery], before: int | None = None, size: int = 50
+) -> dict[str, Any]:
+    """Search by words and numbers, newest first; pass ``next_before`` as ``before`` for the next page."""
+    if filters.place not in ("", *PLACES):
+        raise HttpError(422, f"place: expected one of {', '.join(PLACES)}, not {filters.place[:80]!r}")
+    sees_answers = role_of_caller(request).sees_answers
+    found = search(
+        TrajectoryFilters(**filters.model_dump()),
+        before=before,
+        size=max(1, min(size, MAX_SIZE)),
+        with_answers=sees_answers,
+    )
+    pattern = words_pattern(filters.q)
+    for row in found.rows:
+        row.matches = [  # type: ignore[attr-defined]
+            {
+                "part": match.part,
+                "index": match.index,
+                "action": match.action,
+                "text": snippet(match, pattern).text,
+            }
+            for match in found.matches.get(row.pk, ())
+        ]
+    return {
+        "total": found.total,
+        "capped": found.capped,
+        "items": list(found.rows),
+        "next_before": found.next_before,
+    }
+
+
+@router.post("/trajectories/choose", response=ChosenOut)
+def choose_trajectories(request: HttpRequest, body: QueryIn) -> dict[str, Any]:
+    """Return the stored trajectories that a fine-tuning run would train on; nothing is started."""
+    query, seed = query_of_recipe(body.recipe, body.overrides)
+    found = dataclasses.asdict(learning_reads.choose(query, seed=seed))
+    runs = [{"run_id": run, "trajectories": count} for run, count in found["runs"]]
+    return found | {"runs": runs}
+
+
+@router.get("/trajectories/{int:trajectory_id}", response=TrajectoryDetail)
+def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
+    """Return a trajectory with all steps, tests and scores."""
+    trajectory = _readable(request, trajectory_id)
+    fields: dict[str, Any] = {
+        field.attname: getattr(trajectory, field.attname) for field in Trajectory._meta.concrete_fields
+    }
+    fields["trained"] = trajectory.trained
+    fields["has_token_ids"] = reads.num_samples(trajectory.pk) > 0
+    sees_answers = role_of_caller(request).sees_answers
+    if not sees_answers:
+        fields["test_log"] = None
+    fields["findings"] = reads.findings(trajectory, with_answers=sees_answers)
+    return fields | {
+        "opening": reads.opening(trajectory.pk),
+        "imported_fields": reads.imported_fields(trajectory.pk, with_answers=sees_answers),
+        "steps": step_reads.whole_steps(trajectory.pk),
+        "tests": reads.tests(trajectory.pk),
+        "scores": score_reads.given_to([trajectory]),
+    }
+
+
+@router.get("/trajectories/{int:trajectory_id}/test-log", auth=answer_reader)
+def get_test_log(request: HttpRequest, trajectory_id: int) -> HttpResponse:
+    """Return the complete test log as plain text; it may contain hidden tests."""
+    return HttpResponse(reads.test_log(_find(trajectory_id).pk), content_type="text/plain; charset=utf-8")
+
+
+@router.get("/runs/{int:run_id}/predictions")
+def get_predictions(
+    request: HttpRequest, run_id: int, phase: str = "", iteration: int | None = None, index: int = 0
+) -> HttpResponse:
+    """Return ``predictions.jsonl``: one rollout per task, by default of the newest evaluation."""
+    run, choice = _chosen(run_id, phase, iteration, index)
+    check_rollouts(run, role_of_caller(request))
+    lines = "".join(prediction.line() for prediction in prediction_reads.predictions(run, choice))
+    if run.plays_answers:
+        audit.record(actor=caller(request), action="answers.export", run_id=run_id, target="predictions")
+    return HttpResponse(lines, content_type="application/x-ndjson; charset=utf-8")
+
+
+@router.get("/runs/{int:run_id}/harness-report", response=dict[str, Any])
+def get_harness_report(
+    request: HttpRequest, run_id: int, phase: str = "", iteration: int | None = None, index: int = 0
+) -> dict[str, Any]:
+    """Return the run report of the same rollouts in the official harness's schema."""
+    return prediction_reads.report(*_chosen(run_id, phase, iteration, index))
+
+
+def _chosen(
+    run_id: int, phase: str, iteration: int | None, index: int
+) -> tuple[Run, prediction_reads.Choice]:
+    run = find_run(run_id)
+    choice = prediction_reads.choose(run, phase=phase, iteration=iteration, index=index)
+    if choice is None:
+        raise HttpError(404, f"run {run_id} has no such finished rollouts")
+    return run, choice
+
+
+@router.get("/trajectories/{int:trajectory_id}/tokens", response=TokensOut)
+def get_tokens(request: HttpRequest, trajectory_id: int, start: int = 0, size: int = 4096) -> dict[str, Any]:
+    """Return a window of the tokens that the policy read and sampled."""
+    trajectory = _readable(request, trajectory_id)
+    blob = TokenBlob.objects.filter(trajectory=trajectory).first()
+    if blob is None:
+        reason = tokenless_reason(trajectory.run, trajectory)
+        raise HttpError(404, reason or "The token ids are stored when the rollout ends.")
+    record, start = blob.record, max(0, start)
+    window = slice(start, start + max(1, min(size, 65_536)))
+    columns = {name: getattr(record, name)[window].tolist() for name in TOKEN_COLUMNS}
+    return {"length": len(record), "samples": record.starts.tolist(), "start": start} | columns
+
+
+def _find(trajectory_id: int) -> Trajectory:
+    trajectory = Trajectory.objects.filter(pk=trajectory_id).first()
+    if trajectory is None:
+        raise HttpError(404, f"there is no trajectory {trajectory_id}")
+    return trajectory
+
+
+def _readable(request: HttpRequest, trajectory_id: int) -> Trajectory:
+    """Return the trajectory. Raises an error if the caller may not read it."""
+    trajectory = _find(trajectory_id)
+    check_rollouts(trajectory.run, role_of_caller(request))
+    return trajectory
+
+
+class WhatIfIn(Schema):
+    """Overrides of the run's ``algorithm`` settings, by name."""
+
+    settings: dict[str, Any]
+
+
+class MemberOut(Schema):
+    """Advantage and mask of one trajectory of a group."""
+
+    index: int
+    advantage: float | None
+    baseline: float | None
+    loss_mask: bool
+    mask_reason: str
+
+
+class WhatIfOut(Schema):
+    """Advantages and masks of a group under other settings."""
+
+    algorithm: dict[str, Any]
+    members: list[MemberOut]
+    notes: list[str]
+
+
+@router.post("/runs/{int:run_id}/groups/{phase}/{int:iteration}/{task_key}/what-if", response=WhatIfOut)
+def group_what_if(
+    request: HttpRequest, run_id: int, phase: str, iteration: int, task_key: str, body: WhatIfIn
+) -> WhatIfOut:
+    """Return the advantages and masks that a stored group would have under other settings."""
+    found = counterfactual(
+        find_run(run_id), phase=phase, iteration=iteration, task_key=task_key, settings=body.settings
+    )
+    if found is None:
+        raise HttpError(404, f"run {run_id} has no group of task {task_key} in {phase} {iteration}")
+    members = [MemberOut(**dataclasses.asdict(member)) for member in found.members]
+    return WhatIfOut(algorithm=found.config.model_dump(mode="json"), members=members, notes=list(found.notes))

@@ -1,0 +1,66 @@
+"""Messages before a trajectory's first response, and the fields of a file that it was imported from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from webapp.rollouts.contexts.steps import STATEMENT_CHARS, STATEMENT_LINES, CutText, cut_text
+
+_LABELS = {"system": "system message", "user": "user message", "tools": "declared functions"}
+_INLINE_CHARS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class PromptMessage:
+    """A message with what the page calls it."""
+
+    label: str
+    text: CutText
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedField:
+    """A field of an imported file; ``name`` has the names of the objects around it, with dots."""
+
+    name: str
+    text: CutText
+
+    @property
+    def long(self) -> bool:
+        """Return whether the text is folded."""
+        return self.text.num_chars > _INLINE_CHARS or self.text.num_lines > 1
+
+
+def statement_text(text: str) -> CutText:
+    """Return as much of a problem statement as a page shows."""
+    return cut_text(text, lines=STATEMENT_LINES, chars=STATEMENT_CHARS)
+
+
+def opening_messages(messages: Iterable[Mapping[str, str]]) -> tuple[PromptMessage, ...]:
+    """Return the messages of an opening in their order."""
+    return tuple(
+        PromptMessage(
+            _LABELS.get(message["role"], f"{message['role']} message"), statement_text(message["content"])
+        )
+        for message in messages
+    )
+
+
+def imported_fields(fields: Mapping[str, Any] | None) -> tuple[ImportedField, ...] | None:
+    """Return the fields of an imported file, those of objects one by one; None for none."""
+    return None if fields is None else tuple(_flat(fields))
+
+
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[ImportedField]:
+    for name in sorted(fields):
+        value = fields[name]
+        if isinstance(value, Mapping) and value and not prefix:
+            yield from _flat(value, f"{name}.")
+        elif value is None or value in ({}, [], ""):
+            yield ImportedField(f"{prefix}{name}", statement_text(""))
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield ImportedField(f"{prefix}{name}", statement_text(text))

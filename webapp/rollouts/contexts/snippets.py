@@ -1,0 +1,56 @@
+"""Pieces of texts that a search found, around the first matching word."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from webapp.rollouts.selectors.search import Match, alternatives
+
+_BEFORE, _SHOWN = 80, 240
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snippet:
+    """A piece of a matching text."""
+
+    match: Match
+    parts: tuple[tuple[str, bool], ...]
+    """Text, and whether it is one of the words."""
+    query: str
+    """Query string and anchor of the place on the trajectory's page."""
+
+    @property
+    def text(self) -> str:
+        """Return the piece as plain text."""
+        return "".join(text for text, _ in self.parts)
+
+
+def words_pattern(q: str) -> re.Pattern[str] | None:
+    """Return the pattern of a query's wanted words, in any case; None without any."""
+    wanted = {text for texts, _ in alternatives(q) for text in texts}
+    phrases = (r"\W+".join(map(re.escape, re.findall(r"\w+", text))) for text in wanted)
+    known = sorted((phrase for phrase in phrases if phrase), key=len, reverse=True)
+    return re.compile("|".join(known), re.IGNORECASE) if known else None
+
+
+def snippet(match: Match, pattern: re.Pattern[str] | None) -> Snippet:
+    """Return the piece of a text around its first word that matched."""
+    first = pattern.search(match.text) if pattern is not None else None
+    start = max(0, first.start() - _BEFORE) if first is not None else 0
+    shown = match.text[start : start + _SHOWN]
+    parts: list[tuple[str, bool]] = [("… ", False)] if start else []
+    end = 0
+    for found in pattern.finditer(shown) if pattern is not None else ():
+        parts += [(shown[end : found.start()], False), (found[0], True)]
+        end = found.end()
+    parts.append((shown[end:], False))
+    return Snippet(match=match, parts=tuple(part for part in parts if part[0]), query=_query(match, first))
+
+
+def _query(match: Match, first: re.Match[str] | None) -> str:
+    if match.index is None:
+        return "#patch" if match.part == "patch" else "#prompt"
+    find = {"find": first[0]} if first is not None else {}
+    return f"?{urlencode({'from': match.index, **find})}#step-{match.index}"

@@ -1,0 +1,308 @@
+"""One trajectory with its steps and result, and the search over all trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from django.urls import reverse
+
+from engine.types import FindingKind, TerminationReason, Verdict
+from webapp.core.contexts.frame import (
+    Crumb,
+    LiveCursor,
+    choices_of,
+    group_url,
+    iteration_url,
+    phase_label,
+    run_crumbs,
+    trajectory_url,
+)
+from webapp.core.contexts.numbers import MOST_ID, whole
+from webapp.rollouts.contexts.advantage import algorithm_of, formula
+from webapp.rollouts.contexts.diffs import Diff, patch_diff
+from webapp.rollouts.contexts.found import Found, find_text
+from webapp.rollouts.contexts.prompts import (
+    ImportedField,
+    PromptMessage,
+    imported_fields,
+    opening_messages,
+    statement_text,
+)
+from webapp.rollouts.contexts.snippets import Snippet, snippet, words_pattern
+from webapp.rollouts.contexts.staleness import Staleness, staleness_of
+from webapp.rollouts.contexts.steps import PAGE_CHARS, PAGE_STEPS, CutText, StepEntry, step_entries, window
+from webapp.rollouts.contexts.tokens import tokenless_reason
+from webapp.rollouts.models.scores import Score
+from webapp.rollouts.models.trajectories import TestResult, Trajectory
+from webapp.rollouts.selectors import scores as score_reads
+from webapp.rollouts.selectors import steps as step_reads
+from webapp.rollouts.selectors import trajectories as reads
+from webapp.rollouts.selectors.search import MOST_CHARS, OBSERVED, PLACES, TrajectoryFilters, search
+from webapp.runs.models.runs import Run
+
+
+@dataclass(frozen=True, slots=True)
+class SiblingLink:
+    """Another rollout of the group."""
+
+    index: int
+    url: str
+    current: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryContext:
+    """The page of a trajectory."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    live: LiveCursor
+    run: Run
+    trajectory: Trajectory
+    title: str
+    task_url: str
+    group_url: str
+    siblings: tuple[SiblingLink, ...]
+    steps: tuple[StepEntry, ...]
+    """All steps, those from the wanted one on in full."""
+    find: str
+    """Text that was searched for; empty for none."""
+    found: Found | None
+    statement: CutText
+    """The task's problem statement; empty where it is not known."""
+    opening: tuple[PromptMessage, ...]
+    """Messages before the first response; empty where they were not recorded."""
+    imported: tuple[ImportedField, ...] | None
+    """Fields of the file that the trajectory was imported from; None for rollouts of runs."""
+    formula: str
+    tests: tuple[TestResult, ...]
+    whole_log_chars: int
+    """Length of the whole test log where the page shows a part of it; else 0."""
+    samples: int
+    """Number of training samples: more than 1 where the conversation was rendered anew."""
+    tokenless: str
+    """Reason why the trajectory has no token ids; empty where it has them, or may still get them."""
+    staleness: Staleness | None
+    """None where its update is not known."""
+    time_parts: tuple[tuple[str, str, float], ...]
+    patch: Diff | None
+    gold: Diff | None
+    findings: tuple[dict[str, Any], ...]
+    scores: tuple[Score, ...]
+    """Scores by verifiers' runs."""
+    shows_answer: bool
+    """True if this person may see the gold patch and the output of the hidden tests."""
+    has_repository: bool
+    """True if rollouts of the environment end in a patch that is tested."""
+
+
+def _sandbox_rest(trajectory: Trajectory) -> float:
+    """Return the sandbox's time other than image pull and start, seconds."""
+    return trajectory.sandbox_seconds - trajectory.pull_seconds - trajectory.start_seconds
+
+
+def time_parts(trajectory: Trajectory) -> tuple[tuple[str, str, float], ...]:
+    """Return the parts of the wall time that are not zero as (label, CSS class, seconds)."""
+    parts = [
+        ("queued", "t-queue", trajectory.queue_seconds),
+        ("image pull", "t-pull", trajectory.pull_seconds),
+        ("sandbox start", "t-sandbox", trajectory.start_seconds),
+        ("patch and closing", "t-sandbox-rest", _sandbox_rest(trajectory)),
+        ("model", "t-model", trajectory.model_seconds), ("tools", "t-tools", trajectory.tool_seconds),
+        ("grading", "t-grading", trajectory.grading_seconds),
+    ]  # fmt: skip
+    return tuple((label, css, seconds) for label, css, seconds in parts if seconds > 0)
+
+
+def build_trajectory(
+    run: Run,
+    *,
+    phase: str,
+    iteration: int,
+    task_key: str,
+    index: int,
+    shows_answer: bool,
+    start: int = 0,
+    find: str = "",
+    newest: bool = False,
+) -> TrajectoryContext | None:
+    """Return the page of a trajectory; None if there is none.
+
+    Args:
+        start: first step that is shown in full.
+        find: text to search for; empty for none.
+        newest: True to show the newest steps in full instead.
+    """
+    trajectory = reads.get_trajectory(
+        run.pk, phase=phase, iteration=iteration, task_key=task_key, index=index
+    )
+    if trajectory is None:
+        return None
+    samples = reads.num_samples(trajectory.pk)
+    task = trajectory.task
+    title = task.instance_id if task else task_key
+    parent = group_url(run.pk, phase, iteration, task_key)
+    return TrajectoryContext(
+        section="runs",
+        crumbs=run_crumbs(
+            run,
+            Crumb(phase_label(phase, iteration), iteration_url(run.pk, phase, iteration)),
+            Crumb(title, parent),
+            Crumb(f"rollout {index}"),
+        ),
+        live=LiveCursor(
+            run.pk,
+            run.last_seq,
+            "trajectory",
+            f"{trajectory.pk}-{trajectory.epoch}-{trajectory.started_at.timestamp()}",
+            (phase, str(iteration), task_key, str(index)),
+        ),
+        run=run,
+        trajectory=trajectory,
+        title=title,
+        task_url=task_address(trajectory),
+        group_url=parent,
+        siblings=_siblings(trajectory, partial(trajectory_url, run.pk, phase, iteration, task_key)),
+        steps=_steps(trajectory.pk, None if newest else start),
+        find=find,
+        found=find_text(trajectory.pk, find) if find else None,
+        statement=statement_text(task.problem_statement if task else ""),
+        opening=opening_messages(reads.opening(trajectory.pk)),
+        imported=imported_fields(reads.imported_fields(trajectory.pk, with_answers=shows_answer)),
+        formula=formula(trajectory, algorithm_of(run)),
+        tests=tuple(reads.tests(trajectory.pk)),
+        whole_log_chars=reads.whole_log_chars(trajectory.pk),
+        samples=samples,
+        tokenless="" if samples else tokenless_reason(run, trajectory),
+        staleness=staleness_of(trajectory),
+        time_parts=time_parts(trajectory),
+        patch=patch_diff(trajectory.patch),
+        gold=patch_diff(reads.gold_patch(trajectory.task_id)) if shows_answer else None,
+        findings=tuple(reads.findings(trajectory, with_answers=shows_answer)),
+        scores=tuple(score_reads.given_to([trajectory])),
+        shows_answer=shows_answer,
+        has_repository=run.config.get("environment", {}).get("type", "swe") == "swe",
+    )
+
+
+def _steps(trajectory_id: int, start: int | None) -> tuple[StepEntry, ...]:
+    """Return all steps, in full those from ``start`` on; None shows the newest in full."""
+    # Read before the texts: a step that is stored in between is absent, never a line without its text.
+    outline = step_reads.outline(trajectory_id)
+    if start is None:
+        start = max(0, len(outline) - PAGE_STEPS)
+    rows = step_reads.steps(trajectory_id, start=start, limit=PAGE_STEPS)
+    return step_entries(outline, window(rows, chars=PAGE_CHARS))
+
+
+def _siblings(trajectory: Trajectory, address: Callable[[int], str]) -> tuple[SiblingLink, ...]:
+    """Return links to all rollouts of a trajectory's group."""
+    return tuple(
+        SiblingLink(index, address(index), index == trajectory.index)
+        for index in reads.sibling_indexes(trajectory.group_id)
+    )
+
+
+def task_address(trajectory: Trajectory) -> str:
+    """Return the task's page; empty while its dataset is not synchronised."""
+    task = trajectory.task
+    return reverse("task-detail", args=[task.dataset.name, task.key]) if task else ""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRow:
+    """A trajectory that was found, with the texts that matched."""
+
+    trajectory: Trajectory
+    snippets: tuple[Snippet, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchContext:
+    """The search page."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    filters: TrajectoryFilters
+    filtered: bool
+    rows: tuple[SearchRow, ...]
+    total: int
+    capped: bool
+    next_before: int | None
+    first_page: bool
+    phases: tuple[tuple[str, str], ...]
+    verdicts: tuple[tuple[str, str], ...]
+    findings: tuple[tuple[str, str], ...]
+    """Kinds of signs of tampering."""
+    terminations: tuple[tuple[str, str], ...]
+    places: tuple[tuple[str, str], ...]
+    """Choices (value, label) of the filters."""
+    unread: str
+    """Sentence about observations that were not searched; empty where all that was wanted were."""
+    params: Mapping[str, str]
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < 1e12 else None
+
+
+def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
+    """Return filters from a query string; values that make no sense are ignored."""
+    run, least = params.get("run", ""), params.get("steps", "")
+    return TrajectoryFilters(
+        q=params.get("q", "").strip()[:MOST_CHARS],
+        place=params.get("in", "") if params.get("in", "") in PLACES else "",
+        run=whole(run, most=MOST_ID),
+        task=params.get("task", "").strip(),
+        verdict=params.get("verdict", ""),
+        termination=params.get("termination", ""),
+        phase=params.get("phase", ""),
+        finding=params.get("finding", ""),
+        reward_min=_number(params.get("reward_min", "")),
+        reward_max=_number(params.get("reward_max", "")),
+        steps_min=whole(least),
+    )
+
+
+def build_search(params: Mapping[str, str], *, shows_answer: bool) -> SearchContext:
+    """Return one page of found trajectories, newest first."""
+    filters = parse_filters(params)
+    before = whole(params.get("before", ""), most=MOST_ID)
+    result = search(filters, before=before, with_answers=shows_answer)
+    pattern = words_pattern(filters.q)
+    return SearchContext(
+        section="trajectories",
+        crumbs=(Crumb("Trajectories"),),
+        filters=filters,
+        filtered=filters != TrajectoryFilters(),
+        rows=tuple(
+            SearchRow(row, tuple(snippet(match, pattern) for match in result.matches.get(row.pk, ())))
+            for row in result.rows
+        ),
+        total=result.total,
+        capped=result.capped,
+        next_before=result.next_before,
+        first_page=before is None,
+        phases=(("train", "training"), ("eval", "evaluation")),
+        verdicts=choices_of(Verdict),
+        findings=(("any", "any sign"), *choices_of(FindingKind)),
+        terminations=choices_of(("running", *TerminationReason)),
+        places=tuple(PLACES.items()),
+        unread=_unread(filters),
+        params=dict(params),
+    )
+
+
+def _unread(filters: TrajectoryFilters) -> str:
+    if not filters.q or filters.place not in ("", "observations"):
+        return ""
+    if not filters.looks_into("observations"):
+        return "Observations are searched once you name a run or a task."
+    return f"Observations are searched in the newest {OBSERVED} rollouts that pass the other filters."

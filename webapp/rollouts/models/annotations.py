@@ -1,0 +1,27 @@
+"""Labels and comments people leave on trajectories."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+
+from webapp.rollouts.models.trajectories import Trajectory
+
+
+class Annotation(models.Model):
+    """A label (one word, countable) or a comment on a trajectory or one of its steps."""
+
+    trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="annotations")
+    step_index = models.IntegerField(null=True, blank=True)
+    kind = models.CharField(max_length=8, choices=[("label", "label"), ("comment", "comment")])
+    text = models.TextField()
+    author = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.kind} on trajectory {self.trajectory_id}"

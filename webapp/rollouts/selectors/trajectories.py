@@ -1,0 +1,131 @@
+"""Reads of trajectories: one with its parts, and the newest of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connection
+from django.db.models import OuterRef, QuerySet, Subquery, Value
+from django.db.models.functions import Coalesce
+
+from engine.types import FindingKind
+from webapp.datasets.models.datasets import TaskAnswer
+from webapp.rollouts.models.trajectories import (
+    ImportedFields,
+    TestLog,
+    TestResult,
+    TokenBlob,
+    Trajectory,
+    TrajectoryOpening,
+)
+
+_TEST_OUTPUTS = frozenset(
+    {"custom_test_outputs", "regression_test_output", "eval_logs", "report", "test_output", "test_result"}
+)
+"""Fields of imported files that may contain hidden tests."""
+
+
+def get_trajectory(
+    run_id: int, *, phase: str, iteration: int, task_key: str, index: int
+) -> Trajectory | None:
+    """Return one trajectory with run, group and task."""
+    return (
+        Trajectory.objects.select_related("run", "group", "task__dataset")
+        .filter(run_id=run_id, phase=phase, iteration=iteration, task_key=task_key, index=index)
+        .first()
+    )
+
+
+def get_by_id(trajectory_id: int) -> Trajectory | None:
+    """Return one trajectory."""
+    return Trajectory.objects.filter(pk=trajectory_id).first()
+
+
+def with_token_flag(rows: QuerySet[Trajectory]) -> QuerySet[Trajectory]:
+    """Add ``has_token_ids`` to trajectories: whether token ids were recorded."""
+    # Not ``Exists``, for which PostgreSQL may read the whole table of blobs to hash it.
+    recorded = TokenBlob.objects.filter(pk=OuterRef("pk")).values(recorded=Value(True))
+    return rows.annotate(has_token_ids=Coalesce(Subquery(recorded), False))
+
+
+def newest(run_id: int, limit: int = 50) -> tuple[list[Trajectory], int]:
+    """Return a run's newest trajectories and the number of all of them."""
+    rows = Trajectory.objects.filter(run_id=run_id)
+    shown = (
+        with_token_flag(rows)
+        .select_related("task")
+        .defer("patch", "test_log", "detail", "error", "task__problem_statement")
+        .order_by("-pk")[:limit]
+    )
+    return list(shown), rows.count()
+
+
+def findings(trajectory: Trajectory, *, with_answers: bool) -> list[dict[str, Any]]:
+    """Return the signs of tampering; assertions of hidden tests only to readers of answers."""
+    return [
+        found if with_answers or found["kind"] != FindingKind.COUNTERFACTUAL else {**found, "detail": ""}
+        for found in trajectory.findings
+    ]
+
+
+def opening(trajectory_id: int) -> list[dict[str, str]]:
+    """Return the messages before the first response; empty where they were not recorded."""
+    found = TrajectoryOpening.objects.filter(pk=trajectory_id).values_list("messages", flat=True).first()
+    return found or []
+
+
+def imported_fields(trajectory_id: int, *, with_answers: bool) -> dict[str, Any] | None:
+    """Return fields of an imported trajectory's file; outputs of tests only to readers of answers."""
+    found = ImportedFields.objects.filter(pk=trajectory_id).values_list("fields", flat=True).first()
+    if found is None or with_answers:
+        return found
+    return {name: value for name, value in found.items() if name not in _TEST_OUTPUTS}
+
+
+def tests(trajectory_id: int) -> list[TestResult]:
+    """Return results of the required tests in the task's order."""
+    return list(TestResult.objects.filter(trajectory_id=trajectory_id).order_by("position"))
+
+
+def test_log(trajectory_id: int) -> str | None:
+    """Return the whole test log; None when there is no such trajectory."""
+    log = TestLog.objects.filter(trajectory_id=trajectory_id).first()
+    if log is not None:
+        return log.text
+    return Trajectory.objects.filter(pk=trajectory_id).values_list("test_log", flat=True).first()
+
+
+def whole_log_chars(trajectory_id: int) -> int:
+    """Return length of a test log that is longer than what the trajectory's row shows; else 0."""
+    return TestLog.objects.filter(trajectory_id=trajectory_id).values_list("chars", flat=True).first() or 0
+
+
+def num_samples(trajectory_id: int) -> int:
+    """Return the number of samples of a trajectory's tokens; 0 where no tokens were recorded."""
+    return TokenBlob.objects.filter(pk=trajectory_id).values_list("samples", flat=True).first() or 0
+
+
+def finding_counts(run_id: int) -> list[tuple[str, int]]:
+    """Return signs of tampering in a run by kind, with their number of trajectories."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT f->>'kind', count(DISTINCT t.id) FROM webapp_trajectory t,"
+            " jsonb_array_elements(t.findings) f WHERE t.run_id = %s AND t.findings <> '[]'"
+            " GROUP BY 1 ORDER BY 2 DESC, 1",
+            [run_id],
+        )
+        return [(str(kind), int(count)) for kind, count in cursor.fetchall()]
+
+
+def sibling_indexes(group_id: int) -> list[int]:
+    """Return positions of the siblings of a group."""
+    return list(
+        Trajectory.objects.filter(group_id=group_id).order_by("index").values_list("index", flat=True)
+    )
+
+
+def gold_patch(task_id: int | None) -> str:
+    """Return the task's gold patch; empty when it is not known. Callers check the role first."""
+    if task_id is None:
+        return ""
+    return TaskAnswer.objects.filter(task_id=task_id).values_list("gold_patch", flat=True).first() or ""

@@ -1,0 +1,1 @@
+"""Runs: attempts, events, iterations, checkpoints, alerts, and the form of a new run."""

@@ -1,0 +1,57 @@
+"""Checkpoints of runs: those that exist, and their download."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.http import HttpRequest, StreamingHttpResponse
+from ninja import Router, Schema
+from ninja.errors import HttpError
+
+from webapp.api.auth import caller, operator, viewer
+from webapp.core.services import audit
+from webapp.runs.api.runs import find
+from webapp.runs.contexts.downloads import checkpoint_download
+from webapp.runs.selectors.checkpoints import find_checkpoint, stored_checkpoints
+
+router = Router(tags=["runs"])
+
+
+class CheckpointOut(Schema):
+    """A checkpoint in the run folder."""
+
+    iteration: int
+    policy_version: int
+    saved_at: datetime
+    checksum: str
+    size: int
+    """Bytes."""
+
+
+@router.get("/runs/{int:run_id}/checkpoints", auth=viewer, response=list[CheckpointOut])
+def list_checkpoints(request: HttpRequest, run_id: int) -> list[CheckpointOut]:
+    """List the checkpoints that exist, newest first."""
+    found, _ = stored_checkpoints(find(run_id))
+    return [
+        CheckpointOut(
+            iteration=one.iteration,
+            policy_version=one.checkpoint.policy_version,
+            saved_at=one.checkpoint.saved_at,
+            checksum=one.checkpoint.checksum,
+            size=one.size,
+        )
+        for one in found
+    ]
+
+
+@router.get("/runs/{int:run_id}/checkpoints/{int:iteration}", auth=operator)
+def download_checkpoint(request: HttpRequest, run_id: int, iteration: int) -> StreamingHttpResponse:
+    """Return a checkpoint as a ZIP archive."""
+    run = find(run_id)
+    found = find_checkpoint(run, iteration)
+    if found is None:
+        raise HttpError(404, f"run {run_id} has no checkpoint {iteration}")
+    audit.record(
+        actor=caller(request), action="checkpoint.export", run_id=run.pk, target=f"checkpoint {iteration}"
+    )
+    return checkpoint_download(run, found)

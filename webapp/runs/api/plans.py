@@ -1,0 +1,32 @@
+"""Plans: what a run would need and cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Field, Router, Schema
+
+from engine.planning import to_json
+from webapp.api.auth import viewer
+from webapp.datasets.selectors.defaults import resolve_recipe
+from webapp.runs.selectors import plans
+
+router = Router(tags=["plans"])
+
+
+class PlanIn(Schema):
+    """A recipe with overrides by dotted name, and what it would run on."""
+
+    recipe: str
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    gpus: str | None = None
+    """``COUNTxNAME``; null: as many H100 as the run needs."""
+    assumptions: dict[str, Any] = Field(default_factory=dict)
+
+
+@router.post("/plans", auth=viewer, response=dict[str, Any])
+def plan(request: HttpRequest, body: PlanIn) -> dict[str, Any]:
+    """Return memory, time and sandboxes of a run, as ``manage.py plan --json`` prints them."""
+    config = resolve_recipe(body.recipe, body.overrides)
+    return to_json(plans.plan(config, gpus=body.gpus, assumptions=body.assumptions))

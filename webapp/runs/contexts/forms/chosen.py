@@ -1,0 +1,53 @@
+"""Trajectories that a fine-tuning run's query chooses, shown before the run is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.config.run import FineTuneRun, parse_run_config, with_overrides
+from engine.errors import ConfigError
+from webapp.rollouts.selectors import learning
+from webapp.rollouts.selectors.learning import Chosen
+
+_MAX_RUNS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenView:
+    """Counts of the chosen trajectories."""
+
+    trajectories: int
+    found: Chosen
+    left_out: tuple[tuple[str, int], ...]
+    """Reason and number of the trajectories that pass the filters and are not used."""
+    runs: tuple[tuple[int, int], ...]
+    """Runs with the most chosen trajectories, and their number."""
+    more_runs: int
+
+
+def build_chosen(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> ChosenView | None:
+    """Return what a configuration's query chooses; None for other kinds of run, and while it has errors."""
+    if "trajectories" not in base:
+        return None
+    try:
+        config = parse_run_config(with_overrides(base, overrides))
+    except ConfigError:
+        return None
+    if not isinstance(config, FineTuneRun):
+        return None
+    found = learning.choose(config.trajectories, seed=config.seed)
+    reasons = (
+        ("same patch as another of the task", found.duplicates),
+        ("beyond the maximum per task", found.over_cap),
+        ("beyond the limit", found.over_limit),
+    )
+    runs = sorted(found.runs, key=lambda run: -run[1])
+    return ChosenView(
+        trajectories=len(found.ids),
+        found=found,
+        left_out=tuple((reason, count) for reason, count in reasons if count),
+        runs=tuple(runs[:_MAX_RUNS]),
+        more_runs=max(0, len(runs) - _MAX_RUNS),
+    )

@@ -1,0 +1,72 @@
+"""The page of a new run: recipes to choose from, then the form with its findings and its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.config.contradictions import LintFinding
+from engine.config.recipes import RECIPES
+from engine.errors import Problem
+from webapp.core.contexts.frame import Crumb
+from webapp.runs.contexts.forms.chosen import ChosenView
+from webapp.runs.contexts.forms.differences import Difference
+from webapp.runs.contexts.forms.form import FormSection
+from webapp.runs.contexts.forms.plan import PlanView
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeChoice:
+    """A recipe to start from."""
+
+    name: str
+    kind: str
+    help: str
+    current: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFormContext:
+    """The page: choose a recipe, then its settings."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    recipes: tuple[RecipeChoice, ...]
+    recipe: str
+    """Name of the chosen recipe; empty before the choice."""
+    clone_of: int | None
+    sections: tuple[FormSection, ...]
+    others: tuple[FormSection, ...]
+    """Sections behind the main ones, in the form of a recipe that has main settings."""
+    short: str
+    """Title of the form of a recipe with main settings; empty for other recipes."""
+    preset: str
+    """The objective's preset whose settings the form holds; empty for kinds without an objective."""
+    policy: str
+    """The type of policy whose settings the form holds; empty for kinds without a policy."""
+    derived: str
+    """Settings that were entered because they follow from others, as JSON."""
+    findings: tuple[LintFinding, ...]
+    """Errors first."""
+    chosen: ChosenView | None
+    """Trajectories that a fine-tuning run would train on; None for other kinds."""
+    plan: PlanView | None
+    """None for kinds of run that have none."""
+    refused: tuple[Problem, ...]
+    """Reasons for a refused run."""
+    differences: tuple[Difference, ...]
+    """Settings that differ, by what changed them last."""
+    experiments: tuple[tuple[int, str], ...]
+    experiment: int | None
+
+    @property
+    def num_different(self) -> int:
+        """Return the number of settings that differ."""
+        return sum(difference.count for difference in self.differences)
+
+
+def recipe_choices(current: str) -> tuple[RecipeChoice, ...]:
+    """Return every recipe with the first line of its docstring."""
+    return tuple(
+        RecipeChoice(name, make().kind, (make.__doc__ or "").strip().split("\n")[0], name == current)
+        for name, make in RECIPES.items()
+    )

@@ -1,0 +1,192 @@
+"""Values that the new-run form offers for settings that name datasets, runs, checkpoints, paths and hosts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from engine.config.downloads import names_of
+from engine.config.places import (
+    ANY,
+    HUB_PREFIX,
+    Allowed,
+    AttachedServers,
+    CheckpointPlace,
+    EndpointPlace,
+    Granted,
+    ImageRegistries,
+    LocalPath,
+    PublishedSet,
+    Setting,
+    SourceTrees,
+    places,
+)
+from engine.config.run import AnyRun
+from webapp.datasets.models.datasets import Dataset
+from webapp.datasets.selectors import datasets as dataset_reads
+from webapp.datasets.selectors.imports import offered_sources
+from webapp.endpoints import selectors as endpoint_reads
+from webapp.endpoints.services.places import allowed
+from webapp.runs.contexts.forms.bases import UNSET
+from webapp.runs.contexts.forms.form import Offer, Offers
+from webapp.runs.models.runs import Run
+from webapp.runs.selectors import runs as run_reads
+from webapp.runs.selectors.checkpoints import KnownCheckpoint, known_checkpoints
+
+_MAX_OFFERED = 200
+_DATASETS = ("dataset.name", "evaluation.dataset", "trajectories.dataset")
+"""Settings with the name of a dataset."""
+_SPLITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "dataset.split": ("dataset.name",),
+        "dataset.splits": ("dataset.name",),
+        "evaluation.split": ("evaluation.dataset", "dataset.name"),
+        "trajectories.splits": ("trajectories.dataset",),
+    }
+)
+"""Settings with splits, and those with the name of their dataset; the first that is set counts."""
+_VERIFIED = ("trajectories.runs", "verifier.runs", "judgements.on_policy", "judgements.off_policy")
+"""Settings with runs whose graded trajectories count."""
+
+
+def run_offers(config: AnyRun, *, entered: Mapping[str, str] | None = None) -> Offers:
+    """Return existing and allowed values to choose from, by dotted setting.
+
+    Args:
+        config: the configuration that the form shows.
+        entered: texts of the form by dotted setting, which decide whose splits and runs are offered.
+    """
+    limits = allowed()
+    datasets = {dataset.name: dataset for dataset in dataset_reads.newest_datasets()}
+    named = _named(config, entered or {})
+    verified = run_reads.runs_to_verify()
+    tests, collected = (
+        run_reads.runs_with_written_tests(),
+        run_reads.runs_with_rollouts(named["dataset.name"]),
+    )
+    runs = _runs({*verified, *tests, *collected})
+    offers = {
+        "policy.model": tuple(map(Offer, endpoint_reads.named_models())),
+        "verifier.tests": tuple(runs[run] for run in tests),
+        "collection.skip_runs": tuple(runs[run] for run in collected),
+        **dict.fromkeys(_DATASETS, tuple(map(_dataset, datasets.values()))),
+        **dict.fromkeys(_VERIFIED, tuple(runs[run] for run in verified)),
+    }
+    for key, names in _SPLITS.items():
+        dataset = datasets.get(next(filter(None, (named[name] for name in names)), ""))
+        offers[key] = _splits(dataset) if dataset is not None else ()
+    checkpoints: tuple[Offer, ...] | None = None
+    for setting in places(config):
+        if not isinstance(setting.place, CheckpointPlace):
+            offers[setting.name] = tuple(map(Offer, _values(setting, limits)))
+            continue
+        checkpoints = checkpoints or tuple(_checkpoints(limits))
+        offers[setting.name] = checkpoints
+    return offers
+
+
+def _named(config: AnyRun, entered: Mapping[str, str]) -> dict[str, str]:
+    """Return the datasets that the form names, by setting."""
+    data = config.model_dump(mode="json")
+    found = {}
+    for key in _DATASETS:
+        section, _, name = key.partition(".")
+        found[key] = entered.get(key, (data.get(section) or {}).get(name)) or ""
+    return found
+
+
+def _dataset(dataset: Dataset) -> Offer:
+    splits = ", ".join(f"{name} {tasks:,}" for name, tasks in dataset.splits.items())
+    return Offer(
+        dataset.name, f"{_tasks(dataset.num_tasks)}: {splits}" if splits else _tasks(dataset.num_tasks)
+    )
+
+
+def _splits(dataset: Dataset) -> tuple[Offer, ...]:
+    return tuple(Offer(name, _tasks(tasks)) for name, tasks in dataset.splits.items())
+
+
+def _tasks(count: int) -> str:
+    return f"{count:,} task{'s' * (count != 1)}"
+
+
+def _clock(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def _runs(run_ids: set[int]) -> dict[int, Offer]:
+    """Return the offer of each run, in words."""
+    return {
+        number: Offer(str(number), _run(run)) for number, run in run_reads.runs_by_number(run_ids).items()
+    }
+
+
+def _run(run: Run) -> str:
+    parts = (run.name, run.dataset.name if run.dataset else "", run.state, _clock(run.created_at))
+    return " · ".join(filter(None, parts))
+
+
+def _checkpoints(limits: Allowed) -> Iterator[Offer]:
+    """Yield what a policy may start from; the newest checkpoint of a run also under ``run:ID``."""
+    yield Offer("builtin:quickstart", "shipped with Trainyard")
+    yield from (Offer(name, "Hugging Face Hub") for name in names_of(limits.hub_models) if "*" not in name)
+    yield from (Offer(name, "policy folder") for name in _policies(limits.policies))
+    for found in known_checkpoints():
+        if found.is_last:
+            yield Offer(f"run:{found.run_id}", f"last checkpoint of {_words(found)}")
+        yield Offer(found.reference, _words(found))
+
+
+def _words(found: KnownCheckpoint) -> str:
+    rate = f"held-out {100 * found.solve_rate:.1f} %" if found.solve_rate is not None else ""
+    run = f"run {found.run_id} {found.run_name}"
+    parts = (run, f"after iteration {found.iteration}", _clock(found.saved_at), rate)
+    return " · ".join(filter(None, parts))
+
+
+def _values(setting: Setting, limits: Allowed) -> tuple[str, ...]:
+    match setting.place:
+        case AttachedServers():
+            return (*limits.attachable, *map(_text, limits.granted.get(setting.name, ())))
+        case Granted():
+            granted = limits.granted.get(setting.name, ())
+            several = isinstance(setting.default, list | dict)
+            values = granted if several else (setting.default, *granted, setting.value)
+            return tuple(dict.fromkeys(_text(value) for value in values))
+        case EndpointPlace():
+            current = (setting.value,) if setting.value != UNSET else ()
+            return tuple(dict.fromkeys((*limits.endpoints, *current)))
+        case SourceTrees():
+            hosts = (f"https://{host}/…" for host in limits.repository_hosts)
+            return ("pip:NAME==VERSION", *hosts, *offered_sources(limits.imports))
+        case ImageRegistries():
+            return (ANY, *limits.image_registries)
+        case PublishedSet():
+            names = (f"{HUB_PREFIX}{name}" for name in names_of(limits.hub_datasets) if "*" not in name)
+            return (*names, *offered_sources(limits.imports))
+        case LocalPath():
+            return tuple(offered_sources(limits.imports))
+    return ()
+
+
+def _policies(folders: tuple[Path, ...]) -> list[str]:
+    """Return the names of the checkpoints directly inside the policy folders."""
+    found = [
+        path.name
+        for folder in folders
+        for path in sorted(folder.glob("*"))
+        if (path / "config.json").is_file()
+        and any((path / f"model.safetensors{end}").is_file() for end in ("", ".index.json"))
+    ]
+    return found[:_MAX_OFFERED]
+
+
+def _text(value: Any) -> str:
+    """Return a value as the form's inputs hold it."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,64 @@
+"""Current phase of a live run: what is done now, how much of it, what follows, and the time left.
+
+Pages, API and commands show the same line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.types import RunKind, RunState
+from webapp.core.contexts.words import count, duration
+from webapp.runs.models.runs import Run
+
+_LIVE = (RunState.RUNNING, RunState.STOPPING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A phase as the engine last reported it."""
+
+    now: str
+    done: int
+    total: int
+    """0 where its amount of work is not known."""
+    follows: str
+    """Later phases; empty for the last one."""
+    seconds_left: float | None
+    """Estimated time until the end of the run; None while it is unknown."""
+
+    def __str__(self) -> str:
+        parts = [f"{self.now} {count(self.done)} of {count(self.total)}" if self.total else self.now]
+        if self.follows:
+            parts.append(f"then {self.follows}")
+        if self.seconds_left is not None:
+            parts.append(f"about {duration(self.seconds_left)} left")
+        return " · ".join(parts)
+
+
+def phase_of(run: Run) -> Phase | None:
+    """Return the phase of a run; None for one that does not work, or has reported none."""
+    if run.state not in _LIVE:
+        return None
+    if not run.progress_message:
+        return _iterations(run)
+    return Phase(
+        now=run.progress_message,
+        done=run.progress_done,
+        total=run.progress_total,
+        follows=run.progress_follows,
+        seconds_left=run.progress_seconds_left or None,
+    )
+
+
+def _iterations(run: Run) -> Phase | None:
+    """Return the iterations of a run that reports no other phase; None before the first."""
+    if run.current_iteration is None or not run.total_iterations:
+        return None
+    return Phase(
+        now="optimizer steps" if run.kind == RunKind.SFT else "iterations",
+        done=run.current_iteration,
+        total=run.total_iterations,
+        follows="",
+        seconds_left=None,
+    )

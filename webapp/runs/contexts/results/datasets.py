@@ -1,0 +1,176 @@
+"""Results of runs that make or validate a dataset."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from django.urls import reverse
+
+from engine.events.health import RowStatus
+from engine.types import RunState
+from webapp.core.contexts.row_status import LOOKS
+from webapp.core.contexts.words import in_words
+from webapp.datasets.models.datasets import Dataset
+from webapp.datasets.models.health import Validation
+from webapp.runs.contexts.results.parts import Fault, Figure, Part, Reason, RunResults, count_of, prefixed
+from webapp.runs.models.runs import Run
+from webapp.runs.selectors import results as reads
+
+MOST_FAULTS = 20
+_DROPPED = {
+    "unnoticed": "no test notices the fault", "unstable": "tests differ from run to run",
+    "not_mended": "tests fail with the fault undone, too",
+    "odd_outcome": "a test is skipped or not reported with the fault",
+    "no_report": "a run of the tests gave no report", "sandbox": "its sandbox failed",
+    "machine": "this machine failed", "not_wanted": "enough tasks were found",
+    "earlier": "tried and dropped by an earlier version",
+}  # fmt: skip
+_EXCLUDED = {
+    "language": "another language", "repository": "another repository", "ungradable": "cannot be graded here",
+    "statement:short": "statement too short", "statement:long": "statement too long",
+    "statement:leaks": "statement quotes the fix",
+    "decontamination:repository": "repository of the benchmark",
+    "decontamination:instance": "task of the benchmark", "decontamination:commit": "commit of the benchmark",
+    "decontamination:statement": "statement like one of the benchmark",
+    "decontamination:fix": "fix like one of the benchmark",
+}  # fmt: skip
+
+
+def curation(run: Run, made: Dataset | None) -> RunResults:
+    """Return tasks by split, and the candidate faults that became none, by reason."""
+    summary = run.summary
+    splits = prefixed(summary, "tasks_")
+    dropped = prefixed(summary, "dropped_")
+    tried, lost = count_of(summary, "tried"), sum(number for _, number in dropped)
+    skipped = made.provenance.get("skipped", {}) if made is not None else {}
+    return RunResults(
+        title="Candidate faults",
+        about="a fault becomes a task if the tests notice it, the same way every time",
+        figures=(
+            *(Figure(label=f"{_split(split)} tasks", value=number) for split, number in splits),
+            *([Figure(label="Faults tried", value=tried)] if tried is not None else []),
+        ),
+        parts=(
+            Part(label="became tasks", css="passed", amount=tried - lost),
+            Part(label="dropped", css="zero", amount=lost),
+        )
+        if tried is not None
+        else (),
+        reasons=tuple(Reason(label=in_words(name, _DROPPED), amount=number) for name, number in dropped),
+        faults=tuple(
+            Fault(name=source, url="", status="source not used", css="warning", reason=str(reason))
+            for source, reason in list(skipped.items())[:MOST_FAULTS]
+        ),
+        num_faults=len(skipped),
+        links=_dataset_links(made),
+    )
+
+
+def importation(run: Run, made: Dataset | None) -> RunResults:
+    """Return the rows of the source by fate, with reasons for those that are not in the dataset."""
+    summary = run.summary
+    left_out = reverse("dataset-left-out", args=[made.name]) if made is not None else ""
+
+    def address(kind: str) -> str:
+        return f"{left_out}?{urlencode({'kind': kind})}" if left_out else ""
+
+    read, taken, refused, duplicates, excluded = (
+        count_of(summary, name) for name in ("read", "imported", "rejected", "duplicates", "excluded")
+    )
+    ungradable = count_of(summary, "ungradable")
+    if read is None:
+        return RunResults(title="Rows of the source")
+    return RunResults(
+        title="Rows of the source",
+        figures=(
+            Figure(label="Rows taken", value=taken, of=read),
+            Figure(label="Refused", value=refused, sub="could not be converted"),
+            Figure(label="Tasks of the dataset", value=count_of(summary, "tasks"),
+                   sub=f"{ungradable} cannot be graded here" if ungradable else ""),
+        ),
+        parts=(
+            Part(label="taken", css="passed", amount=taken or 0),
+            Part(label="refused", css="failed", amount=refused or 0, url=address("rejects")),
+            Part(label="excluded by a filter", css="masked", amount=excluded or 0, url=address("excluded")),
+            Part(label="duplicates", css="zero", amount=duplicates or 0),
+        ),
+        reasons=(
+            *(
+                Reason(label=f"refused: field {field}" if field else "refused: the row itself", amount=number,
+                       url=address("rejects"))
+                for field, number in prefixed(summary, "rejected_")
+            ),
+            *(
+                Reason(label=f"excluded: {in_words(name, _EXCLUDED)}", amount=number, url=address("excluded"))
+                for name, number in prefixed(summary, "excluded_")
+            ),
+        ),
+        links=_dataset_links(made),
+    )  # fmt: skip
+
+
+def _split(name: str) -> str:
+    return {"train": "Training", "heldout": "Held-out"}.get(name, name.capitalize())
+
+
+def _dataset_links(made: Dataset | None) -> tuple[tuple[str, str], ...]:
+    if made is None:
+        return ()
+    return (
+        (f"tasks of {made.name}", reverse("dataset-detail", args=[made.name])),
+        ("health", reverse("dataset-health", args=[made.name])),
+    )
+
+
+def validation(run: Run) -> RunResults:
+    """Return the validated rows by status, and those that do not hold with the reason."""
+    counts = reads.validation_counts(run)
+    done = sum(counts.values())
+    valid = counts.get(RowStatus.VALID.value, 0)
+    faults = reads.validation_faults(run, MOST_FAULTS)
+    total = count_of(run.summary, "rows") or run.progress_total or None
+    quarantined = count_of(run.summary, "quarantined")
+    left = max(0, (total or 0) - done) if run.state in (RunState.RUNNING, RunState.PAUSED) else 0
+    return RunResults(
+        title="Check of the rows",
+        about="a row holds if its tests fail without a change and pass with its gold patch, every time",
+        figures=(
+            Figure(label="Rows that hold", value=valid if done else None, of=done or None),
+            Figure(label="Quarantined", value=quarantined),
+            *_test_figures(run),
+        ),
+        parts=(
+            *(
+                Part(label=LOOKS[status][2], css=LOOKS[status][0], amount=counts[status])
+                for status in LOOKS
+                if counts.get(status)
+            ),
+            *([Part(label="left", css="open", amount=left)] if left else []),
+        ),
+        faults=tuple(_fault(found) for found in faults),
+        num_faults=done - valid,
+        links=((f"health of {run.dataset.name}", reverse("dataset-health", args=[run.dataset.name])),)
+        if run.dataset is not None
+        else (),
+    )
+
+
+def _test_figures(run: Run) -> tuple[Figure, ...]:
+    names = ("tests_value", "tests_changed", "tests_added", "tests_without_mutant")
+    counts = [count_of(run.summary, name) for name in names]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(names) or not sum(known):
+        return ()
+    return (Figure(label="Mutated tests", value=sum(known[:-1]), of=sum(known), sub="of valid rows"),)
+
+
+def _fault(found: Validation) -> Fault:
+    task = found.task
+    css, _, label = LOOKS[found.status]
+    return Fault(
+        name=task.instance_id,
+        url=reverse("task-detail", args=[task.dataset.name, task.key]),
+        status=label,
+        css=css,
+        reason=found.reason[:500],
+    )

@@ -1,0 +1,66 @@
+"""Results of a run by kind: what it made, and what is kept of it when it ended early."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.types import RunKind, RunState
+from webapp.datasets.models.datasets import Dataset
+from webapp.runs.contexts.results import datasets, learning, rollouts
+from webapp.runs.contexts.results.parts import RunResults
+from webapp.runs.models.iterations import Checkpoint
+from webapp.runs.models.runs import Run
+from webapp.runs.selectors.checkpoints import newest_checkpoint
+from webapp.runs.selectors.iterations import Point
+
+
+def build_results(run: Run, points: Sequence[Point], *, made: Dataset | None) -> RunResults | None:
+    """Return the results of a run; None for kinds whose evaluations, charts and rollouts are all there is.
+
+    Args:
+        run: the run.
+        points: its newest finished iterations.
+        made: the dataset that it made.
+    """
+    if run.is_imported:
+        return rollouts.imported(run)
+    if run.checks_rows:
+        return rollouts.row_check(run)
+    match run.kind:
+        case RunKind.CURATE:
+            return datasets.curation(run, made)
+        case RunKind.IMPORT:
+            return datasets.importation(run, made)
+        case RunKind.VALIDATE:
+            return datasets.validation(run)
+        case RunKind.SFT:
+            return learning.fine_tuning(run, points)
+        case RunKind.VERIFIER:
+            return rollouts.verification(run)
+        case _:
+            return None
+
+
+def kept_of(run: Run) -> str:
+    """Return what is kept of a run that failed or was stopped; empty for others."""
+    if run.state not in (RunState.FAILED, RunState.STOPPED) or run.running_at is None:
+        return ""
+    match run.kind:
+        case RunKind.TRAIN | RunKind.IMPROVE | RunKind.SFT:
+            return _checkpointed(newest_checkpoint(run))
+        case RunKind.ROLLOUT | RunKind.EVALUATE:
+            return "Finished rollouts are kept."
+        case RunKind.CURATE:
+            return "No dataset was made; what was measured is kept for the next curation of these sources."
+        case RunKind.IMPORT:
+            return "No dataset was made; the same import continues at the row where this one ended."
+        case RunKind.VALIDATE:
+            return "Findings about the rows that were graded are kept."
+        case _:
+            return "Scores are kept."
+
+
+def _checkpointed(checkpoint: Checkpoint | None) -> str:
+    if checkpoint is None:
+        return "No checkpoint was saved."
+    return f"The checkpoint after iteration {checkpoint.iteration} is kept."

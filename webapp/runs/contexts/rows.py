@@ -1,0 +1,49 @@
+"""Rows of runs, with their newest rewards and progress, as lists of runs show them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from webapp.runs.contexts.collection import KINDS
+from webapp.runs.contexts.phase import Phase, phase_of
+from webapp.runs.contexts.policy_label import policy_label
+from webapp.runs.models.runs import Run
+from webapp.runs.selectors import runs as run_reads
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run."""
+
+    run: Run
+    policy: str
+    """Model or script that acts; empty for kinds without one."""
+    rewards: tuple[float | None, ...]
+    done: int
+    total: int
+    stale: bool
+    phase: Phase | None
+    """Current work of a live run."""
+
+
+def progress_of(run: Run) -> tuple[int, int]:
+    """(done, total) in iterations where the run has them, else in its own progress units."""
+    if run.total_iterations and run.kind not in KINDS:
+        ended = run.current_iteration if run.current_iteration is not None else 0
+        return (run.total_iterations if run.state == "succeeded" else ended, run.total_iterations)
+    return run.progress_done, run.progress_total
+
+
+def run_rows(runs: list[Run], rewards: dict[int, list[float | None]]) -> tuple[RunRow, ...]:
+    """Make the rows of runs from their rewards by run id."""
+    return tuple(
+        RunRow(
+            run,
+            policy_label(getattr(run, "policy", None)),
+            tuple(rewards.get(run.pk, [])),
+            *progress_of(run),
+            run_reads.is_stale(run),
+            phase_of(run),
+        )
+        for run in runs
+    )

@@ -1,0 +1,176 @@
+"""Metrics of runs over their iterations, in buckets, so that long runs take as much to draw as short ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from django.db import connection
+
+from webapp.runs.models.iterations import Evaluation, Iteration
+from webapp.runs.models.runs import Run
+
+TRAINED = "tokens/trained"
+"""Metric whose running sum is the axis of tokens."""
+EVALUATION = "eval:"
+"""Prefix of the series of an evaluation's solve rate, before its name."""
+_TABLES = {
+    "iterations": Iteration._meta.db_table, "evaluations": Evaluation._meta.db_table,
+    "runs": Run._meta.db_table,
+}  # fmt: skip
+
+
+class Axis(StrEnum):
+    """Quantities of the x axis."""
+
+    ITERATION = "iteration"
+    TIME = "time"
+    """Hours since the run first ran."""
+    TOKENS = "tokens"
+    """Tokens trained on so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Metrics of one run; None where one was not reported."""
+
+    x: list[float] = field(default_factory=list)
+    """The last iteration, time or number of tokens of each bucket."""
+    mean: dict[str, list[float | None]] = field(default_factory=dict)
+    low: dict[str, list[float | None]] = field(default_factory=dict)
+    high: dict[str, list[float | None]] = field(default_factory=dict)
+
+
+_X = {
+    Axis.ITERATION: "i.index::float8",
+    Axis.TIME: "extract(epoch FROM i.finished_at - r.running_at)::float8 / 3600",
+    Axis.TOKENS: "sum((i.metrics->>%(trained)s)::float8) OVER (PARTITION BY i.run_id ORDER BY i.index)",
+}
+_BUCKETS = """
+WITH placed AS MATERIALIZED (
+    SELECT i.run_id, i.metrics || '{{}}' AS metrics, {x} AS x  -- unpacked once, not for each metric
+    FROM {iterations} i JOIN {runs} r ON r.id = i.run_id
+    WHERE i.run_id = ANY(%(runs)s) AND i.finished_at IS NOT NULL
+), numbered AS (
+    SELECT *, row_number() OVER (PARTITION BY run_id ORDER BY x) AS position,
+        count(*) OVER (PARTITION BY run_id) AS total
+    FROM placed
+    WHERE x >= coalesce(%(low)s::float8, x) AND x <= coalesce(%(high)s::float8, x)
+), sized AS (
+    SELECT *, greatest(1, power(2, ceil(log(2, total::numeric / %(buckets)s))))::bigint AS width FROM numbered
+)
+SELECT run_id, max(x), {values}
+FROM sized
+GROUP BY run_id, CASE
+    WHEN position > (total - %(tail)s) / width * width THEN position
+    ELSE (position - 1) / width * width + 1 END
+ORDER BY run_id, max(x)
+"""
+
+
+def bucketed(
+    run_ids: Iterable[int],
+    keys: Sequence[str],
+    *,
+    axis: Axis = Axis.ITERATION,
+    low: float | None = None,
+    high: float | None = None,
+    buckets: int = 128,
+    tail: int = 0,
+    spread: bool = False,
+) -> dict[int, Series]:
+    """Return metrics of several runs, means over buckets of equally many iterations: one query.
+
+    The width of the buckets is a power of two, and they are counted from the first iteration, so that a full
+    bucket stays the same while the run goes on.
+
+    Args:
+        run_ids: the runs; one without a finished iteration has an empty series.
+        keys: names of the metrics.
+        axis: quantity of ``x``.
+        low: least ``x``.
+        high: greatest ``x``.
+        buckets: greatest number of buckets of a run, without the tail.
+        tail: newest iterations that are not put into buckets.
+        spread: whether to return the extremes in each bucket too.
+    """
+    found = {run_id: Series() for run_id in run_ids}
+    for series in found.values():
+        for part in (series.mean, series.low, series.high) if spread else (series.mean,):
+            part.update({key: [] for key in keys})
+    aggregates = ("avg", "min", "max") if spread else ("avg",)
+    values = [f"{name}((metrics->>%(key{i})s)::float8)" for i in range(len(keys)) for name in aggregates]
+    query = _BUCKETS.format(x=_X[axis], values=", ".join(values), **_TABLES)
+    given: dict[str, Any] = {f"key{i}": key for i, key in enumerate(keys)}
+    given |= {"runs": list(found), "low": low, "high": high, "trained": TRAINED}
+    given |= {"buckets": buckets, "tail": tail}
+    with connection.cursor() as cursor:
+        cursor.execute(query, given)
+        for run_id, x, *numbers in cursor:
+            series = found[run_id]
+            series.x.append(_short(x) or 0.0)
+            parts = (series.mean, series.low, series.high)[: len(aggregates)]
+            for at, key in enumerate(keys):
+                for offset, part in enumerate(parts):
+                    part[key].append(_short(numbers[at * len(aggregates) + offset]))
+    return found
+
+
+_EVALUATION_X = {
+    Axis.ITERATION: "e.iteration::float8",
+    Axis.TIME: "extract(epoch FROM e.finished_at - r.running_at)::float8 / 3600",
+    Axis.TOKENS: """(SELECT coalesce(sum((i.metrics->>%(trained)s)::float8), 0) FROM {iterations} i
+        WHERE i.run_id = e.run_id AND i.index < e.iteration)""",
+}
+_EVALUATIONS = """
+SELECT run_id, x, solve_rate, interval_low, interval_high FROM (
+    SELECT e.*, {x} AS x FROM {evaluations} e JOIN {runs} r ON r.id = e.run_id
+    WHERE e.run_id = ANY(%(runs)s) AND e.name = %(name)s
+) placed
+WHERE x >= coalesce(%(low)s::float8, x) AND x <= coalesce(%(high)s::float8, x)
+ORDER BY run_id, iteration
+"""
+
+
+def evaluated(
+    run_ids: Iterable[int],
+    name: str,
+    *,
+    axis: Axis = Axis.ITERATION,
+    low: float | None = None,
+    high: float | None = None,
+) -> dict[int, Series]:
+    """Return the solve rates of the evaluations of one name, with their 95 % intervals: one query."""
+    key = f"{EVALUATION}{name}"
+    found = {run_id: Series(mean={key: []}, low={key: []}, high={key: []}) for run_id in run_ids}
+    query = _EVALUATIONS.format(x=_EVALUATION_X[axis].format(**_TABLES), **_TABLES)
+    with connection.cursor() as cursor:
+        given = {"runs": list(found), "name": name, "low": low, "high": high, "trained": TRAINED}
+        cursor.execute(query, given)
+        for run_id, x, rate, least, most in cursor:
+            series = found[run_id]
+            series.x.append(_short(x) or 0.0)
+            for part, value in ((series.mean, rate), (series.low, least), (series.high, most)):
+                part[key].append(_short(value))
+    return found
+
+
+def reported_metrics(run_ids: Iterable[int]) -> set[str]:
+    """Return the names of the metrics in the newest finished iterations of the runs."""
+    newest = Iteration.objects.filter(run_id__in=list(run_ids), finished_at__isnull=False)
+    rows = newest.order_by("run_id", "-index").distinct("run_id").values_list("metrics", flat=True)
+    return {key for metrics in rows for key in metrics}
+
+
+def evaluation_keys(run_ids: Iterable[int]) -> set[str]:
+    """Return the series of the runs' evaluations, one for each name."""
+    rows = Evaluation.objects.filter(run_id__in=list(run_ids)).order_by()
+    return {f"{EVALUATION}{name}" for name in rows.values_list("name", flat=True).distinct()}
+
+
+def _short(value: float | None) -> float | None:
+    """Return a number with six significant digits; None for those that JSON lacks."""
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None

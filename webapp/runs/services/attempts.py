@@ -1,0 +1,242 @@
+"""Attempts: claiming a run for a launch or a relaunch, and giving up on one.
+
+Every attempt has a number, the epoch. Raising it fences whatever older process may still live:
+its events and heartbeats are refused from then on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F, Max, Model
+from django.utils import timezone
+
+from engine.redaction import redact
+from engine.types import RunKind, RunState, TerminationReason
+from webapp.core.services import audit, notifications
+from webapp.datasets.models.health import Validation
+from webapp.rollouts.models.scores import ExaminedTest, Score
+from webapp.rollouts.models.trajectories import Trajectory
+from webapp.runs.models.alerts import Alert
+from webapp.runs.models.iterations import Checkpoint, Evaluation, Iteration
+from webapp.runs.models.runs import Run, RunAttempt
+from webapp.runs.services import queue, states
+
+MAX_ATTEMPTS = 5
+"""Attempts in a row that may be lost without progress; then the run fails."""
+MAX_OUT_OF_MEMORY = 2
+"""Attempts in a row that may be killed for their memory without progress: the next would be killed too."""
+
+
+class SupersededError(Exception):
+    """An attempt whose process was not started yet was replaced by a newer one, or stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Exclusive right to start one attempt, with the data needed to do so."""
+
+    run_id: int
+    epoch: int
+    token: str
+    config: dict[str, Any]
+    acked_seq: int = 0
+    """Last event of the run that is stored."""
+
+
+@transaction.atomic
+def claim_launch(*, run_id: int, host: str = "") -> Claim | None:
+    """Claim a queued run for launching on a machine.
+
+    Returns:
+        None if it was claimed elsewhere, is no longer queued, or has to wait; its progress message says for
+        what.
+    """
+    run = Run.objects.filter(pk=run_id, state=RunState.QUEUED).first()
+    if run is None:
+        return None
+    if waiting := queue.why_waiting(run=run, host=host):
+        if Run.objects.filter(pk=run_id).exclude(progress_message=waiting).update(progress_message=waiting):
+            notifications.run_changed(run_id, run.last_seq)
+        return None
+    if not states.move(run_id=run_id, to=RunState.STARTING, only_from=RunState.QUEUED):
+        return None
+    return _new_attempt(run_id, "launched")
+
+
+@transaction.atomic
+def claim_relaunch(
+    *, run_id: int, epoch: int, reason: str, detail: str = "", out_of_memory: bool = False
+) -> Claim | None:
+    """Claim the replacement of the lost attempt ``epoch``; None if it was replaced or the run has ended.
+
+    Args:
+        run_id, epoch: the lost attempt.
+        reason: why it was lost, in words.
+        detail: the last line of its log, where nothing else tells why.
+        out_of_memory: whether it was killed for its memory.
+    """
+    run = Run.objects.select_for_update().get(pk=run_id)
+    if run.epoch != epoch or not states.move(run_id=run_id, to=RunState.STARTING):
+        return None
+    reason, detail = redact(reason), redact(detail)
+    RunAttempt.objects.filter(run_id=run_id, ended_at=None).update(
+        ended_at=timezone.now(), reason=reason, reason_detail=detail, out_of_memory=out_of_memory
+    )
+    Alert.objects.create(
+        run=run, severity="warning", code="run.relaunched", time=timezone.now(), detail=detail,
+        message=f"Attempt {epoch} was lost: {reason}. Attempt {epoch + 1} {_continuation(run)}.",
+    )  # fmt: skip
+    audit.record(
+        actor=None, action="run.relaunch", run_id=run_id, changes={"reason": reason, "detail": detail}
+    )
+    return _new_attempt(run_id, reason, detail)
+
+
+def _continuation(run: Run) -> str:
+    """Return what a new attempt does with what is stored of earlier ones."""
+    checkpoint = Checkpoint.objects.filter(run=run).order_by("-iteration").first()
+    if checkpoint is not None:
+        return f"goes on from the checkpoint after iteration {checkpoint.iteration}"
+    if run.kind in (RunKind.CURATE, RunKind.IMPORT):
+        return "takes its place"  # what it goes on from is in the data folder
+    finished = Trajectory.objects.filter(run=run, state=Trajectory.State.FINISHED)
+    kept = finished.filter(reward__isnull=False).exists() and _keeps_rollouts(run)
+    kept = kept or any(rows.objects.filter(run=run).exists() for rows in (Validation, Score, ExaminedTest))
+    return "keeps what it had finished" if kept else "starts over: it had saved nothing"
+
+
+def _keeps_rollouts(run: Run) -> bool:
+    """Return whether attempts of a run without a checkpoint keep the rollouts of earlier ones."""
+    if run.kind != RunKind.TRAIN:
+        return True
+    config = run.config
+    replays = config.get("rollout", {}).get("resume_in_flight") == "replay"
+    return bool(replays or config.get("schedule", {}).get("mode", "sync") != "sync")
+
+
+def _new_attempt(run_id: int, reason: str, detail: str = "") -> Claim:
+    token = secrets.token_urlsafe(32)
+    Run.objects.filter(pk=run_id).update(epoch=F("epoch") + 1, heartbeat_at=None)
+    run = Run.objects.get(pk=run_id)
+    RunAttempt.objects.create(
+        run=run,
+        epoch=run.epoch,
+        launcher=run.launcher_backend,
+        reason=reason,
+        reason_detail=detail,
+        token_hash=token_hash(token),
+    )
+    notifications.run_changed(run_id, run.last_seq)
+    return Claim(run_id=run_id, epoch=run.epoch, token=token, config=run.config, acked_seq=run.last_seq)
+
+
+def record_process(*, run_id: int, epoch: int, host: str, handle: str, run_dir: str) -> None:
+    """Record the process of an attempt; the worker that does so is a sign of life."""
+    RunAttempt.objects.filter(run_id=run_id, epoch=epoch).update(host=host, handle=handle)
+    Run.objects.filter(pk=run_id, epoch=epoch).update(run_dir=run_dir, heartbeat_at=timezone.now())
+
+
+def note_condition(*, run_id: int, epoch: int, condition: str) -> None:
+    """Store what the launcher reports about an attempt's process and notify pages; no effect if known."""
+    condition = redact(condition)[:2000]
+    attempt = RunAttempt.objects.filter(run_id=run_id, epoch=epoch, ended_at=None)
+    if attempt.exclude(condition=condition).update(condition=condition):
+        notifications.run_changed(run_id, Run.objects.values_list("last_seq", flat=True).get(pk=run_id))
+
+
+def why_not_again(*, run: Run, out_of_memory: bool) -> str:
+    """Return why a run whose newest attempt is lost is not relaunched; empty if it is.
+
+    Attempts count since the run was last queued by a person or made progress: finished an iteration or an
+    evaluation, stored a validation, a score or an examined test or, in runs that do not train, finished a
+    rollout.
+
+    Args:
+        run: the run.
+        out_of_memory: whether its newest attempt was killed for its memory.
+    """
+    lost = RunAttempt.objects.filter(run=run, ended_at__gt=_last_progress(run))
+    if out_of_memory and lost.filter(out_of_memory=True).count() + 1 >= MAX_OUT_OF_MEMORY:
+        return f"{MAX_OUT_OF_MEMORY} times at the same place"
+    if lost.count() + 1 >= MAX_ATTEMPTS:
+        return f"{MAX_ATTEMPTS} attempts in a row did not get further"
+    return ""
+
+
+def _last_progress(run: Run) -> datetime:
+    results: list[tuple[type[Model], str]] = [
+        (Iteration, "finished_at"), (Evaluation, "finished_at"), (Validation, "time"), (Score, "time"),
+        (ExaminedTest, "time"),
+    ]  # fmt: skip
+    found = [(model._default_manager.filter(run=run), column) for model, column in results]
+    if run.kind != RunKind.TRAIN:
+        rollouts = Trajectory.objects.filter(run=run).exclude(termination=TerminationReason.CANCELLED.value)
+        found.append((rollouts, "finished_at"))
+    times: list[datetime | None] = [rows.aggregate(last=Max(column))["last"] for rows, column in found]
+    return max(time for time in (run.queued_at or run.created_at, *times) if time is not None)
+
+
+def preparing(*, run_id: int, epoch: int) -> None:
+    """Record that a worker still prepares the start of an attempt.
+
+    Raises:
+        SupersededError: a newer attempt took its place, or the run is no longer to be started.
+    """
+    starting = Run.objects.filter(pk=run_id, epoch=epoch, state=RunState.STARTING)
+    if not starting.update(heartbeat_at=timezone.now()):
+        raise SupersededError(
+            f"attempt {epoch} of run {run_id} was replaced or stopped while it was prepared"
+        )
+
+
+@transaction.atomic
+def end_unstarted(*, run_id: int, epoch: int) -> bool:
+    """End a run that was asked to stop before this attempt's process was started; return whether it was."""
+    run = Run.objects.select_for_update().get(pk=run_id)
+    if (run.epoch, run.state) != (epoch, RunState.STOPPING):
+        return False
+    return give_up(run_id=run_id, epoch=epoch, to=RunState.STOPPED, reason="stopped")
+
+
+@transaction.atomic
+def give_up(*, run_id: int, epoch: int, to: RunState, reason: str, detail: str = "") -> bool:
+    """End and fence a run whose process is gone; return whether this call ended it.
+
+    Nothing happens to a run with a newer attempt: whoever calls knows only of the older one.
+
+    Args:
+        run_id, epoch: the run and the attempt that is given up.
+        to: the state it ends in.
+        reason: why, in words.
+        detail: the last line of its log, where nothing else tells why.
+    """
+    reason, detail = redact(reason), redact(detail)
+    run = Run.objects.select_for_update().get(pk=run_id)
+    if run.epoch != epoch or not states.move(run_id=run_id, to=to, reason=reason, reason_detail=detail):
+        return False
+    Run.objects.filter(pk=run_id).update(epoch=F("epoch") + 1)
+    if to == RunState.FAILED:
+        Alert.objects.create(
+            run=run, severity="error", code="run.failed", time=timezone.now(), message=reason, detail=detail
+        )
+    audit.record(
+        actor=None, action=f"run.{to.value}", run_id=run_id, changes={"reason": reason, "detail": detail}
+    )
+    notifications.run_changed(run_id, run.last_seq)
+    return True
+
+
+def nudged(*, run_id: int) -> None:
+    """Record that a task was sent again for this run."""
+    Run.objects.filter(pk=run_id).update(nudged_at=timezone.now())
+
+
+def token_hash(token: str) -> str:
+    """Return the hash under which an ingest token is stored."""
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,168 @@
+"""Changes that people make to a run beside its state: name, tags, notes, experiment, archiving.
+
+Nothing here changes the configuration or the state of a run. An edit that names the version it was made from
+is refused when somebody else saved another one meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.utils import timezone
+
+from engine.errors import ConfigError, Problem, TrainyardError
+from engine.types import RunState
+from webapp.core.models.audit import AuditEntry
+from webapp.core.services import audit, notifications
+from webapp.core.services.cleaning import without_nul
+from webapp.experiments import services as experiments
+from webapp.experiments.models import Experiment
+from webapp.runs.models.runs import Run
+from webapp.runs.services.states import TERMINAL, IllegalTransitionError
+
+MAX_TAGS = 20
+MAX_TAG = 50
+MAX_NOTES = 20_000
+ARCHIVABLE = frozenset({RunState.DRAFT, *TERMINAL})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """Changes to a run; None leaves a field as it is."""
+
+    name: str | None = None
+    tags: Iterable[str] | None = None
+    notes: str | None = None
+    experiment: str | None = None
+    """Name of an experiment, created if missing; empty removes the run from its experiment."""
+    version: str | None = None
+    """``version_of`` the run as it was read; None overwrites whatever is there."""
+
+
+class EditConflictError(TrainyardError):
+    """The run was edited after it was read; nothing was changed."""
+
+    def __init__(self, run: Run, by: str, at: datetime | None) -> None:
+        self.run = run
+        """The run as it is now."""
+        self.by = by
+        self.at = at
+        when = f" at {at:%Y-%m-%d %H:%M:%S} UTC" if at is not None else ""
+        super().__init__(
+            f"run {run.pk} was edited by {by}{when}, after it was read: nothing was changed; read it again "
+            "and repeat the change"
+        )
+
+
+def version_of(run: Run) -> str:
+    """Return a digest of what people can edit; another one means that somebody edited it."""
+    content = json.dumps([run.name, run.tags, run.notes, run.experiment_id])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+@transaction.atomic
+def edit(*, run: Run, changes: Edit, actor: User | None = None) -> None:
+    """Rename, tag, annotate or file a run.
+
+    Raises:
+        ConfigError: a value is too long or empty.
+        EditConflictError: somebody else edited the run since ``changes.version``.
+    """
+    wanted: dict[str, Any] = {}
+    if changes.name is not None:
+        wanted["name"] = _text("name", changes.name, least=1, most=200)
+    if changes.tags is not None:
+        wanted["tags"] = clean_tags(changes.tags)
+    if changes.notes is not None:
+        wanted["notes"] = _text("notes", changes.notes.replace("\r\n", "\n"), least=0, most=MAX_NOTES)
+    row = Run.objects.select_for_update(of=("self",)).select_related("experiment").get(pk=run.pk)
+    current = version_of(row)
+    before = {name: getattr(row, name) for name in wanted}
+    for name, value in wanted.items():
+        setattr(row, name, value)
+    if changes.experiment is not None:
+        before["experiment"] = row.experiment.name if row.experiment is not None else ""
+        wanted["experiment"] = without_nul(changes.experiment).strip()
+        row.experiment = _experiment(wanted["experiment"], actor)
+    changed = {
+        name: {"old": before[name], "new": value} for name, value in wanted.items() if before[name] != value
+    }
+    if changed and changes.version not in (None, current):
+        raise _conflict(run.pk)
+    if changed:
+        row.save(update_fields=list(changed))
+        _done(run, actor, "run.edit", changed)
+
+
+def _conflict(run_id: int) -> EditConflictError:
+    last = AuditEntry.objects.filter(run=run_id, action="run.edit").select_related("actor").first()
+    by = last.actor.username if last is not None and last.actor is not None else "a command"
+    now = Run.objects.select_related("experiment").get(pk=run_id)
+    return EditConflictError(now, by, last.time if last is not None else None)
+
+
+def clean_tags(tags: Iterable[str]) -> list[str]:
+    """Return tags without surrounding space, empty ones and repetitions, sorted. Raises ConfigError."""
+    found = sorted({text for tag in tags if (text := " ".join(without_nul(tag).split()))})
+    if len(found) > MAX_TAGS:
+        raise ConfigError(Problem(f"a run has at most {MAX_TAGS} tags, not {len(found)}", "tags"))
+    if odd := [tag for tag in found if len(tag) > MAX_TAG or "," in tag]:
+        raise ConfigError(
+            Problem(f"a tag has 1 to {MAX_TAG} characters and no comma, not '{odd[0]}'", "tags")
+        )
+    return found
+
+
+def _text(name: str, value: str, *, least: int, most: int) -> str:
+    value = without_nul(value).strip()
+    if not least <= len(value) <= most:
+        raise ConfigError(Problem(f"{least} to {most:,} characters are allowed, not {len(value):,}", name))
+    return value
+
+
+def _experiment(name: str, actor: User | None) -> Experiment | None:
+    if not name:
+        return None
+    return Experiment.objects.filter(name=name).first() or experiments.create(name=name, actor=actor)
+
+
+@transaction.atomic
+def archive(*, run: Run, actor: User | None = None) -> None:
+    """Leave a run out of lists. Raises IllegalTransitionError while it is queued or live."""
+    archivable = Run.objects.filter(pk=run.pk, state__in=ARCHIVABLE)
+    if archivable.filter(archived_at=None).update(archived_at=timezone.now(), archived_by=actor):
+        _done(run, actor, "run.archive")
+    elif not archivable.exists():
+        state = Run.objects.values_list("state", flat=True).get(pk=run.pk)
+        raise IllegalTransitionError(run.pk, state, "archived")
+
+
+@transaction.atomic
+def restore(*, run: Run, actor: User | None = None) -> None:
+    """Return an archived run to the lists."""
+    if Run.objects.filter(pk=run.pk, archived_at__isnull=False).update(archived_at=None, archived_by=None):
+        _done(run, actor, "run.restore")
+
+
+@transaction.atomic
+def acknowledge(*, run: Run, actor: User | None = None) -> None:
+    """Take note of a failed run; the first acknowledgement is kept. Raises IllegalTransitionError."""
+    failed = Run.objects.filter(pk=run.pk, state=RunState.FAILED)
+    if failed.filter(acknowledged_at=None).update(acknowledged_at=timezone.now(), acknowledged_by=actor):
+        _done(run, actor, "run.acknowledge")
+    elif not failed.exists():
+        state = Run.objects.values_list("state", flat=True).get(pk=run.pk)
+        raise IllegalTransitionError(run.pk, state, "acknowledged")
+
+
+def _done(run: Run, actor: User | None, action: str, changes: Mapping[str, Any] | None = None) -> None:
+    audit.record_change(actor=actor, action=action, run=run, changes=changes)
+    run.refresh_from_db()
+    notifications.run_changed(run.pk, run.last_seq)

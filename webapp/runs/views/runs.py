@@ -1,0 +1,143 @@
+"""Run list, run page and run controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.contrib import messages
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_POST
+
+from engine.errors import ConfigError
+from webapp.accounts.gate import operator, viewer
+from webapp.core.pages import page, params_of, posted_of
+from webapp.core.permissions import Person, check_change
+from webapp.core.services import audit
+from webapp.rollouts.services import annotations as annotation_writes
+from webapp.runs.contexts.downloads import checkpoint_download
+from webapp.runs.contexts.edit_form import build_edit_conflict
+from webapp.runs.contexts.runs import build_run_detail, build_run_list
+from webapp.runs.models.runs import Run
+from webapp.runs.selectors import alerts as alert_reads
+from webapp.runs.selectors import runs as run_reads
+from webapp.runs.selectors.checkpoints import find_checkpoint
+from webapp.runs.services import edits as run_edits
+from webapp.runs.services import runs as run_writes
+from webapp.runs.services.edits import Edit, EditConflictError
+from webapp.runs.services.states import IllegalTransitionError
+
+ACTIONS: dict[str, Callable[..., None]] = {
+    "start": run_writes.start,
+    "stop": run_writes.stop,
+    "pause": run_writes.pause,
+    "resume": run_writes.resume,
+    "archive": run_edits.archive,
+    "restore": run_edits.restore,
+    "acknowledge": run_edits.acknowledge,
+}
+
+
+def run_or_404(run_id: int) -> Run:
+    """Return the run. Raises Http404."""
+    run = run_reads.get_run(run_id)
+    if run is None:
+        raise Http404(f"There is no run {run_id}.")
+    return run
+
+
+def run_to_change(run_id: int, person: Person) -> Run:
+    """Return the run. Raises Http404, or PermissionDenied if the person may not change it."""
+    run = run_or_404(run_id)
+    check_change(run, person.role, person.user.pk)
+    return run
+
+
+@viewer
+def run_list(request: HttpRequest, person: Person) -> HttpResponse:
+    """Render the runs, filtered and sorted by the query string."""
+    context = build_run_list(params_of(request), can_operate=person.can_operate)
+    return page(request, person, "runs/list.html", context)
+
+
+@viewer
+def run_detail(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
+    """Render a run; a tab switch by htmx returns the tabs only."""
+    run = run_or_404(run_id)
+    context = build_run_detail(run, params_of(request), role=person.role, user_id=person.user.pk)
+    partial = request.headers.get("HX-Target") == "run-tabs"
+    return page(request, person, "runs/_tabs.html" if partial else "runs/detail.html", context)
+
+
+@operator
+@require_POST
+def run_action(request: HttpRequest, person: Person, run_id: int, action: str) -> HttpResponseRedirect:
+    """Start, stop, pause, resume, archive, restore or acknowledge a run."""
+    run = run_to_change(run_id, person)
+    user: User = person.user
+    try:
+        ACTIONS[action](run=run, actor=user)
+    except (ConfigError, IllegalTransitionError) as error:
+        messages.error(request, f"Nothing was changed: {error}")
+    return _back(request, run_id)
+
+
+@operator
+@require_POST
+def run_edit(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
+    """Rename, tag, annotate or file a run; 409 with both versions where somebody else edited it meanwhile."""
+    form = posted_of(request)
+    tags = form.get("tags")
+    new = form.get("new_experiment", "").strip()
+    changes = Edit(
+        name=form.get("name"),
+        tags=None if tags is None else tags.split(","),
+        notes=form.get("notes"),
+        experiment=new or form.get("experiment"),
+        version=form.get("version"),
+    )
+    try:
+        run_edits.edit(run=run_to_change(run_id, person), changes=changes, actor=person.user)
+    except ConfigError as error:
+        messages.error(request, f"Nothing was changed: {error}")
+    except EditConflictError as conflict:
+        context = build_edit_conflict(conflict, form)
+        return page(request, person, "runs/edit_conflict.html", context, status=409)
+    return redirect("run-detail", run_id)
+
+
+@operator
+def run_checkpoint(
+    request: HttpRequest,  # noqa: ARG001 (the gate's signature)
+    person: Person,
+    run_id: int,
+    iteration: int,
+) -> StreamingHttpResponse:
+    """Return a checkpoint as a ZIP archive."""
+    run = run_or_404(run_id)
+    found = find_checkpoint(run, iteration)
+    if found is None:
+        raise Http404(f"Run {run_id} has no checkpoint {iteration}.")
+    audit.record(
+        actor=person.user, action="checkpoint.export", run_id=run_id, target=f"checkpoint {iteration}"
+    )
+    return checkpoint_download(run, found)
+
+
+def _back(request: HttpRequest, run_id: int) -> HttpResponseRedirect:
+    if request.POST.get("next") == "overview":
+        return redirect("overview")
+    return redirect("run-detail", run_id)
+
+
+@operator
+@require_POST
+def alert_acknowledge(request: HttpRequest, person: Person, alert_id: int) -> HttpResponseRedirect:
+    """Acknowledge an alert."""
+    alert = alert_reads.get_alert(alert_id)
+    if alert is None:
+        raise Http404("There is no such alert.")
+    check_change(alert.run, person.role, person.user.pk)
+    annotation_writes.acknowledge(alert=alert, actor=person.user)
+    return _back(request, alert.run_id)
