@@ -315,7 +315,7 @@ class Rollout:
         )
 
     def _failed(self, error: Exception) -> None:
-        """Return an infrastructure failure that keeps the steps made so far."""
+        """Record an infrastructure failure; the steps made so far are kept."""
         self._outcome = replace(
             self._outcome,
             termination=TerminationReason.ENV_ERROR,

@@ -2,7 +2,7 @@
 backend.
 
 A backend starts the sandbox, hands over the stream and the base tree, and says how to end it; see
-``engine.sandbox.local.LocalBackend`` for the whole of that and ``engine.sandbox.conformance`` for what it
+``engine.sandbox.local.backend.LocalBackend`` for an example and ``engine.sandbox.conformance`` for what it
 must pass.
 """
 

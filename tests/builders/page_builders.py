@@ -1,6 +1,6 @@
 """A populated yard for pages: a dataset, an experiment, and a training run with everything in it.
 
-Rows of runs come from real events through ``services.ingest``; ``mark`` is put into every text that a model,
+Rows of runs come from real events through the ingestion service; ``mark`` is put into every text that a model,
 a person or a sandbox could have written, so that tests can look for it unescaped.
 """
 # ruff: noqa: E501  (tables of literal rows)

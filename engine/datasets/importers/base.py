@@ -1,6 +1,6 @@
 """Interface of importers: functions from one published row to one task, and the description of a format.
 
-To add a format: a module with ``convert(row) -> Imported`` and entries in ``formats`` and in
+To add a format: a module with ``convert(row) -> Imported`` and entries in ``registry.FORMATS`` and in
 ``engine.config.importing.FORMATS``. A converter raises ``DatasetError`` with the field; who counts rows adds
 the number. Nothing that tells the answer may reach ``Task``: gold patches, test patches, names of tests,
 hints.

@@ -16,7 +16,7 @@ from engine.sandbox.responses import Stamp
 
 
 class PodTree:
-    """Pristine tree of a pod (``engine.sandbox.agent_sandbox.PristineTree``)."""
+    """Pristine tree of a pod (``engine.sandbox.agent_sandbox.BaseTree``)."""
 
     def __init__(self, stamps: Mapping[str, Stamp], workdir: str, pristine: AgentClient) -> None:
         self._stamps = stamps
@@ -25,11 +25,11 @@ class PodTree:
         self._loop = asyncio.get_running_loop()
 
     def stamps(self) -> Mapping[str, Stamp]:
-        """Return the stamps of the files; see ``PristineTree``."""
+        """Return the stamps of the files; see ``BaseTree``."""
         return self._stamps
 
     def states(self, names: Sequence[str]) -> dict[str, FileState]:
-        """Return the original files; see ``PristineTree``. Blocks the thread. Raises SandboxError."""
+        """Return the original files; see ``BaseTree``. Blocks the thread. Raises SandboxError."""
         return asyncio.run_coroutine_threadsafe(self._fetch(names), self._loop).result()
 
     async def _fetch(self, names: Sequence[str]) -> dict[str, FileState]:
