@@ -1,4 +1,4 @@
-"""The append-only event log. Every other table of a run is a projection of it (``ingestion.services.projections``)."""
+"""The append-only event log; every other table of a run is a projection, see ``ingestion.services``."""
 
 from __future__ import annotations
 
