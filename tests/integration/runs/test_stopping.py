@@ -34,7 +34,10 @@ def lease_of_the_dead(ledger: Path, run_id: str) -> None:
     Ledger(ledger).write(entry)
 
 
-def test_engines_that_run_are_ended_and_their_sandboxes_removed(tmp_path: Path) -> None:
+def test_engines_that_run_are_ended_and_their_sandboxes_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "SERVERS_S", 240.0)
     engine = subprocess.Popen(SLEEP, start_new_session=True)
     stranger = subprocess.Popen(SLEEP, start_new_session=True)
     for run, pid, started in (("7", engine.pid, process_start(engine.pid)), ("8", stranger.pid, 1)):
