@@ -7,14 +7,10 @@
   if (!form()) return;
   const input = (setting) => setting.querySelector("input, select, textarea");
 
-  const BEFORE = { hand: "base", follows: "base", preset: "original", policy: "original", base: "default" };
+  const BEFORE = { hand: "base", follows: "original", preset: "original", policy: "original", base: "default" };
 
-  // The rule of webapp/runs/contexts/forms/differences.py.
-  function originOf(setting, value) {
-    const { base, baseOrigin, derived } = setting.dataset;
-    if (value === base) return baseOrigin;
-    return value === derived ? "follows" : "hand";
-  }
+  // The rule of ``Draft.origin`` (webapp/runs/services/drafts.py).
+  const originOf = (setting, value) => (value === setting.dataset.base ? setting.dataset.baseOrigin : "hand");
 
   function refresh() {
     const counts = {};

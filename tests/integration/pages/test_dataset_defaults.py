@@ -7,9 +7,9 @@ from django.test import Client
 
 from tests.builders.web_builders import make_user
 from webapp.core.permissions import Role
-from webapp.datasets.selectors.defaults import resolve_recipe
 from webapp.models import Dataset, Run, Task
 from webapp.runs.services import runs
+from webapp.runs.services.drafts import Origin, draft
 
 pytestmark = pytest.mark.django_db
 
@@ -38,7 +38,7 @@ def test_published_rows_get_larger_sandboxes_and_as_many_gradings_as_the_pool_ha
 @pytest.mark.usefixtures("published")
 def test_what_a_person_sets_wins() -> None:
     chosen = {"dataset.name": "published", "sandbox.memory_mb": 1024, "grading.max_parallel": 2}
-    config = resolve_recipe("quickstart", chosen).model_dump()
+    config = draft(recipe="quickstart", overrides=chosen).resolved().model_dump()
     assert (config["sandbox"]["memory_mb"], config["grading"]["max_parallel"]) == (1024, 2)
     assert config["sandbox"]["disk_mb"] == 4096
 
@@ -49,12 +49,13 @@ def test_the_form_enters_them_and_keeps_what_is_changed_back() -> None:
     client.force_login(make_user("ada", Role.OPERATOR))
     page = client.get("/runs/new/?recipe=quickstart&dataset.name=published").context
     fields = {field.key: field for section in page["sections"] for field in section.fields}
-    assert (fields["sandbox.memory_mb"].value, fields["sandbox.memory_mb"].base) == ("4096", "256")
+    memory = fields["sandbox.memory_mb"]
+    assert (memory.value, memory.original, memory.origin) == ("4096", "256", Origin.FOLLOWS)
     assert fields["grading.max_parallel"].changed
     posted = {field.key: field.value for field in fields.values()}
     posted |= {
         "recipe": "quickstart",
-        "rendered_derived": page["derived"],
+        "overrides": page["overrides"],
         "sandbox.memory_mb": "256",
         "then": "draft",
     }

@@ -12,13 +12,13 @@ from django.conf import settings
 from django.test import Client
 from django.utils import timezone
 
-from engine.config.recipes import resolve
 from tests.builders.web_builders import make_run, make_user, streamed
 from webapp.core.permissions import Role
 from webapp.core.streaming import zipped_files
 from webapp.models import AuditEntry, Checkpoint, Evaluation, Run
 from webapp.runs.contexts.forms.offers import run_offers
 from webapp.runs.services import edits as run_edits
+from webapp.runs.services.drafts import draft
 
 pytestmark = pytest.mark.django_db
 
@@ -93,7 +93,7 @@ def test_checkpoints_that_exist_are_offered_newest_first(home: Path) -> None:
         run=second, iteration=40, name="heldout", policy_version=1, num_samples=8, num_tasks=4, num_solved=2,
         solve_rate=0.523, interval_low=0.4, interval_high=0.6, finished_at=timezone.now(),
     )  # fmt: skip
-    offers = run_offers(resolve("quickstart"))["policy.checkpoint"]
+    offers = run_offers(draft(recipe="quickstart"))["policy.checkpoint"]
     a, b = f"{first.pk}/checkpoints/00010", f"{second.pk}/checkpoints"
     assert [one.value for one in offers] == [
         "builtin:quickstart", f"run:{second.pk}", f"{b}/00040", f"{b}/00020", f"run:{first.pk}", a,

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from engine.config.recipes import resolve
-from engine.config.run import AnyRun
 from webapp.datasets.models.datasets import Task
 
 _LOCAL_IMAGE = "local:"
@@ -46,19 +44,6 @@ def dataset_settings(config: Mapping[str, Any], dataset: str) -> dict[str, Any]:
         for name, value in wanted.items()
         if value != config[name.partition(".")[0]][name.partition(".")[2]]
     }
-
-
-def resolve_recipe(recipe: str, overrides: Mapping[str, Any]) -> AnyRun:
-    """Return a recipe with what follows from its dataset, then the overrides.
-
-    Raises:
-        ConfigError: as ``engine.config.recipes.resolve``.
-    """
-    config = resolve(recipe, overrides).model_dump(mode="json")
-    dataset = (config.get("dataset") or {}).get("name", "")
-    base = resolve(recipe).model_dump(mode="json")
-    follow = dataset_settings(base, dataset)
-    return resolve(recipe, {**follow, **overrides})
 
 
 def _is_published(dataset: str) -> bool:

@@ -13,10 +13,10 @@ from engine.config.base import parse_settings
 from engine.config.recipes import RECIPES, resolve
 from engine.errors import TrainyardError
 from engine.planning import RunPlan, plan_configured, render, to_json
-from webapp.datasets.selectors.defaults import resolve_recipe
 from webapp.management.commands._runs import add_overrides
 from webapp.management.commands._terminal import TerminalCommand
 from webapp.runs.selectors import plans
+from webapp.runs.services.drafts import draft
 
 
 class Command(TerminalCommand):
@@ -57,7 +57,9 @@ class Command(TerminalCommand):
     ) -> RunPlan:
         """Return the plan, without this yard's datasets and runs while the database is down."""
         try:
-            return plans.plan(resolve_recipe(recipe, overrides), gpus=gpus, assumptions=assumptions)
+            return plans.plan(
+                draft(recipe=recipe, overrides=overrides).resolved(), gpus=gpus, assumptions=assumptions
+            )
         except OperationalError:
             self.stderr.write("The database is not reachable: nothing follows from datasets and runs.")
             return plan_configured(resolve(recipe, overrides), gpus=gpus, assumptions=assumptions)

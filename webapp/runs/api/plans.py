@@ -9,8 +9,8 @@ from ninja import Field, Router, Schema
 
 from engine.planning import to_json
 from webapp.api.auth import viewer
-from webapp.datasets.selectors.defaults import resolve_recipe
 from webapp.runs.selectors import plans
+from webapp.runs.services.drafts import draft
 
 router = Router(tags=["plans"])
 
@@ -28,5 +28,5 @@ class PlanIn(Schema):
 @router.post("/plans", auth=viewer, response=dict[str, Any])
 def plan(request: HttpRequest, body: PlanIn) -> dict[str, Any]:
     """Return memory, time and sandboxes of a run, as ``manage.py plan --json`` prints them."""
-    config = resolve_recipe(body.recipe, body.overrides)
+    config = draft(recipe=body.recipe, overrides=body.overrides).resolved()
     return to_json(plans.plan(config, gpus=body.gpus, assumptions=body.assumptions))

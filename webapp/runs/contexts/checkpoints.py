@@ -20,10 +20,10 @@ from engine.config.run import (
     parse_run_config,
 )
 from engine.errors import ConfigError
-from webapp.runs.contexts.forms.differences import setting_texts
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import checkpoints as reads
 from webapp.runs.selectors.checkpoints import StoredCheckpoint
+from webapp.runs.services.drafts import setting_texts
 
 _STARTS = ("policy.checkpoint", "trainer.start", "sft.start")
 """Settings that name the model to train."""

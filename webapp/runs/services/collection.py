@@ -8,14 +8,12 @@ from typing import Any, Literal
 
 from django.contrib.auth.models import User
 
-from engine.config.recipes import resolve
 from engine.config.recipes.quickstart import DATASET as QUICKSTART
-from engine.types import RunKind, RunState
-from webapp.datasets.selectors.defaults import is_local
 from webapp.datasets.selectors.difficulty import SCRIPTED
 from webapp.experiments.models import Experiment
 from webapp.runs.models.runs import Run
 from webapp.runs.services import runs
+from webapp.runs.services.drafts import draft
 
 RECIPE = "collect"
 
@@ -49,10 +47,9 @@ def create(
 ) -> Run:
     """Create a draft. Raises ConfigError as ``runs.create``."""
     overrides = _overrides(request)
-    if request.skip != "none":
-        config = resolve(request.recipe, overrides).model_dump(mode="json")
-        if earlier := earlier_runs(config):
-            overrides |= {"collection.skip": request.skip, "collection.skip_runs": earlier}
+    skipping = {**overrides, "collection.skip": request.skip}
+    if draft(recipe=request.recipe, overrides=skipping).follows.get("collection.skip_runs"):
+        overrides = skipping
     return runs.create(recipe=request.recipe, overrides=overrides, actor=actor, experiment=experiment)
 
 
@@ -61,29 +58,7 @@ def recipe_for(dataset: str) -> str:
     return "quickstart-collect" if dataset == QUICKSTART else RECIPE
 
 
-def earlier_runs(config: Mapping[str, Any]) -> list[str]:
-    """Return the collections of a configuration's policy on its dataset, oldest first."""
-    found = Run.objects.filter(
-        kind=RunKind.ROLLOUT.value,
-        config__dataset__name=config["dataset"]["name"],
-        config__policy=config["policy"],
-    ).exclude(state__in=[RunState.DRAFT.value, RunState.QUEUED.value])
-    return [str(pk) for pk in found.exclude(last_seq=0).order_by("pk").values_list("pk", flat=True)]
-
-
-def derived_settings(*, dataset: str, model: str, by_endpoint: bool) -> dict[str, Any]:
-    """Return the overrides that follow from dataset and model: name, tool calls and sandboxes."""
-    return {
-        "name": f"{model} on {dataset}"[:200],
-        **({"agent.tool_format": "native"} if by_endpoint else {}),
-        **({"sandbox.backend": "local"} if is_local(dataset) else {}),
-    }
-
-
 def _overrides(request: CollectionRequest) -> dict[str, Any]:
-    derived = derived_settings(
-        dataset=request.dataset, model=request.model, by_endpoint=bool(request.endpoint)
-    )
     chosen = {
         "dataset.name": request.dataset,
         "dataset.split": request.split,
@@ -94,7 +69,7 @@ def _overrides(request: CollectionRequest) -> dict[str, Any]:
         "collection.shuffle": request.shuffle or None,
     }
     set_by_person = {name: value for name, value in chosen.items() if value is not None}
-    return derived | set_by_person | _policy(request) | dict(request.settings)
+    return set_by_person | _policy(request) | dict(request.settings)
 
 
 def _policy(request: CollectionRequest) -> dict[str, Any]:

@@ -16,20 +16,18 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from engine.config.environment import makes_own_tasks
-from engine.config.run import parse_run_config, with_overrides
 from engine.errors import ConfigError, Problem
 from engine.planning.contexts import long_contexts
 from engine.types import RunState
 from webapp.core.dispatch import TaskName, send_on_commit
 from webapp.core.services import audit, notifications
 from webapp.datasets.models.datasets import Dataset
-from webapp.datasets.selectors.defaults import resolve_recipe
 from webapp.datasets.services import difficulty
 from webapp.endpoints.services import places
 from webapp.experiments.models import Experiment
 from webapp.rollouts.selectors import scores
 from webapp.runs.models.runs import Run
-from webapp.runs.services import learning, states
+from webapp.runs.services import drafts, learning, states
 from webapp.runs.services.states import IllegalTransitionError
 
 
@@ -43,19 +41,19 @@ def create(
 ) -> Run:
     """Create a draft from a recipe with dotted overrides (``{"trainer.iterations": 5}``).
 
-    Sandboxes and gradings follow the dataset where no override says otherwise (``resolve_recipe``).
+    What no override sets may follow from dataset and model (``drafts``).
 
     Raises:
         ConfigError: unknown recipe, unknown or invalid setting, or one that uses something not allowed.
     """
-    config = resolve_recipe(recipe, overrides or {}).model_dump(mode="json")
+    config = drafts.draft(recipe=recipe, overrides=overrides).resolved().model_dump(mode="json")
     return _save(config=config, overrides=overrides, actor=actor, experiment=experiment, parent=None)
 
 
 @transaction.atomic
 def clone(*, run: Run, overrides: Mapping[str, Any] | None = None, actor: User | None = None) -> Run:
     """Create a draft with another run's configuration and some changes. Raises ConfigError."""
-    config = parse_run_config(with_overrides(run.config, overrides or {})).model_dump(mode="json")
+    config = drafts.draft(parent=run, overrides=overrides).resolved().model_dump(mode="json")
     return _save(config=config, overrides=overrides, actor=actor, experiment=run.experiment, parent=run)
 
 

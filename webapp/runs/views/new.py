@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from django.db import transaction
@@ -12,26 +13,28 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from engine.config.contradictions import LintFinding
-from engine.config.run import parse_run_config, policy_type
+from engine.config.run import POLICY_TYPE_KEY, PRESET_KEY
 from engine.errors import ConfigError, Problem
+from engine.reading import parse_json
 from webapp.accounts.gate import operator
 from webapp.core.contexts.frame import Crumb
 from webapp.core.contexts.numbers import MOST_ID, whole
 from webapp.core.pages import page, params_of, posted_of
 from webapp.core.permissions import Person
+from webapp.core.services.cleaning import without_nul
 from webapp.experiments.models import Experiment
-from webapp.runs.contexts.forms.bases import rebase, recipe_base
-from webapp.runs.contexts.forms.chosen import ChosenView, build_chosen
-from webapp.runs.contexts.forms.differences import count_differences
-from webapp.runs.contexts.forms.form import FormSection, check, form_sections, parse_overrides
+from webapp.runs.contexts.forms.chosen import build_chosen
+from webapp.runs.contexts.forms.differences import Difference, count_differences
+from webapp.runs.contexts.forms.form import FormSection, edited, form_sections, preselected
 from webapp.runs.contexts.forms.new_run import RunFormContext, recipe_choices
 from webapp.runs.contexts.forms.offers import run_offers
-from webapp.runs.contexts.forms.plan import PlanView, build_plan
-from webapp.runs.contexts.forms.short_forms import SHORT_FORMS, arrange, derive, from_collection, from_dataset
+from webapp.runs.contexts.forms.plan import build_plan
+from webapp.runs.contexts.forms.short_forms import SHORT_FORMS, arrange
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import runs as run_reads
+from webapp.runs.services import drafts
 from webapp.runs.services import runs as run_writes
+from webapp.runs.services.drafts import Draft
 from webapp.runs.services.states import IllegalTransitionError
 from webapp.runs.views.runs import run_or_404
 
@@ -48,37 +51,61 @@ def run_new(request: HttpRequest, person: Person) -> HttpResponse:
     clone = whole(data.get("clone", ""), most=MOST_ID)
     parent = run_or_404(clone) if clone is not None else None
     recipe = parent.recipe if parent else data.get("recipe", "")
-    if request.method != "POST":
-        experiment = whole(data.get("experiment", ""), most=MOST_ID)
-        entered = {key: value for key, value in data.items() if "." in key}
-        context = _context(recipe, parent, entered, (), parent.experiment_id if parent else experiment)
-        return page(request, person, "runs/form/new.html", context)
-    return _create(request, person, recipe, parent, data)
+    chosen = whole(data.get("experiment", ""), most=MOST_ID)
+    draft = _draft(recipe, parent, data)
+    if request.method == "POST":
+        return _create(request, person, recipe, parent, draft, data, chosen)
+    context = _context(recipe, parent, draft, data, (), parent.experiment_id if parent else chosen)
+    return page(request, person, "runs/form/new.html", context)
+
+
+def _draft(recipe: str, parent: Run | None, data: Mapping[str, str]) -> Draft | None:
+    """Return the draft that a person's texts make; None without a recipe."""
+    if parent is None and not recipe:
+        return None
+    try:
+        before = drafts.draft(recipe=recipe, parent=parent, overrides=_before(data))
+        overrides = edited(before, data)
+        draft = drafts.draft(recipe=recipe, parent=parent, overrides=overrides)
+        if not draft.missing:
+            return draft
+        overrides |= preselected(draft, run_offers(draft))
+        return drafts.draft(recipe=recipe, parent=parent, overrides=overrides)
+    except ConfigError as unusable:
+        raise Http404(str(unusable)) from unusable
+
+
+def _before(data: Mapping[str, str]) -> dict[str, Any]:
+    """Return the overrides that a form was rendered with; without a form what selects other settings."""
+    if "overrides" not in data:
+        return {key: data[key] for key in (PRESET_KEY, POLICY_TYPE_KEY) if key in data}
+    try:
+        rendered = parse_json(data["overrides"])
+    except ValueError:
+        return {}
+    return without_nul(rendered) if isinstance(rendered, dict) else {}
 
 
 def _create(
-    request: HttpRequest, person: Person, recipe: str, parent: Run | None, posted: Mapping[str, str]
+    request: HttpRequest,
+    person: Person,
+    recipe: str,
+    parent: Run | None,
+    draft: Draft | None,
+    posted: Mapping[str, str],
+    chosen: int | None,
 ) -> HttpResponse:
-    chosen = whole(posted.get("experiment", ""), most=MOST_ID)
     experiment = Experiment.objects.filter(pk=chosen).first() if chosen is not None else None
+    shown = partial(_context, recipe, parent, draft, posted, experiment=experiment.pk if experiment else None)
+    if posted.get("then") == "check":
+        return page(request, person, "runs/form/new.html", shown(()))
+    overrides = draft.overrides if draft is not None else {}
     try:
-        context = _context(recipe, parent, posted, (), experiment.pk if experiment else None)
-        if posted.get("then") == "check":
-            return page(request, person, "runs/form/new.html", context)
-        overrides = {**_followed(context), **parse_overrides(context.sections + context.others)}
         run = _make(person, recipe, parent, overrides, experiment, start=posted.get("then") == "start")
     except (ConfigError, IllegalTransitionError) as error:
         problems = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
-        context = _context(recipe, parent, posted, problems, experiment.pk if experiment else None)
-        return page(request, person, "runs/form/new.html", context, status=422)
+        return page(request, person, "runs/form/new.html", shown(problems), status=422)
     return redirect("run-detail", run.pk)
-
-
-def _followed(context: RunFormContext) -> dict[str, str]:
-    """Return what the form says of settings that follow from the dataset, also where that is the recipe's."""
-    fields = (field for section in context.sections + context.others for field in section.fields)
-    names = {name for name in json.loads(context.derived) if name.startswith(("sandbox.", "grading."))}
-    return {field.key: field.value for field in fields if field.key in names}
 
 
 @transaction.atomic
@@ -101,52 +128,28 @@ def _make(
     return run
 
 
-def _base(recipe: str, parent: Run | None) -> dict[str, Any] | None:
-    """Return the configuration that the form's settings are compared with; None without a recipe."""
-    try:
-        if parent is not None:
-            return parse_run_config(parent.config).model_dump(mode="json")
-        return recipe_base(recipe) if recipe else None
-    except ConfigError as unusable:
-        raise Http404(str(unusable)) from unusable
-
-
 def _context(
     recipe: str,
     parent: Run | None,
+    draft: Draft | None,
     posted: Mapping[str, str],
     refused: tuple[Problem, ...],
     experiment: int | None,
 ) -> RunFormContext:
     sections: tuple[FormSection, ...] = ()
     others: tuple[FormSection, ...] = ()
-    short, derived = SHORT_FORMS.get(recipe), dict[str, str]()
-    shown: dict[str, Any] = {}
-    findings: tuple[LintFinding, ...] = ()
-    chosen: ChosenView | None = None
-    plan: PlanView | None = None
-    base = _base(recipe, parent)
-    if base is not None:
-        shown, kept = rebase(base, posted)
-        collects = short is not None and short.derives
-        if parent is None and (collects or "dataset" in shown):
-            kept, derived = derive(shown, kept, from_collection if collects else from_dataset)
-        offers = run_offers(parse_run_config(shown), entered=kept)
-        sections = form_sections(
-            shown, posted=kept, problems=refused, offers=offers, original=base, derived=derived
+    differences: tuple[Difference, ...] = ()
+    short = SHORT_FORMS.get(recipe)
+    if draft is not None:
+        sections = form_sections(draft, problems=refused, offers=run_offers(draft))
+        differences = count_differences(
+            (field.origin for section in sections for field in section.fields),
+            base=f"run {parent.pk}" if parent else f"recipe {recipe}",
+            preset=draft.text(PRESET_KEY),
+            policy=draft.text(POLICY_TYPE_KEY),
         )
-        findings = () if refused else tuple(check(base, sections))
-        overrides = parse_overrides(sections)
-        chosen, plan = build_chosen(shown, overrides), build_plan(shown, overrides, posted)
-    preset, policy = shown.get("algorithm", {}).get("preset", ""), policy_type(shown)
-    differences = count_differences(
-        (field.origin for section in sections for field in section.fields),
-        base=f"run {parent.pk}" if parent else f"recipe {recipe}",
-        preset=preset,
-        policy=policy,
-    )
-    if short is not None:
-        sections, others = arrange(sections, short)
+        if short is not None:
+            sections, others = arrange(sections, short)
     last = f"clone of run {parent.pk}" if parent else "new"
     return RunFormContext(
         section="runs",
@@ -157,12 +160,10 @@ def _context(
         sections=sections,
         others=others,
         short=short.title if short is not None else "",
-        preset=preset,
-        policy=policy,
-        derived=json.dumps(derived),
-        findings=findings,
-        chosen=chosen,
-        plan=plan,
+        overrides=json.dumps(draft.overrides) if draft is not None else "",
+        findings=tuple(draft.findings()) if draft is not None and not refused else (),
+        chosen=build_chosen(draft) if draft is not None else None,
+        plan=build_plan(draft, posted) if draft is not None else None,
         refused=refused,
         differences=differences,
         experiments=tuple(run_reads.experiment_choices()),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from engine.config.run import FineTuneRun, parse_run_config, with_overrides
+from engine.config.run import FineTuneRun
 from engine.errors import ConfigError
 from webapp.rollouts.selectors import learning
 from webapp.rollouts.selectors.learning import Chosen
+from webapp.runs.services.drafts import Draft
 
 _MAX_RUNS = 12
 
@@ -27,12 +26,12 @@ class ChosenView:
     more_runs: int
 
 
-def build_chosen(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> ChosenView | None:
-    """Return what a configuration's query chooses; None for other kinds of run, and while it has errors."""
-    if "trajectories" not in base:
+def build_chosen(draft: Draft) -> ChosenView | None:
+    """Return what a draft's query chooses; None for other kinds of run, and while it has errors."""
+    if "trajectories" not in draft.original:
         return None
     try:
-        config = parse_run_config(with_overrides(base, overrides))
+        config = draft.resolved()
     except ConfigError:
         return None
     if not isinstance(config, FineTuneRun):

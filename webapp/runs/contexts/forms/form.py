@@ -1,7 +1,7 @@
-"""The form of a new run: every setting of a recipe (or of a run to clone), grouped by section.
+"""The form of a draft: every setting of its configuration, grouped by section.
 
 Fields come from the configuration's own classes, so a new setting appears here by itself with its
-docstring as help. ``parse_overrides`` is the inverse: only settings that differ become overrides.
+docstring as help. ``edited`` is the inverse: only what a person changed becomes an override.
 """
 
 from __future__ import annotations
@@ -16,16 +16,12 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from engine.algorithms.lint import lint_data
 from engine.config.base import Section
-from engine.config.contradictions import LintFinding
 from engine.config.places import Granted
-from engine.config.run import POLICY_TYPE_KEY, PRESET_KEY, parse_run_config, policy_type, with_overrides
-from engine.errors import ConfigError, Problem
+from engine.config.run import POLICY_TYPE_KEY, PRESET_KEY
+from engine.errors import Problem
 from engine.reading import parse_json
-from webapp.endpoints.services import places
-from webapp.runs.contexts.forms.bases import UNSET, as_text, policy_types
-from webapp.runs.contexts.forms.differences import Origin, Reference, reference
+from webapp.runs.services.drafts import Draft, Origin, policy_types
 
 HIDDEN = ("kind", "data", "method", "recipe")
 _REPLACING = frozenset(
@@ -63,7 +59,7 @@ class FormField:
     ``suggest`` is a text with values to choose from."""
     value: str
     base: str
-    """The recipe's value."""
+    """The value until a person changes it."""
     choices: tuple[Offer, ...]
     help: str
     optional: bool
@@ -74,14 +70,12 @@ class FormField:
     """The recipe's value under its own preset and type of policy; None where it has no such setting."""
     origin: Origin = Origin.NONE
     base_origin: Origin = Origin.NONE
-    """Origin of the recipe's value."""
-    derived: str | None = None
-    """Value that follows from other settings."""
+    """Origin of ``base``."""
 
     @property
     def changed(self) -> bool:
-        """Return whether the value differs from the recipe's."""
-        return self.value != self.base
+        """Return whether a person, the dataset or the model changed the value."""
+        return self.origin in (Origin.HAND, Origin.FOLLOWS)
 
     @property
     def replaces(self) -> bool:
@@ -101,14 +95,11 @@ class FormSection:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """Submitted values, problems, offers and reference values of the fields."""
+    """The draft, its problems, and values to choose from."""
 
-    posted: Mapping[str, str]
+    draft: Draft
     problems: Sequence[Problem]
     offers: Offers
-    compared: Mapping[str, str]
-    """Values to compare with where those of the configuration do not count."""
-    reference: Reference
 
 
 def _kind(annotation: object) -> tuple[str, tuple[Offer, ...], bool]:
@@ -133,24 +124,18 @@ def _kind(annotation: object) -> tuple[str, tuple[Offer, ...], bool]:
     return ("mapping" if origin in (dict, Mapping) else "text"), (), False
 
 
-def _fields(prefix: str, model: BaseModel, base: Mapping[str, Any], given: _Given) -> tuple[FormField, ...]:
-    result = []
+def _fields(prefix: str, model: BaseModel, given: _Given) -> tuple[FormField, ...]:
+    draft, result = given.draft, []
     for name, info in type(model).model_fields.items():
         if isinstance(getattr(model, name), Section) or (not prefix and name in HIDDEN):
             continue
-        key, value = f"{prefix}{name}", base.get(name)
+        key = f"{prefix}{name}"
         widget, choices, optional = _widget(key, info, given.offers)
-        text = "" if value == UNSET else as_text(value)
-        compared = given.compared.get(key, text)
-        if value == UNSET and key in _CLOSED and choices:
-            text = choices[0].value
-        entered, beside = _posted(given.posted, key, text), given.reference
         result.append(
             FormField(
-                key, name.replace("_", " "), widget, entered, compared, choices,
+                key, name.replace("_", " "), widget, draft.text(key), draft.base_text(key), choices,
                 _help(info) or _summary(model), optional, _error(key, given.problems),
-                beside.defaults.get(key), beside.originals.get(key),
-                beside.of(key, entered, compared), beside.of_base(key, compared), beside.derived.get(key),
+                draft.defaults.get(key), draft.originals.get(key), draft.origin(key), draft.base_origin(key),
             )
         )  # fmt: skip
     return tuple(result)
@@ -186,76 +171,71 @@ def _widget(key: str, info: FieldInfo, offers: Offers) -> tuple[str, tuple[Offer
     return "choice" if key in _CLOSED or _is_granted(info) else "suggest", choices, optional
 
 
-def _posted(posted: Mapping[str, str], key: str, fallback: str) -> str:
-    return posted[key].replace("\r\n", "\n") if key in posted else fallback
-
-
 def form_sections(
-    base: Mapping[str, Any],
-    *,
-    posted: Mapping[str, str],
-    problems: Sequence[Problem],
-    offers: Offers,
-    original: Mapping[str, Any] | None = None,
-    derived: Mapping[str, str] | None = None,
+    draft: Draft, *, problems: Sequence[Problem] = (), offers: Offers | None = None
 ) -> tuple[FormSection, ...]:
-    """Return sections of a configuration with what was posted filled in.
+    """Return the sections of a draft's settings.
 
     Args:
-        base: what the fields are compared with.
-        posted: texts by dotted setting.
-        problems: what is wrong with what was posted, shown beside the fields.
+        draft: what the fields show.
+        problems: what is wrong with it, shown beside the fields.
         offers: values to choose from, by dotted setting.
-        original: the configuration from which ``rebase`` made ``base``, where they differ.
-        derived: values that follow from other settings, as texts.
-
-    Raises ConfigError when ``base`` itself is not valid in this version.
     """
-    model = parse_run_config(base)
-    original = original or base
-    compared = {
-        PRESET_KEY: original.get("algorithm", {}).get("preset", ""),
-        POLICY_TYPE_KEY: policy_type(original),
-    }
-    types_of_policy = tuple(map(Offer, policy_types(base)))
-    given = _Given(
-        posted, problems, {**offers, POLICY_TYPE_KEY: types_of_policy}, compared,
-        reference(original, base, derived or {}),
-    )  # fmt: skip
-    general = _fields("", model, base, given)
-    return (FormSection("run", "", general, True), *_nested("", model, base, given))
+    model = draft.model
+    policies = tuple(map(Offer, policy_types(model)))
+    given = _Given(draft, problems, {**(offers or {}), POLICY_TYPE_KEY: policies})
+    return (FormSection("run", "", _fields("", model, given), True), *_nested("", model, given))
 
 
-def _nested(prefix: str, model: BaseModel, base: Mapping[str, Any], given: _Given) -> Iterator[FormSection]:
+def _nested(prefix: str, model: BaseModel, given: _Given) -> Iterator[FormSection]:
     """Yield the sections of a section, each followed by its own, under their dotted names."""
     for name in type(model).model_fields:
         part = getattr(model, name)
         if not isinstance(part, Section):
             continue
         key = f"{prefix}{name}"
-        fields = _fields(f"{key}.", part, base[name], given)
+        fields = _fields(f"{key}.", part, given)
         opened = key in ("dataset", "trajectories", "trainer", "importing") or any(
             f.changed or f.error for f in fields
         )
         yield FormSection(key, _summary(part), fields, opened)
-        yield from _nested(f"{key}.", part, base[name], given)
+        yield from _nested(f"{key}.", part, given)
 
 
-def parse_overrides(sections: tuple[FormSection, ...]) -> dict[str, Any]:
-    """Return dotted overrides of every setting whose text differs from the base."""
-    overrides: dict[str, Any] = {}
-    for field in (field for section in sections for field in section.fields):
-        if not field.changed:
+def edited(before: Draft, posted: Mapping[str, str]) -> dict[str, Any]:
+    """Return the overrides of a draft after a person has edited its form.
+
+    What is as the form showed it is not the person's: another preset or dataset brings its own values.
+    Settings of a policy make way for those of another type.
+
+    Args:
+        before: the draft that the form was made of.
+        posted: texts by dotted setting; other fields are ignored, settings that are absent are as before.
+    """
+    overrides = dict(before.overrides)
+    another = posted.get(POLICY_TYPE_KEY, before.text(POLICY_TYPE_KEY)) != before.text(POLICY_TYPE_KEY)
+    for field in (field for section in form_sections(before) for field in section.fields):
+        if another and field.key.startswith("policy.") and field.key != POLICY_TYPE_KEY:
+            overrides.pop(field.key, None)
             continue
-        if field.widget == "list":
-            overrides[field.key] = [line.strip() for line in field.value.split("\n") if line.strip()]
-        elif field.widget == "mapping":
-            overrides[field.key] = _json_or_text(field.value)
-        elif field.optional and not field.value.strip():
-            overrides[field.key] = None
-        else:
-            overrides[field.key] = field.value.strip()
+        text = posted.get(field.key, field.value).replace("\r\n", "\n")
+        if text != field.value:
+            overrides[field.key] = _value(field, text)
     return overrides
+
+
+def preselected(draft: Draft, offers: Offers) -> dict[str, str]:
+    """Return the first value on offer of settings that lack one and take no other than those."""
+    return {key: offers[key][0].value for key in draft.missing if key in _CLOSED and offers.get(key)}
+
+
+def _value(field: FormField, text: str) -> Any:
+    """Return the value that a person's text means; what it cannot mean, the configuration refuses."""
+    if field.widget == "list":
+        return [line.strip() for line in text.split("\n") if line.strip()]
+    if field.widget == "mapping":
+        return _json_or_text(text)
+    return None if field.optional and not text.strip() else text.strip()
 
 
 def _json_or_text(value: str) -> Any:
@@ -264,15 +244,3 @@ def _json_or_text(value: str) -> Any:
         return parse_json(value or "{}")
     except ValueError:
         return value
-
-
-def check(base: Mapping[str, Any], sections: tuple[FormSection, ...]) -> list[LintFinding]:
-    """Return the problems of a form's configuration: contradictions, idle settings, forbidden values."""
-    try:
-        config = with_overrides(base, parse_overrides(sections))
-        places.checked(config)
-        return lint_data(config)
-    except ConfigError as error:
-        return [
-            LintFinding(severity="error", setting=one.setting, message=one.message) for one in error.problems
-        ]

@@ -39,12 +39,8 @@ class RunFormContext:
     """Sections behind the main ones, in the form of a recipe that has main settings."""
     short: str
     """Title of the form of a recipe with main settings; empty for other recipes."""
-    preset: str
-    """The objective's preset whose settings the form holds; empty for kinds without an objective."""
-    policy: str
-    """The type of policy whose settings the form holds; empty for kinds without a policy."""
-    derived: str
-    """Settings that were entered because they follow from others, as JSON."""
+    overrides: str
+    """Settings of a person, as JSON: with them the next request knows what the form showed."""
     findings: tuple[LintFinding, ...]
     """Errors first."""
     chosen: ChosenView | None

@@ -25,17 +25,16 @@ from engine.config.places import (
     SourceTrees,
     places,
 )
-from engine.config.run import AnyRun
 from webapp.datasets.models.datasets import Dataset
 from webapp.datasets.selectors import datasets as dataset_reads
 from webapp.datasets.selectors.imports import offered_sources
 from webapp.endpoints import selectors as endpoint_reads
 from webapp.endpoints.services.places import allowed
-from webapp.runs.contexts.forms.bases import UNSET
 from webapp.runs.contexts.forms.form import Offer, Offers
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors.checkpoints import KnownCheckpoint, known_checkpoints
+from webapp.runs.services.drafts import UNSET, Draft
 
 _MAX_OFFERED = 200
 _DATASETS = ("dataset.name", "evaluation.dataset", "trajectories.dataset")
@@ -53,16 +52,11 @@ _VERIFIED = ("trajectories.runs", "verifier.runs", "judgements.on_policy", "judg
 """Settings with runs whose graded trajectories count."""
 
 
-def run_offers(config: AnyRun, *, entered: Mapping[str, str] | None = None) -> Offers:
-    """Return existing and allowed values to choose from, by dotted setting.
-
-    Args:
-        config: the configuration that the form shows.
-        entered: texts of the form by dotted setting, which decide whose splits and runs are offered.
-    """
+def run_offers(draft: Draft) -> Offers:
+    """Return existing and allowed values to choose from, by dotted setting."""
     limits = allowed()
     datasets = {dataset.name: dataset for dataset in dataset_reads.newest_datasets()}
-    named = _named(config, entered or {})
+    named = {setting: draft.text(setting) for setting in _DATASETS}
     verified = run_reads.runs_to_verify()
     tests, collected = (
         run_reads.runs_with_written_tests(),
@@ -80,23 +74,13 @@ def run_offers(config: AnyRun, *, entered: Mapping[str, str] | None = None) -> O
         dataset = datasets.get(next(filter(None, (named[name] for name in names)), ""))
         offers[key] = _splits(dataset) if dataset is not None else ()
     checkpoints: tuple[Offer, ...] | None = None
-    for setting in places(config):
+    for setting in places(draft.model):
         if not isinstance(setting.place, CheckpointPlace):
             offers[setting.name] = tuple(map(Offer, _values(setting, limits)))
             continue
         checkpoints = checkpoints or tuple(_checkpoints(limits))
         offers[setting.name] = checkpoints
     return offers
-
-
-def _named(config: AnyRun, entered: Mapping[str, str]) -> dict[str, str]:
-    """Return the datasets that the form names, by setting."""
-    data = config.model_dump(mode="json")
-    found = {}
-    for key in _DATASETS:
-        section, _, name = key.partition(".")
-        found[key] = entered.get(key, (data.get(section) or {}).get(name)) or ""
-    return found
 
 
 def _dataset(dataset: Dataset) -> Offer:

@@ -6,9 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from engine.config.run import parse_run_config, with_overrides
 from engine.errors import ConfigError, Problem
 from engine.models.memory.plan import GIB
 from engine.planning import GPUS, Assumptions, Basis, RunPlan, parse_hardware
@@ -19,6 +17,7 @@ from engine.reading import parse_json
 from engine.types import RunKind
 from webapp.runs.contexts.forms.form import FormField
 from webapp.runs.selectors import plans
+from webapp.runs.services.drafts import Draft
 
 GPUS_FIELD = "plan.gpus"
 """Field of the form with the GPUs to plan for; empty: as many as the run needs."""
@@ -86,23 +85,20 @@ class PlanView:
     """Origins of the others that are no defaults, with their number."""
 
 
-def build_plan(
-    base: Mapping[str, Any], overrides: Mapping[str, Any], posted: Mapping[str, str]
-) -> PlanView | None:
+def build_plan(draft: Draft, posted: Mapping[str, str]) -> PlanView | None:
     """Return the plan of a form; None for kinds of run that have none.
 
     Args:
-        base: the configuration that the form changes.
-        overrides: what it changes.
+        draft: what the form shows.
         posted: fields of the form, among them ``plan.gpus``, ``assume.…`` and ``rendered_assumptions``.
     """
-    if base.get("kind") != RunKind.TRAIN.value:
+    if draft.original["kind"] != RunKind.TRAIN.value:
         return None
     gpus, given = posted.get(GPUS_FIELD, "").strip(), _given(posted)
     basis = Basis(assume=Assumptions(), origins={})
     plan: RunPlan | None = None
     try:
-        config = train_run(parse_run_config(with_overrides(base, overrides)))
+        config = train_run(draft.resolved())
         basis = plans.basis_of(config, parse_hardware(gpus) if gpus else None, {})
         plan = plans.plan(config, gpus=gpus or None, assumptions=given)
         refusals = tuple(Refusal(message=problem) for problem in plan.problems)

@@ -1,26 +1,14 @@
 """Forms of recipes that need few decisions: their main settings by subject, everything else behind them.
 
-Settings that follow from others (``runs.services.collection.derived_settings``) are entered until a person
-changes them.
 To add a form: an entry in ``SHORT_FORMS``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from engine.config.run import POLICY_TYPE_KEY, parse_run_config, with_overrides
-from engine.errors import ConfigError
-from engine.reading import parse_json
-from webapp.datasets.selectors.defaults import dataset_settings
-from webapp.runs.contexts.forms.bases import UNSET, as_text
-from webapp.runs.contexts.forms.form import FormField, FormSection, form_sections, parse_overrides
-from webapp.runs.services import collection
-
-DERIVED = "rendered_derived"
-"""Field of a form with the derived settings that it was rendered with, as JSON."""
+from webapp.runs.contexts.forms.form import FormField, FormSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +25,6 @@ class ShortForm:
 
     title: str
     subjects: tuple[Subject, ...]
-    derives: bool = True
-    """Whether settings follow from others: name, tool calls, sandboxes, runs to skip."""
 
 
 _COLLECT = ShortForm(
@@ -134,7 +120,6 @@ _VERIFY = ShortForm(
             },
         ),
     ),
-    derives=False,
 )
 _VERIFY_BY_TESTS = ShortForm(
     "Verify patches by tests",
@@ -159,7 +144,6 @@ _VERIFY_BY_TESTS = ShortForm(
             },
         ),
     ),
-    derives=False,
 )
 _TRAIN_JUDGE = ShortForm(
     "Train a judge",
@@ -190,7 +174,6 @@ _TRAIN_JUDGE = ShortForm(
             },
         ),
     ),
-    derives=False,
 )
 _WRITE_TESTS = replace(_COLLECT, title="Write reproduction tests")
 SHORT_FORMS: Mapping[str, ShortForm] = {
@@ -223,71 +206,3 @@ def _subject(subject: Subject, fields: Mapping[str, FormField]) -> FormSection:
         replace(fields[key], name=label) for key, label in subject.settings.items() if key in fields
     )
     return FormSection(subject.name, "", chosen, open=True)
-
-
-Follow = Callable[[Mapping[str, Any], Mapping[str, str]], dict[str, str]]
-"""Derived settings of a configuration with what was posted, as texts."""
-
-
-def derive(
-    base: Mapping[str, Any], posted: Mapping[str, str], follow: Follow
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what was posted with derived settings entered, and the derived settings.
-
-    Args:
-        base: the configuration that the form is compared with.
-        posted: texts by dotted setting; those that were derived when the form was rendered are derived anew.
-        follow: ``from_collection`` or ``from_dataset``.
-    """
-    before, derived = _rendered(posted), follow(base, posted)
-    texts = {key: text.replace("\r\n", "\n") for key, text in posted.items()}
-    left = {key for key in before if texts.get(key) == before[key]}
-    left |= {key for key in derived.keys() - before.keys() if texts.get(key, "") in ("", _text(base, key))}
-    kept = {key: text for key, text in posted.items() if key not in left}
-    return derived | kept, derived
-
-
-def _text(base: Mapping[str, Any], key: str) -> str:
-    """Return a setting of a configuration as its input holds it; empty where there is none."""
-    section, _, name = key.rpartition(".")
-    value = (base[section] if section else base).get(name)
-    return "" if value == UNSET else as_text(value)
-
-
-def _rendered(posted: Mapping[str, str]) -> Mapping[str, object]:
-    try:
-        rendered = parse_json(posted.get(DERIVED, ""))
-    except ValueError:
-        return {}
-    return rendered if isinstance(rendered, dict) else {}
-
-
-def from_dataset(base: Mapping[str, Any], posted: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of sandboxes and gradings that follow from the dataset."""
-    values = dataset_settings(base, posted.get("dataset.name", _text(base, "dataset.name")))
-    return {key: as_text(value) for key, value in values.items()}
-
-
-def from_collection(base: Mapping[str, Any], posted: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a collection that follow from its dataset, its model and earlier runs."""
-
-    def text(key: str) -> str:
-        return posted.get(key, _text(base, key))
-
-    model = text("policy.model") or text("policy.checkpoint") or text(POLICY_TYPE_KEY)
-    by_endpoint = text(POLICY_TYPE_KEY) == "endpoint"
-    values = collection.derived_settings(dataset=text("dataset.name"), model=model, by_endpoint=by_endpoint)
-    if text("collection.skip") != "none":
-        values["collection.skip_runs"] = _earlier_runs(base, posted)
-    return {key: as_text(value) for key, value in values.items()}
-
-
-def _earlier_runs(base: Mapping[str, Any], posted: Mapping[str, str]) -> list[str]:
-    """Return the collections that the form's one may continue; nothing while the form has errors."""
-    others = {key: text for key, text in posted.items() if not key.startswith("collection.")}
-    overrides = parse_overrides(form_sections(base, posted=others, problems=(), offers={}))
-    try:
-        config = parse_run_config(with_overrides(base, overrides))
-    except ConfigError:
-        return []
-    return collection.earlier_runs(config.model_dump(mode="json"))

@@ -1,0 +1,297 @@
+"""Drafts: a recipe, or a run to clone, with what a person sets; page, API and commands make runs of them.
+
+A setting gets its value from the last of these that has one:
+
+    defaults ─▶ recipe or cloned run ─▶ preset, type of policy ─▶ dataset and model ─▶ person
+                      original                                          base
+
+``Draft.origin`` says from which.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+
+from engine.algorithms.lint import lint_data
+from engine.config.base import Section
+from engine.config.contradictions import LintFinding
+from engine.config.presets import PRESETS
+from engine.config.recipes import resolve
+from engine.config.run import (
+    POLICY_TYPE_KEY,
+    PRESET_KEY,
+    AnyRun,
+    parse_run_config,
+    policy_type,
+    with_overrides,
+)
+from engine.errors import ConfigError
+from engine.types import RunKind, RunState
+from webapp.datasets.selectors.defaults import dataset_settings, is_local
+from webapp.endpoints.services import places
+from webapp.runs.models.runs import Run
+
+UNSET = "–"
+"""Value in a base of settings without default; the form shows them empty."""
+_REQUIRED: Mapping[str, Mapping[str, str]] = {
+    "endpoint": {"endpoint": UNSET, "model": UNSET},
+    "replay": {"source": UNSET},
+}
+"""Settings without default, by type of policy."""
+_SELECTING = (PRESET_KEY, POLICY_TYPE_KEY)
+"""Settings that select the values of others."""
+
+
+class Origin(StrEnum):
+    """Reason why a setting has another value than the default, or none."""
+
+    HAND = "hand"
+    FOLLOWS = "follows"
+    PRESET = "preset"
+    POLICY = "policy"
+    BASE = "base"
+    """The recipe, or the run that is cloned."""
+    NONE = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A configuration before it is a run; values are JSON, settings have dotted names."""
+
+    original: Mapping[str, Any]
+    """Configuration of the recipe or of the cloned run."""
+    selected: Mapping[str, Any]
+    """The same under the chosen preset and type of policy: a valid configuration, which has every setting."""
+    follows: Mapping[str, Any]
+    """Settings that follow from dataset and model."""
+    overrides: Mapping[str, Any]
+    """Settings of a person that differ from ``base``; from ``original`` those that select others."""
+
+    @cached_property
+    def base(self) -> dict[str, Any]:
+        """Return ``selected`` with what follows: the values until a person changes them."""
+        return _with(self.selected, self.follows)
+
+    @cached_property
+    def model(self) -> AnyRun:
+        """Return ``selected`` as its class, which knows the settings."""
+        return parse_run_config(self.selected)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Return the whole configuration, which may be invalid."""
+        return with_overrides(self.original, {**self.follows, **self.overrides})
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Return the settings that have no default and no value yet."""
+        policy = self.selected.get("policy") or {}
+        unset = (f"policy.{name}" for name, value in policy.items() if value == UNSET)
+        return tuple(setting for setting in unset if setting not in self.overrides)
+
+    def resolved(self) -> AnyRun:
+        """Return the whole configuration. Raises ConfigError for an unknown or invalid setting."""
+        return parse_run_config(self.data)
+
+    def findings(self) -> list[LintFinding]:
+        """Return the problems: contradictions, settings without effect, values that are not allowed."""
+        try:
+            places.checked(self.data)
+            return lint_data(self.data)
+        except ConfigError as error:
+            return [
+                LintFinding(severity="error", setting=problem.setting, message=problem.message)
+                for problem in error.problems
+            ]
+
+    def text(self, setting: str) -> str:
+        """Return a setting's value as an input holds it; empty where there is none."""
+        return as_text(self.overrides[setting]) if setting in self.overrides else self.base_text(setting)
+
+    def base_text(self, setting: str) -> str:
+        """Return the value that a setting has until a person changes it, as an input holds it."""
+        return _text_of(self.original if setting in _SELECTING else self.base, setting)
+
+    def origin(self, setting: str) -> Origin:
+        """Return where a setting's value comes from."""
+        return Origin.HAND if setting in self.overrides else self.base_origin(setting)
+
+    def base_origin(self, setting: str) -> Origin:
+        """Return where the value comes from that a setting has until a person changes it."""
+        base, original = self.base_text(setting), self.originals.get(setting)
+        if setting in self.follows and base != original:
+            return Origin.FOLLOWS
+        if original is not None and base != original:
+            return Origin.PRESET if setting.startswith("algorithm.") else Origin.POLICY
+        return Origin.BASE if base != self.defaults.get(setting, base) else Origin.NONE
+
+    @cached_property
+    def originals(self) -> Mapping[str, str]:
+        """Values of the recipe or of the cloned run, as texts."""
+        return dict(setting_texts(parse_run_config(self.original)))
+
+    @cached_property
+    def defaults(self) -> Mapping[str, str]:
+        """Defaults of the configuration's classes, as texts; settings without default are left out."""
+        return dict(_defaults(self.model))
+
+
+def draft(
+    *, recipe: str = "", parent: Run | None = None, overrides: Mapping[str, Any] | None = None
+) -> Draft:
+    """Return the draft of a recipe, or of a run to clone, from which nothing follows.
+
+    Raises:
+        ConfigError: there is no such recipe, or the run's configuration is of another version.
+    """
+    given = dict(overrides or {})
+    config = parse_run_config(parent.config) if parent is not None else resolve(recipe)
+    original = config.model_dump(mode="json")
+    selected = _under_policy(_under_preset(original, given.get(PRESET_KEY)), given.get(POLICY_TYPE_KEY))
+    follows = _follows(original, selected, given) if parent is None else {}
+    base = _with(selected, follows)
+    own = {
+        key: value
+        for key, value in given.items()
+        if as_text(value) != _text_of(original if key in _SELECTING else base, key) or not _has(base, key)
+    }
+    return Draft(original=original, selected=selected, follows=follows, overrides=own)
+
+
+def as_text(value: object) -> str:
+    """Return a setting's value as its input holds it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return "\n".join(as_text(item) for item in value)
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return str(value)
+
+
+def setting_texts(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every setting of a configuration by its dotted name, as its input holds it."""
+    dumped = model.model_dump(mode="json")
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, Section):
+            yield from setting_texts(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", as_text(dumped[name])
+
+
+def policy_types(config: AnyRun) -> tuple[str, ...]:
+    """Return the types of policy that a configuration may have; empty for kinds of run without a policy."""
+    field = type(config).model_fields.get("policy")
+    if field is None:
+        return ()
+    members = get_args(field.annotation) or (field.annotation,)
+    return tuple(get_args(member.model_fields["type"].annotation)[0] for member in members)
+
+
+def _under_preset(config: dict[str, Any], preset: object) -> dict[str, Any]:
+    current = config.get("algorithm", {}).get("preset")
+    if current is None or not isinstance(preset, str) or preset not in PRESETS or preset == current:
+        return config
+    return parse_run_config(with_overrides(config, {PRESET_KEY: preset})).model_dump(mode="json")
+
+
+def _under_policy(config: dict[str, Any], chosen: object) -> dict[str, Any]:
+    if chosen == policy_type(config) or chosen not in policy_types(parse_run_config(config)):
+        return config
+    settings = {"type": chosen, **_REQUIRED.get(str(chosen), {})}
+    return parse_run_config({**config, "policy": settings}).model_dump(mode="json")
+
+
+def _follows(
+    original: Mapping[str, Any], selected: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings that follow from the dataset, and of a collection from its model."""
+
+    def text(setting: str) -> str:
+        return as_text(given[setting]) if setting in given else _text_of(selected, setting)
+
+    dataset = text("dataset.name")
+    found = dataset_settings(original, dataset)
+    if original["kind"] != RunKind.ROLLOUT:
+        return found
+    policy = text(POLICY_TYPE_KEY)
+    model = text("policy.model") or text("policy.checkpoint") or policy
+    found["name"] = f"{model} on {dataset}"[:200]
+    if policy == "endpoint":
+        found["agent.tool_format"] = "native"
+    if is_local(dataset):
+        found["sandbox.backend"] = "local"
+    if text("collection.skip") != "none":
+        found["collection.skip_runs"] = _earlier_runs(original, given)
+    return found
+
+
+def _earlier_runs(original: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """Return the collections of a draft's policy on its dataset, oldest first; none while it is invalid."""
+    others = {key: value for key, value in given.items() if not key.startswith("collection.")}
+    try:
+        config = parse_run_config(with_overrides(original, others)).model_dump(mode="json")
+    except ConfigError:
+        return []
+    found = Run.objects.filter(
+        kind=RunKind.ROLLOUT.value,
+        config__dataset__name=config["dataset"]["name"],
+        config__policy=config["policy"],
+    ).exclude(state__in=[RunState.DRAFT.value, RunState.QUEUED.value])
+    return [str(pk) for pk in found.exclude(last_seq=0).order_by("pk").values_list("pk", flat=True)]
+
+
+def _with(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy with other values of settings that it has."""
+    result: dict[str, Any] = {
+        key: dict(value) if isinstance(value, dict) else value for key, value in config.items()
+    }
+    for setting, value in values.items():
+        section, _, name = setting.rpartition(".")
+        (result[section] if section else result)[name] = value
+    return result
+
+
+def _has(config: Mapping[str, Any], setting: str) -> bool:
+    *sections, name = setting.split(".")
+    section: Any = config
+    for part in sections:
+        section = section.get(part) if isinstance(section, dict) else None
+    return isinstance(section, dict) and name in section
+
+
+def _text_of(config: Mapping[str, Any], setting: str) -> str:
+    """Return a setting of a configuration as its input holds it; empty where there is none."""
+    value: Any = config
+    for part in setting.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return "" if value == UNSET else as_text(value)
+
+
+def _defaults(model: BaseModel, default: object = None, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the default of every setting of a model.
+
+    Args:
+        model: decides which settings there are.
+        default: the section's default where the section that contains it sets one.
+        prefix: of the names.
+    """
+    known = default.model_dump(mode="json") if isinstance(default, type(model)) else {}
+    for name, info in type(model).model_fields.items():
+        value = getattr(model, name)
+        own = getattr(default, name) if known else info.get_default(call_default_factory=True)
+        if isinstance(value, Section):
+            yield from _defaults(value, own, f"{prefix}{name}.")
+        elif known or not info.is_required():
+            yield f"{prefix}{name}", as_text(known[name] if known else to_jsonable_python(own))
