@@ -8,12 +8,12 @@ function in ``engine.config.recipes`` that returns one of these classes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.base import ImpossibleSettingsError, Section, config_error
@@ -375,11 +375,8 @@ AnyRun = (
     | ImproveRun
     | RolloutRun
     | EvaluateRun
-    | SftRun
-    | FineTuneRun
-    | JudgeTrainingRun
-    | VerifierRun
-    | TestVerifierRun
+    | Annotated[SftRun | FineTuneRun | JudgeTrainingRun, Field(discriminator="data")]
+    | Annotated[VerifierRun | TestVerifierRun, Field(discriminator="method")]
     | CurateRun
     | ValidateRun
     | ImportRun
@@ -388,29 +385,27 @@ _TAGS = ("kind", "data", "method")
 """Settings that tell the classes of runs apart."""
 _SECOND_TAGS = MappingProxyType({"sft": ("data", "stream"), "verifier": ("method", "judge")})
 """Kind → second tag, and the value that configurations of earlier versions mean."""
+
+
+def _classes(union: object) -> Iterator[type[BaseModel]]:
+    """Yield the classes of a union, also of the annotated unions in it."""
+    for member in get_args(union):
+        if isinstance(member, type):
+            yield member
+        else:
+            yield from _classes(get_args(member)[0])
+
+
+RUN_CLASSES = tuple(_classes(AnyRun))
+"""Every class of configurations."""
 _UNIONS = frozenset(
     (*(kind.model_fields[tag].default for tag in _TAGS if tag in kind.model_fields), name)
-    for kind in get_args(AnyRun)
+    for kind in RUN_CLASSES
     for name, field in kind.model_fields.items()
     if field.discriminator
 )
 """Sections of several types, behind the tags of their class."""
-_AnySft = Annotated[SftRun | FineTuneRun | JudgeTrainingRun, Field(discriminator="data")]
-_AnyVerifier = Annotated[VerifierRun | TestVerifierRun, Field(discriminator="method")]
-_ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(
-    Annotated[
-        TrainRun
-        | ImproveRun
-        | RolloutRun
-        | EvaluateRun
-        | _AnySft
-        | _AnyVerifier
-        | CurateRun
-        | ValidateRun
-        | ImportRun,
-        Field(discriminator="kind"),
-    ]
-)
+_ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(Annotated[AnyRun, Field(discriminator="kind")])
 
 
 def parse_run_config(data: Mapping[str, Any]) -> AnyRun:

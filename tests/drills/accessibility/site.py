@@ -20,7 +20,7 @@ from tests.integration.verifiers.test_scores_of_tests_web import scored_by_tests
 from tests.unit.webapp.test_collection_pages import going, made
 from webapp.endpoints.services import endpoints
 from webapp.models import Dataset, Run
-from webapp.runs.contexts.tabs import TABS
+from webapp.runs.kinds import TABS
 from webapp.runs.services import dataset_runs, edits, runs
 
 ANSI = (

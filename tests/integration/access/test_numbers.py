@@ -19,7 +19,7 @@ from webapp.api.app import api
 from webapp.core.permissions import Person, Role
 from webapp.live.consumer import Subscribe, _subscription
 from webapp.live.fragments import PAGES, TARGET_LENGTHS, GoneError, snapshot
-from webapp.runs.contexts.tabs import TABS
+from webapp.runs.kinds import TABS
 
 pytestmark = pytest.mark.django_db
 WEBAPP = Path(__file__).resolve().parents[3] / "webapp"

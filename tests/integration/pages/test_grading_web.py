@@ -24,7 +24,7 @@ from webapp.live.fragments import GoneError, SharedReads, Subscription, snapshot
 from webapp.models import AuditEntry, Dataset, Run, Task, TestLog, Trajectory, TrajectoryOpening
 from webapp.rollouts.selectors import trajectories as reads
 from webapp.rollouts.services import removal
-from webapp.runs.contexts.tabs import TABS
+from webapp.runs.kinds import TABS
 from webapp.runs.services import runs
 
 pytestmark = pytest.mark.django_db

@@ -14,7 +14,14 @@ from pydantic import BaseModel
 from engine.config.downloads import HubLimits
 from engine.config.places import Allowed, Harmless, Place
 from engine.config.recipes import RECIPES, resolve
-from engine.config.run import AnyRun, check_places, parse_run_config, with_overrides, with_registries
+from engine.config.run import (
+    RUN_CLASSES,
+    AnyRun,
+    check_places,
+    parse_run_config,
+    with_overrides,
+    with_registries,
+)
 from engine.errors import CheckpointError, ConfigError
 from engine.models.opening import open_model
 from engine.run import CONFIG_NAME, LAUNCH_NAME, Launch, run_attempt
@@ -46,7 +53,7 @@ def unclassified(
 
 
 def test_every_text_of_every_configuration_says_what_it_reaches() -> None:
-    found = {f"{kind.__name__}.{name}" for kind in typing.get_args(AnyRun) for name in unclassified(kind)}
+    found = {f"{kind.__name__}.{name}" for kind in RUN_CLASSES for name in unclassified(kind)}
     assert found == set(), "annotate these (engine.config.places): Text reaches nothing, else LocalPath, …"
 
 

@@ -16,7 +16,7 @@ from tests.builders.sandbox_builders import lease, pool
 from tests.builders.web_builders import make_run, signed_in
 from webapp.core.permissions import Role
 from webapp.models import Trajectory
-from webapp.runs.contexts.tabs import TABS
+from webapp.runs.kinds import TABS
 
 pytestmark = pytest.mark.django_db
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(1)>{{7*7}}\u202e😀"""

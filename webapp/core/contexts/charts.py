@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from engine.types import RunKind, TerminationReason
+from engine.types import TerminationReason
 from webapp.core.contexts.words import in_words
 
 
@@ -239,15 +239,7 @@ def charts_of(x: list[float], columns: Columns, *, bucketed: bool = False) -> Ch
     return ChartSet(tuple(specs), x, known_columns, bucketed=bucketed)
 
 
-_ANNOUNCED = {
-    RunKind.SFT: ("loss", "rate", "grad"),
-    RunKind.IMPROVE: ("reward", "solve", "steps", "kept", "loss", "time"),
-}
-
-
-def announced_charts(kind: str) -> ChartSet:
-    """Return empty charts of what a run of a kind is watched by, for one without a finished iteration."""
-    training = [spec.id for spec in RUN_CHARTS[:6]]
-    names = _ANNOUNCED.get(RunKind(kind), training)
+def announced_charts(names: Sequence[str]) -> ChartSet:
+    """Return charts without a point, by their names, for a run without a finished iteration."""
     specs = tuple(spec for spec in RUN_CHARTS if spec.id in names)
     return ChartSet(specs, [], {series.key: [] for spec in specs for series in spec.series})

@@ -10,7 +10,7 @@ a method here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import connection
@@ -30,14 +30,12 @@ from webapp.rollouts.services import removal
 from webapp.rollouts.services.rows import moment
 from webapp.rollouts.services.scores import ScoreStore
 from webapp.rollouts.services.store import TrajectoryStore
+from webapp.runs.kinds import kind_of
 from webapp.runs.models.alerts import Alert
 from webapp.runs.models.iterations import Checkpoint, Evaluation, Iteration
 from webapp.runs.models.runs import Run
 from webapp.runs.services import states
 from webapp.sandboxes.services import SandboxStore
-
-_OUTPUT_SECTIONS: Mapping[str, str] = {RunKind.CURATE: "curation", RunKind.IMPORT: "importing"}
-"""Section of the configuration that names the output dataset, by kind of run."""
 
 
 class Projection:
@@ -154,10 +152,9 @@ class Projection:
         moved = self._move(event, RunState(event.state), reason=event.reason, summary=event.summary)
         if not moved:
             return
-        kind, config = self._run.kind, self._run.config
-        if kind in _OUTPUT_SECTIONS:
+        if section := kind_of(self._run.kind).makes_dataset:
             if event.state == "succeeded":
-                send_on_commit(TaskName.SYNC_DATASET, config[_OUTPUT_SECTIONS[kind]]["output"], self._run.pk)
+                send_on_commit(TaskName.SYNC_DATASET, self._run.config[section]["output"], self._run.pk)
         elif self._run.dataset is not None:
             # What the run found out about the rows: a validation all, others which mutated tests are proven.
             send_on_commit(TaskName.SYNC_DATASET, self._run.dataset.name)

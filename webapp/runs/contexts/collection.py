@@ -12,11 +12,11 @@ from django.urls import reverse
 from engine.evaluation.endings import Endings
 from engine.types import RunKind, RunState
 from webapp.datasets.selectors.difficulty import SolveRate
+from webapp.runs.kinds import kind_of
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors.iterations import LiveCounts
 
-KINDS = (RunKind.ROLLOUT, RunKind.EVALUATE)
 ENDED = (RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED)
 SPEND_LIMIT = "spend_limit"
 """``stopped_by`` in the summary of a run that reached its spend limit."""
@@ -62,7 +62,7 @@ class CollectionView:
 def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
     """Return the progress of a run that samples a policy once; None for others, and for imported ones."""
     state: Mapping[str, Any] = run.collection
-    if run.kind not in KINDS or (not state and counts.total and run.state in ENDED):
+    if not kind_of(run.kind).collects or (not state and counts.total and run.state in ENDED):
         return None
     going = run.state == RunState.RUNNING
     solve = SolveRate(solved=state.get("solved", 0), graded=state.get("graded", 0))

@@ -19,6 +19,7 @@ from webapp.runs.contexts.phase import Phase, phase_of
 from webapp.runs.contexts.policy_label import policy_label
 from webapp.runs.contexts.results.parts import RunResults
 from webapp.runs.contexts.results.results import build_results, kept_of
+from webapp.runs.kinds import kind_of
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import iterations as iteration_reads
 from webapp.runs.selectors import runs as run_reads
@@ -230,6 +231,6 @@ def _resume_label(run: Run, collection: CollectionView | None) -> str:
         return RESUME_CHECKPOINT
     if collection is not None:
         return "" if collection.spent else RESUME_COLLECTION
-    if run.kind in (RunKind.TRAIN, RunKind.IMPROVE, RunKind.SFT):
+    if kind_of(run.kind).has_checkpoints:
         return RESUME_CHECKPOINT if newest_checkpoint(run) else START_OVER
     return RESUME_COLLECTION

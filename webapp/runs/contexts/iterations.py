@@ -15,6 +15,7 @@ from webapp.rollouts.selectors import groups as group_reads
 from webapp.runs.contexts.collection import ENDED
 from webapp.runs.contexts.runs import funnel_parts
 from webapp.runs.contexts.timeline import Strip, build_strip
+from webapp.runs.kinds import kind_of
 from webapp.runs.models.iterations import Evaluation, Iteration
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import iterations as iteration_reads
@@ -82,7 +83,7 @@ def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str])
     if iteration is not None and iteration.finished_at is not None:
         seconds = (iteration.finished_at - iteration.started_at).total_seconds()
     train = phase == "train"
-    trains = train and run.kind != RunKind.IMPROVE
+    trains = train and kind_of(run.kind).trains_by_iteration
     funnel = iteration_reads.funnel(run.pk, index) if trains else None
     algorithm = algorithm_of(run)
     has_next = train and run.current_iteration is not None and index < run.current_iteration

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.types import RunKind, RunState
+from engine.types import RunState
 from webapp.core.contexts.words import count, duration
+from webapp.runs.kinds import kind_of
 from webapp.runs.models.runs import Run
 
 _LIVE = (RunState.RUNNING, RunState.STOPPING)
@@ -56,7 +57,7 @@ def _iterations(run: Run) -> Phase | None:
     if run.current_iteration is None or not run.total_iterations:
         return None
     return Phase(
-        now="optimizer steps" if run.kind == RunKind.SFT else "iterations",
+        now=kind_of(run.kind).unit,
         done=run.current_iteration,
         total=run.total_iterations,
         follows="",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webapp.runs.contexts.collection import KINDS
 from webapp.runs.contexts.phase import Phase, phase_of
 from webapp.runs.contexts.policy_label import policy_label
+from webapp.runs.kinds import kind_of
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import runs as run_reads
 
@@ -28,7 +28,7 @@ class RunRow:
 
 def progress_of(run: Run) -> tuple[int, int]:
     """(done, total) in iterations where the run has them, else in its own progress units."""
-    if run.total_iterations and run.kind not in KINDS:
+    if run.total_iterations and not kind_of(run.kind).collects:
         ended = run.current_iteration if run.current_iteration is not None else 0
         return (run.total_iterations if run.state == "succeeded" else ended, run.total_iterations)
     return run.progress_done, run.progress_total

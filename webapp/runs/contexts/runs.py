@@ -19,7 +19,8 @@ from webapp.runs.contexts.collection import ENDED
 from webapp.runs.contexts.edit_form import EditForm, edit_form
 from webapp.runs.contexts.header import RunHeader, build_header
 from webapp.runs.contexts.rows import RunRow, run_rows
-from webapp.runs.contexts.tabs import TABS, Panel, Tab, build_panel, tab_names, tabs_of
+from webapp.runs.contexts.tabs import Panel, Tab, build_panel, tab_names, tabs_of
+from webapp.runs.kinds import TABS, kind_of
 from webapp.runs.models.alerts import Alert
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import alerts as alert_reads
@@ -160,7 +161,7 @@ def build_summary(run: Run) -> RunSummary:
     points = iteration_reads.points_after(run.pk, -1, limit=MOST_POINTS + 1)
     header = build_header(run, points)
     alerts, num_alerts = alert_reads.open_alerts(run_id=run.pk, limit=5)
-    trains = points and header.collection is None and run.kind != RunKind.IMPROVE
+    trains = points and kind_of(run.kind).trains_by_iteration
     latest = iteration_reads.funnel(run.pk, points[-1].index) if trains else None
     return RunSummary(
         header=header,
@@ -227,7 +228,7 @@ def current_tab(run: Run, params: Mapping[str, str]) -> str:
 
 def _charts(run: Run, points: Sequence[Point]) -> ChartSet:
     if not points and run.state not in ENDED:
-        return announced_charts(run.kind)
+        return announced_charts(kind_of(run.kind).charts)
     if len(points) <= MOST_POINTS:
         return run_charts([(point.index, point.metrics) for point in points])
     found = series_reads.bucketed([run.pk], CHARTED, buckets=MOST_POINTS // 2, tail=_TAIL)[run.pk]

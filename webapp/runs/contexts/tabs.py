@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.events.types import EVENT_ADAPTER
-from engine.types import RunKind
 from webapp.core.contexts.event_words import event_words
 from webapp.core.contexts.frame import choices_of
 from webapp.core.contexts.numbers import MOST_ID, whole
@@ -29,30 +28,15 @@ from webapp.runs.contexts.config_view import Objective, SettingSection, describe
 from webapp.runs.contexts.engines import EnginesView, build_engines
 from webapp.runs.contexts.solve_map import TasksPanel, build_tasks
 from webapp.runs.contexts.timeline import TimelinePanel, build_timeline
+from webapp.runs.kinds import kind_of
 from webapp.runs.models.events import Event
 from webapp.runs.models.runs import Run, RunAttempt
 from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors.logs import LogTail, log_tail
 from webapp.sandboxes.contexts import PoolView, pool_view
 
-TABS = (
-    "groups", "trajectories", "tasks", "timeline", "evaluation", "engines", "sandboxes", "checkpoints",
-    "events", "log", "configuration",
-)  # fmt: skip
-NOT_OF: Mapping[RunKind, frozenset[str]] = {
-    RunKind.IMPROVE: frozenset({"timeline"}),
-    RunKind.ROLLOUT: frozenset({"timeline", "evaluation", "checkpoints"}),
-    RunKind.EVALUATE: frozenset({"timeline", "tasks", "checkpoints"}),
-}
-"""Tabs that runs with rollouts never fill: no trainer waits for them, and most save nothing."""
-WITHOUT_ROLLOUTS = ("events", "sandboxes", "log", "configuration")
-"""Tabs of runs that make or look at a dataset: they have no rollouts to show."""
-OF_VERIFIERS = ("scores", "events", "log", "configuration")
-"""Tabs of runs that score the trajectories of others."""
 OF_IMPORTED = ("groups", "trajectories", "events", "configuration")
 """Tabs of imported trajectories: no process ever made them."""
-OF_FINE_TUNING = ("checkpoints", "events", "log", "configuration")
-"""Tabs of runs that imitate examples."""
 LABELS = {"tasks": "Solve map"}
 EVENT_KINDS = choices_of(sorted(EVENT_ADAPTER.json_schema()["discriminator"]["mapping"]))
 OUTCOMES = choices_of(("none", "partial", "all"))
@@ -72,17 +56,9 @@ def tab_names(run: Run) -> tuple[str, ...]:
     """Return the tabs of a run by its kind."""
     if run.is_imported:
         return OF_IMPORTED
-    if run.kind == RunKind.VERIFIER:
-        return OF_VERIFIERS
-    if run.kind == RunKind.SFT:
-        return OF_FINE_TUNING
-    if run.kind == RunKind.TRAIN:
-        return TABS
-    if not RunKind(run.kind).has_rollouts:
-        return WITHOUT_ROLLOUTS
-    policy = run.config.get("policy", {})
-    without = NOT_OF[RunKind(run.kind)] | ({"engines"} if policy.get("engine") != "vllm" else set())
-    return tuple(name for name in TABS if name not in without)
+    kind = kind_of(run.kind)
+    served = kind.trains_by_iteration or run.config.get("policy", {}).get("engine") == "vllm"
+    return tuple(name for name in kind.tabs if served or name != "engines")
 
 
 def tabs_of(names: Sequence[str], current: str, url: str) -> tuple[Tab, ...]:

@@ -17,11 +17,12 @@ from django.db.models import F, Max, Model
 from django.utils import timezone
 
 from engine.redaction import redact
-from engine.types import RunKind, RunState, TerminationReason
+from engine.types import RunState, TerminationReason
 from webapp.core.services import audit, notifications
 from webapp.datasets.models.health import Validation
 from webapp.rollouts.models.scores import ExaminedTest, Score
 from webapp.rollouts.models.trajectories import Trajectory
+from webapp.runs.kinds import kind_of
 from webapp.runs.models.alerts import Alert
 from webapp.runs.models.iterations import Checkpoint, Evaluation, Iteration
 from webapp.runs.models.runs import Run, RunAttempt
@@ -103,7 +104,7 @@ def _continuation(run: Run) -> str:
     checkpoint = Checkpoint.objects.filter(run=run).order_by("-iteration").first()
     if checkpoint is not None:
         return f"goes on from the checkpoint after iteration {checkpoint.iteration}"
-    if run.kind in (RunKind.CURATE, RunKind.IMPORT):
+    if kind_of(run.kind).makes_dataset:
         return "takes its place"  # what it goes on from is in the data folder
     finished = Trajectory.objects.filter(run=run, state=Trajectory.State.FINISHED)
     kept = finished.filter(reward__isnull=False).exists() and _keeps_rollouts(run)
@@ -113,7 +114,7 @@ def _continuation(run: Run) -> str:
 
 def _keeps_rollouts(run: Run) -> bool:
     """Return whether attempts of a run without a checkpoint keep the rollouts of earlier ones."""
-    if run.kind != RunKind.TRAIN:
+    if not kind_of(run.kind).trains_by_iteration:
         return True
     config = run.config
     replays = config.get("rollout", {}).get("resume_in_flight") == "replay"
@@ -175,7 +176,7 @@ def _last_progress(run: Run) -> datetime:
         (ExaminedTest, "time"),
     ]  # fmt: skip
     found = [(model._default_manager.filter(run=run), column) for model, column in results]
-    if run.kind != RunKind.TRAIN:
+    if not kind_of(run.kind).trains_by_iteration:
         rollouts = Trajectory.objects.filter(run=run).exclude(termination=TerminationReason.CANCELLED.value)
         found.append((rollouts, "finished_at"))
     times: list[datetime | None] = [rows.aggregate(last=Max(column))["last"] for rows, column in found]

@@ -8,6 +8,7 @@ from engine.types import RunKind, RunState
 from webapp.datasets.models.datasets import Dataset
 from webapp.runs.contexts.results import datasets, learning, rollouts
 from webapp.runs.contexts.results.parts import RunResults
+from webapp.runs.kinds import kind_of
 from webapp.runs.models.iterations import Checkpoint
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors.checkpoints import newest_checkpoint
@@ -45,19 +46,7 @@ def kept_of(run: Run) -> str:
     """Return what is kept of a run that failed or was stopped; empty for others."""
     if run.state not in (RunState.FAILED, RunState.STOPPED) or run.running_at is None:
         return ""
-    match run.kind:
-        case RunKind.TRAIN | RunKind.IMPROVE | RunKind.SFT:
-            return _checkpointed(newest_checkpoint(run))
-        case RunKind.ROLLOUT | RunKind.EVALUATE:
-            return "Finished rollouts are kept."
-        case RunKind.CURATE:
-            return "No dataset was made; what was measured is kept for the next curation of these sources."
-        case RunKind.IMPORT:
-            return "No dataset was made; the same import continues at the row where this one ended."
-        case RunKind.VALIDATE:
-            return "Findings about the rows that were graded are kept."
-        case _:
-            return "Scores are kept."
+    return kind_of(run.kind).kept or _checkpointed(newest_checkpoint(run))
 
 
 def _checkpointed(checkpoint: Checkpoint | None) -> str:
