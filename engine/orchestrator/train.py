@@ -239,8 +239,8 @@ class TrainingLoop:
 
     async def close(self) -> None:
         """Stop background work; a checkpoint being written is finished and announced."""
-        await self._prefetch.close()
         await self._source.close()
+        await self._prefetch.close()
         await self.policy.close()
         await asyncio.to_thread(self._writer.close)
         await self._trainer.close()

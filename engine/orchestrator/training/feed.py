@@ -22,7 +22,7 @@ from engine.orchestrator.training.buffer import BufferedGroup, GroupBuffer
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.record import GroupKey, TrainingRecord
 from engine.orchestrator.training.resampling import Collection
-from engine.orchestrator.training.stragglers import gather_siblings
+from engine.orchestrator.training.stragglers import cancel, gather_siblings
 from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 from engine.rollout.scheduler import GroupRequest, RolloutRequest
 from engine.types import Group, Trajectory
@@ -139,8 +139,7 @@ class RolloutFeed:
         tasks = [task for one in self.buffer.open.values() for task in one.tasks]
         if self._admitting is not None:
             tasks.append(self._admitting)
-        for task in tasks:
-            task.cancel()
+        cancel(tasks)
         if tasks:
             await asyncio.wait(tasks, timeout=CANCEL_S)
 

@@ -306,6 +306,30 @@ async def test_a_killed_feed_goes_on_with_its_buffers(tmp_path: Path, with_check
     assert fresh == [None] * 3
 
 
+async def test_a_closed_feed_cancels_every_rollout_once(tmp_path: Path) -> None:
+    """Another cancellation would interrupt the closing of its sandbox."""
+    closed = []
+
+    class Closing(Roller):
+        async def roll_out(self, request: RolloutRequest) -> Trajectory:
+            self.requests.append(request)
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                await asyncio.sleep(0.01)
+                closed.append(request.key)
+            raise AssertionError
+
+    with attempt(tmp_path, 1) as first:
+        roller = Closing(first, ending=frozenset())
+        feed = feed_of(tmp_path, roller)
+        asking = asyncio.create_task(feed.next_batch(policy_version=0))
+        await until(lambda: len(roller.requests) == 9)
+        asking.cancel()
+        await feed.close()
+    assert closed == [request.key for request in roller.requests]
+
+
 async def test_a_group_that_a_deadline_completed_stays_complete(tmp_path: Path) -> None:
     with attempt(tmp_path, 1) as first:
         roller = Roller(first, ending=frozenset({(0, 0), (0, 1), (1, 0), (1, 1)}))
