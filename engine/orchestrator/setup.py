@@ -10,11 +10,10 @@ import os
 import resource
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 import structlog
 
@@ -45,13 +44,12 @@ from engine.rollout.environments import (
 from engine.rollout.processes.environments import FrozenLakeSettings, SweSettings
 from engine.rollout.processes.launchers import open_worker_launcher
 from engine.rollout.processes.workers import RolloutWorkers, WorkerSettings
-from engine.rollout.recorded import RecordedTurns
-from engine.rollout.scheduler import GroupRequest, RolloutScheduler
+from engine.rollout.scheduler import RolloutScheduler
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool.pool import SandboxPool
 from engine.sandbox.preflight import require
 from engine.testing.toolchain import renew_toolchains
-from engine.types import Group, RolloutKey, TaskRow, Trajectory
+from engine.types import Group, TaskRow, Trajectory
 from engine.verifiers.execution_based.commands import visible_row
 from engine.verifiers.execution_based.runs import TestRuns
 from engine.verifiers.execution_based.testing_agent import KeepRuleGrader
@@ -282,32 +280,6 @@ def peak_memory_mb() -> float:
     Children are left out: Linux counts a forked child at its parent's size, which would count it twice.
     """
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-async def collect_groups(
-    run: RunContext,
-    scheduler: RolloutScheduler,
-    requests: Sequence[GroupRequest],
-    *,
-    kept: Mapping[RolloutKey, Trajectory] = MappingProxyType({}),
-    recorded: Callable[[RolloutKey], RecordedTurns | None] = lambda _key: None,
-) -> list[Group]:
-    """Roll out and grade the requested groups, in their order.
-
-    Args:
-        run: this attempt.
-        scheduler: rolls out.
-        requests: the groups.
-        kept: rollouts that an earlier attempt has finished.
-        recorded: returns what an earlier attempt recorded of an unfinished rollout.
-
-    Raises:
-        RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is dropped.
-        RolloutsLostError: not one rollout could run and be graded; names the most frequent reason.
-    """
-    groups = await run.interruptible(scheduler.collect(requests, kept=kept, recorded=recorded))
-    check_losses(groups, f"iteration {requests[0].iteration} ({requests[0].phase})")
-    return groups
 
 
 def check_losses(groups: Sequence[Group], where: str) -> None:

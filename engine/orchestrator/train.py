@@ -11,10 +11,10 @@
         evaluate at n + 1 if due ─▶ checkpoint n + 1 if due
     run_finished
 
-All randomness is a function of the run's seed and of the checkpoint, so a resumed attempt
-repeats the same iterations. With another ``schedule.mode`` than ``sync`` a ``RolloutFeed`` collects
-all the time, also during updates, and ``collect`` waits for its next batch; a resumed attempt then repeats
-the batches of its record.
+All randomness is a function of the run's seed and of the checkpoint, so a resumed attempt repeats the same
+iterations. ``collect`` waits for the next batch of a ``RolloutFeed``. With another ``schedule.mode`` than
+``sync`` that collects all the time, also during updates, and a resumed attempt repeats the batches of its
+record.
 """
 
 from __future__ import annotations
@@ -38,18 +38,26 @@ from engine.orchestrator.evaluations import run_evaluation, spread
 from engine.orchestrator.policies.engines import start_training_engines
 from engine.orchestrator.policies.trained import open_trained_policy
 from engine.orchestrator.policies.warm_start import with_start_policy
-from engine.orchestrator.setup import RunEnvironments, announce, build_scheduler, open_environments
+from engine.orchestrator.setup import (
+    RunEnvironments,
+    announce,
+    build_scheduler,
+    check_losses,
+    open_environments,
+)
 from engine.orchestrator.tasks.selection import evaluation_rows, run_rows
 from engine.orchestrator.training.curriculum import TaskCursor
+from engine.orchestrator.training.feed import RolloutFeed
 from engine.orchestrator.training.memory import warn_of_memory
 from engine.orchestrator.training.phases import Plan, TrainingPhases
 from engine.orchestrator.training.prefetch import Prefetch
 from engine.orchestrator.training.progress import HELDOUT, TRAIN, Saved, TrainProgress
 from engine.orchestrator.training.record import TrainingRecord
 from engine.orchestrator.training.resampling import Collection, discarded_members
-from engine.orchestrator.training.sources import open_source
+from engine.orchestrator.training.staleness import staleness_metrics
 from engine.orchestrator.training.task_weights import Outcome
 from engine.orchestrator.watch.alarms import Alarms
+from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 from engine.orchestrator.watch.machine import MachineProbe
 from engine.orchestrator.watch.metrics import iteration_metrics
 from engine.orchestrator.watch.phase_lanes import PhaseLanes
@@ -64,10 +72,9 @@ from engine.types import TaskRow
 async def train(config: TrainRun, run: RunContext) -> RunResult:
     """Train from the configured policy, or resume from the run's last checkpoint."""
     checkpoint = await asyncio.to_thread(load_latest, run.run_dir)
-    trained, record = checkpoint.iteration if checkpoint else None, None
+    trained, record, spool = checkpoint.iteration if checkpoint else None, None, run.run_dir / SPOOL_NAME
     is_sync = config.schedule.mode == "sync"
     if not is_sync or config.rollout.resume_in_flight == "replay":
-        spool = run.run_dir / SPOOL_NAME
         record = await asyncio.to_thread(TrainingRecord.read, spool, trained=trained or 0, is_sync=is_sync)
     announce(
         run,
@@ -75,9 +82,9 @@ async def train(config: TrainRun, run: RunContext) -> RunResult:
         rollouts_kept=record.num_finished if record else None,
         total_iterations=config.trainer.iterations,
     )
-    evaluated = await asyncio.to_thread(read_evaluations, run.run_dir / SPOOL_NAME)
+    evaluated = await asyncio.to_thread(read_evaluations, spool)
     config = await with_start_policy(config, run)
-    loop = await TrainingLoop.open(config, run, checkpoint, record, evaluated)
+    loop = await TrainingLoop.open(config, run, checkpoint, record or TrainingRecord(spool), evaluated)
     try:
         await loop.run(fresh=checkpoint is None)
     except RunStopped as stop:
@@ -102,7 +109,7 @@ class TrainingLoop:
         rows: Sequence[TaskRow],
         heldout: Sequence[TaskRow],
         cursor: Mapping[str, Any] | None,
-        record: TrainingRecord | None,
+        record: TrainingRecord,
         evaluated: Mapping[Part, Ledger],
     ) -> None:
         self._config = config
@@ -125,11 +132,8 @@ class TrainingLoop:
         self.policy = policy
         self._lanes = PhaseLanes()
         scheduler = build_scheduler(config, run, environments, self.policy, lanes=self._lanes)
-        self._source = open_source(config, run, scheduler, self._cursor, record)
-        if cursor is not None:
-            for name, part in self._saved_parts().items():
-                part.load_state_dict(cursor[name])
-        self._source.follow_record()
+        self._feed = RolloutFeed.of(config, scheduler, self._cursor, record, run.sink)
+        self._restore(cursor)
         self._writer = CheckpointWriter(
             run.run_dir, keep=config.trainer.keep_checkpoints, keep_best=config.trainer.keep_best
         )
@@ -147,7 +151,7 @@ class TrainingLoop:
         config: TrainRun,
         run: RunContext,
         checkpoint: Checkpoint | None,
-        record: TrainingRecord | None,
+        record: TrainingRecord,
         evaluated: Mapping[Part, Ledger],
     ) -> TrainingLoop:
         """Open everything an attempt needs; the model first, so that an unusable one starts no sandbox.
@@ -156,7 +160,7 @@ class TrainingLoop:
             config: the run's configuration.
             run: this attempt.
             checkpoint: the checkpoint to resume from; None starts from the configured policy.
-            record: what earlier attempts collected; None where the iterations after the checkpoint are
+            record: what earlier attempts collected; empty where the iterations after the checkpoint are
                 sampled again.
             evaluated: rollouts of evaluations that earlier attempts finished.
         """
@@ -199,6 +203,15 @@ class TrainingLoop:
         collect_rarely()  # models and datasets stay
         return loop
 
+    def _restore(self, cursor: Mapping[str, Any] | None) -> None:
+        """Continue from a checkpoint, or from the start, and from the record. Raises ConfigError."""
+        if cursor is not None:
+            for name, part in self._saved_parts().items():
+                part.load_state_dict(cursor[name])
+        if self._plan.is_sync:
+            self._feed.buffer.begin_at(self.progress.iteration)
+        self._feed.buffer.follow_record()
+
     async def run(self, *, fresh: bool) -> None:
         """Run all remaining iterations. Raises RunStopped."""
         if fresh:
@@ -239,8 +252,8 @@ class TrainingLoop:
 
     async def close(self) -> None:
         """Stop background work; a checkpoint being written is finished and announced."""
+        await self._feed.close()
         await self._prefetch.close()
-        await self._source.close()
         await self.policy.close()
         await asyncio.to_thread(self._writer.close)
         await self._trainer.close()
@@ -256,14 +269,16 @@ class TrainingLoop:
     async def _safe_point(self) -> None:
         """Pause if asked to, with nothing in flight."""
         if self._run.control.desired() == "pause":
-            await self._source.drain()
+            await self._run.interruptible(self._feed.drain())
         await self._run.safe_point()
 
     async def _collect(self) -> Collection:
         iteration, version = self.progress.iteration, self.progress.policy_version
-        task_ids = self._source.tasks(iteration)
+        task_ids = self._feed.buffer.tasks(iteration)
         self._run.sink.emit(IterationStarted, iteration=iteration, policy_version=version, task_ids=task_ids)
-        return await self._source.collect(iteration, policy_version=version)
+        batch = await self._run.interruptible(self._feed.next_batch(policy_version=version))
+        check_losses(batch.groups, f"iteration {iteration} ({TRAIN_PHASE})")
+        return batch
 
     async def _publish(self, result: UpdateResult) -> dict[str, float]:
         """Let the policy sample the changed weights, under a new version if they did change."""
@@ -271,9 +286,9 @@ class TrainingLoop:
         if result.optimizer_steps:
             self.progress.policy_version += 1
             publication = self.policy.publish(self.progress.policy_version, self._trainer)
-            with self._source.new_weights():
+            with self._feed.new_weights():
                 metrics = await self._run.interruptible(publication)
-        self._source.updated()
+        self._feed.updated()
         return metrics
 
     def _report(
@@ -303,8 +318,10 @@ class TrainingLoop:
         if algorithm.dynamic_sampling:
             metrics |= collection.metrics()
         metrics |= {**measured, **held}
-        trained_version = self.progress.policy_version - bool(result.optimizer_steps)
-        metrics |= self._source.metrics(collection.trained, version=trained_version)
+        if not self._plan.is_sync:
+            version = self.progress.policy_version - bool(result.optimizer_steps)
+            size = self._config.rollout.group_size
+            metrics |= staleness_metrics(collection.trained, version=version, group_size=size)
         metrics["time/checkpoint"] += self._saving_s
         load = self._machine.load()
         metrics |= load.metrics
@@ -376,5 +393,5 @@ class TrainingLoop:
         )
 
     def _saved_parts(self) -> dict[str, Saved]:
-        own: dict[str, Saved] = {"progress": self.progress, "tasks": self._cursor, "alarms": self._alarms}
-        return own | dict(self._source.saved)
+        parts: dict[str, Saved] = {"progress": self.progress, "tasks": self._cursor, "alarms": self._alarms}
+        return parts if self._plan.is_sync else parts | {"feed": self._feed.buffer}

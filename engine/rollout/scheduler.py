@@ -8,10 +8,9 @@ Cancelling closes every environment and reports what had started as cancelled be
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass
 
 from engine.agent.prompts import Prompt, load_prompt
 from engine.config.rollout import AgentConfig, RolloutConfig
@@ -198,35 +197,14 @@ class RolloutScheduler:
         finally:
             self._parts.gate.set()
 
-    async def collect(
-        self,
-        requests: Sequence[GroupRequest],
-        *,
-        kept: Mapping[RolloutKey, Trajectory] = MappingProxyType({}),
-        recorded: Callable[[RolloutKey], RecordedTurns | None] = lambda _key: None,
-    ) -> list[Group]:
-        """Roll out and grade every requested group, in the order of the requests.
-
-        Args:
-            requests: the groups.
-            kept: rollouts that an earlier attempt has finished.
-            recorded: returns what an earlier attempt recorded of an unfinished rollout.
-
-        Raises:
-            Exception: as ``run``.
-        """
-        found = dict(kept)
+    async def collect(self, requests: Sequence[GroupRequest]) -> list[Group]:
+        """Roll out and grade every requested group, in the order of the requests. Raises as ``run``."""
+        found: dict[RolloutKey, Trajectory] = {}
 
         def finished(trajectory: Trajectory) -> None:
             found[trajectory.key] = trajectory
 
-        rollouts = (
-            replace(rollout, recorded=recorded(rollout.key))
-            for request in requests
-            for rollout in request.rollouts()
-            if rollout.key not in kept
-        )
-        await self.run(rollouts, finished)
+        await self.run((rollout for request in requests for rollout in request.rollouts()), finished)
         return [
             Group(
                 iteration=request.iteration,

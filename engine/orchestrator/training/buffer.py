@@ -1,9 +1,11 @@
 """Groups of a feed that are admitted and in no batch yet: admission, replacement, choice, and their state.
 
-With ``algorithm.dynamic_sampling`` a complete group without a learning signal is replaced by one of another
-task, which its iteration has not tried. At most ``max_resampling_rounds`` · B are replaced between two
-batches; beyond that, and where the split has no other task, such a group takes a place in a batch but no part
-in the update, as with schedule ``sync``.
+With ``algorithm.dynamic_sampling`` (DAPO, arXiv:2503.14476) a complete group without a learning signal is
+replaced by one of another task, which its iteration has not tried. With schedule ``sync`` the groups of a
+round are replaced once all of them are complete, for at most ``max_resampling_rounds`` rounds: the tasks do
+not depend on the order in which rollouts end, and a resumed attempt samples the same ones. With other
+schedules a group is replaced at once, and at most ``max_resampling_rounds`` · B between two batches. Beyond
+that, and where the split has no other task, such a group takes a place in a batch but no part in the update.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ class BufferedGroup:
     """The group once it is complete."""
     is_uniform: bool = False
     """Whether it is complete without a learning signal, under dynamic sampling."""
+    round_number: int = 0
+    """Replacements that led to it, one after the other; not in checkpoints, only ``sync`` has rounds."""
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
     """Its rollouts in flight, and the task that puts them together."""
 
@@ -55,7 +59,7 @@ class Batch(NamedTuple):
     trained: dict[GroupKey, BufferedGroup]
     discarded: dict[GroupKey, BufferedGroup]
     rounds: int
-    """Number of replaced groups in units of a batch, rounded up."""
+    """Rounds of replacements with ``sync``; else number of replaced groups in batches, rounded up."""
 
 
 class GroupBuffer:
@@ -81,6 +85,7 @@ class GroupBuffer:
         batch: int,
     ) -> None:
         self._schedule = schedule
+        self._is_sync = schedule.mode == "sync"
         self._algorithm = algorithm
         self._cursor = cursor
         self._record = record
@@ -99,6 +104,11 @@ class GroupBuffer:
         self.open: dict[GroupKey, BufferedGroup] = {}
         self.replaced: dict[GroupKey, BufferedGroup] = {}
         """Groups that were replaced since the last batch."""
+
+    def begin_at(self, iteration: int) -> None:
+        """Continue after the updates of synchronous iterations, which leave no group behind."""
+        self.updates = self._taken = iteration
+        self._admitted = iteration * self._batch
 
     def tasks(self, iteration: int) -> list[str]:
         """Return the tasks of an iteration, without those taken in place of others."""
@@ -129,13 +139,14 @@ class GroupBuffer:
 
     def admit(self, found: NextGroup, updates: int) -> BufferedGroup:
         """Admit a group; the one that it replaces leaves."""
+        self.open[found.key] = one = BufferedGroup(found.row, updates)
         if found.replaces is not None:
-            replaced = GroupKey(found.key.iteration, found.replaces)
-            self.replaced[replaced] = self.open.pop(replaced)
+            key = GroupKey(found.key.iteration, found.replaces)
+            self.replaced[key] = replaced = self.open.pop(key)
             self._replacements += 1
+            one.round_number = replaced.round_number + 1
         self._record.admitted[found.key] = Admission(updates, found.replaces)
         self._admitted += 1
-        self.open[found.key] = one = BufferedGroup(found.row, updates)
         return one
 
     def complete(self, one: BufferedGroup, group: Group) -> None:
@@ -230,11 +241,14 @@ class GroupBuffer:
     # --- helpers -----------------------------------------------------------------------------------
 
     def _is_replaceable(self, key: GroupKey, one: BufferedGroup) -> bool:
-        return (
-            one.is_uniform
-            and len(self.replaced) < self._algorithm.max_resampling_rounds * self._batch
-            and len(self._tasks[key.iteration]) < self._cursor.num_tasks
-        )
+        if not one.is_uniform or len(self._tasks[key.iteration]) == self._cursor.num_tasks:
+            return False
+        max_rounds = self._algorithm.max_resampling_rounds
+        if not self._is_sync:
+            return len(self.replaced) < max_rounds * self._batch
+        round_groups = [other for other in self.open.values() if other.round_number == one.round_number]
+        is_complete = not self._ahead and all(other.group is not None for other in round_groups)
+        return is_complete and one.round_number < max_rounds
 
     def _in_place_of(self, key: GroupKey) -> NextGroup:
         tried = self._tasks[key.iteration]
@@ -264,7 +278,10 @@ class GroupBuffer:
                 dropped[key] = self.replaced.pop(key)
             else:
                 dropped[key] = self.open.pop(key)
-        return Batch(left, dropped, -(-count // self._batch))
+        rounds = -(-count // self._batch)
+        if self._is_sync:
+            rounds = max(one.round_number for one in (*left.values(), *dropped.values()))
+        return Batch(left, dropped, rounds)
 
 
 def _key(group: SelectedGroup) -> GroupKey:

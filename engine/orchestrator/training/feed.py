@@ -1,8 +1,11 @@
-"""Continuous collection: groups are admitted and rolled out while the trainer updates.
+"""Collection of a training run's groups, in every schedule.
 
-``RolloutFeed`` keeps as many groups in flight as its ``GroupBuffer`` and the scheduler's places allow, and
-returns the batches that the buffer chooses. Every admission and every batch is an event before it has an
-effect, so that a killed run goes on, or is repeated, from its spool (``record``).
+``RolloutFeed`` keeps as many groups in flight as its ``GroupBuffer`` and the scheduler's places allow, also
+during updates, and returns the batches that the buffer chooses. Every admission and every batch is an event
+before it has an effect, so that a killed run goes on, or is repeated, from its spool (``record``).
+
+With schedule ``sync`` the bound of staleness is 0. Groups are then in flight during ``next_batch`` only, and
+their order needs no events: it is a function of the seed and of the checkpoint.
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from engine.config.algorithm import AlgorithmConfig
+from engine.config.run import TrainRun
 from engine.config.training import ScheduleConfig
 from engine.events.schedule import BatchSelected, GroupAdmitted, SelectedGroup
 from engine.events.sink import EventSink
@@ -22,7 +26,7 @@ from engine.orchestrator.training.buffer import BufferedGroup, GroupBuffer
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.record import GroupKey, TrainingRecord
 from engine.orchestrator.training.resampling import Collection
-from engine.orchestrator.training.stragglers import gather_siblings
+from engine.orchestrator.training.stragglers import cancel, gather_siblings
 from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 from engine.rollout.scheduler import GroupRequest, RolloutRequest
 from engine.types import Group, Trajectory
@@ -42,7 +46,7 @@ class Roller(Protocol):
 
 
 class RolloutFeed:
-    """Source of a training run's batches under a schedule other than ``sync``.
+    """Source of a training run's batches.
 
     Args:
         config: the schedule.
@@ -50,7 +54,7 @@ class RolloutFeed:
         scheduler: rolls out.
         cursor: order of the tasks; its ``take`` returns those of one iteration.
         record: what earlier attempts have.
-        sink: receives admissions and batches.
+        sink: receives admissions and batches; None records neither.
         iterations: of the whole run; no group is admitted that none of them trains on.
         batch: groups of an iteration.
         group_size: rollouts of a group.
@@ -64,7 +68,7 @@ class RolloutFeed:
         scheduler: Roller,
         cursor: TaskCursor,
         record: TrainingRecord,
-        sink: EventSink,
+        sink: EventSink | None,
         *,
         iterations: int,
         batch: int,
@@ -72,6 +76,7 @@ class RolloutFeed:
         replays: bool = False,
     ) -> None:
         self._config = config
+        self._is_sync = config.mode == "sync"
         self._scheduler = scheduler
         self._record = record
         self._sink = sink
@@ -86,6 +91,29 @@ class RolloutFeed:
         self._is_held = False
         self._admitting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
+
+    @classmethod
+    def of(
+        cls,
+        config: TrainRun,
+        scheduler: Roller,
+        cursor: TaskCursor,
+        record: TrainingRecord,
+        sink: EventSink,
+    ) -> Self:
+        """Return the feed of a configuration."""
+        return cls(
+            config.schedule,
+            config.algorithm,
+            scheduler,
+            cursor,
+            record,
+            None if config.schedule.mode == "sync" else sink,
+            iterations=config.trainer.iterations,
+            batch=config.trainer.tasks_per_iteration,
+            group_size=config.rollout.group_size,
+            replays=config.rollout.resume_in_flight == "replay",
+        )
 
     # --- the trainer's side ------------------------------------------------------------------------
 
@@ -104,14 +132,16 @@ class RolloutFeed:
         await self._start(policy_version)
         while (batch := self.buffer.choose()) is None:
             await self._news()
+        self._is_held = self._is_sync
         self._may_admit.set()
-        self._sink.emit(
-            BatchSelected,
-            iteration=iteration,
-            policy_version=policy_version,
-            groups=_selected(batch.trained),
-            discarded=_selected(batch.discarded),
-        )
+        if self._sink is not None:
+            self._sink.emit(
+                BatchSelected,
+                iteration=iteration,
+                policy_version=policy_version,
+                groups=_selected(batch.trained),
+                discarded=_selected(batch.discarded),
+            )
         return Collection(
             trained=_groups(batch.trained), discarded=_groups(batch.discarded), rounds=batch.rounds
         )
@@ -139,8 +169,7 @@ class RolloutFeed:
         tasks = [task for one in self.buffer.open.values() for task in one.tasks]
         if self._admitting is not None:
             tasks.append(self._admitting)
-        for task in tasks:
-            task.cancel()
+        cancel(tasks)
         if tasks:
             await asyncio.wait(tasks, timeout=CANCEL_S)
 
@@ -160,47 +189,42 @@ class RolloutFeed:
             kept = await asyncio.to_thread(self._record.kept, key, with_lost=True)
             self.buffer.complete(one, _group(self._request(key, one), kept.values()))
         for key, one in self.buffer.open.items():
-            kept = await asyncio.to_thread(self._record.kept, key)
-            self._begin(key, one, kept, version=version, replays=self._replays)
+            await self._begin(key, one, version=version)
         self._admitting = asyncio.create_task(self._watched(self._admit()))
 
     async def _admit(self) -> None:
         """Admit groups for ever, each as soon as staleness and places allow."""
         while True:
-            await asyncio.sleep(0)  # the siblings of the last group queue up for places
-            await self._scheduler.wait_for_room()
+            if not self._is_sync:  # its groups queue up at once, which their waits for places count
+                await asyncio.sleep(0)  # the siblings of the last group queue up for places
+                await self._scheduler.wait_for_room()
             while self._is_held or (found := self.buffer.next_group()) is None:
                 self._may_admit.clear()
                 await self._may_admit.wait()
             updates = self.buffer.updates
-            self._sink.emit(
-                GroupAdmitted,
-                iteration=found.key.iteration,
-                task_id=found.key.task_id,
-                updates=updates,
-                replaces=found.replaces,
-            )
-            self._begin(found.key, self.buffer.admit(found, updates), {})
+            if self._sink is not None:
+                self._sink.emit(
+                    GroupAdmitted,
+                    iteration=found.key.iteration,
+                    task_id=found.key.task_id,
+                    updates=updates,
+                    replaces=found.replaces,
+                )
+            await self._begin(found.key, self.buffer.admit(found, updates))
             self._has_news.set()
 
     def _request(self, key: GroupKey, one: BufferedGroup) -> GroupRequest:
         return GroupRequest(row=one.row, iteration=key.iteration, phase=TRAIN_PHASE, size=self._group_size)
 
-    def _begin(
-        self,
-        key: GroupKey,
-        one: BufferedGroup,
-        kept: Mapping[int, Trajectory],
-        *,
-        version: int | None = None,
-        replays: bool = False,
-    ) -> None:
+    async def _begin(self, key: GroupKey, one: BufferedGroup, *, version: int | None = None) -> None:
         """Roll out the siblings that are not finished yet, some from what the record has of them."""
-        request = self._request(key, one)
+        request, kept = self._request(key, one), {}
+        if key in self._record:
+            kept = await asyncio.to_thread(self._record.kept, key)
         unfinished = [rollout for rollout in request.rollouts() if rollout.key.index not in kept]
         if self._record.is_complete(key):
             unfinished = []
-        if replays:
+        if self._replays:
             turns = self._record.turns
             unfinished = [replace(each, recorded=turns(each.key, version=version)) for each in unfinished]
         rollouts = [asyncio.create_task(self._scheduler.roll_out(rollout)) for rollout in unfinished]

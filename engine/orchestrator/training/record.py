@@ -55,7 +55,7 @@ class TrainingRecord:
         """By the iteration that trains on them."""
         self._lines: dict[GroupKey, dict[int, RolloutLines]] = {}
         self._reported: set[int] = set()
-        """Iterations whose update was made."""
+        """Synchronous iterations whose update was made."""
 
     @classmethod
     def read(cls, spool: Path, *, trained: int, is_sync: bool = False) -> TrainingRecord:
@@ -74,7 +74,12 @@ class TrainingRecord:
         if is_sync:
             for key in [key for key in record._lines if key.iteration < trained]:
                 del record._lines[key]
+        else:
+            record._reported.clear()
         return record
+
+    def __contains__(self, key: GroupKey) -> bool:
+        return key in self._lines
 
     @property
     def num_finished(self) -> int:
@@ -98,8 +103,13 @@ class TrainingRecord:
         return found
 
     def kept(self, key: GroupKey, *, with_lost: bool = False) -> dict[int, Trajectory]:
-        """Return the finished trajectories of a group by index, by default without those that were lost."""
+        """Return the finished trajectories of a group by index.
+
+        Those that infrastructure lost are left out by default, to be made again, unless a synchronous update
+        was made without them: later rollouts were sampled from its weights.
+        """
         lines = self._lines.get(key, {})
+        with_lost = with_lost or key.iteration in self._reported
         found = [
             index
             for index, one in lines.items()
@@ -110,18 +120,6 @@ class TrainingRecord:
     def is_complete(self, key: GroupKey) -> bool:
         """Return whether a deadline has cancelled the last siblings of a group."""
         return any(one.cancelled == LATE for one in self._lines.get(key, {}).values())
-
-    def kept_of(self, groups: Iterable[GroupKey]) -> dict[RolloutKey, Trajectory]:
-        """Return the finished trajectories of groups of synchronous iterations.
-
-        Those that infrastructure lost are left out, to be made again, unless the update was made without
-        them: later rollouts were sampled from its weights.
-        """
-        found: dict[RolloutKey, Trajectory] = {}
-        for group in groups:
-            kept = self.kept(group, with_lost=group.iteration in self._reported)
-            found |= {one.key: one for one in kept.values()}
-        return found
 
     def turns(self, key: RolloutKey, *, version: int | None = None) -> RecordedTurns | None:
         """Return a reader of what is recorded of an unfinished rollout; None where nothing is.

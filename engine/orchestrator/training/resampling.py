@@ -1,25 +1,16 @@
-"""Dynamic sampling (DAPO, arXiv:2503.14476): groups whose rewards are all equal are replaced by fresh ones.
+"""Groups of an iteration, with those that dynamic sampling keeps out of its update (``buffer`` has the rule).
 
-An iteration asks for as many new groups as it lacks, for at most ``max_resampling_rounds`` rounds or until
-the split has no task left that the iteration has not tried. What it got by then is trained on; every other
-group stays in the record, masked, and in the iteration's rollout metrics, which would otherwise flatter the
-policy. Nothing here outlives an iteration, so an attempt that resumes draws the same groups again.
-
-That is schedule ``sync``; ``buffer`` has the rule where groups are collected during updates.
+Groups without a learning signal stay in the record, masked, and in the iteration's rollout metrics, which
+would otherwise flatter the policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from engine.algorithms.advantages import ZERO_ADVANTAGE, Member, group_members, is_informative
+from engine.algorithms.advantages import ZERO_ADVANTAGE, Member, group_members
 from engine.config.algorithm import AlgorithmConfig
-from engine.orchestrator.training.curriculum import TaskCursor
-from engine.types import Group, RolloutKey, TaskRow
-
-Sample = Callable[[Sequence[TaskRow]], Awaitable[list[Group]]]
-"""Function that rolls out a group of each task."""
+from engine.types import Group, RolloutKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +20,9 @@ class Collection:
     trained: list[Group]
     """Groups passed to the update."""
     discarded: list[Group] = field(default_factory=list)
-    """Groups replaced by dynamic sampling."""
+    """Groups without a learning signal: those replaced, and those in whose place no other was sampled."""
     rounds: int = 0
-    """Number of requests for further groups."""
+    """Number of requests for further groups, as in ``buffer.Batch``."""
 
     @property
     def groups(self) -> list[Group]:
@@ -48,33 +39,6 @@ class Collection:
             "resampling/rounds": float(self.rounds),
             "resampling/discarded": float(len(self.discarded)),
         }
-
-
-async def collect_informative(
-    first: Sequence[TaskRow], cursor: TaskCursor, sample: Sample, config: AlgorithmConfig
-) -> Collection:
-    """Collect groups with a learning signal, of ``first``'s tasks or of further tasks in their place.
-
-    Args:
-        first: the iteration's tasks, already taken from ``cursor``.
-        cursor: supplies further tasks.
-        sample: rolls out a group of each given task.
-        config: definition of a signal, and maximum number of rounds.
-    """
-    tried = [row.task.id for row in first]
-    trained: list[Group] = []
-    discarded: list[Group] = []
-    rows: Sequence[TaskRow] = first
-    rounds = 0
-    while rows:
-        for group in await sample(rows):
-            (trained if is_informative(group.trajectories, config) else discarded).append(group)
-        if len(trained) == len(first) or rounds == config.max_resampling_rounds:
-            break
-        rows = cursor.take(len(first) - len(trained), exclude=tried)
-        tried += [row.task.id for row in rows]
-        rounds += bool(rows)
-    return Collection(trained=trained, discarded=discarded, rounds=rounds)
 
 
 def discarded_members(group: Group, config: AlgorithmConfig, *, max_context: int) -> tuple[Member, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from engine.types import Trajectory
 
@@ -43,7 +44,13 @@ async def gather_siblings(
                 break
             found += [task.result() for task in done]
     finally:
-        for task in waiting:
-            task.cancel(reason)
+        cancel(waiting, reason)
         await asyncio.gather(*waiting, return_exceptions=True)
     return sorted(found, key=lambda trajectory: trajectory.key.index)
+
+
+def cancel(tasks: Iterable[asyncio.Task[Any]], reason: str | None = None) -> None:
+    """Cancel tasks once: another cancellation would interrupt the closing of a rollout's sandbox."""
+    for task in tasks:
+        if not task.cancelling():
+            task.cancel(reason)

@@ -144,7 +144,7 @@ async def test_an_update_that_was_made_without_a_lost_rollout_is_made_without_it
         def kept() -> dict[int, int]:
             record = TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0, is_sync=True)
             assert record.turns(lost) is None
-            return {one.key.index: len(one.steps) for one in record.kept_of([group]).values()}
+            return {index: len(one.steps) for index, one in record.kept(group).items()}
 
         assert kept() == {0: 1}, "it is made again"
         first.sink.emit(IterationFinished, iteration=KEY.iteration, policy_version=1, metrics={})
@@ -235,17 +235,17 @@ class Roller:
         return {(one.key.iteration, one.key.index) for one in self.requests}
 
 
-def feed_of(folder: Path, roller: Roller, **schedule: Any) -> RolloutFeed:
-    """A feed of one group of three siblings an iteration, at most two updates stale."""
-    record = TrainingRecord.read(folder / SPOOL_NAME, trained=0)
+def feed_of(folder: Path, roller: Roller, *, is_sync: bool = False, **schedule: Any) -> RolloutFeed:
+    """A feed of one group of three siblings an iteration, at most two updates stale or synchronous."""
+    record = TrainingRecord.read(folder / SPOOL_NAME, trained=0, is_sync=is_sync)
     rows = [make_row(f"{number:02x}" * 8) for number in range(8)]
     return RolloutFeed(
-        ScheduleConfig(mode="async", max_staleness=2, **schedule),
+        ScheduleConfig() if is_sync else ScheduleConfig(mode="async", max_staleness=2, **schedule),
         AlgorithmConfig(),
         roller,
         TaskCursor(rows, per_iteration=1, seed=0),
         record,
-        roller.attempt.sink,
+        None if is_sync else roller.attempt.sink,
         iterations=5,
         batch=1,
         group_size=3,
@@ -304,6 +304,60 @@ async def test_a_killed_feed_goes_on_with_its_buffers(tmp_path: Path, with_check
         assert [one.step.index for one in read()] == [0]
     fresh = [one.recorded for one in again.requests if one.key.iteration == 4]
     assert fresh == [None] * 3
+
+
+async def test_a_killed_synchronous_iteration_keeps_what_its_record_has(tmp_path: Path) -> None:
+    """Killed in the second iteration, with one sibling finished and two in flight."""
+    with attempt(tmp_path, 1) as first:
+        roller = Roller(first, ending=frozenset({(0, 0), (0, 1), (0, 2), (1, 0)}))
+        feed = feed_of(tmp_path, roller, is_sync=True)
+        expected = (await feed.next_batch(policy_version=0)).trained
+        feed.updated()
+        asking = asyncio.create_task(feed.next_batch(policy_version=1))
+        await until(lambda: (1, 0) in ends(tmp_path))
+        asking.cancel()
+        await feed.close()
+    with attempt(tmp_path, 2) as second:
+        again = Roller(second, ending=frozenset({(1, 1), (1, 2)}))
+        feed = feed_of(tmp_path, again, is_sync=True)
+        feed.buffer.follow_record()
+        (kept,) = (await feed.next_batch(policy_version=0)).trained
+        assert kept.task == expected[0].task
+        assert [one.key.index for one in kept.trajectories] == [0, 1, 2]
+        assert not again.requests
+        feed.updated()
+        (group,) = (await feed.next_batch(policy_version=1)).trained
+        await feed.close()
+    assert [one.key.index for one in group.trajectories] == [0, 1, 2]
+    assert again.begun == {(1, 1), (1, 2)}
+    for request in again.requests:
+        assert request.recorded is not None
+        assert [one.step.index for one in request.recorded()] == [0]
+
+
+@pytest.mark.parametrize("is_sync", [True, False])
+async def test_a_closed_feed_cancels_every_rollout_once(tmp_path: Path, is_sync: bool) -> None:
+    """Another cancellation would interrupt the closing of its sandbox."""
+    closed = []
+
+    class Closing(Roller):
+        async def roll_out(self, request: RolloutRequest) -> Trajectory:
+            self.requests.append(request)
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                await asyncio.sleep(0.01)
+                closed.append(request.key)
+            raise AssertionError
+
+    with attempt(tmp_path, 1) as first:
+        roller = Closing(first, ending=frozenset())
+        feed = feed_of(tmp_path, roller, is_sync=is_sync)
+        asking = asyncio.create_task(feed.next_batch(policy_version=0))
+        await until(lambda: len(roller.requests) == (3 if is_sync else 9))
+        asking.cancel()
+        await feed.close()
+    assert closed == [request.key for request in roller.requests]
 
 
 async def test_a_group_that_a_deadline_completed_stays_complete(tmp_path: Path) -> None:

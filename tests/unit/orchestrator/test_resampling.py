@@ -1,14 +1,29 @@
-"""Dynamic sampling: which groups are replaced, when it stops, and what the record says of them."""
+"""Dynamic sampling of synchronous iterations: which groups are replaced, and when it stops."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+import random
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.config.algorithm import AlgorithmConfig
+from engine.config.recipes import resolve
+from engine.config.run import TrainRun
+from engine.config.training import ScheduleConfig
 from engine.orchestrator.training.curriculum import TaskCursor
-from engine.orchestrator.training.resampling import Collection, collect_informative, discarded_members
-from engine.types import Group, TaskAnswer, TaskRow
+from engine.orchestrator.training.feed import RolloutFeed
+from engine.orchestrator.training.record import GroupKey, TrainingRecord
+from engine.orchestrator.training.resampling import Collection as CollectedGroups
+from engine.orchestrator.training.resampling import discarded_members
+from engine.rollout.scheduler import RolloutRequest
+from engine.types import Group, TaskAnswer, TaskRow, Trajectory
+from tests.unit.orchestrator.memory_sink import MemorySink
 from tests.unit.trainer.rl_builders import make_group, make_task, make_trajectory
 
 DAPO = AlgorithmConfig(preset="dapo")
@@ -26,60 +41,119 @@ def group_of(row: TaskRow, rewards: Sequence[float | None]) -> Group:
     return make_group(trajectories, row.task.id)
 
 
-class Sampler:
-    """Tasks whose number is divisible are mixed, all others uniform."""
+class Roller:
+    """Tasks whose number is divisible are mixed, all others uniform; rollouts end in an arbitrary order."""
 
-    def __init__(self, divisor: int = 2) -> None:
+    def __init__(self, divisor: int = 2, *, seed: int = 0) -> None:
         self.divisor = divisor
         self.asked: list[list[str]] = []
+        """Tasks whose rollouts began while others were in flight, by round."""
+        self._running = 0
+        self._rng = random.Random(seed)
 
-    async def __call__(self, wanted: Sequence[TaskRow]) -> list[Group]:
-        self.asked.append([row.task.id for row in wanted])
-        return [
-            group_of(row, [1.0, 0.0] if int(row.task.id[1:]) % self.divisor == 0 else [1.0, 1.0])
-            for row in wanted
-        ]
+    def is_mixed(self, task_id: str) -> bool:
+        return int(task_id[1:]) % self.divisor == 0
+
+    async def roll_out(self, request: RolloutRequest) -> Trajectory:
+        key = request.key
+        if not self._running:
+            self.asked.append([])
+        if key.index == 0:
+            self.asked[-1].append(key.task_id)
+        self._running += 1
+        for _ in range(self._rng.randint(1, 9)):
+            await asyncio.sleep(0)
+        self._running -= 1
+        return self.trajectory(key.iteration, key.task_id, key.index)
+
+    def trajectory(self, iteration: int, task_id: str, index: int) -> Trajectory:
+        reward = 0.0 if index and self.is_mixed(task_id) else 1.0
+        return make_trajectory(reward, index=index, task_id=task_id, iteration=iteration)
+
+    async def wait_for_room(self) -> None:
+        raise AssertionError("a synchronous iteration queues all of its groups at once")
+
+    def begun_anew(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class Record(TrainingRecord):
+    """What an earlier attempt finished: the groups of some tasks."""
+
+    def __init__(self, roller: Roller, tasks: Collection[str] = ()) -> None:
+        super().__init__(Path("none"))
+        self._roller, self._tasks = roller, tasks
+
+    def __contains__(self, key: GroupKey) -> bool:
+        return key.task_id in self._tasks
+
+    def kept(self, key: GroupKey, *, with_lost: bool = False) -> dict[int, Trajectory]:  # noqa: ARG002
+        return {index: self._roller.trajectory(key.iteration, key.task_id, index) for index in range(2)}
+
+
+def feed_of(
+    roller: Roller, cursor: TaskCursor, *, wanted: int, rounds: int = 3, kept: Collection[str] = ()
+) -> RolloutFeed:
+    return RolloutFeed(
+        ScheduleConfig(),
+        AlgorithmConfig(preset="dapo", max_resampling_rounds=rounds),
+        roller,
+        cursor,
+        Record(roller, kept),
+        None,
+        iterations=2,
+        batch=wanted,
+        group_size=2,
+    )
 
 
 async def collected(
-    count: int, *, wanted: int, rounds: int = 3, divisor: int = 2
-) -> tuple[Collection, Sampler]:
+    count: int,
+    *,
+    wanted: int,
+    rounds: int = 3,
+    divisor: int = 2,
+    seed: int = 0,
+    kept: Collection[str] = (),
+) -> tuple[CollectedGroups, Roller]:
+    roller = Roller(divisor, seed=seed)
     cursor = TaskCursor(rows(count), per_iteration=wanted, seed=0)
-    sampler = Sampler(divisor)
-    config = AlgorithmConfig(preset="dapo", max_resampling_rounds=rounds)
-    return await collect_informative(cursor.take(), cursor, sampler, config), sampler
+    feed = feed_of(roller, cursor, wanted=wanted, rounds=rounds, kept=kept)
+    found = await feed.next_batch(policy_version=0)
+    await feed.close()
+    return found, roller
 
 
 async def test_uniform_groups_are_replaced_until_enough_have_a_signal() -> None:
-    found, sampler = await collected(64, wanted=6, rounds=20)
+    found, roller = await collected(64, wanted=6, rounds=20)
     assert len(found.trained) == 6
     assert all(int(group.task.id[1:]) % 2 == 0 for group in found.trained)
     assert found.discarded
     assert all(int(group.task.id[1:]) % 2 for group in found.discarded)
-    assert found.rounds == len(sampler.asked) - 1
+    assert found.rounds == len(roller.asked) - 1
     missing = 6
-    for asked in sampler.asked:
+    for asked in roller.asked:
         assert len(asked) == missing
         missing -= sum(int(task_id[1:]) % 2 == 0 for task_id in asked)
-    tried = [task_id for asked in sampler.asked for task_id in asked]
+    tried = [task_id for asked in roller.asked for task_id in asked]
     assert len(set(tried)) == len(tried)
     assert sorted(group.task.id for group in found.groups) == sorted(tried)
     assert found.metrics() == {
-        "resampling/rounds": float(len(sampler.asked) - 1),
+        "resampling/rounds": float(len(roller.asked) - 1),
         "resampling/discarded": float(len(tried) - 6),
     }
 
 
 async def test_it_stops_after_the_rounds_and_trains_on_what_there_is() -> None:
-    found, sampler = await collected(64, wanted=32, rounds=1, divisor=32)
-    assert len(sampler.asked) == 2
+    found, roller = await collected(64, wanted=32, rounds=1, divisor=32)
+    assert len(roller.asked) == 2
     assert found.rounds == 1
     assert [group.task.id for group in found.trained] in (["t0", "t32"], ["t32", "t0"])
 
 
 async def test_it_stops_where_the_split_has_no_task_left() -> None:
-    found, sampler = await collected(5, wanted=4, rounds=50)
-    assert sorted(task_id for asked in sampler.asked for task_id in asked) == ["t0", "t1", "t2", "t3", "t4"]
+    found, roller = await collected(5, wanted=4, rounds=50)
+    assert sorted(task_id for asked in roller.asked for task_id in asked) == ["t0", "t1", "t2", "t3", "t4"]
     assert len(found.trained) == 3
     assert found.rounds == 1
 
@@ -89,14 +163,78 @@ async def test_a_resumed_iteration_asks_for_the_same_tasks() -> None:
     cursor.take()
     state = json.loads(json.dumps(cursor.state_dict()))
     asked = []
-    for _ in range(2):
+    for seed in range(2):
         again = TaskCursor(rows(32), per_iteration=6, seed=7)
         again.load_state_dict(state)
-        sampler = Sampler()
-        await collect_informative(again.take(), again, sampler, DAPO)
-        asked.append(sampler.asked)
+        roller = Roller(seed=seed)
+        feed = feed_of(roller, again, wanted=6)
+        feed.buffer.begin_at(1)
+        await feed.next_batch(policy_version=1)
+        await feed.close()
+        asked.append(roller.asked)
     assert asked[0] == asked[1]
     assert len(asked[0]) > 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    wanted=st.integers(1, 8),
+    spare=st.integers(0, 24),
+    rounds=st.integers(1, 5),
+    divisor=st.integers(1, 6),
+    kept=st.frozensets(st.integers(0, 31)),
+    seed=st.integers(0, 10_000),
+)
+def test_a_round_asks_for_what_the_rounds_before_lack(
+    wanted: int, spare: int, rounds: int, divisor: int, kept: frozenset[int], seed: int
+) -> None:
+    """Whichever order rollouts end in, and whichever are on record: groups and order are of whole rounds."""
+    count = wanted + spare
+    known = {f"t{number}" for number in kept}
+    found, roller = asyncio.run(
+        collected(count, wanted=wanted, rounds=rounds, divisor=divisor, seed=seed, kept=known)
+    )
+    cursor = TaskCursor(rows(count), per_iteration=wanted, seed=0)
+    asked = [[row.task.id for row in cursor.take()]]
+    while len(asked) <= rounds:
+        tried = [task_id for tasks in asked for task_id in tasks]
+        missing = wanted - sum(map(roller.is_mixed, tried))
+        more = [row.task.id for row in cursor.take(missing, exclude=tried)]
+        if not more:
+            break
+        asked.append(more)
+    tried = [task_id for tasks in asked for task_id in tasks]
+    assert [task_id for tasks in roller.asked for task_id in tasks] == [
+        task_id for task_id in tried if task_id not in known
+    ]
+    assert known or roller.asked == asked
+    assert [group.task.id for group in found.trained] == list(filter(roller.is_mixed, tried))
+    assert [group.task.id for group in found.discarded] == [
+        task_id for task_id in tried if not roller.is_mixed(task_id)
+    ]
+    assert found.rounds == len(asked) - 1
+
+
+async def test_a_synchronous_feed_is_idle_outside_of_its_collection() -> None:
+    """Evaluations, checkpoints and pauses find nothing in flight, and no event names its order."""
+    roller, sink = Roller(divisor=1), MemorySink()
+    config = resolve("frozenlake", {"trainer.tasks_per_iteration": 3, "trainer.iterations": 2})
+    assert isinstance(config, TrainRun)
+    cursor = TaskCursor(rows(12), per_iteration=3, seed=0)
+    feed = RolloutFeed.of(config, roller, cursor, TrainingRecord(Path("none")), sink)
+    for iteration in range(2):
+        tasks = feed.buffer.tasks(iteration)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(roller.asked) == iteration
+        found = await feed.next_batch(policy_version=iteration)
+        assert roller.asked[-1] == tasks == [group.task.id for group in found.trained]
+        assert {group.iteration for group in found.trained} == {iteration}
+        assert not feed.buffer.open
+        await feed.drain()
+        feed.updated()
+    await feed.close()
+    assert not sink.events
 
 
 def test_replaced_groups_are_on_record_without_loss() -> None:
