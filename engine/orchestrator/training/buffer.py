@@ -24,6 +24,7 @@ from engine.events.schedule import BatchSelected, SelectedGroup
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.record import Admission, GroupKey, TrainingRecord
 from engine.orchestrator.training.schedule import OpenGroup, capacity, choose_batch
+from engine.orchestrator.watch.metrics import is_infrastructure
 from engine.types import Group, TaskRow
 
 
@@ -247,8 +248,9 @@ class GroupBuffer:
         if not self._is_sync:
             return len(self.replaced) < max_rounds * self._batch
         round_groups = [other for other in self.open.values() if other.round_number == one.round_number]
-        is_complete = not self._ahead and all(other.group is not None for other in round_groups)
-        return is_complete and one.round_number < max_rounds
+        groups = [other.group for other in round_groups if other.group is not None]
+        is_complete = not self._ahead and len(groups) == len(round_groups)
+        return is_complete and one.round_number < max_rounds and not all(map(_is_lost, groups))
 
     def _in_place_of(self, key: GroupKey) -> NextGroup:
         tried = self._tasks[key.iteration]
@@ -286,3 +288,8 @@ class GroupBuffer:
 
 def _key(group: SelectedGroup) -> GroupKey:
     return GroupKey(group.iteration, group.task_id)
+
+
+def _is_lost(group: Group) -> bool:
+    """Return whether infrastructure lost all of a group: other tasks would be lost too."""
+    return all(map(is_infrastructure, group.trajectories))

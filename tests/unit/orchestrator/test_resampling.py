@@ -151,6 +151,18 @@ async def test_it_stops_after_the_rounds_and_trains_on_what_there_is() -> None:
     assert [group.task.id for group in found.trained] in (["t0", "t32"], ["t32", "t0"])
 
 
+async def test_a_round_that_infrastructure_lost_is_not_repeated_with_other_tasks() -> None:
+    class Dead(Roller):
+        def trajectory(self, iteration: int, task_id: str, index: int) -> Trajectory:
+            return make_trajectory(None, index=index, task_id=task_id, iteration=iteration)
+
+    roller = Dead()
+    feed = feed_of(roller, TaskCursor(rows(64), per_iteration=4, seed=0), wanted=4)
+    found = await feed.next_batch(policy_version=0)
+    await feed.close()
+    assert (len(roller.asked), len(found.trained), len(found.discarded)) == (1, 0, 4)
+
+
 async def test_it_stops_where_the_split_has_no_task_left() -> None:
     found, roller = await collected(5, wanted=4, rounds=50)
     assert sorted(task_id for asked in roller.asked for task_id in asked) == ["t0", "t1", "t2", "t3", "t4"]
