@@ -12,6 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI
+from ninja.operation import Operation
 from ninja.parser import Parser
 
 from engine.errors import ConfigError, DatasetError, MissingScoreError
@@ -39,7 +40,15 @@ class StrictParser(Parser):
         return parse_json(request.body, parse_constant=str)
 
 
-api = NinjaAPI(title="Trainyard", version="1", urls_namespace="api", docs_url=None, parser=StrictParser())
+class Api(NinjaAPI):
+    """API whose operation ids are the names of the routes' functions, wherever their modules are."""
+
+    def get_openapi_operation_id(self, operation: Operation) -> str:
+        """Return the name by which generated clients call an operation."""
+        return operation.view_func.__name__
+
+
+api = Api(title="Trainyard", version="1", urls_namespace="api", docs_url=None, parser=StrictParser())
 api.add_router("", alerts.router)
 api.add_router("", datasets.router)
 api.add_router("", endpoints.router)

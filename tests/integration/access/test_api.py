@@ -177,6 +177,14 @@ def test_the_schema_is_served_and_needs_no_cdn() -> None:
     assert Client().get(f"{API}/docs").status_code == 404
 
 
+def test_operation_ids_are_unique_and_name_no_module() -> None:
+    schema = Client().get(f"{API}/openapi.json").json()
+    ids = [operation["operationId"] for path in schema["paths"].values() for operation in path.values()]
+    assert len(set(ids)) == len(ids)
+    assert {"list_runs", "get_trajectory", "post_events"} <= set(ids)
+    assert not any("webapp" in name for name in ids)
+
+
 def test_a_body_that_is_nested_thousands_deep_is_refused() -> None:
     answer = client_of(Role.OPERATOR).post(f"{API}/runs", "[" * 50_000, content_type="application/json")
     assert answer.status_code == 400
