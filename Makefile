@@ -57,6 +57,12 @@ drills-here: # with the Docker daemon that answers, if one does; the first time 
 		DOCKER_HOST=$$host timeout 300 $(BIN)/python deploy/images/build_examples.py .trainyard/examples || true; fi
 	@$(BIN)/python -m tests.drills $(ONLY)
 
+.PHONY: lock
+lock: $(DEV_STAMP) $(RAY_STAMP) ## write the installed versions into requirements/constraints.txt
+	@head -2 requirements/constraints.txt >build/constraints.txt
+	@$(BIN)/python -m pip freeze --exclude-editable | grep -v '^torch==' >>build/constraints.txt
+	@mv build/constraints.txt requirements/constraints.txt
+
 .PHONY: ray
 ray: $(RAY_STAMP) ## Ray, for a cluster on this machine
 
@@ -114,7 +120,7 @@ gpu: $(if $(filter file,$(origin PYTHON)),$(DEV_STAMP)) ## everything that wants
 install: $(STAMP)
 
 # Compiling every file takes as long as the rest of the installation; Python compiles what it imports.
-$(STAMP): requirements/web.txt requirements/engine.txt
+$(STAMP): requirements/web.txt requirements/engine.txt requirements/constraints.txt
 	@PIP_OPTIONS=--no-compile deploy/setup/python.sh "$(PYTHON)" "$(VENV)" web engine
 	@touch $@
 
