@@ -59,7 +59,7 @@ drills-here: # with the Docker daemon that answers, if one does; the first time 
 
 .PHONY: lock
 lock: $(DEV_STAMP) $(RAY_STAMP) ## write the installed versions into requirements/constraints.txt
-	@head -2 requirements/constraints.txt >build/constraints.txt
+	@mkdir -p build; head -2 requirements/constraints.txt >build/constraints.txt
 	@$(BIN)/python -m pip freeze --exclude-editable | grep -v '^torch==' >>build/constraints.txt
 	@mv build/constraints.txt requirements/constraints.txt
 
