@@ -24,10 +24,10 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 16
 
 demo: $(STAMP) system ## train a small agent on real code and show it (HEADLESS=1: end with the run)
-	@$(BIN)/python manage.py demo $(if $(HEADLESS),--headless) $(if $(PORT),--port $(PORT)) $(foreach s,$(SET),--set $(s))
+	@$(BIN)/python -m webapp demo $(if $(HEADLESS),--headless) $(if $(PORT),--port $(PORT)) $(foreach s,$(SET),--set $(s))
 
 up: $(STAMP) system ## start the services alone
-	@$(BIN)/python manage.py up $(if $(PORT),--port $(PORT))
+	@$(BIN)/python -m webapp up $(if $(PORT),--port $(PORT))
 
 test: $(DEV_STAMP) system-test ## every behaviour once, in minutes [STRESS=3: so often, beside two busy processes]
 	@deploy/setup/docker.sh run $(MAKE) --no-print-directory test-here
