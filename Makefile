@@ -24,10 +24,10 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 16
 
 demo: $(STAMP) system ## train a small agent on real code and show it (HEADLESS=1: end with the run)
-	@$(BIN)/python -m webapp demo $(if $(HEADLESS),--headless) $(if $(PORT),--port $(PORT)) $(foreach s,$(SET),--set $(s))
+	@$(BIN)/trainyard demo $(if $(HEADLESS),--headless) $(if $(PORT),--port $(PORT)) $(foreach s,$(SET),--set $(s))
 
 up: $(STAMP) system ## start the services alone
-	@$(BIN)/python -m webapp up $(if $(PORT),--port $(PORT))
+	@$(BIN)/trainyard up $(if $(PORT),--port $(PORT))
 
 test: $(DEV_STAMP) system-test ## every behaviour once, in minutes [STRESS=3: so often, beside two busy processes]
 	@deploy/setup/docker.sh run $(MAKE) --no-print-directory test-here
@@ -114,8 +114,10 @@ gpu: $(if $(filter file,$(origin PYTHON)),$(DEV_STAMP)) ## everything that wants
 install: $(STAMP)
 
 # Compiling every file takes as long as the rest of the installation; Python compiles what it imports.
-$(STAMP): requirements/web.txt requirements/engine.txt
+# The command `trainyard` is installed last: it runs this checkout.
+$(STAMP): requirements/web.txt requirements/engine.txt pyproject.toml setup.py
 	@PIP_OPTIONS=--no-compile deploy/setup/python.sh "$(PYTHON)" "$(VENV)" web engine
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-index --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(DEV_STAMP): $(STAMP) requirements/dev.txt
