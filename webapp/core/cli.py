@@ -21,7 +21,9 @@ from engine.reading import parse_json
 from engine.terminal import visible_text
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-OnlyJson = Annotated[bool, typer.Option("--json", help="Print JSON, the only format of this command.")]
+OnlyJson = Annotated[
+    bool, typer.Option("--json", show_default=False, help="Print JSON, the only format of this command.")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. seed=3; may be repeated."),

@@ -47,7 +47,9 @@ def create(
 @run_app.command()
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Numbers of the runs.")],
-    metric: Annotated[list[str] | None, typer.Option(help="Metric to print; may be repeated.")] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(metavar="METRIC", help="Metric to print; may be repeated.")
+    ] = None,
     x: Annotated[
         str, typer.Option(callback=one_of(_AXES), metavar="|".join(_AXES), help="Axis of the points.")
     ] = _AXES[0],

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from webapp.core.cli import at_most_one
 from webapp.core.permissions import Role
 from webapp.models import Run
 from webapp.supervisor import checks
+from webapp.supervisor.cli import services
 from webapp.supervisor.status import ServiceState, ServiceStatus, save_status
 
 SERVING = ("demo", "up")
@@ -190,3 +194,35 @@ def test_the_doctor_checks_the_launcher_of_a_recipe(checked: dict[str, Any]) -> 
     result = command_result("doctor", "--recipe", "quickstart", "--set", "launcher.backend=ray")
     assert result.status == 1
     assert "error    launcher of quickstart: no cluster" in result.output
+
+
+# --- services ------------------------------------------------------------------------------------
+
+
+def test_the_demo_forwards_the_quickstart_and_ends_with_its_json(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >{tmp_path}/arguments\necho line\necho \'{{"run_id": 1}}\'\nexit 3\n'
+    )
+    program.chmod(0o700)
+
+    class FakeStack:
+        url = "http://127.0.0.1:1/"
+        environment = dict(os.environ)
+
+        def check(self) -> list[str]:
+            return []
+
+    monkeypatch.setattr(services, "running_stack", lambda *_, **__: nullcontext(FakeStack()))
+    monkeypatch.setattr("webapp.supervisor.interrupts.raise_on_signals", lambda: None)
+    monkeypatch.setattr(sys, "executable", str(program))
+    result = command_result("demo", "--headless", "--set", "seed=1")
+    assert result.status == 3
+    line, summary = result.output.splitlines()
+    assert line == "line"
+    assert json.loads(summary)["run_id"] == 1
+    assert json.loads(summary)["seconds"] >= 0
+    arguments = (tmp_path / "arguments").read_text().strip()
+    assert arguments == "-m webapp quickstart --url http://127.0.0.1:1/ --fresh --set seed=1"

@@ -36,6 +36,12 @@ app = command_group()
 Format = Annotated[
     str, typer.Option("--format", callback=one_of(FORMATS), metavar="FORMAT", help=", ".join(FORMATS) + ".")
 ]
+Languages = Annotated[
+    list[str] | None, typer.Option(metavar="LANGUAGE", help="Keep only this language; may be repeated.")
+]
+Rules = Annotated[
+    list[str] | None, typer.Option(metavar="RULE", help="E.g. 'patch_lines<=200'; may be repeated.")
+]
 
 
 @app.command("import")
@@ -56,10 +62,8 @@ def import_(
     reference: Annotated[
         str | None, typer.Option(help="File with the rows of a benchmark to decontaminate from.")
     ] = None,
-    language: Annotated[
-        list[str] | None, typer.Option(help="Keep only this language; may be repeated.")
-    ] = None,
-    where: Annotated[list[str] | None, typer.Option(help="E.g. 'patch_lines<=200'; may be repeated.")] = None,
+    language: Languages = None,
+    where: Rules = None,
     min_words: Annotated[int | None, typer.Option(help="Minimum length of a problem statement.")] = None,
     drop_leaking: Annotated[
         bool, typer.Option("--drop-leaking", help="Exclude rows whose statement quotes the fix.")

@@ -39,7 +39,7 @@ def validate(
         int | None, typer.Option(help="Gradings of each row without and with its gold patch.")
     ] = None,
     split: Annotated[
-        list[str] | None, typer.Option(help="Validate only this split; may be repeated.")
+        list[str] | None, typer.Option(metavar="SPLIT", help="Validate only this split; may be repeated.")
     ] = None,
     rows: Annotated[
         Literal["all", "unvalidated", "suspect"] | None, typer.Option(help="Rows to validate (default: all).")
@@ -74,7 +74,9 @@ def _print_counts(run: Run) -> None:
 def curate(
     source: Annotated[
         list[str],
-        typer.Option(help="Folder, https://HOST/PATH or pip:NAME==VERSION; may be repeated."),
+        typer.Option(
+            metavar="SOURCE", help="Folder, https://HOST/PATH or pip:NAME==VERSION; may be repeated."
+        ),
     ],
     output: Annotated[str, typer.Option(help="Name of the dataset.")],
     settings: Settings = None,

@@ -14,10 +14,10 @@ Phase = Annotated[str, typer.Option(help="train or eval:NAME (default: the newes
 Iteration = Annotated[int | None, typer.Option(help="Iteration (default: the newest).")]
 
 
-def find_point(run_id: int, *, phase: str, iteration: int | None, index: int | None = None) -> Point:
+def find_point(run_id: int, *, phase: str, iteration: int | None) -> Point:
     """Return the selected rollouts. Raises CommandError where no such rollout has finished."""
     run = find_run(run_id)
-    point = newest_point(run, phase=phase, iteration=iteration, index=index)
+    point = newest_point(run, phase=phase, iteration=iteration)
     if point is None:
         raise CommandError(f"run {run.pk} has no such finished rollouts")
     return point

@@ -88,8 +88,10 @@ def resume(run_id: RunId, as_json: AsJson = False) -> None:
 def edit(
     run_id: RunId,
     name: Annotated[str | None, typer.Option(help="New name.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="Tag to add; may be repeated.")] = None,
-    untag: Annotated[list[str] | None, typer.Option(help="Tag to remove; may be repeated.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Tag to add; may be repeated.")] = None,
+    untag: Annotated[
+        list[str] | None, typer.Option(metavar="TAG", help="Tag to remove; may be repeated.")
+    ] = None,
     notes: Annotated[str | None, typer.Option(help="New notes.")] = None,
     experiment: Annotated[
         str | None, typer.Option(help="Created if missing; an empty name removes the run.")
