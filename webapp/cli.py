@@ -6,6 +6,7 @@ Django's own commands.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -36,6 +37,8 @@ from webapp.supervisor.cli import doctor, services
 
 def main() -> int:
     """Run the command that the process was started with; return its exit status."""
+    # The pool warns of every attempt to connect; the command reports the failure once.
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
     try:
         return execute(sys.argv[1:])
     finally:

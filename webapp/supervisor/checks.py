@@ -142,9 +142,11 @@ def _services() -> list[Finding]:
         return [Finding("services", "warning", "not started by this data folder's supervisor", _START)]
     log = settings.TRAINYARD_HOME / "logs"
     return [
-        Finding(status.name, "ok", f"up, {status.restarts} restarts")
+        Finding(f"service: {status.name}", "ok", f"up, {status.restarts} restarts")
         if status.state is ServiceState.UP
-        else Finding(status.name, "error", status.reason or str(status.state), f"read its log in {log}")
+        else Finding(
+            f"service: {status.name}", "error", status.reason or str(status.state), f"read its log in {log}"
+        )
         for status in statuses
     ]
 

@@ -180,7 +180,7 @@ def test_the_doctor_fails_where_something_needed_is_broken(
     down = ServiceStatus(name="worker", state=ServiceState.DOWN, since=0.0, reason="exit code 1")
     save_status(tmp_path, [down])
     status, found = states()
-    assert (status, found["worker"][:2]) == (1, ("error", "exit code 1"))
+    assert (status, found["service: worker"][:2]) == (1, ("error", "exit code 1"))
     save_status(tmp_path, [])
     monkeypatch.setattr(checks, "postgres_probe", lambda _url: lambda: "refused")
     monkeypatch.setenv("DATABASE_URL", "postgresql://elsewhere/x")
