@@ -4,6 +4,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+COMMAND := $(BIN)/trainyard
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 RAY_STAMP := $(VENV)/.installed-ray
@@ -23,11 +24,11 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 16
 
-demo: $(STAMP) system ## train a small agent on real code and show it (HEADLESS=1: end with the run)
-	@$(BIN)/python manage.py demo $(if $(HEADLESS),--headless) $(if $(PORT),--port $(PORT)) $(foreach s,$(SET),--set $(s))
+demo: $(COMMAND) system ## train a small agent on real code and show it (HEADLESS=1: end with the run)
+	@$(COMMAND) demo $(if $(HEADLESS),--headless) $(if $(PORT),--port $(PORT)) $(foreach s,$(SET),--set $(s))
 
-up: $(STAMP) system ## start the services alone
-	@$(BIN)/python manage.py up $(if $(PORT),--port $(PORT))
+up: $(COMMAND) system ## start the services alone
+	@$(COMMAND) up $(if $(PORT),--port $(PORT))
 
 test: $(DEV_STAMP) system-test ## every behaviour once, in minutes [STRESS=3: so often, beside two busy processes]
 	@deploy/setup/docker.sh run $(MAKE) --no-print-directory test-here
@@ -117,11 +118,15 @@ GPU_PYTHON = $(if $(filter file,$(origin PYTHON)),$(BIN)/python,$(PYTHON))
 gpu: $(if $(filter file,$(origin PYTHON)),$(DEV_STAMP)) ## everything that wants a GPU, stopped after 19 minutes at most [PYTHON=python3 QUICK=1 DEVICE=cpu]
 	@$(GPU_PYTHON) -m bench.gpu $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE))
 
-install: $(STAMP)
+install: $(COMMAND) ## the environment and the command .venv/bin/trainyard
 
 # Compiling every file takes as long as the rest of the installation; Python compiles what it imports.
 $(STAMP): requirements/web.txt requirements/engine.txt requirements/constraints.txt
 	@PIP_OPTIONS=--no-compile deploy/setup/python.sh "$(PYTHON)" "$(VENV)" web engine
+	@touch $@
+
+$(COMMAND): $(STAMP) pyproject.toml setup.py # runs this checkout
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-index --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(DEV_STAMP): $(STAMP) requirements/dev.txt

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Trainyard's command line; `manage.py help` lists the commands."""
+"""Django's own commands, such as `migrate`; Trainyard's command line is `trainyard`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> None:
-    """Run one management command."""
+    """Run one of Django's commands."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
     from django.core.management import execute_from_command_line
 

@@ -1,7 +1,7 @@
 """Django settings, from the environment and the data folder.
 
 ``DATABASE_URL`` and ``REDIS_URL`` name servers; without them the embedded servers of the data folder
-are used, on the ports where ``manage.py up`` last started them. ``TRAINYARD_HOME`` is the data folder,
+are used, on the ports where ``trainyard up`` last started them. ``TRAINYARD_HOME`` is the data folder,
 ``TRAINYARD_ALLOWED_HOSTS`` a comma-separated list of host names beside the loopback ones.
 ``TRAINYARD_PUBLIC_URL`` is the public address of the site: with https, cookies are ``Secure`` and HSTS is
 sent to browsers. A proxy in front sets ``X-Forwarded-Proto``, which is trusted with
@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 
-from webapp.supervisor.home import Ports, data_folder, load_ports, load_secrets
+from webapp.supervisor.home import INSTALLED, PROJECT, Ports, data_folder, load_ports, load_secrets
 
-BASE_DIR = Path(__file__).resolve().parent.parent
+BASE_DIR = PROJECT
+_ASSETS = BASE_DIR / "webapp" if INSTALLED else BASE_DIR
 TRAINYARD_HOME = data_folder()
 _SECRETS = load_secrets(TRAINYARD_HOME)
 _PORTS = load_ports(TRAINYARD_HOME) or Ports(postgres=15432, redis=16379, web=8000)
@@ -107,7 +107,7 @@ ASGI_APPLICATION = "webapp.asgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        "DIRS": [_ASSETS / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -194,7 +194,7 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
 STATIC_ROOT = TRAINYARD_HOME / "static"
-STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_DIRS = [_ASSETS / "static"]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},

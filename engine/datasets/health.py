@@ -202,10 +202,10 @@ def read_solve_rates(folder: Path) -> Mapping[str, tuple[int, int]]:
         return {str(key): (int(solved), int(graded)) for key, (solved, graded) in data["tasks"].items()}
     except FileNotFoundError:
         raise DatasetError(
-            f"the solve rates of '{folder.name}' were never measured: run `manage.py measure_difficulty "
+            f"the solve rates of '{folder.name}' were never measured: run `trainyard dataset difficulty "
             f"{folder.name}`, or leave dataset.solve_rate_min and _max unset"
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(
-            f"{path} is broken ({error}): run `manage.py measure_difficulty {folder.name}`"
+            f"{path} is broken ({error}): run `trainyard dataset difficulty {folder.name}`"
         ) from None

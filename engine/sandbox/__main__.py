@@ -38,6 +38,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     checks = commands.add_parser("preflight", help="can this machine run sandboxes? exit status 1 if not")
     checks.add_argument("--backend", choices=BACKENDS, default="local")
+    checks.add_argument(
+        "--json", action="store_true", help="print severity and message of each finding as JSON"
+    )
     reap = commands.add_parser("reap", help="remove what dead owners left behind")
     reap.add_argument("--run", help="only sandboxes of this run")
     reap.add_argument(
@@ -67,7 +70,10 @@ async def _run(options: argparse.Namespace) -> int:
                 findings = await preflight(backend)
             finally:
                 await backend.close()
-            print("\n".join(map(str, findings)) or "This machine can run sandboxes.")
+            if options.json:
+                print(json.dumps([dataclasses.asdict(finding) for finding in findings]))
+            else:
+                print("\n".join(map(str, findings)) or "This machine can run sandboxes.")
             return int(any(finding.severity == "error" for finding in findings))
         case "reap":
             return await _reap(options)

@@ -2,7 +2,7 @@
 
 SOURCE is a run's folder, one of its checkpoints, or a policy folder. Exit code 2: nothing to export there.
 ``conversations TRAJECTORIES OUT --format sharegpt`` writes stored trajectories (a fine-tuning run's
-``trajectories.jsonl``, ``manage.py export_trajectories``) for other trainers.
+``trajectories.jsonl``, ``trainyard trajectories export``) for other trainers.
 ``rank`` is the program of one rank of a trainer, started by a run or by ``torchrun``.
 """
 

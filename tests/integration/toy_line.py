@@ -82,7 +82,9 @@ class Line:
     def launch(self, **settings: Any) -> int:
         policy = {"policy.checkpoint": "toy"}
         flags = [f"{key}={json.dumps(value)}" for key, value in {**SETTINGS, **policy, **settings}.items()]
-        self.stack.manage("launch", "quickstart", *(part for flag in flags for part in ("--set", flag)))
+        self.stack.command(
+            "run", "launch", "quickstart", *(part for flag in flags for part in ("--set", flag))
+        )
         return int(self.value("select max(id) from webapp_run"))
 
     def engine_pid(self, run: int) -> int:
@@ -126,7 +128,7 @@ def running_line(folder: Path, environment: Mapping[str, str], *, taught: bool =
     os.environ.update(environment)
     try:
         with running_stack(home, web_port=reserved_port(), say=lambda _line: None) as stack:
-            stack.manage("sync_dataset", DATASET)
+            stack.command("dataset", "sync", DATASET)
             yield Line(stack)
     finally:
         for key, value in saved.items():

@@ -98,6 +98,11 @@ def _find(name: str) -> Endpoint:
     return endpoint
 
 
+def endpoint_record(endpoint: Endpoint) -> dict[str, Any]:
+    """Return an endpoint without its key, as administrators see it."""
+    return EndpointOut.model_validate(_shown(endpoint, manages=True)).model_dump()
+
+
 def _shown(endpoint: Endpoint, *, manages: bool) -> dict[str, Any]:
     shared = {
         "name": endpoint.name,

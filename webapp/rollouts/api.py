@@ -23,7 +23,7 @@ from webapp.rollouts.selectors import learning as learning_reads
 from webapp.rollouts.selectors import scores as score_reads
 from webapp.rollouts.selectors import steps as step_reads
 from webapp.rollouts.selectors import trajectories as reads
-from webapp.rollouts.selectors.search import MOST_CHARS, PLACES, TrajectoryFilters, search
+from webapp.rollouts.selectors.search import MOST_CHARS, PLACES, SearchResult, TrajectoryFilters, search
 from webapp.runs.api.runs import ScoreOut
 from webapp.runs.api.runs import find as find_run
 from webapp.runs.models.runs import Run
@@ -310,7 +310,12 @@ def search_trajectories(
         size=max(1, min(size, MAX_SIZE)),
         with_answers=sees_answers,
     )
-    pattern = words_pattern(filters.q)
+    return search_page(found, filters.q)
+
+
+def search_page(found: SearchResult, q: str) -> dict[str, Any]:
+    """Return found trajectories with the pieces of text that match ``q``, as fields of ``SearchPage``."""
+    pattern = words_pattern(q)
     for row in found.rows:
         row.matches = [  # type: ignore[attr-defined]
             {

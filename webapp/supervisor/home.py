@@ -1,7 +1,8 @@
 """Data folder with Trainyard's databases, datasets, images and runs.
 
-``TRAINYARD_HOME`` is its path; the default is ``.trainyard`` in the project's folder. Only its owner may
-enter it (mode 0700). Its secrets are generated once and stored in ``secrets.json`` (mode 0600);
+``TRAINYARD_HOME`` is its path; the default is ``.trainyard`` in the checkout, or in the user's home folder
+where Trainyard is an installed package. Only its owner may enter it (mode 0700). Its secrets are generated
+once and stored in ``secrets.json`` (mode 0600);
 ``services.json`` contains the ports on which the embedded servers were last started.
 """
 
@@ -23,6 +24,9 @@ from engine.errors import TrainyardError
 from engine.files import atomic_write
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
+"""Folder of the packages: a checkout, or where an installed wheel lies."""
+INSTALLED = not (PROJECT / "pyproject.toml").is_file()
+"""Whether this is an installed wheel, which has pages and static files below ``webapp/``."""
 
 
 class AlreadyRunningError(TrainyardError):
@@ -49,7 +53,8 @@ class Ports:
 
 def data_folder() -> Path:
     """Return the data folder, created if missing and closed to other users of the machine."""
-    home = Path(os.environ.get("TRAINYARD_HOME", "") or PROJECT / ".trainyard").resolve()
+    default = (Path.home() if INSTALLED else PROJECT) / ".trainyard"
+    home = Path(os.environ.get("TRAINYARD_HOME", "") or default).resolve()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = home.stat()
     # Another owner's folder and one like /tmp (sticky) are shared on purpose.

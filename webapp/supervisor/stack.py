@@ -63,24 +63,27 @@ class Stack:
         self.processes = ServiceTable()
         self._saved: list[ServiceStatus] = []
 
-    def manage(self, *arguments: str) -> str:
-        """Run a management command against these services and return its output.
+    def command(self, *arguments: str) -> str:
+        """Run a ``trainyard`` command against these services and return its output.
 
         Raises:
             PreflightError: the command failed; the message has its last lines.
         """
-        return self.manage_all(arguments)[0]
+        return self._run_all("webapp", arguments)[0]
 
-    def manage_all(self, *commands: Sequence[str]) -> list[str]:
-        """Run management commands concurrently and return the output of each.
+    def django_commands(self, *commands: Sequence[str]) -> list[str]:
+        """Run Django's own commands concurrently and return the output of each.
 
         Raises:
             PreflightError: a command failed; carries its last lines.
         """
+        return self._run_all("django", *commands)
+
+    def _run_all(self, module: str, *commands: Sequence[str]) -> list[str]:
         with interrupts.starting_a_process():
             started = [
                 subprocess.Popen(
-                    [sys.executable, str(PROJECT / "manage.py"), *command],
+                    [sys.executable, "-m", module, *command],
                     env=self.environment,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -112,7 +115,7 @@ def _output(command: Sequence[str], process: subprocess.Popen[str]) -> str:
     output, errors = process.communicate()
     if process.returncode:
         tail = "\n".join((errors or output).strip().splitlines()[-5:])
-        raise PreflightError(f"`manage.py {' '.join(command)}` failed:\n{tail}")
+        raise PreflightError(f"`{' '.join(command)}` failed:\n{tail}")
     return output
 
 
@@ -130,13 +133,14 @@ def running_stack(home: Path, *, web_port: int | None, say: Say) -> Iterator[Sta
         PreflightError: a port is in use, the disk is full, or a server does not start.
     """
     with exclusive(home):
-        _check_disk(home)
+        check_disk(home)
         _end_leftovers(home)
         ports = _choose_ports(home, web_port)
         environment = dict(os.environ) | {
             "TRAINYARD_HOME": str(home),
             "TRAINYARD_WEB_URL": f"http://127.0.0.1:{ports.web}",
             "PYTHONPATH": str(PROJECT),
+            "DJANGO_SETTINGS_MODULE": "webapp.settings",
             "PYTHONUNBUFFERED": "1",
         }
         stack = Stack(home=home, ports=ports, environment=environment)
@@ -168,7 +172,8 @@ def _end_leftovers(home: Path) -> None:
     end_leftovers(home / "redis", "redis-server", first=signal.SIGTERM, seconds=5.0)
 
 
-def _check_disk(home: Path) -> None:
+def check_disk(home: Path) -> None:
+    """Raise PreflightError if the disk of the data folder is almost full."""
     status = os.statvfs(home)
     free = status.f_bavail * status.f_frsize
     if free < MIN_FREE_BYTES:
@@ -184,7 +189,7 @@ def _choose_ports(home: Path, web_port: int | None) -> Ports:
     if not port_is_free(web):
         raise PreflightError(
             f"port {web} on 127.0.0.1 is in use by another program; choose another one: "
-            f"`make demo PORT={web + 1}` or `manage.py up --port {web + 1}`"
+            f"`make demo PORT={web + 1}` or `trainyard up --port {web + 1}`"
         )
     return Ports(
         postgres=free_port(last.postgres if last else 15432),
@@ -242,11 +247,11 @@ def _supervise(
 
 def _start_processes(stack: Stack, ports: Ports, say: Say) -> None:
     say("Bringing the database up to date …")
-    stack.manage_all(*((command, "--noinput", "-v", "0") for command in ("migrate", "collectstatic")))
+    stack.django_commands(*((command, "--noinput", "-v", "0") for command in ("migrate", "collectstatic")))
     say("Starting the web server, a worker and the scheduler …")
     web, *others = _specs(stack, ports)
     stack.processes.start(web)
-    say(stack.manage("ensure_admin").strip())
+    say(stack.command("account", "ensure-admin").strip())
     _wait_for_web(stack)
     note_address(stack.home, stack.url)
     say(f"Trainyard is at {stack.url} - Ctrl-C stops it.")

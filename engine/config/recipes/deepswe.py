@@ -4,8 +4,8 @@ What DeepSWE ran (rLLM's script and the blog): groups of 8, 50 steps, 4,096 + 32
 90 s a command, 20 minutes a rollout, 5 minutes of tests, temperature 1, a constant learning rate, clip 0.2
 and 0.28, no KL and no entropy term, optimizer steps of 8 groups. Before the first run:
 
-    manage.py launch import-dataset
-    manage.py import_dataset --format swe-bench --name r2e-gym-subset --split heldout --mode append SOURCE
+    trainyard run launch import-dataset
+    trainyard dataset import --format swe-bench --name r2e-gym-subset --split heldout --append SOURCE
 
 where SOURCE has SWE-bench Verified, on which DeepSWE was validated. DeepSWE trained all weights at a learning
 rate of 1e-6; adapters take ten times that. R2E-Gym's own code evaluated it (recipe ``evaluate``), with

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings
-from django.core.management import call_command
 from django.test import Client
 from playwright.sync_api import BrowserContext, Page
 
+from tests.builders.commands import run_command
 from tests.builders.web_builders import make_user
 from tests.e2e.accessibility.audit import Walk
 from tests.e2e.conftest import aside
@@ -52,8 +52,8 @@ def imported(folder: Path) -> dict[str, str]:
     conversations.write_text(
         "".join(json.dumps({"messages": messages_of(DATA / name)}) + "\n" for name in CONVERSATIONS)
     )
-    call_command("import_trajectories", str(r2e), format="r2e-gym", verbosity=0)
-    call_command("import_trajectories", str(conversations), format="conversations", verbosity=0)
+    run_command("trajectories", "import", r2e, "--format", "r2e-gym")
+    run_command("trajectories", "import", conversations, "--format", "conversations")
     found = {f"run {run.name}": run_url(run) for run in Run.objects.all()}
     for one in Trajectory.objects.select_related("run"):
         group = (one.run_id, one.phase, one.iteration, one.task_key)

@@ -29,13 +29,15 @@ def test_a_run_uses_the_stored_key_and_leaves_it_nowhere(tmp_path: Path) -> None
         openai_server(lambda _body, _number: SUBMIT) as api,
         running_line(tmp_path, {}, taught=False) as line,
     ):
-        command = [sys.executable, "manage.py", "endpoint", "add", "hosted", api.url]
+        command = [sys.executable, "-m", "webapp", "endpoint", "add", "hosted", api.url]
         added = subprocess.run(
             command, input=KEY, env=line.stack.environment, cwd=ROOT, text=True, capture_output=True
         )
         assert added.returncode == 0, added.stderr
         settings = [f"{key}={json.dumps(value)}" for key, value in SETTINGS.items()]
-        line.stack.manage("launch", "quickstart-evaluate", *(p for one in settings for p in ("--set", one)))
+        line.stack.command(
+            "run", "launch", "quickstart-evaluate", *(p for one in settings for p in ("--set", one))
+        )
         run = line.value("select max(id) from webapp_run")
         line.until(lambda: line.state(run) in TERMINAL, "the end of the run")
         assert line.state(run) == "succeeded", line.value("select reason from webapp_run where id = %s", run)

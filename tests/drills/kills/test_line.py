@@ -29,8 +29,8 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
 
 def test_a_dataset_is_curated_and_synchronised(line: Line) -> None:
     write_source(line.stack.home / "imports" / "toykit")
-    line.stack.manage(
-        *("curate", "--source", "toykit", "--output", "curated"),
+    line.stack.command(
+        *("dataset", "curate", "--source", "toykit", "--output", "curated"),
         *("--set", "curation.train_tasks=2", "--set", "curation.heldout_tasks=1"),
         *("--set", "curation.stability_runs=1"),
     )
@@ -60,15 +60,15 @@ def test_kills_of_engine_web_and_worker_lose_and_duplicate_nothing(line: Line) -
 def test_pause_is_acknowledged_resume_goes_on_and_stop_ends_everything(line: Line) -> None:
     run = line.launch(**{"trainer.iterations": 200})
     line.until(lambda: line.finished_iterations(run) >= 1, "a first iteration")
-    line.stack.manage("pause_run", str(run))
+    line.stack.command("run", "pause", str(run))
     line.until(lambda: line.state(run) == "paused", "the pause")
     paused_at = line.finished_iterations(run)
     time.sleep(3)
     assert line.finished_iterations(run) == paused_at
-    line.stack.manage("resume_run", str(run))
+    line.stack.command("run", "resume", str(run))
     line.until(lambda: line.finished_iterations(run) > paused_at, "an iteration after the pause")
     engine = line.engine_pid(run)
-    line.stack.manage("stop_run", str(run))
+    line.stack.command("run", "stop", str(run))
     line.until(lambda: line.state(run) == "stopped", "the stop")
     line.until(lambda: process_start(engine) is None, "the engine's end")
     assert sandboxes_left(line, run) == []
@@ -76,7 +76,7 @@ def test_pause_is_acknowledged_resume_goes_on_and_stop_ends_everything(line: Lin
 
 
 def test_a_verifiers_run_scores_what_another_run_collected(line: Line) -> None:
-    line.stack.manage(
+    line.stack.command(
         *("collect", DATASET, "--model", "toy", "--recipe", "quickstart-collect", "--samples", "6"),
         *("--set", "agent.max_steps=4"),
     )
@@ -88,7 +88,7 @@ def test_a_verifiers_run_scores_what_another_run_collected(line: Line) -> None:
         "verifier.max_context": 2048,
     }
     flags = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    line.stack.manage("launch", "verify", *(part for flag in flags for part in ("--set", flag)))
+    line.stack.command("run", "launch", "verify", *(part for flag in flags for part in ("--set", flag)))
     run = int(line.value("select max(id) from webapp_run"))
     line.until(lambda: line.state(run) in TERMINAL, "the end of the verification")
     assert line.state(run) == "succeeded", line.value("select reason from webapp_run where id = %s", run)

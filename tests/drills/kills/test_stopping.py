@@ -30,7 +30,7 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 250.0) -> N
 
 
 class Terminal:
-    """``manage.py up`` on one data folder, as somebody starts, stops and kills it."""
+    """``trainyard up`` on one data folder, as somebody starts, stops and kills it."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -44,8 +44,8 @@ class Terminal:
         """Start it and wait until it serves."""
         with self.log.open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, str(PROJECT / "manage.py"), "up", "--port", str(self.port)],
-                env=self.environment, stdout=log, stderr=log, start_new_session=True,
+                [sys.executable, "-m", "webapp", "up", "--port", str(self.port)],
+                cwd=PROJECT, env=self.environment, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
         def serves() -> bool:
@@ -57,8 +57,8 @@ class Terminal:
 
     def manage(self, *arguments: str) -> None:
         """Run a command beside it."""
-        command = [sys.executable, str(PROJECT / "manage.py"), *arguments]
-        subprocess.run(command, env=self.environment, check=True, capture_output=True)
+        command = [sys.executable, "-m", "webapp", *arguments]
+        subprocess.run(command, cwd=PROJECT, env=self.environment, check=True, capture_output=True)
 
     def leases(self) -> list[Path]:
         """The sandboxes on record, whatever backend they are of."""
@@ -97,9 +97,10 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 def test_a_killed_supervisor_is_followed_by_another_and_a_stop_leaves_nothing(terminal: Terminal) -> None:
     first = terminal.start()
-    terminal.manage("sync_dataset", DATASET)
+    terminal.manage("dataset", "sync", DATASET)
     settings = {**SETTINGS, "policy.checkpoint": "toy", "trainer.iterations": 400}
     terminal.manage(
+        "run",
         "launch",
         "quickstart",
         *(part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")),

@@ -95,11 +95,11 @@ def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
         progress = "select progress_message from webapp_run where id = %s"
         words = "waiting for 2 × 1 CPU packed on the Ray cluster"
         line.until(lambda: line.value(progress, waiting) == words, "the wait on the run's page")
-        line.stack.manage("stop_run", str(waiting))
+        line.stack.command("run", "stop", str(waiting))
         line.until(lambda: line.state(waiting) == "stopped", "the stop of a run that waits")
-        line.stack.manage("stop_run", str(long))
+        line.stack.command("run", "stop", str(long))
         line.until(lambda: line.state(long) == "stopped", "the stop")
         assert reason_of(line, long) == "a person stopped it"
-        assert '"event"' in line.stack.manage("run_log", str(long))
+        assert '"event"' in line.stack.command("run", "log", str(long))
         line.until(lambda: sandboxes_left(line, long) == [], "the end of its sandboxes")
         line.until(lambda: not cluster.ranks(0) + cluster.ranks(1), "the end of its ranks")

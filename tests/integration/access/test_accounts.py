@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,10 @@ from axes.models import AccessAttempt
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.core.cache import cache
-from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 
+from tests.builders.commands import run_command
 from tests.builders.web_builders import PASSWORD, bearer, launched, make_user, sign_in
 from webapp.accounts.services import accounts
 from webapp.core import rates
@@ -82,7 +81,7 @@ def test_an_administrator_unlocks(how: str) -> None:
         )
         assert "1 accounts were unlocked" in page.content.decode()
     else:
-        call_command("unlock_user", "ada", stdout=StringIO())
+        run_command("account", "unlock", "ada")
     assert AuditEntry.objects.filter(action="account.unlock", target="user ada").exists()
     assert sign_in(client, "ada")
 
@@ -134,8 +133,7 @@ def test_signing_out_everywhere_ends_all_sessions_of_one_person() -> None:
 def test_a_command_and_the_admin_pages_sign_people_out() -> None:
     user = make_user("ada", Role.VIEWER)
     client = browser(user)
-    out = StringIO()
-    call_command("sign_out_user", "ada", stdout=out)
+    run_command("account", "sign-out", "ada")
     assert client.get("/").status_code == 302
     client = browser(user)
     admin = Client()
@@ -280,7 +278,7 @@ def test_administrators_who_change_their_own_password_keep_a_listed_session() ->
 
 
 def changed_by_the_command(_user: User) -> None:
-    call_command("reset_password", "ada", stdout=StringIO())
+    run_command("account", "reset-password", "ada")
 
 
 def changed_elsewhere(user: User) -> None:

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 import redis
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 from django.test import Client
 
 from engine.errors import ConfigError
+from tests.builders.commands import CommandFailedError, run_command
 from tests.builders.web_builders import make_user
 from webapp.core.permissions import Role
 from webapp.core.services import sealing
@@ -102,7 +103,7 @@ def test_rotation_encrypts_every_key_anew_and_forgets_the_old_sealing_key(
     fresh = "7oZcdPvd5VAoYnWbzDjXOuZgFzp0y9bmMkdBqBGGTGg="
     if where == "environment":
         monkeypatch.setenv(sealing.VARIABLE, ",".join([fresh, *old]))
-    call_command("endpoint", "rotate")
+    run_command("endpoint", "rotate")
     if where == "environment":
         monkeypatch.setenv(sealing.VARIABLE, fresh)
     assert not set(old) & set(sealing.sealing_keys())
@@ -204,25 +205,22 @@ def test_the_api_takes_a_key_and_never_returns_it() -> None:
     assert client.delete("/api/v1/endpoints/hosted").status_code == 404
 
 
-def test_the_command_reads_the_key_from_standard_input_only(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_reads_the_key_from_standard_input_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{KEY}\n"))
-    call_command("endpoint", "add", "hosted", ADDRESS, "--models", "gpt-*")
+    run_command("endpoint", "add", "hosted", ADDRESS, "--models", "gpt-*")
     assert endpoints.key_of(Endpoint.objects.get()) == KEY
-    call_command("endpoint", "add", "hosted", ADDRESS, "--keep-key", "--note", "n")
-    call_command("endpoint", "list")
-    shown = capsys.readouterr().out
+    run_command("endpoint", "add", "hosted", ADDRESS, "--keep-key", "--note", "n")
+    shown = run_command("endpoint", "list")
     assert f"hosted  {ADDRESS}  key …{KEY[-4:]} of " in shown
     assert KEY not in shown
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    with pytest.raises(CommandError, match="no key was given"):
-        call_command("endpoint", "add", "other", ADDRESS)
-    call_command("endpoint", "add", "local", "http://127.0.0.1:8000/v1", "--no-key")
-    call_command("endpoint", "remove", "hosted")
+    with pytest.raises(CommandFailedError, match="no key was given"):
+        run_command("endpoint", "add", "other", ADDRESS)
+    run_command("endpoint", "add", "local", "http://127.0.0.1:8000/v1", "--no-key")
+    run_command("endpoint", "remove", "hosted")
     assert list(Endpoint.objects.values_list("name", flat=True)) == ["local"]
-    with pytest.raises(CommandError, match="there is no endpoint"):
-        call_command("endpoint", "remove", "hosted")
+    with pytest.raises(CommandFailedError, match="there is no endpoint"):
+        run_command("endpoint", "remove", "hosted")
 
 
 # --- runs ----------------------------------------------------------------------------------------
@@ -252,7 +250,7 @@ def test_a_run_attaches_to_servers_that_an_administrator_allows_only() -> None:
     assert answer.json()["attachable"] is False
     with pytest.raises(ConfigError, match="may not be attached to"):
         endpoints.reveal(config, run_id=run.pk, epoch=1)
-    call_command("endpoint", "add", "lab", ADDRESS, "--keep-key", "--attachable")
+    run_command("endpoint", "add", "lab", ADDRESS, "--keep-key", "--attachable")
     assert endpoints.reveal(config, run_id=run.pk, epoch=1) == {"lab": {"address": ADDRESS, "key": KEY}}
     assert client_of(Role.OPERATOR).get("/api/v1/endpoints").json()[0]["attachable"] is True
 

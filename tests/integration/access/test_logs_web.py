@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from django.core.management import call_command
 from django.test import Client
 
 from engine import redaction
@@ -16,6 +14,7 @@ from engine.errors import FencedError, PreflightError
 from engine.inference.endpoint import keys
 from engine.redaction import Redactor, know
 from engine.types import RunState
+from tests.builders.commands import run_command
 from tests.builders.web_builders import launched, make_run, relaunched, signed_in
 from webapp.core.permissions import Role
 from webapp.endpoints.services import endpoints
@@ -50,9 +49,8 @@ def test_operators_read_the_end_of_a_log_without_secrets() -> None:
     assert answer["text"].splitlines()[-1] == "line 9999 <b>[redacted]</b>"
     assert answer["text"].startswith("line "), "whole lines only"
     assert answer["shortened"] is True
-    printed = io.StringIO()
-    call_command("run_log", str(run.pk), "--bytes", "100", stdout=printed)
-    assert printed.getvalue().strip() == answer["text"].strip()
+    printed = run_command("run", "log", str(run.pk), "--bytes", "100")
+    assert printed.strip() == answer["text"].strip()
     assert viewer.get(api).status_code == 403
     assert "line 9999" not in viewer.get(page).content.decode()
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management import CommandError, call_command
 from django.test import Client
 
 from engine.config.places import Allowed
 from engine.errors import ConfigError
 from engine.types import RunState
+from tests.builders.commands import CommandFailedError, run_command
 from tests.builders.web_builders import launched, make_run, make_user
 from webapp.core.permissions import Role
 from webapp.endpoints.services import places
@@ -61,8 +61,8 @@ def test_page_api_and_command_refuse_with_the_reason(
     answer = client.post("/api/v1/runs", body, content_type="application/json")
     assert answer.status_code == 422
     assert any(reason in problem["message"] for problem in answer.json()["problems"])
-    with pytest.raises(CommandError, match=reason):
-        call_command("launch", recipe, "--set", f"{setting}={json.dumps(value)}")
+    with pytest.raises(CommandFailedError, match=reason):
+        run_command("run", "launch", recipe, "--set", f"{setting}={json.dumps(value)}")
     assert not Run.objects.exists()
 
 

@@ -1,17 +1,16 @@
-"""Plans through the API and ``manage.py plan``."""
+"""Plans through the API and ``trainyard plan``."""
 
 from __future__ import annotations
 
-import io
 import json
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
 from django.test import Client
 
 from engine.config.recipes import resolve
 from engine.planning import plan_run, to_json
+from tests.builders.commands import CommandFailedError, command_result, run_command
 from tests.integration.access.test_api import API, client_of, send
 from webapp.core.permissions import Role
 
@@ -58,12 +57,11 @@ def test_what_cannot_be_planned_says_why(body: dict[str, Any], message: str) -> 
 
 
 def test_the_command_prints_the_same_plan() -> None:
-    out = io.StringIO()
-    call_command("plan", "deepswe-32b", "--json", stdout=out)
-    assert json.loads(out.getvalue()) == json.loads(json.dumps(to_json(plan_run(resolve("deepswe-32b")))))
-    out = io.StringIO()
-    with pytest.raises(SystemExit, match="1"):
-        call_command("plan", "deepswe-32b", "--gpus", "8xH100", "--set", "seed=3", stdout=out)
-    assert "the run needs 64 GPUs and there are 8" in out.getvalue()
-    with pytest.raises(CommandError, match="unknown GPUs 'many'"):
-        call_command("plan", "deepswe-32b", "--gpus", "many")
+    assert json.loads(run_command("plan", "deepswe-32b", "--json")) == json.loads(
+        json.dumps(to_json(plan_run(resolve("deepswe-32b"))))
+    )
+    result = command_result("plan", "deepswe-32b", "--gpus", "8xH100", "--set", "seed=3")
+    assert result.status == 1
+    assert "the run needs 64 GPUs and there are 8" in result.output
+    with pytest.raises(CommandFailedError, match="unknown GPUs 'many'"):
+        run_command("plan", "deepswe-32b", "--gpus", "many")

@@ -1,14 +1,12 @@
-"""``manage.py collect``: which run it makes, what it leaves out, and what it prints about it."""
+"""``trainyard collect``: which run it makes, what it leaves out, and what it prints about it."""
 
 from __future__ import annotations
 
 import json
-from io import StringIO
 
 import pytest
-from django.core.management import call_command
-from django.core.management.base import CommandError
 
+from tests.builders.commands import CommandFailedError, run_command
 from tests.builders.event_builders import Stream
 from tests.builders.web_builders import post
 from webapp.endpoints.services import endpoints
@@ -26,9 +24,8 @@ def dataset() -> Dataset:
 
 
 def collect(*arguments: str) -> tuple[Run, str]:
-    out = StringIO()
-    call_command("collect", "tasks", *arguments, stdout=out)
-    return Run.objects.latest("pk"), out.getvalue()
+    out = run_command("collect", "tasks", *arguments)
+    return Run.objects.latest("pk"), out
 
 
 def test_the_run_has_what_was_asked_for() -> None:
@@ -51,7 +48,7 @@ def test_the_run_has_what_was_asked_for() -> None:
     assert config["collection"]["retry_temperatures"] == [0.1, 0.2]
     assert (config["seed"], config["sandbox"]["backend"]) == (7, "local")
     assert f"/runs/{run.pk}/" in out
-    assert f"export_predictions {run.pk}" in out
+    assert f"evaluation predictions {run.pk}" in out
 
 
 def begun(run: Run) -> Run:
@@ -73,7 +70,7 @@ def test_skipping_names_the_earlier_collections_of_this_model_on_this_dataset() 
     begun(collect("--model", "noop")[0])
     collect("--model", "oracle")  # has not begun
     Dataset.objects.create(name="other")
-    call_command("collect", "other", "--model", "oracle", stdout=StringIO())
+    run_command("collect", "other", "--model", "oracle")
     begun(Run.objects.latest("pk"))
     third, out = collect("--model", "oracle", "--skip", "solved")
     assert third.config["collection"]["skip"] == "solved"
@@ -82,10 +79,10 @@ def test_skipping_names_the_earlier_collections_of_this_model_on_this_dataset() 
 
 
 def test_wrong_choices_are_explained() -> None:
-    with pytest.raises(CommandError, match=r"rollout\.group_size"):
+    with pytest.raises(CommandFailedError, match=r"rollout\.group_size"):
         collect("--model", "oracle", "--samples", "0")
-    with pytest.raises(CommandError, match="dataset 'absent' is not here"):
-        call_command("collect", "absent", "--model", "oracle", stdout=StringIO())
+    with pytest.raises(CommandFailedError, match="dataset 'absent' is not here"):
+        run_command("collect", "absent", "--model", "oracle")
 
 
 def test_a_model_of_an_endpoint_calls_tools_natively() -> None:
@@ -95,12 +92,14 @@ def test_a_model_of_an_endpoint_calls_tools_natively() -> None:
     assert (policy["type"], policy["endpoint"], policy["model"]) == ("endpoint", "lab", "org/large")
     assert (policy["temperature"], run.config["agent"]["tool_format"]) == (0.7, "native")
     assert "secret-key" not in out + json.dumps(run.config)
-    with pytest.raises(CommandError, match="policy.endpoint"):
+    with pytest.raises(CommandFailedError, match="policy.endpoint"):
         collect("--model", "org/large", "--endpoint", "absent")
 
 
-@pytest.mark.parametrize("command", [("collect", "tasks", "--model", "oracle"), ("launch", "quickstart")])
+@pytest.mark.parametrize(
+    "command", [("collect", "tasks", "--model", "oracle"), ("run", "launch", "quickstart")]
+)
 def test_a_run_that_is_refused_leaves_no_experiment(command: tuple[str, ...]) -> None:
-    with pytest.raises(CommandError, match="seed"):
-        call_command(*command, "--experiment", "never", "--set", "seed=-1")
+    with pytest.raises(CommandFailedError, match="seed"):
+        run_command(*command, "--experiment", "never", "--set", "seed=-1")
     assert not Experiment.objects.filter(name="never").exists()

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import call_command
 
 from engine.config.fine_tuning import TrajectoryQuery
 from engine.datasets import trajectories_atif, trajectories_conversations
 from engine.datasets.imported_trajectories import print_ndjson
 from engine.errors import DatasetError
 from engine.types import RunState
+from tests.builders.commands import run_command
 from tests.builders.event_builders import Stream, ref
 from tests.builders.web_builders import launched, make_run, make_user, post, signed_in
 from webapp.accounts.services import accounts
@@ -185,12 +184,10 @@ def test_pausing_only_what_runs() -> None:
 
 
 def test_the_first_admin_gets_a_password_once_and_the_last_one_stays() -> None:
-    out = StringIO()
-    call_command("ensure_admin", stdout=out)
-    assert "password" in out.getvalue()
-    again = StringIO()
-    call_command("ensure_admin", stdout=again)
-    assert again.getvalue() == ""
+    out = run_command("account", "ensure-admin")
+    assert "password" in out
+    again = run_command("account", "ensure-admin")
+    assert again == ""
     admin = User.objects.get(username="admin")
     with pytest.raises(AccountError, match="last admin"):
         accounts.set_role(user=admin, role=Role.VIEWER)

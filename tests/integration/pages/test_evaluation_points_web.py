@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
 
 from engine.errors import ConfigError
+from tests.builders.commands import CommandFailedError, command_result, run_command
 from tests.builders.evaluation_builders import (
     FIRST,
     Outcomes,
@@ -102,11 +101,10 @@ def test_a_stopped_evaluation_says_so_also_in_a_comparison() -> None:
     text = unescape(signed_in(Role.VIEWER).get("/evaluations/compare/", keys).content.decode())
     assert f"The evaluation of run {run.pk}, heldout evaluation at 0 has not ended" in text
     assert compare_evaluations(keys["first"], keys["second"]).comparison.num_shared == 1
-    told, warned = io.StringIO(), io.StringIO()
-    call_command("compare_evaluations", *keys.values(), stdout=told, stderr=warned)
-    assert warned.getvalue() == f"{keys['first']} has not ended: 2 tasks are left out\n"
+    result = command_result("evaluation", "compare", *keys.values())
+    assert result.errors == f"{keys['first']} has not ended: 2 tasks are left out\n"
     answer = signed_in(Role.VIEWER).get("/api/v1/evaluations/compare", keys).json()
-    assert answer == json.loads(told.getvalue())
+    assert answer == json.loads(result.output)
     endings = {"submitted": 1, "limits": {"max_steps": 1}, "excluded": 0}
     assert answer["first"] == {"ended": False, "num_open_tasks": 2, "endings": endings}
     assert (answer["second"]["ended"], answer["second"]["num_open_tasks"]) == (True, 0)
@@ -128,9 +126,9 @@ def test_a_verifier_that_scored_nothing_there_is_refused_by_page_api_and_command
     )
     assert refused.status_code == 422
     assert message in refused.json()["detail"]
-    for command in (["evaluation_report"], ["export_rollouts", "--output", str(tmp_path / "r.jsonl")]):
-        with pytest.raises(CommandError, match=message):
-            call_command(*command, str(run.pk), "--verifier", "999")
+    for command in (["evaluation", "report"], ["run", "export", "--output", str(tmp_path / "r.jsonl")]):
+        with pytest.raises(CommandFailedError, match=message):
+            run_command(*command, str(run.pk), "--verifier", "999")
     assert not (tmp_path / "r.jsonl").exists()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from dataclasses import asdict
@@ -10,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
 
 from engine.verifiers.execution_based.rollout_files import read_rollouts
 from engine.verifiers.selection.curves import curves
 from engine.verifiers.selection.rules import named_rules
 from engine.verifiers.selection.tables import read_table
+from tests.builders.commands import CommandFailedError, run_command
 from tests.builders.evaluation_builders import FIRST, SECOND, evaluated, scored
 from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import signed_in
@@ -25,10 +24,8 @@ from webapp.models import Trajectory
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def printed(*command: Any, **options: Any) -> Any:
-    out = io.StringIO()
-    call_command(*map(str, command), stdout=out, **options)
-    return json.loads(out.getvalue())
+def printed(*command: Any) -> Any:
+    return json.loads(run_command(*command))
 
 
 def test_api_and_command_give_the_same_report() -> None:
@@ -56,7 +53,7 @@ def test_api_and_command_give_the_same_report() -> None:
     assert body["submissions"]["submitted_solved"] == 4
     assert body["submissions"]["ended_solved"] == 3
     assert body["spending"]["cost_per_solved"] == pytest.approx(16 * 0.25 / 7)
-    report = printed("evaluation_report", run.pk)
+    report = printed("evaluation", "report", run.pk)
     assert {name: report[name] for name in body} == body
     assert (report["phase"], report["iteration"]) == ("eval:heldout", 0)
 
@@ -90,7 +87,7 @@ def test_comparisons_name_gained_and_lost_tasks() -> None:
     assert body["lost"] == [{"task_id": tasks[1].key, "before": 0.25, "after": 0.0}]
     assert body["difference"] == pytest.approx((0.5 - 0.25 + 1.0 + 0) / 4)
     assert body["p_value"] == 1.0
-    assert printed("compare_evaluations", *keys) == body
+    assert printed("evaluation", "compare", *keys) == body
     for wrong in ("", "1:eval:heldout", "999999:eval:heldout:0"):
         answer = client.get("/api/v1/evaluations/compare", {"first": wrong, "second": wrong})
         assert answer.status_code == 422
@@ -128,7 +125,7 @@ def test_scores_of_a_verifier_select_and_the_newest_is_the_default() -> None:
 
     assert best_of_four() == (wrong.pk, 0.0)
     assert best_of_four(verifier=right.pk) == (right.pk, 1.0)
-    assert printed("evaluation_report", run.pk, "--verifier", right.pk)["verifier"] == right.pk
+    assert printed("evaluation", "report", run.pk, "--verifier", right.pk)["verifier"] == right.pk
 
 
 def test_an_exported_table_gives_the_curves_of_the_report(tmp_path: Path) -> None:
@@ -136,12 +133,12 @@ def test_an_exported_table_gives_the_curves_of_the_report(tmp_path: Path) -> Non
     run = evaluated(tasks[:2], FIRST)
     verifier = scored(run, tasks[0], {0: 0.9, 1: 0.8, 2: 0.2, 3: 0.1})
     path = tmp_path / "rollouts.jsonl"
-    counts = printed("export_rollouts", run.pk, "--output", path, "--verifier", verifier.pk)
+    counts = printed("run", "export", run.pk, "--output", path, "--verifier", verifier.pk)
     assert counts == {"run": run.pk, "phase": "eval:heldout", "iteration": 0, "rollouts": 8}
     table = read_table(path)
     assert [one.p_yes for one in table] == [0.9, 0.8, 0.2, 0.1, None, None, None, None]
     names = ["shortest", "majority", "oracle"]
-    report = printed("evaluation_report", run.pk)
+    report = printed("evaluation", "report", run.pk)
     assert [curve["rule"] for curve in report["curves"]] == names
     assert [asdict(curve) for curve in curves(table, named_rules(names), [1, 2, 4])] == [
         {**curve, "points": tuple(curve["points"])} for curve in report["curves"]
@@ -149,10 +146,10 @@ def test_an_exported_table_gives_the_curves_of_the_report(tmp_path: Path) -> Non
     rollouts, rejected = read_rollouts(path)
     assert rejected == []
     assert [one.candidate.patch for one in rollouts] == list("aabbabbb")
-    with pytest.raises(CommandError, match="cannot write"):
-        printed("export_rollouts", run.pk, "--output", tmp_path / "none" / "f")
-    with pytest.raises(CommandError, match="no such finished rollouts"):
-        printed("export_rollouts", run.pk, "--output", path, "--iteration", 9)
+    with pytest.raises(CommandFailedError, match="cannot write"):
+        printed("run", "export", run.pk, "--output", tmp_path / "none" / "f")
+    with pytest.raises(CommandFailedError, match="no such finished rollouts"):
+        printed("run", "export", run.pk, "--output", path, "--iteration", 9)
 
 
 def test_tasks_with_fewer_rollouts_end_the_curves_count_with_all_or_are_left_out() -> None:
@@ -179,7 +176,7 @@ def test_tasks_with_fewer_rollouts_end_the_curves_count_with_all_or_are_left_out
     assert (points[-1], num_tasks) == ((4, 1.0, 0), 3)
     assert points[0][1] == pytest.approx((0.5 + 0.25 + 1) / 3)
     body = client.get(address, {"rule": "oracle", "short": "leave_out"}).json()
-    told = printed("evaluation_report", run.pk, "--rule", "oracle", "--short", "leave_out")
+    told = printed("evaluation", "report", run.pk, "--rule", "oracle", "--short", "leave_out")
     assert {name: told[name] for name in body} == body
     assert client.get(address, {"short": "some"}).status_code == 422
 
@@ -199,5 +196,5 @@ def test_tasks_without_scores_can_be_left_out() -> None:
         "ef": 1, "shortest": 1, "majority": 1, "oracle": 1,
     }  # fmt: skip
     assert chosen["curves"][0]["points"][-1]["rate"] == 1.0
-    told = printed("evaluation_report", run.pk, "--leave-out-unscored")
+    told = printed("evaluation", "report", run.pk, "--leave-out-unscored")
     assert {name: told[name] for name in chosen} == chosen

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import asdict
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.test import Client
 
 from engine.datasets.health import row_content
@@ -19,6 +17,7 @@ from engine.events.health import MutantCoverage, RowStatus, Side, SideOutcome, a
 from engine.grading.counterfactual.base import Reference
 from engine.grading.counterfactual.store import FileReferences
 from engine.types import TaskRow, Verdict
+from tests.builders.commands import run_command
 from tests.builders.event_builders import Stream
 from tests.builders.html_regions import inner_html, tight
 from tests.builders.web_builders import bearer, make_user, post, signed_in
@@ -164,11 +163,10 @@ def test_proofs_of_curation_and_first_use_are_shown_before_any_validation(
         [record(made[1], RowStatus.VALID, coverage=MutantCoverage(changed=2, variants=3), run="9", time=9e9)],
     )
     datasets.sync(name="d")
-    out = StringIO()
-    call_command("sync_dataset", "d", stdout=out)
+    out = run_command("dataset", "sync", "d")
     counts = viewer.get("/datasets/d/health/").context["mutants"]
     assert (counts.changed, counts.tasks_failed) == (2, 0)
-    assert json.loads(out.getvalue().splitlines()[1]) == {"mutated_tests": asdict(counts)}
+    assert json.loads(out.splitlines()[1]) == {"mutated_tests": asdict(counts)}
 
 
 def test_a_validation_is_started_and_watched_live(rows: list[TaskRow]) -> None:

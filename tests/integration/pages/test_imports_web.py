@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from io import StringIO
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.core.management import CommandError, call_command
 from django.test import AsyncClient
 
 from engine.config.importing import ImportConfig
@@ -17,6 +15,7 @@ from engine.config.run import ImportRun, parse_run_config
 from engine.datasets.importers.run import import_dataset
 from engine.errors import ConfigError
 from engine.orchestrator.importing import obstacle
+from tests.builders.commands import CommandFailedError, run_command
 from tests.builders.web_builders import make_user, signed_in
 from tests.unit.datasets.importers import rows
 from webapp.core.permissions import Role
@@ -40,10 +39,8 @@ def write_rows(path: Path, *published: Any) -> Path:
     return path
 
 
-def run_command(*arguments: str) -> dict[str, Any]:
-    out = StringIO()
-    call_command(*arguments, stdout=out, stderr=StringIO())
-    counts: dict[str, Any] = json.loads(out.getvalue().splitlines()[-1])
+def counts_of(*arguments: str) -> dict[str, Any]:
+    counts: dict[str, Any] = json.loads(run_command(*arguments).splitlines()[-1])
     return counts
 
 
@@ -61,8 +58,8 @@ def test_the_command_imports_mirrors_and_counts(home: Path, tmp_path: Path) -> N
         rows.r2e_gym(docker_image=None),
         rows.r2e_gym(repo_name="sympy"),
     )
-    command = ("import_dataset", "--format", "r2e-gym", "--name", "r2e", "--decontaminate", str(source))
-    counts = run_command(*command)
+    command = ("dataset", "import", "--format", "r2e-gym", "--name", "r2e", "--decontaminate", str(source))
+    counts = counts_of(*command)
     assert {name: counts[name] for name in ("dataset", "imported", "rejected", "duplicates", "excluded")} == {
         "dataset": "r2e", "imported": 1, "rejected": 1, "duplicates": 0, "excluded": 1,
     }  # fmt: skip
@@ -74,7 +71,7 @@ def test_the_command_imports_mirrors_and_counts(home: Path, tmp_path: Path) -> N
     assert (answer.grade_rule, answer.log_parser) == ("map_equal", "r2e_pytest")
     assert answer.expected["TestCore.test_secret_upper"] == "PASSED"
     assert "/r2e_tests" in answer.hidden_paths
-    again = run_command("import_dataset", "--format", "r2e-gym", "--name", "r2e", "--replace", str(source))
+    again = counts_of("dataset", "import", "--format", "r2e-gym", "--name", "r2e", "--replace", str(source))
     assert (again["imported"], again["excluded"]) == (2, 0)
     assert Task.objects.filter(dataset__name="r2e", active=True).count() == 2
     (home / "imports" / "rows.jsonl").touch()
@@ -87,7 +84,7 @@ def test_an_export_is_imported_again_under_the_same_ids(home: Path, tmp_path: Pa
     source = write_rows(tmp_path / "smith.jsonl", rows.swe_smith(), rows.swe_smith(instance_id="other"))
     imported(home, "swe-smith", "one", source)
     file = tmp_path / "out.jsonl"
-    assert run_command("export_dataset", "one", str(file))["exported"] == 2
+    assert counts_of("dataset", "export", "one", str(file))["exported"] == 2
     assert file.stat().st_mode & 0o077 == 0
     imported(home, "trainyard", "two", file)
     keys = [
@@ -102,8 +99,8 @@ def test_an_export_is_imported_again_under_the_same_ids(home: Path, tmp_path: Pa
     trail = AuditEntry.objects.filter(action="dataset.export", target="dataset one").order_by("pk")
     assert [entry.actor and entry.actor.username for entry in trail] == [None, "ada"]
     assert signed_in(Role.VIEWER).get("/api/v1/datasets/one/export").status_code == 403
-    with pytest.raises(CommandError, match="cannot read"):
-        run_command("export_dataset", "none", str(tmp_path / "none.jsonl"))
+    with pytest.raises(CommandFailedError, match="cannot read"):
+        counts_of("dataset", "export", "none", str(tmp_path / "none.jsonl"))
     assert not list(tmp_path.glob("*none*"))
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import call_command
-from django.core.management.base import CommandError
 from django.test import Client
 
 from engine.config.fine_tuning import TrajectoryQuery
@@ -16,6 +14,7 @@ from engine.errors import ConfigError
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, read_trajectories
 from engine.events.token_block import decode
 from engine.types import RunState, TerminationReason, Verdict
+from tests.builders.commands import CommandFailedError, run_command
 from tests.builders.event_builders import TOKENS, Stream
 from tests.builders.page_builders import make_dataset
 from tests.builders.web_builders import launched, make_user, post
@@ -173,8 +172,8 @@ def test_the_api_tells_what_a_query_chooses(run: Run, client: Client) -> None:
 
 def test_a_name_that_a_query_misspells_is_refused(run: Run, client: Client) -> None:
     setting, value, told = "runs", f"[{run.pk}, 4242]", "4242"
-    with pytest.raises(CommandError, match=f"trajectories.{setting}.*'{told}'"):
-        call_command("count_trajectories", "--set", f"trajectories.{setting}={value}")
+    with pytest.raises(CommandFailedError, match=f"trajectories.{setting}.*'{told}'"):
+        run_command("trajectories", "count", "--set", f"trajectories.{setting}={value}")
     overrides = {f"trajectories.{setting}": json.loads(value)}
     tuned = runs.create(recipe="quickstart-fine-tune", overrides=overrides)
     with pytest.raises(ConfigError, match=told):

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
 from django.test import Client
 
 from engine.evaluation.submission_checks import check_submission
+from tests.builders.commands import CommandFailedError, run_command
 from tests.builders.evaluation_builders import FIRST, end_evaluation, evaluate, evaluated, scored
 from tests.builders.event_builders import Stream, ref
 from tests.builders.page_builders import make_dataset
@@ -148,11 +148,11 @@ def test_a_submission_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch
     _, tasks = make_dataset()
     run = evaluated(tasks, FIRST)
     monkeypatch.setattr(Path, "write_bytes", full_after(3))
-    with pytest.raises(CommandError, match="cannot write .*: No space left on device"):
-        call_command("export_submission", str(run.pk), "--output", str(tmp_path))
+    with pytest.raises(CommandFailedError, match="cannot write .*: No space left on device"):
+        run_command("evaluation", "submission", str(run.pk), "--output", str(tmp_path))
     assert not list(tmp_path.iterdir())
     monkeypatch.undo()
-    call_command("export_submission", str(run.pk), "--output", str(tmp_path), stdout=io.StringIO())
+    run_command("evaluation", "submission", str(run.pk), "--output", str(tmp_path))
     (folder,) = tmp_path.iterdir()
     assert len(list((folder / "trajs").iterdir())) == 4
 

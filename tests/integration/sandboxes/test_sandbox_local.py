@@ -374,3 +374,5 @@ def test_the_command_line_runs_a_command_whatever_the_file_mode_mask_is(tmp_path
     assert b"missing" in done.stderr
     reaped = subprocess.run([*command, "reap"], cwd=REPO, capture_output=True, text=True, check=True)
     assert reaped.stdout == "0 removed\n"
+    checked = subprocess.run([*command, "preflight", "--json"], cwd=REPO, capture_output=True, check=True)
+    assert [row for row in json.loads(checked.stdout) if row["severity"] == "error"] == []

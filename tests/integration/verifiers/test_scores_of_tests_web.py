@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
 
 from engine.config.fine_tuning import TrajectoryQuery
 from engine.errors import ConfigError
 from engine.verifiers.selection.tables import read_table
+from tests.builders.commands import CommandFailedError, run_command
 from tests.builders.evaluation_builders import FIRST, evaluated, rollout, scored
 from tests.builders.event_builders import Stream, ref
 from tests.builders.html_regions import inner_html
@@ -83,9 +83,7 @@ def some_scores() -> Stream:
 
 
 def printed(*command: Any) -> Any:
-    out = io.StringIO()
-    call_command(*map(str, command), stdout=out)
-    return json.loads(out.getvalue())
+    return json.loads(run_command(*command))
 
 
 def test_passes_and_written_tests_are_on_the_page_and_in_the_api() -> None:
@@ -152,7 +150,7 @@ def test_reports_select_by_tests_and_by_judge_and_tests_together() -> None:
     worse = scored_by_tests(run, tasks[0], {0: (0, 0), 1: (0, 0), 2: (5, 2), 3: (0, 0)})
     report = client.get(address, {"tests": worse.pk}).json()
     assert {curve["rule"]: curve["points"][-1]["rate"] for curve in report["curves"]}["eb"] == 0.0
-    assert printed("evaluation_report", run.pk, "--tests", tests.pk)["tests"] == tests.pk
+    assert printed("evaluation", "report", run.pk, "--tests", tests.pk)["tests"] == tests.pk
 
 
 def test_regression_tests_alone_select_in_reports_and_submissions() -> None:
@@ -201,14 +199,16 @@ def test_exports_have_the_passes_that_selection_reads(tmp_path: Path) -> None:
     judge = scored(run, tasks[0], {0: 0.9, 1: 0.3, 2: 0.8, 3: 0.1})
     tests = scored_by_tests(run, tasks[0], {0: (3, 0), 1: (None, None), 2: (5, 0)})
     path = tmp_path / "rollouts.jsonl"
-    printed("export_rollouts", run.pk, "--output", path, "--tests", tests.pk, "--verifier", judge.pk)
+    printed("run", "export", run.pk, "--output", path, "--tests", tests.pk, "--verifier", judge.pk)
     table = [(one.p_yes, one.regression_passes, one.reproduction_passes) for one in read_table(path)]
     assert table == [(0.9, 3, 0), (0.3, None, None), (0.8, 5, 0), (0.1, None, None)]
     for wrong in (judge.pk, 999):
-        with pytest.raises(CommandError, match=rf"run {wrong} has no passes of tests.*have: {tests.pk}"):
-            printed("export_rollouts", run.pk, "--output", path, "--tests", wrong)
-    with pytest.raises(CommandError, match=rf"run {tests.pk} has no scores.*have: {judge.pk}"):
-        printed("export_rollouts", run.pk, "--output", path, "--verifier", tests.pk)
+        with pytest.raises(
+            CommandFailedError, match=rf"run {wrong} has no passes of tests.*have: {tests.pk}"
+        ):
+            printed("run", "export", run.pk, "--output", path, "--tests", wrong)
+    with pytest.raises(CommandFailedError, match=rf"run {tests.pk} has no scores.*have: {judge.pk}"):
+        printed("run", "export", run.pk, "--output", path, "--verifier", tests.pk)
 
 
 def test_rollouts_of_testing_agents_count_as_no_solution(tmp_path: Path) -> None:
@@ -246,8 +246,10 @@ def test_rollouts_of_testing_agents_count_as_no_solution(tmp_path: Path) -> None
         expected = 404 if run.writes_tests else 200
         for path in (f"/runs/{run.pk}/predictions.jsonl", f"/api/v1/runs/{run.pk}/predictions"):
             assert client.get(path).status_code == expected, (name, path)
-    with pytest.raises(CommandError, match="no such finished rollouts"):
-        printed("export_predictions", found["write-tests"].pk, "--output", tmp_path / "predictions.jsonl")
+    with pytest.raises(CommandFailedError, match="no such finished rollouts"):
+        printed(
+            "evaluation", "predictions", found["write-tests"].pk, "--output", tmp_path / "predictions.jsonl"
+        )
     page = client.get(f"/runs/{found['collect'].pk}/").content.decode()
     assert "Verify by tests" in page
     assert "Train a judge" in page

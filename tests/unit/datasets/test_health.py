@@ -257,7 +257,7 @@ def test_a_run_may_choose_by_measured_solve_rate(tmp_path: Path) -> None:
 
 def test_what_cannot_be_selected_says_why(tmp_path: Path) -> None:
     row = make_row()
-    with pytest.raises(DatasetError, match="never measured.*measure_difficulty"):
+    with pytest.raises(DatasetError, match="never measured.*dataset difficulty"):
         select([row], DatasetConfig(name="d", solve_rate_min=0.1), tmp_path)
     (tmp_path / SOLVE_RATES_FILE).write_text('{"tasks": {"x": 3}}')
     with pytest.raises(DatasetError, match="is broken"):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.test import Client
 
+from tests.builders.commands import run_command
 from tests.builders.event_builders import Stream
 from tests.builders.html_regions import form_values
 from tests.builders.web_builders import launched, make_user, post
@@ -53,7 +52,7 @@ def created(client: Client, values: dict[str, str]) -> Run:
 
 
 def by_command(*arguments: str) -> dict[str, Any]:
-    call_command("collect", "tasks", *arguments, stdout=StringIO())
+    run_command("collect", "tasks", *arguments)
     return Run.objects.latest("pk").config
 
 

@@ -13,9 +13,9 @@ from tests.builders.html_regions import inner_html
 from tests.builders.web_builders import launched, make_run, make_user, post
 from webapp.core.permissions import Role
 from webapp.endpoints.services import endpoints
-from webapp.management.commands._runs import describe
-from webapp.management.commands.quickstart import progress_line
 from webapp.models import Dataset, Run
+from webapp.runs.cli.describe import describe
+from webapp.runs.cli.quickstart import progress_line
 from webapp.runs.services import runs
 
 pytestmark = pytest.mark.django_db

@@ -1,4 +1,4 @@
-"""A page process never loads the machine-learning stack and stays small (DESIGN §2, §8)."""
+"""Processes of pages and commands never load the machine-learning stack and stay small (DESIGN §2, §8)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROBE = """
-import json, os, sys
+import importlib, json, os, sys
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 import django
 django.setup()
-import webapp.urls, webapp.asgi
+for name in sys.argv[1:]:
+    importlib.import_module(name)
 heavy = sorted({"torch", "ray", "vllm", "transformers"} & set(sys.modules))
 with open("/proc/self/status") as status:
     peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
@@ -20,10 +23,12 @@ print(json.dumps({"heavy": heavy, "mb": peak / 1024}))
 """
 
 
-def test_the_web_process_has_no_torch_in_memory_and_is_small() -> None:
+@pytest.mark.parametrize("modules", [["webapp.urls", "webapp.asgi"], ["webapp.cli"]], ids=["web", "command"])
+def test_the_process_has_no_torch_in_memory_and_is_small(modules: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROBE], capture_output=True, text=True, check=False, env=dict(os.environ)
-    )
+        [sys.executable, "-c", PROBE, *modules],
+        capture_output=True, text=True, check=False, env=dict(os.environ),
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["heavy"] == []

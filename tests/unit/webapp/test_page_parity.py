@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from io import StringIO
-from typing import Any
 
 import pytest
-from django.core.management import call_command
-from django.core.management.base import CommandError
 
+from tests.builders.commands import CommandFailedError, run_command
 from tests.builders.page_builders import Yard, make_yard
 from tests.builders.web_builders import hand_over, make_run, signed_in
 from webapp.core.permissions import Role
@@ -24,24 +21,18 @@ def yard() -> Yard:
     return make_yard(iterations=2, group_size=2)
 
 
-def printed(command: str, *arguments: Any) -> str:
-    out = StringIO()
-    call_command(command, *map(str, arguments), stdout=out)
-    return out.getvalue()
-
-
 def test_alerts_are_listed_and_acknowledged(yard: Yard) -> None:
     alert = yard.run.alerts.get()
     listed = signed_in(Role.VIEWER).get(f"/api/v1/alerts?run={yard.run.pk}").json()
     assert (listed["total"], listed["items"][0]["message"]) == (1, alert.message)
-    assert f"alert {alert.pk} · run {yard.run.pk} · " in printed("alerts")
+    assert f"alert {alert.pk} · run {yard.run.pk} · " in run_command("alert", "list")
     earlier = Alert.objects.get(pk=alert.pk)
     earlier.pk, earlier.seq, earlier.time = None, 0, earlier.time - timedelta(hours=1)
     earlier.save()
     listed = signed_in(Role.VIEWER).get(f"/api/v1/alerts?run={yard.run.pk}").json()
     assert [(item["id"], item["num_alike"]) for item in listed["items"]] == [(alert.pk, 2)]
-    assert f" · {alert.code} ×2 · {alert.message}" in printed("alerts")
-    assert printed("alerts").endswith("1 of 1 kinds of open alerts\n")
+    assert f" · {alert.code} ×2 · {alert.message}" in run_command("alert", "list")
+    assert run_command("alert", "list").endswith("1 of 1 kinds of open alerts\n")
     operator = signed_in(Role.OPERATOR)
     hand_over("user-operator")
     answer = operator.post(f"/api/v1/alerts/{alert.pk}/acknowledge").json()
@@ -52,9 +43,9 @@ def test_alerts_are_listed_and_acknowledged(yard: Yard) -> None:
     assert operator.post("/api/v1/alerts/999999/acknowledge").status_code == 404
     alert.acknowledged_at = None
     alert.save()
-    assert printed("alerts", "--acknowledge", alert.pk) == "0 of 0 kinds of open alerts\n"
-    with pytest.raises(CommandError, match="there is no alert 999999"):
-        printed("alerts", "--acknowledge", 999999)
+    assert run_command("alert", "acknowledge", alert.pk) == "0 of 0 kinds of open alerts\n"
+    with pytest.raises(CommandFailedError, match="there is no alert 999999"):
+        run_command("alert", "acknowledge", 999999)
 
 
 def test_thoughts_and_actions_are_searched(yard: Yard) -> None:
@@ -69,10 +60,10 @@ def test_thoughts_and_actions_are_searched(yard: Yard) -> None:
     assert rest["items"][0]["id"] == answer["items"][1]["id"]
     assert client.get("/api/v1/trajectories?q=line&verdict=tampered").json()["total"] == 0
     row = Trajectory.objects.get(pk=first["id"])
-    lines = printed("search", "line", "--run", yard.run.pk).splitlines()
+    lines = run_command("search", "line", "--run", yard.run.pk).splitlines()
     place = f"/runs/{row.run_id}/{row.phase}/{row.iteration}/{row.task_key}/{row.index}/"
     assert any(line.startswith(f"{place}?from=") and "#step-" in line for line in lines)
-    assert printed("search", "line", "--place", "patches") == "0 of 0 trajectories\n"
+    assert run_command("search", "line", "--place", "patches") == "0 of 0 trajectories\n"
     assert client.get("/api/v1/trajectories?q=line&place=patches").json()["total"] == 0
     assert "expected one of steps" in client.get("/api/v1/trajectories?q=line&place=x").json()["detail"]
     assert lines[-1].endswith(f"of {answer['total']} trajectories")
@@ -82,8 +73,8 @@ def test_unsearchable_words_are_refused() -> None:
     client = signed_in(Role.VIEWER)
     for filters in ({"q": "a\x00b"}, {"task": "a\x00b"}, {"q": "x" * 201}):
         assert client.get("/api/v1/trajectories", filters).status_code == 422
-    with pytest.raises(CommandError, match="at most 200 characters"):
-        printed("search", "x" * 201)
+    with pytest.raises(CommandFailedError, match="at most 200 characters"):
+        run_command("search", "x" * 201)
 
 
 def test_experiments_are_listed_created_and_select_runs(yard: Yard) -> None:
@@ -95,14 +86,14 @@ def test_experiments_are_listed_created_and_select_runs(yard: Yard) -> None:
     assert counts == {yard.experiment.name: 1, "sweep": 0}
     chosen = admin.get(f"/api/v1/runs?experiment={yard.experiment.pk}").json()
     assert [item["id"] for item in chosen["items"]] == [yard.run.pk]
-    assert "other · 0 runs, 0 active · why\n" in printed(
-        "experiments", "--create", "other", "--description", "why"
+    assert "other · 0 runs, 0 active · why\n" in run_command(
+        "experiment", "create", "other", "--description", "why"
     )
     assert Experiment.objects.filter(name="other").exists()
     make_run()
-    assert printed("runs", "--experiment", yard.experiment.name).endswith("1 of 1 runs\n")
-    with pytest.raises(CommandError, match="there is no experiment 'none'"):
-        printed("runs", "--experiment", "none")
+    assert run_command("run", "list", "--experiment", yard.experiment.name).endswith("1 of 1 runs\n")
+    with pytest.raises(CommandFailedError, match="there is no experiment 'none'"):
+        run_command("run", "list", "--experiment", "none")
 
 
 def test_runs_are_laid_over_each_other(yard: Yard) -> None:
@@ -116,10 +107,10 @@ def test_runs_are_laid_over_each_other(yard: Yard) -> None:
     assert "reward/mean" in found["metrics"]
     page = client.get(f"/runs/series/?runs={runs}&keys=reward/mean").json()
     assert client.get(f"/api/v1/runs/series?runs={runs}&metrics=reward/mean").json() == page
-    told = json.loads(printed("compare_runs", yard.run.pk, other.pk, "--metric", "reward/mean"))
+    told = json.loads(run_command("run", "compare", yard.run.pk, other.pk, "--metric", "reward/mean"))
     assert (told["differences"], told["series"]) == (found["differences"], page["runs"])
     for wrong in ("none", "999999", "", ",".join(map(str, range(1, 13)))):
         assert client.get(f"/api/v1/runs/compare?runs={wrong}").status_code == 422
     assert client.get(f"/api/v1/runs/series?runs={runs}&metrics=x&x=moon").status_code == 422
-    with pytest.raises(CommandError, match="name 1 to 10 runs, not 'none'"):
-        printed("compare_runs", "none")
+    with pytest.raises(CommandFailedError, match="name 1 to 10 runs, not 'none'"):
+        run_command("run", "compare", "none")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import call_command
-from django.core.management.base import CommandError
 from django.test import Client
 from django.utils import timezone
 
+from tests.builders.commands import CommandFailedError, run_command
 from tests.builders.web_builders import hand_over, make_run, make_user
 from webapp.core.permissions import Role
 from webapp.models import AuditEntry, Experiment, Run
@@ -112,19 +110,15 @@ def test_the_api_and_the_command_edit_too(operator: Client) -> None:
     assert answer.status_code == 200
     assert (answer.json()["tags"], answer.json()["name"]) == (["a"], "mine")
     assert operator.post(f"/api/v1/runs/{run.pk}/edit", {"name": ""}, "application/json").status_code == 422
-    printed = StringIO()
-    call_command(
-        "edit_run", run.pk, "--tag", "b", "--untag", "a", "--notes", "n", "--archive", stdout=printed
-    )
-    assert printed.getvalue().endswith("mine · b\n")
+    printed = run_command("run", "edit", run.pk, "--tag", "b", "--untag", "a", "--notes", "n", "--archive")
+    assert printed.endswith("mine · b\n")
     assert operator.get("/api/v1/runs").json()["total"] == 0
     assert operator.get("/api/v1/runs?archived=only&tag=b").json()["items"][0]["notes"] == "n"
     assert operator.post(f"/api/v1/runs/{run.pk}/restore").json()["archived_at"] is None
     assert operator.post(f"/api/v1/runs/{run.pk}/acknowledge").status_code == 409
-    with pytest.raises(CommandError, match="cannot become acknowledged"):
-        call_command("edit_run", run.pk, "--acknowledge")
-    call_command("runs", "--tag", "b", stdout=printed)
-    assert "1 of 1 runs" in printed.getvalue()
+    with pytest.raises(CommandFailedError, match="cannot become acknowledged"):
+        run_command("run", "edit", run.pk, "--acknowledge")
+    assert "1 of 1 runs" in run_command("run", "list", "--tag", "b")
 
 
 def test_an_edit_never_overwrites_one_that_its_author_has_not_seen(operator: Client) -> None:

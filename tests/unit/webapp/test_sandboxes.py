@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.events.sandboxes import CLOCK_BOUNDS_S
+from tests.builders.commands import run_command
 from tests.builders.html_regions import form_targets
 from tests.builders.page_builders import Yard, make_yard
 from tests.builders.sandbox_builders import clock, lease, pool
@@ -83,9 +82,8 @@ def test_api_and_command_say_the_same() -> None:
     yard = busy_yard()
     client = signed_in(Role.VIEWER)
     answer = client.get(f"/api/v1/pool?run={yard.run.pk}").json()
-    out = StringIO()
-    call_command("pool", "--json", run=yard.run.pk, stdout=out)
-    assert json.loads(out.getvalue()) == answer
+    out = run_command("pool", "show", "--json", "--run", yard.run.pk)
+    assert json.loads(out) == answer
     assert answer["totals"]["live"] == 4
     assert (answer["num_sandboxes"], [row["state"] for row in answer["sandboxes"]]) == (
         2,
@@ -95,9 +93,8 @@ def test_api_and_command_say_the_same() -> None:
     assert {row["kind"]: row["count"] for row in answer["failures"]} == {"died": 1, "image": 3}
     assert client.get("/api/v1/pool?run=987654").status_code == 404
     assert Client().get("/api/v1/pool").status_code == 401
-    out = StringIO()
-    call_command("pool", stdout=out)
-    assert "7 wanted: 4 live of 8, 1 starting, 2 waiting; 3 idle; 20 leases" in out.getvalue()
+    out = run_command("pool", "show")
+    assert "7 wanted: 4 live of 8, 1 starting, 2 waiting; 3 idle; 20 leases" in out
 
 
 # --- metrics -----------------------------------------------------------------------------------------

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-from importlib import import_module
-from io import StringIO
-from pathlib import Path
+import os
+import subprocess
+import sys
 
 import pytest
-from django.core.management import call_command, get_commands
 
 from engine.terminal import visible_line, visible_text
+from tests.builders.commands import CommandFailedError, command_result, run_command
 from tests.builders.web_builders import make_run
+from webapp.core.cli import escaped_streams, warn
 from webapp.core.logs import RedactingFormatter
-from webapp.management import commands
-from webapp.management.commands._terminal import TerminalCommand
 from webapp.models import Run
 from webapp.runs.services import edits
+from webapp.supervisor.home import PROJECT
 
 HOSTILE = "a\x1b]0;title\x07\x1b[2K\u202eb\u2066\nrun 99 · succeeded\r\x9bc"
 SHOWN = r"a\u001b]0;title\u0007\u001b[2K\u202eb\u2066\nrun 99 · succeeded\r\u009bc"
@@ -33,34 +33,45 @@ def test_active_characters_are_shown_as_escapes() -> None:
 def test_lists_of_runs_show_one_line_a_run() -> None:
     run = make_run()
     Run.objects.filter(pk=run.pk).update(name=HOSTILE, reason=HOSTILE, reason_detail=HOSTILE)
-    out = StringIO()
-    call_command("runs", stdout=out)
-    line, total = out.getvalue().splitlines()
+    line, total = run_command("run", "list").splitlines()
     assert line.endswith(f" · {SHOWN} ({SHOWN}) · {SHOWN}")
     assert total == "1 of 1 runs"
     edits.edit(run=run, changes=edits.Edit(tags=("x\x1b[2J",)))
-    out = StringIO()
-    call_command("edit_run", run.pk, stdout=out)
-    assert out.getvalue().endswith(" · x\\u001b[2J\n")
+    assert run_command("run", "edit", run.pk).endswith(" · x\\u001b[2J\n")
 
 
 @pytest.mark.django_db
-def test_errors_and_logs_are_escaped_too(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        command_of("unlock_user").run_from_argv(["manage.py", "unlock_user", "\x1b[2J"])
-    assert "'\\u001b[2J'" in capsys.readouterr().err
+def test_errors_and_logs_are_escaped_too() -> None:
+    with pytest.raises(CommandFailedError, match=r"'\\u001b\[2J'"):
+        run_command("account", "unlock", "\x1b[2J")
     record = logging.LogRecord("x", logging.ERROR, "f", 1, "said %s", (HOSTILE,), None)
     assert SHOWN.replace(r"\n", "\n") in RedactingFormatter().format(record)
 
 
-def command_of(name: str) -> TerminalCommand:
-    found = import_module(f"webapp.management.commands.{name}").Command()
-    assert isinstance(found, TerminalCommand)
-    return found
+@pytest.mark.parametrize("arguments", [["run", "\x1b[2J"], ["pool", "show", "--run", "\x1b[2J"], ["\x1b[2J"]])
+def test_refusals_of_arguments_are_escaped(arguments: list[str]) -> None:
+    result = command_result(*arguments)
+    assert result.status == 2
+    assert "\x1b" not in result.output + result.errors
+    assert "Usage: trainyard" in result.errors
 
 
-def test_every_command_escapes_its_output() -> None:
-    names = [name for name, app in get_commands().items() if app == "webapp"]
-    assert len(names) == len(list(Path(commands.__path__[0]).glob("[a-z]*.py")))
-    for name in names:
-        command_of(name)
+def test_every_command_writes_to_the_escaped_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    """``execute`` runs all commands within these streams; no writer of bytes goes around them."""
+    with escaped_streams():
+        print(HOSTILE)
+        warn(HOSTILE)
+        assert not hasattr(sys.stdout, "buffer")
+        assert not hasattr(sys.stderr, "buffer")
+    printed = capsys.readouterr()
+    assert printed.out == printed.err == SHOWN.replace(r"\n", "\n") + "\n"
+
+
+def test_the_process_escapes_its_output() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "webapp", "grade", "log", "--row", "\x1b[2J", "--log", "\x1b[2J"],
+        cwd=PROJECT, env=os.environ | {"PYTHONIOENCODING": "utf-8"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "\\u001b[2J" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr

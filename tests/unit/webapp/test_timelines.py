@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from io import StringIO
 
 import pytest
-from django.core.management import call_command
 from django.test import Client
 
+from tests.builders.commands import run_command
 from tests.builders.page_builders import Yard, make_yard, timeline_of
 from tests.builders.web_builders import make_user
 from webapp.core.permissions import Role
@@ -57,12 +56,10 @@ def test_api_and_command_have_the_same_numbers(yard: Yard, viewer: Client) -> No
     assert (found["total"], [one["index"] for one in found["items"]]) == (3, [2, 1])
     assert found["items"][1]["timeline"] == timeline_of(yard, 1, 1)
     assert viewer.get(f"/api/v1/runs/{yard.run.pk}/timeline?size=9999&page=-1").status_code == 200
-    printed = StringIO()
-    call_command("timeline", yard.run.pk, "--json", stdout=printed)
-    assert json.loads(printed.getvalue())["items"][:2] == found["items"]
-    printed = StringIO()
-    call_command("timeline", yard.run.pk, stdout=printed)
-    lines = printed.getvalue().splitlines()
+    printed = run_command("run", "timeline", yard.run.pk, "--json")
+    assert json.loads(printed)["items"][:2] == found["items"]
+    printed = run_command("run", "timeline", yard.run.pk)
+    lines = printed.splitlines()
     assert lines[-1] == "showing 1–3 of 3 iterations"
     assert "iteration 2: 12.00 s" in lines
     assert sum("waited longest, 6.50 s" in line for line in lines) == 6

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import statistics
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.db.models import F
 
+from tests.builders.commands import run_command
 from tests.builders.page_builders import Yard, make_yard
 from tests.builders.web_builders import signed_in
 from webapp.core.permissions import Role
@@ -72,19 +71,6 @@ def test_another_objective_counts_what_was_filtered() -> None:
         assert member["loss_mask"]
         expected = (rewards[member["index"]] - mean) / (deviation + 1e-6)
         assert member["advantage"] == pytest.approx(expected, rel=1e-12)
-    out = io.StringIO()
     settings = [f"{name}={json.dumps(value)}" for name, value in KEEP_ALL.items()]
-    call_command(
-        "what_if",
-        yard.run.pk,
-        0,
-        key,
-        "--set",
-        settings[0],
-        "--set",
-        settings[1],
-        "--set",
-        settings[2],
-        stdout=out,
-    )
-    assert json.loads(out.getvalue()) == body
+    flags = [part for setting in settings for part in ("--set", setting)]
+    assert json.loads(run_command("run", "what-if", yard.run.pk, 0, key, *flags)) == body

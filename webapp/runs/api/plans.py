@@ -27,6 +27,6 @@ class PlanIn(Schema):
 
 @router.post("/plans", auth=viewer, response=dict[str, Any])
 def plan(request: HttpRequest, body: PlanIn) -> dict[str, Any]:
-    """Return memory, time and sandboxes of a run, as ``manage.py plan --json`` prints them."""
+    """Return memory, time and sandboxes of a run, as ``trainyard plan --json`` prints them."""
     config = draft(recipe=body.recipe, overrides=body.overrides).resolved()
     return to_json(plans.plan(config, gpus=body.gpus, assumptions=body.assumptions))

@@ -68,7 +68,7 @@ def check(config: Mapping[str, Any]) -> None:
         raise ConfigError(
             Problem(
                 "the query chooses no stored trajectory: name other runs, verdicts or bounds "
-                "(manage.py count_trajectories shows what each query chooses)",
+                "(trainyard trajectories count shows what each query chooses)",
                 "trajectories",
             )
         )

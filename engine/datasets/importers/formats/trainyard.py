@@ -1,4 +1,4 @@
-"""Trainyard's own export (``manage.py export_dataset``): JSON lines of ``{"task", "answer", "split"}``."""
+"""Trainyard's own export (``trainyard dataset export``): JSON lines of ``{"task", "answer", "split"}``."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def endpoint(line: Line) -> Iterator[OpenAIServer]:
 @pytest.fixture
 def page(browser: Browser, line: Line) -> Iterator[Page]:
     """A tab of an administrator; whatever it logs as an error fails the test."""
-    told = line.stack.manage("create_user", "ada", "--role", "admin")
+    told = line.stack.command("account", "create", "ada", "--role", "admin")
     context = browser.new_context(
         base_url=line.stack.environment["TRAINYARD_WEB_URL"], viewport={"width": 1440, "height": 900}
     )

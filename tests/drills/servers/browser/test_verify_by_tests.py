@@ -111,7 +111,7 @@ def test_patches_are_verified_by_written_tests_and_selected_with_a_judge(
     screenshots: Path,
 ) -> None:
     enter_endpoint(page, endpoint)
-    line.stack.manage(
+    line.stack.command(
         *("collect", DATASET, "--endpoint", "lab", "--model", "coder", "--samples", str(SAMPLES)),
         *("--set", "rollout.max_concurrent=1"),
     )

@@ -1,0 +1,120 @@
+"""Commands about datasets that are runs: ``dataset validate|curate``. They require running services."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Literal
+
+import typer
+
+from webapp.core.cli import (
+    AsJson,
+    CommandError,
+    Settings,
+    command_group,
+    parse_overrides,
+    print_json,
+    print_result,
+)
+from webapp.datasets.models.datasets import Dataset
+from webapp.datasets.services import datasets
+from webapp.runs.cli.describe import NoWait, describe, run_record, watch
+from webapp.runs.cli.launch import print_run
+from webapp.runs.models.runs import Run
+from webapp.runs.services import dataset_runs, runs
+
+app = command_group()
+
+SUMMARY_KEYS = (
+    "dataset", "rows", "valid", "noop_passes", "gold_fails", "flaky", "infra", "quarantined",
+    "tests_value", "tests_changed", "tests_added", "tests_without_mutant", "seconds",
+)  # fmt: skip
+_SYNC_WAIT_S = 60.0
+
+
+@app.command()
+def validate(
+    name: Annotated[str, typer.Argument(help="Name of the dataset.")],
+    repeats: Annotated[
+        int | None, typer.Option(help="Gradings of each row without and with its gold patch.")
+    ] = None,
+    split: Annotated[
+        list[str] | None, typer.Option(metavar="SPLIT", help="Validate only this split; may be repeated.")
+    ] = None,
+    rows: Annotated[
+        Literal["all", "unvalidated", "suspect"] | None, typer.Option(help="Rows to validate (default: all).")
+    ] = None,
+    settings: Settings = None,
+    no_wait: NoWait = False,
+    as_json: AsJson = False,
+) -> None:
+    """Grade every row of a dataset without and with its gold patch; quarantine invalid tasks.
+
+    The last line is one JSON object of counts. The exit status is 0 if the run succeeds, whatever it finds.
+    """
+    run = dataset_runs.launch_validation(
+        name=name, repeats=repeats, splits=split or [], rows=rows, overrides=parse_overrides(settings)
+    )
+    if no_wait:
+        print_run(run, as_json=as_json)
+        return
+    try:
+        watch([run], as_json=as_json)
+    finally:
+        _print_counts(run)
+
+
+def _print_counts(run: Run) -> None:
+    if run.summary:
+        datasets.sync(name=run.summary["dataset"])
+        print_json({key: run.summary.get(key) for key in SUMMARY_KEYS})
+
+
+@app.command()
+def curate(
+    source: Annotated[
+        list[str],
+        typer.Option(
+            metavar="SOURCE", help="Folder, https://HOST/PATH or pip:NAME==VERSION; may be repeated."
+        ),
+    ],
+    output: Annotated[str, typer.Option(help="Name of the dataset.")],
+    settings: Settings = None,
+    no_wait: NoWait = False,
+    as_json: AsJson = False,
+) -> None:
+    """Build a dataset from source trees with tests."""
+    overrides = {
+        "name": f"curate {output}",
+        "curation.sources": list(source),
+        "curation.output": output,
+        "curation.extra_tasks": [],
+    }
+    run = runs.create(recipe="quickstart-dataset", overrides=overrides | parse_overrides(settings))
+    runs.start(run=run)
+    if not as_json:
+        print(describe(run))
+    if no_wait:
+        if as_json:
+            print_json(run_record(run))
+        return
+    watch([run], as_json=as_json)
+    dataset = _wait_for_dataset(run.pk)
+    record = {
+        "name": dataset.name,
+        "num_tasks": dataset.num_tasks,
+        "splits": dataset.splits,
+        "run_id": run.pk,
+    }
+    line = f"dataset {dataset.name}: {dataset.num_tasks} tasks {dataset.splits}"
+    print_result(line, record, as_json=as_json)
+
+
+def _wait_for_dataset(run_id: int) -> Dataset:
+    deadline = time.monotonic() + _SYNC_WAIT_S
+    while time.monotonic() < deadline:
+        dataset = Dataset.objects.filter(run_id=run_id).first()
+        if dataset is not None:
+            return dataset
+        time.sleep(0.3)
+    raise CommandError("the dataset was made but not synchronised; run `trainyard dataset sync NAME`")

@@ -1,0 +1,1 @@
+"""Commands about evaluations, and grading without a run."""

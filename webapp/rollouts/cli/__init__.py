@@ -1,0 +1,1 @@
+"""Commands about rollouts and trajectories."""

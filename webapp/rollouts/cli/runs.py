@@ -1,0 +1,73 @@
+"""Commands about the rollouts of a run: ``run export|what-if``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from webapp.core.cli import (
+    CommandError,
+    OnlyJson,
+    Settings,
+    command_group,
+    parse_overrides,
+    print_json,
+    write_text,
+)
+from webapp.rollouts.cli.points import Iteration, Phase, find_point, point_record
+from webapp.rollouts.contexts.what_if import counterfactual
+from webapp.rollouts.selectors import attempts
+from webapp.runs.cli.describe import RunId, find_run
+
+app = command_group()
+
+
+@app.command()
+def export(
+    run_id: RunId,
+    output: Annotated[Path, typer.Option(help="Path of the JSONL file to write.")],
+    phase: Phase = "",
+    iteration: Iteration = None,
+    verifier: Annotated[
+        int | None, typer.Option(help="Verifier's run whose scores are written as p_yes.")
+    ] = None,
+    tests: Annotated[
+        int | None, typer.Option(help="Verifier's run whose passes of tests are written.")
+    ] = None,
+    as_json: OnlyJson = True,
+) -> None:
+    """Write the graded rollouts of an evaluation or iteration as JSONL, and print counts as JSON.
+
+    'python -m engine.verifiers.selection' and 'python -m engine.verifiers.execution_based' read the file.
+    """
+    point = find_point(run_id, phase=phase, iteration=iteration)
+    rows = attempts.rollout_rows(point, verifier=verifier, tests=tests)
+    write_text(output, "".join(f"{json.dumps(row)}\n" for row in rows))
+    print_json({**point_record(point), "rollouts": len(rows)})
+
+
+@app.command("what-if")
+def what_if(
+    run_id: RunId,
+    iteration: Annotated[int, typer.Argument(help="Iteration of the group.")],
+    task: Annotated[str, typer.Argument(help="Id of the task.")],
+    settings: Settings = None,
+    as_json: OnlyJson = True,
+) -> None:
+    """Print the advantages and masks that a stored group would have under other settings, as JSON."""
+    outcome = counterfactual(
+        find_run(run_id),
+        phase="train",
+        iteration=iteration,
+        task_key=task,
+        settings=parse_overrides(settings),
+    )
+    if outcome is None:
+        raise CommandError(f"there is no group of task {task} in iteration {iteration} of run {run_id}")
+    members = [dataclasses.asdict(member) for member in outcome.members]
+    algorithm = outcome.config.model_dump(mode="json")
+    print_json({"algorithm": algorithm, "members": members, "notes": outcome.notes})

@@ -1,0 +1,106 @@
+"""Commands that read stored trajectories: ``trajectories export|count`` and ``search``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engine.events.stored_trajectories import write_trajectories
+from engine.terminal import visible_line
+from webapp.core.cli import (
+    AsJson,
+    CommandError,
+    Number,
+    OnlyJson,
+    Settings,
+    command_group,
+    one_of,
+    parse_overrides,
+    print_json,
+    print_result,
+)
+from webapp.core.contexts.frame import trajectory_url
+from webapp.rollouts.api import SearchPage, search_page
+from webapp.rollouts.contexts.snippets import snippet, words_pattern
+from webapp.rollouts.selectors import learning as learning_reads
+from webapp.rollouts.selectors.search import MOST_CHARS, PLACES, TrajectoryFilters
+from webapp.rollouts.selectors.search import search as search_trajectories
+from webapp.runs.services import learning
+
+app = command_group("Import, count and export stored trajectories.")
+Recipe = Annotated[str, typer.Option(help="Recipe of a fine-tuning run.")]
+
+
+@app.command()
+def export(
+    output: Annotated[Path, typer.Option(help="Path of the file to write.")],
+    recipe: Recipe = "fine-tune",
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the trajectories that a fine-tuning run would train on, one a line.
+
+    'python -m engine.trainer conversations' converts them for other trainers.
+    """
+    query, seed = learning.query_of_recipe(recipe, parse_overrides(settings))
+    chosen = learning_reads.choose(query, seed=seed)
+    try:
+        count = write_trajectories(output, learning_reads.stored(chosen.ids))
+    except OSError as error:
+        raise CommandError(f"cannot write {output}: {error.strerror}") from None
+    line = f"wrote {count} trajectories to {output}"
+    print_result(line, {"trajectories": count, "file": str(output)}, as_json=as_json)
+
+
+@app.command()
+def count(
+    recipe: Recipe = "fine-tune",
+    settings: Settings = None,
+    ids: Annotated[bool, typer.Option("--ids", help="Print the numbers of the trajectories, too.")] = False,
+    as_json: OnlyJson = True,
+) -> None:
+    """Print the counts of the trajectories that a fine-tuning run would train on, as one line of JSON."""
+    query, seed = learning.query_of_recipe(recipe, parse_overrides(settings))
+    chosen = asdict(learning_reads.choose(query, seed=seed))
+    numbers = chosen.pop("ids")
+    counts = {"trajectories": len(numbers), **chosen, "runs": dict(chosen["runs"])}
+    print_json(counts | ({"ids": numbers} if ids else {}))
+
+
+def search(
+    words: Annotated[str, typer.Argument(help='words, "a phrase", or, -without')],
+    run: Annotated[int | None, typer.Option(help="Only trajectories of this run.")] = None,
+    place: Annotated[
+        str,
+        typer.Option(
+            callback=one_of(PLACES), metavar="|".join(PLACES), help="Observations need a run or a task."
+        ),
+    ] = "",
+    task: Annotated[str, typer.Option(help="Only this task.")] = "",
+    verdict: Annotated[str, typer.Option(help="Only this verdict.")] = "",
+    termination: Annotated[str, typer.Option(help="Only this termination reason.")] = "",
+    phase: Annotated[str, typer.Option(help="Only this phase.")] = "",
+    number: Number = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Search all trajectories for words and print the first matching texts of each."""
+    if len(words) > MOST_CHARS:
+        raise CommandError(f"words: expected at most {MOST_CHARS} characters")
+    filters = TrajectoryFilters(
+        q=words, run=run, place=place, task=task, verdict=verdict, termination=termination, phase=phase
+    )
+    result = search_trajectories(filters, before=None, size=number, with_answers=True)
+    if as_json:
+        print_json(SearchPage.model_validate(search_page(result, words)).model_dump())
+        return
+    pattern = words_pattern(words)
+    for row in result.rows:
+        for match in result.matches.get(row.pk, []):
+            page = trajectory_url(row.run_id, row.phase, row.iteration, row.task_key, row.index)
+            piece = snippet(match, pattern)
+            print(visible_line(f"{page}{piece.query} {piece.text}"))
+    more = " or more" if result.capped else ""
+    print(f"{len(result.rows)} of {result.total}{more} trajectories")
