@@ -1,7 +1,7 @@
-"""What pages and services need to know of each kind of run: one record per kind.
+"""Properties of each kind of run, for pages and services: one record per kind.
 
 To add a kind: a configuration in ``engine.config.run``, the function that performs it in
-``engine.orchestrator`` and a record here; what it made is shown by ``contexts.results``.
+``engine.orchestrator`` and a record here; ``contexts.results`` shows its results.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Kind:
     """One kind of run."""
 
     tabs: tuple[str, ...]
-    """Tabs of its page; ``engines`` only where it samples by servers."""
+    """Tabs of its page; ``engines`` is shown only where inference servers sample."""
     kept: str
-    """What is kept of a run that ended early; empty where that depends on its checkpoints."""
+    """Sentence about the results kept of a run that ended early; empty where its checkpoints decide."""
     charts: tuple[str, ...] = _CHARTS
-    """Charts that its page announces before the first point."""
+    """Charts that its page shows before the first point."""
     unit: str = "iterations"
     """Word for its iterations."""
     trains_by_iteration: bool = False
     """Whether its rollouts of an iteration are trained on after it."""
     collects: bool = False
-    """Whether it samples one policy once, and counts rollouts in place of iterations."""
+    """Whether it samples one policy once, and counts rollouts instead of iterations."""
     makes_dataset: str = ""
-    """Section of its configuration that names the dataset that it makes; empty for other kinds."""
+    """Section of its configuration with the name of its output dataset; empty for other kinds."""
 
     @property
     def has_checkpoints(self) -> bool:
@@ -87,5 +87,5 @@ KINDS: Mapping[RunKind, Kind] = MappingProxyType(
 
 
 def kind_of(kind: str) -> Kind:
-    """Return the record of a kind, as runs store it."""
+    """Return the record of a kind by its stored name."""
     return KINDS[RunKind(kind)]

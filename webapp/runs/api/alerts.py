@@ -1,4 +1,4 @@
-"""Alerts that nobody has acknowledged."""
+"""Open alerts and their acknowledgement."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AlertOut(Schema):
     time: datetime
     acknowledged_at: datetime | None
     num_alike: int
-    """Open alerts of its run and code in a list, with itself."""
+    """In lists: open alerts of its run and code, itself included."""
 
 
 class AlertList(Schema):
@@ -45,8 +45,8 @@ class AlertList(Schema):
 @router.get("/alerts", auth=viewer, response=AlertList)
 def list_alerts(request: HttpRequest, run: int | None = None, size: int = 50) -> dict[str, Any]:
     """List open alerts, newest first; without ``run`` those of runs that are not archived, except notes."""
-    found, total = reads.open_alerts(run_id=run, limit=max(1, min(size, 200)))
-    return {"total": total, "items": found}
+    alerts, total = reads.open_alerts(run_id=run, limit=max(1, min(size, 200)))
+    return {"total": total, "items": alerts}
 
 
 @router.post("/alerts/{int:alert_id}/acknowledge", auth=operator, response=AlertOut)

@@ -1,4 +1,4 @@
-"""Checkpoints of runs: those that exist, and their download."""
+"""List and download of the existing checkpoints of runs."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class CheckpointOut(Schema):
 @router.get("/runs/{int:run_id}/checkpoints", auth=viewer, response=list[CheckpointOut])
 def list_checkpoints(request: HttpRequest, run_id: int) -> list[CheckpointOut]:
     """List the checkpoints that exist, newest first."""
-    found, _ = stored_checkpoints(find(run_id))
+    checkpoints, _ = stored_checkpoints(find(run_id))
     return [
         CheckpointOut(
-            iteration=one.iteration,
-            policy_version=one.checkpoint.policy_version,
-            saved_at=one.checkpoint.saved_at,
-            checksum=one.checkpoint.checksum,
-            size=one.size,
+            iteration=stored.iteration,
+            policy_version=stored.checkpoint.policy_version,
+            saved_at=stored.checkpoint.saved_at,
+            checksum=stored.checkpoint.checksum,
+            size=stored.size,
         )
-        for one in found
+        for stored in checkpoints
     ]
 
 
@@ -48,10 +48,10 @@ def list_checkpoints(request: HttpRequest, run_id: int) -> list[CheckpointOut]:
 def download_checkpoint(request: HttpRequest, run_id: int, iteration: int) -> StreamingHttpResponse:
     """Return a checkpoint as a ZIP archive."""
     run = find(run_id)
-    found = find_checkpoint(run, iteration)
-    if found is None:
+    checkpoint = find_checkpoint(run, iteration)
+    if checkpoint is None:
         raise HttpError(404, f"run {run_id} has no checkpoint {iteration}")
     audit.record(
         actor=caller(request), action="checkpoint.export", run_id=run.pk, target=f"checkpoint {iteration}"
     )
-    return checkpoint_download(run, found)
+    return checkpoint_download(run, checkpoint)

@@ -14,7 +14,7 @@ router = Router(tags=["runs"])
 
 
 class EditIn(Schema):
-    """Changes to a run; what is null or missing stays as it is."""
+    """Changes to a run; null and missing fields stay unchanged."""
 
     name: str | None = None
     tags: list[str] | None = None
@@ -35,7 +35,7 @@ def edit_run(request: HttpRequest, run_id: int, body: EditIn) -> Run:
 
 @router.post("/runs/{int:run_id}/archive", auth=operator, response=RunOut)
 def archive_run(request: HttpRequest, run_id: int) -> Run:
-    """Leave a draft or an ended run out of lists."""
+    """Archive a draft or an ended run: lists leave it out."""
     run = find_to_change(request, run_id)
     edits.archive(run=run, actor=caller(request))
     return run

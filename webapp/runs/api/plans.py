@@ -16,7 +16,7 @@ router = Router(tags=["plans"])
 
 
 class PlanIn(Schema):
-    """A recipe with overrides by dotted name, and what it would run on."""
+    """A recipe with overrides by dotted name, GPUs and assumptions."""
 
     recipe: str
     overrides: dict[str, Any] = Field(default_factory=dict)

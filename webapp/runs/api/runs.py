@@ -63,11 +63,11 @@ class RunOut(Schema):
     archived_at: datetime | None
     acknowledged_at: datetime | None
     edit_version: str
-    """Changes with name, tags, notes and experiment; an edit can name the one it is made from."""
+    """Changes with name, tags, notes and experiment; an edit may send it to detect conflicts."""
 
     @staticmethod
     def resolve_edit_version(run: Run) -> str:
-        """Return the version of what people can edit."""
+        """Return the version of the editable fields."""
         return version_of(run)
 
 
@@ -85,7 +85,7 @@ class RunCosts(RunDetail):
     cached_tokens: int
     launcher: str
     condition: str
-    """Reason for a wait: of a queued run for a place, of a process that does not simply run for a cluster."""
+    """Reason for a queued run's wait, or the launcher's report about a live run; else empty."""
 
 
 class RunPage(Schema):
@@ -201,8 +201,8 @@ def list_runs(
 ) -> dict[str, Any]:
     """List runs, newest first; ``state=active`` selects queued and live runs."""
     wanted = run_reads.RunFilters(**filters.model_dump())
-    found = run_reads.list_runs(wanted, number=page, size=max(1, min(size, 200)))
-    return {"total": found.total, "items": list(found.rows)}
+    runs = run_reads.list_runs(wanted, number=page, size=max(1, min(size, 200)))
+    return {"total": runs.total, "items": list(runs.rows)}
 
 
 @router.post("/runs", auth=operator, response={201: RunDetail})
@@ -255,7 +255,7 @@ class EngineSampleOut(Schema):
 
 
 class EnginesOut(Schema):
-    """The newest report of a run's engines, and their history at even distances."""
+    """The newest report of a run's engines, and their history at even intervals."""
 
     newest: EngineSampleOut | None
     queued: int
@@ -290,7 +290,7 @@ class ScoreOut(Schema):
     reproduction_passes: int | None
     reproduction_tests: int | None
     detail: str
-    """Runs of tests that did not come to their end, and why."""
+    """Test runs that did not finish, with their reasons."""
     error: str
     """Reason for a missing score."""
     attempts: int
@@ -314,12 +314,12 @@ def get_scores(
 ) -> dict[str, Any]:
     """List the scores of a verifier's run; with ``missing`` only the trajectories that have none."""
     run = find(run_id)
-    found = score_reads.list_scores(run.pk, missing=missing, number=page, size=max(1, min(size, 1000)))
-    return {"total": found.total, "items": list(found.rows)}
+    scores = score_reads.list_scores(run.pk, missing=missing, number=page, size=max(1, min(size, 1000)))
+    return {"total": scores.total, "items": list(scores.rows)}
 
 
 class ExaminedTestOut(Schema):
-    """Test that a testing agent wrote, and how it told graded candidates apart."""
+    """Test that a testing agent wrote, with its results on graded candidates."""
 
     source: str
     """Run of the testing agent."""
@@ -351,8 +351,8 @@ class ExaminedTestPage(Schema):
 def get_examined_tests(request: HttpRequest, run_id: int, page: int = 1, size: int = 50) -> dict[str, Any]:
     """List the tests that a run which verifies by tests has examined."""
     run = find(run_id)
-    found = score_reads.list_tests(run.pk, number=page, size=max(1, min(size, 1000)))
-    return {"total": found.total, "items": list(found.rows)}
+    tests = score_reads.list_tests(run.pk, number=page, size=max(1, min(size, 1000)))
+    return {"total": tests.total, "items": list(tests.rows)}
 
 
 @router.post("/runs/{int:run_id}/start", auth=operator, response=RunOut)
@@ -383,7 +383,7 @@ def pause_run(request: HttpRequest, run_id: int) -> Run:
 def resume_run(request: HttpRequest, run_id: int) -> Run:
     """Resume a paused run, or continue a failed or stopped one from its last checkpoint.
 
-    A verifier's run that has succeeded without some of its scores tries these again.
+    A verifier's run that has succeeded with some scores missing retries these.
     """
     run = find_to_change(request, run_id)
     run_writes.resume(run=run, actor=caller(request))

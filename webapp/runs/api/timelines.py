@@ -34,6 +34,6 @@ class TimelinePage(Schema):
 
 @router.get("/runs/{int:run_id}/timeline", auth=viewer, response=TimelinePage)
 def get_timeline(request: HttpRequest, run_id: int, page: int = 1, size: int = 10) -> dict[str, Any]:
-    """List when engines and trainer were busy in each iteration, and what its rollouts waited for."""
-    found = reads.list_timelines(find(run_id).pk, number=page, size=size)
-    return {"total": found.total, "items": list(found.rows)}
+    """List the busy times of engines and trainer in each iteration, and the waits of its rollouts."""
+    timelines = reads.list_timelines(find(run_id).pk, number=page, size=size)
+    return {"total": timelines.total, "items": list(timelines.rows)}

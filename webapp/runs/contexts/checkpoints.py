@@ -1,4 +1,4 @@
-"""Checkpoints of a run that exist, with the forms of runs that start from them."""
+"""Existing checkpoints of a run, with the forms of runs that start from them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ _STARTS = ("policy.checkpoint", "trainer.start", "sft.start")
 _ACTING = ("agent.", "environment.", "sandbox.", "policy.")
 """Settings of a training run that its evaluation has too."""
 _OF_UPDATES = ("policy.checkpoint", "policy.vllm.transfer", "policy.vllm.in_flight")
+"""Settings of a training policy that its evaluation lacks: initial weights and their updates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +42,18 @@ class CheckpointRow:
 
 
 def build_checkpoints(run: Run) -> tuple[tuple[CheckpointRow, ...], int]:
-    """Return the newest checkpoints that exist, and how many were ever saved."""
+    """Return the newest checkpoints that exist, and the number ever saved."""
     stored, total = reads.stored_checkpoints(run)
     try:
         config = parse_run_config(run.config)
     except ConfigError:
-        return tuple(CheckpointRow(one, ()) for one in stored), total
+        return tuple(CheckpointRow(checkpoint, ()) for checkpoint in stored), total
     texts = dict(setting_texts(config))
     evaluation = _evaluation(config, texts)
     start = next((name for name in _STARTS if name in texts), "")
     rows = []
-    for one in stored:
-        reference = reads.reference(run.pk, one.folder)
+    for checkpoint in stored:
+        reference = reads.reference(run.pk, checkpoint.folder)
         forms = []
         if start:
             forms.append(("Train from it", _form({"clone": str(run.pk), start: reference})))
@@ -60,7 +61,7 @@ def build_checkpoints(run: Run) -> tuple[tuple[CheckpointRow, ...], int]:
             forms.append(("Verify with it", _form({"recipe": "verify", "policy.checkpoint": reference})))
         elif evaluation:
             forms.append(("Evaluate", _form({**evaluation, "policy.checkpoint": reference})))
-        rows.append(CheckpointRow(one, tuple(forms)))
+        rows.append(CheckpointRow(checkpoint, tuple(forms)))
     return tuple(rows), total
 
 
@@ -69,7 +70,7 @@ def _form(query: dict[str, str]) -> str:
 
 
 def _evaluation(config: AnyRun, texts: dict[str, str]) -> dict[str, str]:
-    """Return the query of the form that evaluates a run's policy as the run acts; empty where none fits."""
+    """Return the query of a form that evaluates with a run's own settings; empty where no recipe fits."""
     if isinstance(config, FineTuneRun):
         dataset = config.trajectories.dataset
         return {"recipe": _recipe(dataset), **({"dataset.name": dataset} if dataset else {})}
@@ -89,13 +90,13 @@ def _evaluation(config: AnyRun, texts: dict[str, str]) -> dict[str, str]:
         wanted |= {"dataset.name": heldout.dataset or config.dataset.name, "dataset.split": heldout.split}
         if heldout.temperature is not None:
             wanted["policy.temperature"] = str(heldout.temperature)
-    usual = dict(setting_texts(resolve(recipe)))
+    defaults = dict(setting_texts(resolve(recipe)))
     return {
         "recipe": recipe,
-        **{key: text for key, text in wanted.items() if usual.get(key, text) != text},
+        **{key: text for key, text in wanted.items() if defaults.get(key, text) != text},
     }
 
 
 def _recipe(dataset: str) -> str:
-    """Return the recipe of evaluations on a dataset: the quickstart's is for its small policy."""
+    """Return the default recipe of a dataset's evaluations; the quickstart has one for its small policy."""
     return "quickstart-evaluate" if dataset == QUICKSTART else "evaluate"

@@ -37,25 +37,25 @@ class CollectionView:
     endings: Endings | None
     """None in progress that earlier versions reported."""
     goal: str
-    """Word for what a rewarded rollout has done."""
+    """Word for a rewarded rollout: solved, passed or reproduced."""
     per_minute: float | None
-    """Rollouts, over the last ten minutes; of an ended run over all the time."""
+    """Rollouts per minute over the last ten minutes; of an ended run over its whole time."""
     steps: int
     prompt_tokens: int
     generated_tokens: int
     cost: float | None
     spend_limit: float | None
     resumed_at: int | None
-    """Finished rollouts that the newest attempt found; None in the first one."""
+    """Finished rollouts kept by the newest attempt; None in the first one."""
     parts: tuple[tuple[str, str, float], ...]
     """(label, css class, amount) of the bar."""
     waits: str
     """Reason why there are no rollouts yet; empty once there are."""
     is_evaluation: bool
     spent: bool
-    """The spend limit ended it."""
+    """Whether the spend limit ended it."""
     rest_url: str
-    """Form of a run that goes on where the spend limit ended this one."""
+    """Form of a run that continues where the spend limit ended this one."""
     exportable: bool
 
 
@@ -64,10 +64,10 @@ def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
     state: Mapping[str, Any] = run.collection
     if not kind_of(run.kind).collects or (not state and counts.total and run.state in ENDED):
         return None
-    going = run.state == RunState.RUNNING
+    is_running = run.state == RunState.RUNNING
     solve = SolveRate(solved=state.get("solved", 0), graded=state.get("graded", 0))
     excluded = state.get("lost", 0)
-    running, grading = (state.get(name, 0) if going else 0 for name in ("running", "grading"))
+    running, grading = (state.get(name, 0) if is_running else 0 for name in ("running", "grading"))
     resumed_at = run_reads.rollouts_kept(run) if run.epoch > 1 else None
     return CollectionView(
         done=max(run.progress_done, resumed_at or 0),
@@ -103,7 +103,7 @@ def _per_minute(run: Run) -> float | None:
 
 
 def goal_of(run: Run) -> str:
-    """Return what a rewarded rollout has done: it passed a check, wrote a test, or solved its task."""
+    """Return the word for a rewarded rollout, by what it does: write a test, check a row or solve a task."""
     if run.writes_tests:
         return "reproduced"
     return "passed" if run.checks_rows else "solved"
@@ -136,7 +136,7 @@ def _waits(run: Run) -> str:
 
 
 def _rest_url(run: Run) -> str:
-    """Return the form of a clone; a collection's counts what this run has."""
+    """Return the form of a clone; a collection's skips the finished rollouts of this run."""
     settings = {"clone": str(run.pk)}
     if run.kind == RunKind.ROLLOUT:
         settings |= {"collection.skip": "finished", "collection.skip_runs": str(run.pk)}

@@ -61,7 +61,7 @@ def show(value: object) -> str:
 
 
 def describe(config: Mapping[str, Any], recipe: str) -> tuple[SettingSection, ...]:
-    """Return sections of a resolved configuration against its recipe.
+    """Return the sections of a resolved configuration, compared with its recipe.
 
     A configuration that this version no longer accepts is still shown, without explanations.
     """

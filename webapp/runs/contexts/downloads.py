@@ -1,4 +1,4 @@
-"""Downloads of what a run left in its folder."""
+"""Downloads of files in run folders."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from webapp.runs.models.runs import Run
 from webapp.runs.selectors.checkpoints import StoredCheckpoint
 
 
-def checkpoint_download(run: Run, found: StoredCheckpoint) -> StreamingHttpResponse:
-    """Return a checkpoint as a ZIP archive that is made while it is sent."""
-    name = f"run-{run.pk}-checkpoint-{found.iteration:05d}"
-    archive = in_threads(zipped_files(name, found.files()))
+def checkpoint_download(run: Run, checkpoint: StoredCheckpoint) -> StreamingHttpResponse:
+    """Return a checkpoint as a streamed ZIP archive."""
+    name = f"run-{run.pk}-checkpoint-{checkpoint.iteration:05d}"
+    archive = in_threads(zipped_files(name, checkpoint.files()))
     response = StreamingHttpResponse(archive, content_type="application/zip")
     response["Content-Disposition"] = f'attachment; filename="{name}.zip"'
     return response

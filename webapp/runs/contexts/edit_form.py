@@ -1,4 +1,4 @@
-"""The form that renames, tags, annotates and files a run, and the page of an edit that was refused."""
+"""The form for a run's name, tags, notes and experiment, and the page of a refused edit."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class EditForm:
     experiment: str
     new_experiment: str = ""
     version: str
-    """The version of the run that they replace."""
+    """Version of the run that these values replace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditConflictContext:
-    """The page of a refused edit: what somebody else wrote meanwhile, and the form as it was sent."""
+    """The page of a refused edit: the other edit's values, and the form as it was sent."""
 
     section: str
     crumbs: tuple[Crumb, ...]
     run: Run
     form: EditForm
     theirs: tuple[tuple[str, str], ...]
-    """Field and current value, where it is not the one that was sent."""
+    """Field and current value, where it differs from the sent one."""
     by: str
     at: datetime | None
     experiments: tuple[tuple[int, str], ...]
@@ -52,7 +52,7 @@ def edit_form(run: Run) -> EditForm:
 
 
 def build_edit_conflict(conflict: EditConflictError, sent: Mapping[str, str]) -> EditConflictContext:
-    """Return the page; saving its form again replaces what is there now."""
+    """Return the page of a refused edit; saving its form again replaces the current values."""
     now = edit_form(conflict.run)
     form = EditForm(
         name=sent.get("name", now.name),

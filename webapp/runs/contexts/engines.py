@@ -44,7 +44,7 @@ class EnginesView:
     replicas: tuple[Replica, ...]
     reported_at: datetime | None
     current: bool
-    """True while the run is live: else the report is the last one before its end."""
+    """Whether the run is live; else the report is the last one before its end."""
     queued: int
     ready: int
     left_out: tuple[Replica, ...]
@@ -65,7 +65,7 @@ class EngineSummary:
 
 
 def engine_summary(run: Run) -> EngineSummary | None:
-    """Return how many engines of a live run are ready; None without a report."""
+    """Return the number of ready engines of a live run; None without a report."""
     report = reads.newest_report(run.pk) if run.state in LIVE else None
     if report is None:
         return None
@@ -110,9 +110,9 @@ def _charts(
         return ()
     start, end = moments[0].time.timestamp(), moments[-1].time.timestamp()
     points: dict[str, list[tuple[float, Mapping[str, Any]]]] = {name: [] for name in colours}
-    for one in moments:
-        x = (one.time.timestamp() - start) / ((end - start) or 1.0)
-        for record in one.replicas:
+    for moment in moments:
+        x = (moment.time.timestamp() - start) / ((end - start) or 1.0)
+        for record in moment.replicas:
             points[str(record["name"])].append((x, record))
     return tuple(
         line_chart(field, title, unit, _values(points, field), colours=colours, top=top)

@@ -31,7 +31,7 @@ from webapp.sandboxes.models import Pool
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A button: what it asks for and how it is worded."""
+    """A button with its action and its label."""
 
     action: str
     label: str
@@ -40,20 +40,20 @@ class Control:
 
     @property
     def url_name(self) -> str:
-        """Name of the address it posts to."""
+        """Return the name of the URL that it posts to."""
         return f"run-{self.action}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeader:
-    """Everything in the strip; regular in what it shows while a run has not started or has no iterations."""
+    """Content of the strip, also for runs that have not started or have no iterations."""
 
     run: Run
     policy: str
     """Model or script that acts; empty for kinds without one."""
     stale: bool
     condition: str
-    """The launcher's report about a process that does not simply run; empty where it does."""
+    """Reason for a queued run's wait, or the launcher's report about a live run; else empty."""
     waiting: str
     """Pending request, not yet acknowledged; empty when nothing is pending."""
     controls: tuple[Control, ...]
@@ -75,11 +75,11 @@ class RunHeader:
     has_rollouts: bool
     """False for a run in which no agent acts."""
     has_charts: bool
-    """Whether its iterations are drawn: those of training and of fine-tuning."""
+    """Whether its iterations are charted, as those of training and fine-tuning."""
     phase: Phase | None
     """Current work of a live run; None for others."""
     made: Dataset | None
-    """The dataset it made, once that is there."""
+    """The dataset that it made; None until it exists."""
     results: RunResults | None
     """Result of its work; None for kinds whose evaluations, charts and rollouts are all there is."""
     kept: str
@@ -105,8 +105,8 @@ class RunHeader:
             return ()
         if self.run.writes_tests:
             kept = self.collection is not None and self.collection.solve.solved
-            by_these = ("Verify with these tests", self._form("verify-by-tests", "verifier.tests"))
-            return (by_these,) if kept else ()
+            with_tests = ("Verify with these tests", self._form("verify-by-tests", "verifier.tests"))
+            return (with_tests,) if kept else ()
         by_tests = ("Verify by tests", self._form("verify-by-tests", "verifier.runs"))
         goes_on = self.run.state in (RunState.RUNNING, RunState.PAUSED)
         follow = {"verifier.follow": "true"} if goes_on else {}
@@ -129,13 +129,13 @@ RETRY_SCORES = "Retry missing scores"
 def controls_of(
     state: str, desired: str, *, resume: str = RESUME_CHECKPOINT, lacks_scores: bool = False
 ) -> tuple[Control, ...]:
-    """Return the buttons that make sense in a state.
+    """Return the buttons for a state.
 
     Args:
-        state: the run's.
+        state: the run's state.
         desired: the requested state.
         resume: label of the button that resumes an ended run; empty where there is none.
-        lacks_scores: whether it is a verifier's run that has succeeded without some of its scores.
+        lacks_scores: whether it is a verifier's run that has succeeded with some scores missing.
     """
     stop = Control("stop", "Stop", "Stop this run? It ends after the work in flight was closed.", "danger")
     match state:
@@ -157,7 +157,7 @@ def controls_of(
 
 
 def waiting_for(state: str, desired: str) -> str:
-    """Return what people asked for that the engine has not acknowledged."""
+    """Return the request that the engine has not acknowledged yet, in words; empty without one."""
     if state in ENDED or state in (RunState.DRAFT, RunState.QUEUED):
         return ""
     if state == RunState.STOPPING or desired == "stop":
@@ -170,7 +170,7 @@ def waiting_for(state: str, desired: str) -> str:
 
 
 def elapsed(run: Run, now: datetime) -> float | None:
-    """Return seconds since the run first ran, up to its end."""
+    """Return the seconds from the run's first start to its end or ``now``; None before the start."""
     if run.running_at is None:
         return None
     return (
@@ -219,7 +219,7 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
 
 
 def _has_charts(run: Run, collection: CollectionView | None) -> bool:
-    """Return whether a run's iterations are something to watch over time."""
+    """Return whether a run's iterations are charted."""
     if run.kind == RunKind.SFT:
         return run.config.get("data") != "stream"
     return RunKind(run.kind).has_rollouts and collection is None and not run.is_imported

@@ -61,7 +61,7 @@ class IterationContext:
 
 
 def by_area(metrics: Mapping[str, float]) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:
-    """``area/name`` metrics grouped by area, both in alphabetical order."""
+    """Return ``area/name`` metrics grouped by area, both in alphabetical order."""
     areas: dict[str, list[tuple[str, float]]] = {}
     for key, value in sorted(metrics.items()):
         area, _, name = key.partition("/")

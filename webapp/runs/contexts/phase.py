@@ -1,4 +1,4 @@
-"""Current phase of a live run: what is done now, how much of it, what follows, and the time left.
+"""Current phase of a live run: its name, its progress, the phases that follow and the time left.
 
 Pages, API and commands show the same line.
 """
@@ -38,7 +38,7 @@ class Phase:
 
 
 def phase_of(run: Run) -> Phase | None:
-    """Return the phase of a run; None for one that does not work, or has reported none."""
+    """Return the phase of a run; None unless it is running or stopping and has reported one."""
     if run.state not in _LIVE:
         return None
     if not run.progress_message:
@@ -53,7 +53,7 @@ def phase_of(run: Run) -> Phase | None:
 
 
 def _iterations(run: Run) -> Phase | None:
-    """Return the iterations of a run that reports no other phase; None before the first."""
+    """Return progress in iterations for a run that reports no phase; None before the first."""
     if run.current_iteration is None or not run.total_iterations:
         return None
     return Phase(

@@ -20,5 +20,5 @@ def policy_label(policy: Mapping[str, Any] | None) -> str:
             return f"{policy.get('checkpoint') or 'transformer'}{engine}"
         case "noop":
             return "no-op"
-        case other:
-            return str(other)
+        case policy_type:
+            return str(policy_type)

@@ -27,7 +27,7 @@ class RunRow:
 
 
 def progress_of(run: Run) -> tuple[int, int]:
-    """(done, total) in iterations where the run has them, else in its own progress units."""
+    """Return (done, total) in iterations where the run has them, else in its own progress units."""
     if run.total_iterations and not kind_of(run.kind).collects:
         ended = run.current_iteration if run.current_iteration is not None else 0
         return (run.total_iterations if run.state == "succeeded" else ended, run.total_iterations)
@@ -35,7 +35,7 @@ def progress_of(run: Run) -> tuple[int, int]:
 
 
 def run_rows(runs: list[Run], rewards: dict[int, list[float | None]]) -> tuple[RunRow, ...]:
-    """Make the rows of runs from their rewards by run id."""
+    """Return the rows of runs with their rewards, given by run id."""
     return tuple(
         RunRow(
             run,

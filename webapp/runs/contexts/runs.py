@@ -31,8 +31,9 @@ from webapp.runs.selectors.iterations import Funnel, Point
 from webapp.runs.selectors.runs import RunFilters
 
 MOST_POINTS = 512
-"""Iterations up to which the charts of a run show each; of longer runs all but the newest are in buckets."""
+"""Greatest number of iterations charted one by one; of longer runs all but the tail are in buckets."""
 _TAIL = 64
+"""Newest iterations of a long run that are charted one by one."""
 ARCHIVED_CHOICES = (("all", "shown too"), ("only", "only these"))
 """Choices (value, label) of the filter for archived runs; hidden without one."""
 
@@ -58,7 +59,7 @@ class RunListContext:
 
 
 def parse_run_filters(params: Mapping[str, str]) -> RunFilters:
-    """Return filters from a query string; values that make no sense are ignored."""
+    """Return filters from a query string; an invalid experiment is ignored."""
     experiment = params.get("experiment", "")
     return RunFilters(
         state=params.get("state", ""),
@@ -73,12 +74,12 @@ def parse_run_filters(params: Mapping[str, str]) -> RunFilters:
 
 
 def page_number(params: Mapping[str, str]) -> int:
-    """``page`` of a query string; 1 when it is missing or nonsense."""
+    """Return ``page`` of a query string; 1 if it is missing or invalid."""
     return whole(params.get("page", "")) or 1
 
 
 def build_run_list(params: Mapping[str, str], *, can_operate: bool) -> RunListContext:
-    """Return the list narrowed and sorted as the address says."""
+    """Return the list, filtered and sorted by the query string."""
     filters = parse_run_filters(params)
     page = run_reads.list_runs(filters, number=page_number(params))
     rewards = run_reads.reward_series([run.pk for run in page.rows])
@@ -116,7 +117,7 @@ class RunDetailContext:
     funnel_parts: tuple[tuple[str, str, float], ...]
     evaluations: tuple[EvaluationPlot, ...]
     headline: EvaluationPlot | None
-    """The evaluation that says best what the policy can do: not of training tasks, where there is another."""
+    """Evaluation for the headline, on other than training tasks where there is one."""
     tabs: tuple[Tab, ...]
     tab: str
     panel: Panel | None
@@ -145,7 +146,7 @@ def funnel_parts(funnel: Funnel | None, *, ended: bool) -> tuple[tuple[str, str,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """The part of a run's page above its tabs, whichever of them is open."""
+    """The part of a run's page above its tabs, the same for all tabs."""
 
     header: RunHeader
     alerts: tuple[Alert, ...]
@@ -189,12 +190,12 @@ def build_run_detail(
     Args:
         run: the run.
         params: the query string.
-        role: the viewer's.
+        role: the viewer's role.
         user_id: the viewer, who may own the run.
-        update: whether it updates a page that is shown: its scores stay until the run has ended, since
-            calibration reads all of them.
-        summary: the part above the tabs, where it was read for another tab.
-        panel: the content of the tab, likewise.
+        update: whether it updates an open page. A tab of scores is then left out until the run has ended,
+            since calibration reads all scores.
+        summary: the part above the tabs, if it was built for another tab.
+        panel: the content of the tab, if it was built before.
     """
     refusal = change_refusal(run, role, user_id)
     above = summary or build_summary(run)
@@ -231,8 +232,8 @@ def _charts(run: Run, points: Sequence[Point]) -> ChartSet:
         return announced_charts(kind_of(run.kind).charts)
     if len(points) <= MOST_POINTS:
         return run_charts([(point.index, point.metrics) for point in points])
-    found = series_reads.bucketed([run.pk], CHARTED, buckets=MOST_POINTS // 2, tail=_TAIL)[run.pk]
-    return charts_of(found.x, found.mean, bucketed=True)
+    series = series_reads.bucketed([run.pk], CHARTED, buckets=MOST_POINTS // 2, tail=_TAIL)[run.pk]
+    return charts_of(series.x, series.mean, bucketed=True)
 
 
 def build_chart_part(run_id: int, params: Mapping[str, str]) -> dict[str, object]:
@@ -241,5 +242,5 @@ def build_chart_part(run_id: int, params: Mapping[str, str]) -> dict[str, object
     Raises ValueError for a bound that is no number.
     """
     low, high = bounds(params)
-    found = series_reads.bucketed([run_id], CHARTED, low=low, high=high, buckets=MOST_POINTS)[run_id]
-    return {"x": found.x, "columns": found.mean}
+    series = series_reads.bucketed([run_id], CHARTED, low=low, high=high, buckets=MOST_POINTS)[run_id]
+    return {"x": series.x, "columns": series.mean}

@@ -12,7 +12,7 @@ from webapp.core.selectors import Page
 from webapp.runs.selectors.solve_map import SORTS, Buckets, Cell, SolvedTask, SolveMap, solve_map
 
 _CELL_WIDTH = 13
-"""Width of a column where there is room for all of them, px."""
+"""Greatest width of a column, px."""
 DEFAULT_SORT = "-change"
 _TICKS = 8
 """Buckets between two labels of the axis."""
@@ -55,9 +55,9 @@ class TasksPanel:
 
 
 def level_of(solved: int, graded: int, cut_short: int = 0) -> int:
-    """Return quarter of the siblings that solved it; any solved sibling lifts it above 0.
+    """Return the solve rate in quarters, at least 1 if any sibling solved the task; -1 if it is unknown.
 
-    Siblings that a time limit ended unsolved do not tell that a task is never solved.
+    It is unknown if a time limit ended all graded siblings: more time might have solved the task.
     """
     if graded <= cut_short:
         return -1
@@ -65,22 +65,22 @@ def level_of(solved: int, graded: int, cut_short: int = 0) -> int:
 
 
 def build_tasks(run_id: int, params: Mapping[str, str]) -> TasksPanel:
-    """Return a page of the map, sorted as the query string says."""
+    """Return a page of the map, selected and sorted by the query string."""
     sort = params.get("sort", "")
     sort = sort if sort.removeprefix("-") in SORTS else DEFAULT_SORT
-    found = solve_map(run_id, sort=sort, number=whole(params.get("page", "")) or 1)
-    if found is None:
+    grid = solve_map(run_id, sort=sort, number=whole(params.get("page", "")) or 1)
+    if grid is None:
         return TasksPanel(page=None, sort=sort)
-    rows = [_row(run_id, found, task) for task in found.page.rows]
+    rows = [_row(run_id, grid, task) for task in grid.page.rows]
     return TasksPanel(
-        page=Page(rows, found.page.total, found.page.number, found.page.size),
+        page=Page(rows, grid.page.total, grid.page.number, grid.page.size),
         sort=sort,
-        width=_CELL_WIDTH * len(found.buckets),
-        cell_width=round(92 / len(found.buckets), 2),
-        buckets=found.buckets,
+        width=_CELL_WIDTH * len(grid.buckets),
+        cell_width=round(92 / len(grid.buckets), 2),  # the other 8 % are the gap
+        buckets=grid.buckets,
         ticks=tuple(
-            (_left(found.buckets, bucket), found.buckets.range_of(bucket)[0])
-            for bucket in range(0, len(found.buckets), _TICKS)
+            (_left(grid.buckets, bucket), grid.buckets.range_of(bucket)[0])
+            for bucket in range(0, len(grid.buckets), _TICKS)
         ),
     )
 
@@ -89,9 +89,9 @@ def _left(buckets: Buckets, bucket: int) -> float:
     return round(100 * bucket / len(buckets), 2)
 
 
-def _row(run_id: int, found: SolveMap, task: SolvedTask) -> MapRow:
+def _row(run_id: int, grid: SolveMap, task: SolvedTask) -> MapRow:
     url = f"?{urlencode({'tab': 'groups', 'phase': 'train', 'task': task.key})}"
-    cells = tuple(_cell(run_id, found.buckets, task.key, url, cell) for cell in found.cells[task.key])
+    cells = tuple(_cell(run_id, grid.buckets, task.key, url, cell) for cell in grid.cells[task.key])
     return MapRow(task, url, cells)
 
 

@@ -36,7 +36,7 @@ from webapp.runs.selectors.logs import LogTail, log_tail
 from webapp.sandboxes.contexts import PoolView, pool_view
 
 OF_IMPORTED = ("groups", "trajectories", "events", "configuration")
-"""Tabs of imported trajectories: no process ever made them."""
+"""Tabs of imported trajectories, which no process sampled."""
 LABELS = {"tasks": "Solve map"}
 EVENT_KINDS = choices_of(sorted(EVENT_ADAPTER.json_schema()["discriminator"]["mapping"]))
 OUTCOMES = choices_of(("none", "partial", "all"))
@@ -262,7 +262,7 @@ def _events(run: Run, params: Mapping[str, str]) -> EventsPanel:
         total=run_reads.count_events(run, kind=kind),
         kind=kind,
         kinds=EVENT_KINDS,
-        next_before=rows[-1].seq if len(rows) == 100 else None,
+        next_before=rows[-1].seq if len(rows) == 100 else None,  # 100: a full page of ``run_events``
         first_page=cursor is None,
         attempts=tuple(run.attempts.order_by("-epoch")),
     )

@@ -67,7 +67,7 @@ class Lane:
     bars: tuple[Bar, ...]
     seconds: float
     share: float
-    """Of the iteration's wall time."""
+    """Share of the iteration's wall time."""
     rollouts: float | None
     """Mean number of rollouts in the lane; None for the trainer."""
     cause: Cause | None
@@ -120,7 +120,7 @@ def build_strip(iteration: Iteration | None) -> Strip | None:
 
 
 def _names(run_id: int, iterations: Sequence[Iteration]) -> dict[str, str]:
-    lanes = [lane for one in iterations if one.timeline for lane in one.timeline["lanes"]]
+    lanes = [lane for iteration in iterations if iteration.timeline for lane in iteration.timeline["lanes"]]
     return reads.task_names(run_id, {lane["costliest"]["task_id"] for lane in lanes if lane["costliest"]})
 
 
@@ -135,7 +135,7 @@ def _strip(iteration: Iteration, names: Mapping[str, str]) -> Strip:
 
 
 def _lane(run_id: int, lane: TimelineLane, total: float, names: Mapping[str, str]) -> Lane:
-    words, most = LANES[lane.name], lane.costliest
+    words, costliest = LANES[lane.name], lane.costliest
     return Lane(
         name=lane.name,
         label=words.label,
@@ -144,7 +144,7 @@ def _lane(run_id: int, lane: TimelineLane, total: float, names: Mapping[str, str
         seconds=lane.seconds,
         share=lane.seconds / total if total else 0.0,
         rollouts=None if lane.name == "trainer" else lane.rollout_seconds / (total or 1.0),
-        cause=_cause(run_id, most, words.cause, total, names) if most is not None else None,
+        cause=_cause(run_id, costliest, words.cause, total, names) if costliest is not None else None,
     )
 
 

@@ -11,7 +11,7 @@ from webapp.runs.models.runs import Run
 
 
 class Alert(models.Model):
-    """Raised by the engine's events (``seq`` set) or by the reconciler (``seq`` empty)."""
+    """An alert of a run, from an engine event (``seq`` set) or from the reconciler (``seq`` empty)."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="alerts")
     seq = models.BigIntegerField(null=True, blank=True)
@@ -24,8 +24,8 @@ class Alert(models.Model):
     """Last line of the log behind the message; empty without one."""
     iteration = models.IntegerField(null=True, blank=True)
     task_ids = models.JSONField(default=list, blank=True)
-    """Tasks whose training groups show it, worst first. With an asynchronous schedule an iteration trains on
-    groups of others too."""
+    """Tasks whose training groups show the problem, worst first. Under an asynchronous schedule their groups
+    may belong to other iterations."""
     num_alike = 1
     """Open alerts of this run and code, itself included; set by ``runs.selectors.alerts``."""
     groups: Sequence[tuple[int, str]] = ()

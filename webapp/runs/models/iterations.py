@@ -17,7 +17,7 @@ class Iteration(models.Model):
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="iterations", db_index=False)
     index = models.IntegerField()
     policy_version = models.IntegerField()
-    """The version that collected; after the update, the version the update made."""
+    """Version that sampled the rollouts; after the update, the updated version."""
     num_tasks = models.IntegerField(default=0)
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True, blank=True)
@@ -74,7 +74,7 @@ class Evaluation(models.Model):
 
 
 class Checkpoint(models.Model):
-    """Complete weights on disk after so many iterations."""
+    """Complete weights on disk, saved after ``iteration`` iterations."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="checkpoints", db_index=False)
     iteration = models.IntegerField()

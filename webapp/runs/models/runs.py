@@ -21,13 +21,13 @@ _TEXT_POLICIES = frozenset({_ENDPOINT, _ORACLE, _NOOP, _REPLAY})
 
 
 class Run(models.Model):
-    """A job of one kind. Postgres holds the truth about it; queue and processes only follow."""
+    """A job of one kind. Its row is authoritative; queue and processes follow it."""
 
     kind = models.CharField(max_length=16, choices=choices(RunKind))
     name = models.CharField(max_length=200)
     recipe = models.CharField(max_length=100, blank=True, default="")
     config: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict)
-    """The resolved configuration: all the engine reads."""
+    """The resolved configuration, the engine's only input."""
     experiment = models.ForeignKey(
         Experiment, null=True, blank=True, on_delete=models.SET_NULL, related_name="runs"
     )
@@ -56,9 +56,9 @@ class Run(models.Model):
     epoch = models.IntegerField(default=0)
     """Number of the newest attempt; events of older attempts are refused."""
     last_seq = models.BigIntegerField(default=0)
-    """Sequence number of the last stored event (what the engine is told as ``acked_seq``)."""
+    """Sequence number of the last stored event (``acked_seq`` in answers to the engine)."""
     engine_seq = models.BigIntegerField(default=0)
-    """The last event the engine had written at its last heartbeat; ``last_seq`` lags behind it."""
+    """Sequence number of the engine's newest event at its last heartbeat; ``last_seq`` lags behind it."""
     heartbeat_at = models.DateTimeField(null=True, blank=True)
     run_dir = models.CharField(max_length=1000, blank=True, default="")
 
@@ -76,7 +76,7 @@ class Run(models.Model):
     collection: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """State of its collection or evaluation: ``engine.events.types.CollectionProgress``; empty otherwise."""
     selection: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
-    """Split → how many of its tasks the run uses, and how many were left out for what."""
+    """Split → number of its tasks in use, and number left out by reason."""
 
     created_at = models.DateTimeField(auto_now_add=True)
     state_changed_at = models.DateTimeField(auto_now_add=True)
@@ -89,19 +89,19 @@ class Run(models.Model):
     stopping_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
     nudged_at = models.DateTimeField(null=True, blank=True)
-    """Time of the reconciler's last task for it."""
+    """Time when the reconciler last sent a task for the run."""
 
     tags: models.JSONField[list[str], list[str]] = models.JSONField(default=list, blank=True)
-    """Words that people file it under, sorted."""
+    """Tags set by people, sorted."""
     notes = models.TextField(blank=True, default="")
     """Text that people wrote about it."""
     archived_at = models.DateTimeField(null=True, blank=True)
-    """Time since when lists leave it out."""
+    """Time of archiving; lists leave archived runs out."""
     archived_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
     acknowledged_at = models.DateTimeField(null=True, blank=True)
-    """Time when a person took note of its failure; cleared when the run is resumed."""
+    """Time when a person acknowledged its failure; cleared when the run is resumed."""
     acknowledged_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
@@ -145,18 +145,17 @@ class Run(models.Model):
 
     @property
     def checks_rows(self) -> bool:
-        """Return whether its rollouts say something about rows and nothing about a policy: their answers are
-        known before."""
+        """Return whether its rollouts check rows instead of a policy: their answers are scripted."""
         return self._policy_type in (_ORACLE, _NOOP)
 
     @property
     def must_pass(self) -> bool:
-        """Return whether a row that it checks holds if its rollouts pass: they submit the gold patch."""
+        """Return whether its rollouts must pass for a row to hold: they submit the gold patch."""
         return self._policy_type == _ORACLE
 
     @property
     def is_imported(self) -> bool:
-        """Return whether its trajectories were imported from a file: no process ever made them."""
+        """Return whether its trajectories were imported from a file instead of sampled by a process."""
         return self._policy_type == _REPLAY and self.queued_at is None and self.starting_at is not None
 
     @property
@@ -175,14 +174,14 @@ class Run(models.Model):
 
 
 class RunAttempt(models.Model):
-    """One process started for a run; ``host`` and ``handle`` say which one."""
+    """One process started for a run, identified by ``host`` and ``handle``."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="attempts")
     epoch = models.IntegerField()
     launcher = models.CharField(max_length=16, default="local")
     host = models.CharField(max_length=200, blank=True, default="")
     handle = models.CharField(max_length=200, blank=True, default="")
-    """The launcher's own name of it: ``pid:start`` for a local process, guarding against re-used pids; the
+    """The launcher's identifier of it: ``pid:start`` for a local process, guarding against re-used pids; the
     submission id of a Ray job, whose ``host`` is the address of the cluster's dashboard."""
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True)
@@ -191,11 +190,11 @@ class RunAttempt(models.Model):
     reason_detail = models.TextField(blank=True, default="")
     """Last line of the log behind the reason; empty without one."""
     out_of_memory = models.BooleanField(default=False)
-    """Whether it was killed for its memory."""
+    """Whether it was killed because memory ran out."""
     condition = models.TextField(blank=True, default="")
-    """Launcher's report about a process that does not simply run: waits for a cluster, or is out of reach."""
+    """Launcher's report about a process that waits for a cluster or is out of reach; else empty."""
     token_hash = models.CharField(max_length=64, blank=True, default="")
-    """SHA-256 of its ingest token; a finished attempt keeps it, to be told that it is over."""
+    """SHA-256 of its ingest token; kept after its end to answer late requests of its process."""
 
     class Meta:
         ordering = ["run_id", "epoch"]

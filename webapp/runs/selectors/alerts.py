@@ -13,10 +13,10 @@ from webapp.runs.models.alerts import Alert
 
 
 def open_alerts(*, run_id: int | None = None, limit: int = 20) -> tuple[list[Alert], int]:
-    """Return the alerts nobody has acknowledged by kind, the newest of a run's kind for all of them.
+    """Return the newest open alert of each kind; a kind is a run and a code.
 
     Returns:
-        the newest of each kind, with ``num_alike``, newest first, and how many kinds there are.
+        The alerts with ``num_alike``, newest first, and the number of kinds.
     """
     alerts = Alert.objects.filter(acknowledged_at__isnull=True)
     if run_id is not None:
@@ -28,16 +28,16 @@ def open_alerts(*, run_id: int | None = None, limit: int = 20) -> tuple[list[Ale
         alike=Window(Count("id"), partition_by=kind),
         place=Window(RowNumber(), partition_by=kind, order_by=[F("time").desc(), F("id").desc()]),
     ).filter(place=1)
-    found: list[Alert] = []
+    shown: list[Alert] = []
     for alert in newest.select_related("run").defer("run__config").order_by("-time")[:limit]:
         alert.num_alike = alert.alike
-        found.append(alert)
-    _find_groups(found)
-    return found, alerts.order_by().values("run_id", "code").distinct().count()
+        shown.append(alert)
+    _find_groups(shown)
+    return shown, alerts.order_by().values("run_id", "code").distinct().count()
 
 
 def _find_groups(alerts: Iterable[Alert]) -> None:
-    """Set the groups that alerts name: of several of a task, those nearest to the alert's iteration."""
+    """Set the groups of alerts: for each task, the group nearest to the alert's iteration."""
     naming = [(alert, alert.iteration) for alert in alerts if alert.task_ids and alert.iteration is not None]
     if not naming:
         return
@@ -50,8 +50,8 @@ def _find_groups(alerts: Iterable[Alert]) -> None:
     for run, key, iteration in rows.values_list("run_id", "task_key", "iteration"):
         iterations[run, key].append(iteration)
     for alert, at in naming:
-        known = [(key, iterations[alert.run_id, key]) for key in alert.task_ids]
-        alert.groups = [(_nearest(found, at), key) for key, found in known if found]
+        candidates = [(key, iterations[alert.run_id, key]) for key in alert.task_ids]
+        alert.groups = [(_nearest(stored, at), key) for key, stored in candidates if stored]
 
 
 def _nearest(iterations: Iterable[int], at: int) -> int:

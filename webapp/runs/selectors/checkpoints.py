@@ -1,4 +1,4 @@
-"""Reads of checkpoints: those that an engine reported, and those that are in the run folder still."""
+"""Reads of checkpoints: reported by an engine, and still present in the run folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from webapp.runs.models.runs import Run
 from webapp.runs.selectors.folders import run_folder
 
 MANIFEST = "manifest.json"
-"""Written last by the trainer: a folder of shards without it is not complete."""
+"""Written last by the trainer: a folder of shards without it is incomplete."""
 WARM_START = "model.safetensors"
 """Weights of a warm start's folder, which has no manifest and is reported when it is complete."""
 MOST_SHOWN = 200
@@ -43,7 +43,7 @@ class StoredCheckpoint:
 
 
 def stored_checkpoints(run: Run) -> tuple[list[StoredCheckpoint], int]:
-    """Return the newest checkpoints that exist, and how many were ever saved."""
+    """Return the newest checkpoints that exist, and the number ever saved."""
     rows = Checkpoint.objects.filter(run=run).order_by("-iteration")
     present = _present(run.pk)
     shown = [row for row in rows if row.iteration in present][:MOST_SHOWN]
@@ -79,7 +79,9 @@ def known_checkpoints(*, runs: int = 200, limit: int = 300) -> list[KnownCheckpo
     present = {run_id: folders for run_id in newest if (folders := _present(run_id))}
     if not present:
         return []
-    existing = reduce(or_, (Q(run=run_id, iteration__in=list(found)) for run_id, found in present.items()))
+    existing = reduce(
+        or_, (Q(run=run_id, iteration__in=list(folders)) for run_id, folders in present.items())
+    )
     heldout = Evaluation.objects.filter(
         run=OuterRef("run"), iteration=OuterRef("iteration"), name="heldout"
     ).values("solve_rate")
@@ -99,7 +101,7 @@ def known_checkpoints(*, runs: int = 200, limit: int = 300) -> list[KnownCheckpo
 
 
 def reference(run_id: int, folder: Path) -> str:
-    """Return the name of a checkpoint's folder as configurations have it."""
+    """Return the reference to a checkpoint's folder for configurations."""
     return f"{run_id}/checkpoints/{folder.name}"
 
 
@@ -120,7 +122,7 @@ def _stored(row: Checkpoint, folder: Path) -> StoredCheckpoint:
 
 
 def _present(run_id: int) -> dict[int, Path]:
-    """Return the complete folders by number; their names are looked up, never taken from events."""
+    """Return the complete checkpoint folders by iteration; names are read from disk, not from events."""
     root = run_folder(run_id) / "checkpoints"
     try:
         entries = list(os.scandir(root))
@@ -137,9 +139,9 @@ def _present(run_id: int) -> dict[int, Path]:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    for place, folders, names in os.walk(folder):
-        folders.sort()
+    for directory, subfolders, names in os.walk(folder):
+        subfolders.sort()  # os.walk visits them in this order
         for name in sorted(names):
-            path = Path(place) / name
+            path = Path(directory) / name
             if path.is_file() and not path.is_symlink():
                 yield path.relative_to(folder).as_posix(), path

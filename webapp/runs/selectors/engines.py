@@ -13,7 +13,7 @@ def newest_report(run_id: int) -> EngineReport | None:
 
 
 def history(run_id: int) -> list[EngineSample]:
-    """Return at most ``MAX_POINTS`` reports at even distances, oldest first."""
+    """Return at most ``MAX_POINTS`` evenly spaced reports, oldest first."""
     rows = EngineSample.objects.filter(run_id=run_id).order_by("interval")
     intervals = list(rows.values_list("interval", flat=True))
     stride = -(-len(intervals) // MAX_POINTS) or 1

@@ -1,4 +1,4 @@
-"""Places of the runs' folders."""
+"""Paths of run folders."""
 
 from __future__ import annotations
 

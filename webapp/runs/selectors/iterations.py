@@ -1,4 +1,4 @@
-"""Reads of what a run measured: chart series, solve rates, the funnel, evaluations."""
+"""Reads of a run's measurements: chart series, solve rates, the funnel, evaluations."""
 
 from __future__ import annotations
 
@@ -77,20 +77,20 @@ class BatchRate:
 
 def batch_rate(run_id: int, point: Point) -> BatchRate:
     """Return the solve rate of a finished iteration."""
-    found = _tally(Group.objects.filter(run_id=run_id, phase="train", iteration=point.index))
+    summary = _tally(Group.objects.filter(run_id=run_id, phase="train", iteration=point.index))
     return BatchRate(
-        solved=found.num_solved,
-        graded=found.num_samples,
-        rate=found.solve_rate if found.num_samples else None,
-        low=found.interval_low,
-        high=found.interval_high,
-        endings=Endings.of_metrics(point.metrics, graded=found.num_samples),
+        solved=summary.num_solved,
+        graded=summary.num_samples,
+        rate=summary.solve_rate if summary.num_samples else None,
+        low=summary.interval_low,
+        high=summary.interval_high,
+        endings=Endings.of_metrics(point.metrics, graded=summary.num_samples),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Funnel:
-    """From the rollouts of an iteration to the tokens that were trained on."""
+    """Rollouts of an iteration by fate, and the tokens trained on."""
 
     iteration: int
     started: int
@@ -100,13 +100,13 @@ class Funnel:
     masked: tuple[tuple[str, int], ...]
     """Reason → trajectories without loss, infrastructure left out."""
     zero_advantage: int
-    """Would carry loss, but every sibling got the same reward."""
+    """Not masked, but without loss: every sibling got the same reward."""
     trained: int
     trained_tokens: int
 
 
 def funnel(run_id: int, iteration: int) -> Funnel | None:
-    """Count the rollouts of a training iteration by fate: one query; None before any started."""
+    """Count the rollouts of a training iteration by fate, with one query; None before any started."""
     fate = Case(
         When(termination__in=[str(r) for r in INFRASTRUCTURE_REASONS], then=Value("infrastructure")),
         When(loss_mask__isnull=True, then=Value("unfinished")),
@@ -169,69 +169,78 @@ def get_evaluation(run_id: int, phase: str, iteration: int) -> Evaluation | None
 
 
 def paired_changes(pairs: Collection[tuple[Evaluation, Evaluation]]) -> dict[int, PairedChange]:
-    """Return the change from the first to the second evaluation of each pair, over common tasks: one query.
+    """Return the change from the first to the second evaluation of each pair, over tasks graded in both.
 
-    Keys are those of the second evaluations; pairs without a common graded task are left out.
+    Keys are the primary keys of the second evaluations; pairs without a common graded task are left out. One
+    query reads all groups.
     """
-    wanted = [(one.run_id, f"eval:{one.name}", one.iteration) for pair in pairs for one in pair]
-    if not wanted:
+    points = [
+        (evaluation.run_id, f"eval:{evaluation.name}", evaluation.iteration)
+        for pair in pairs
+        for evaluation in pair
+    ]
+    if not points:
         return {}
-    where = [Q(run_id=run, phase=phase, iteration=iteration) for run, phase, iteration in wanted]
+    where = [Q(run_id=run, phase=phase, iteration=iteration) for run, phase, iteration in points]
     groups = Group.objects.filter(reduce(or_, where), num_graded__gt=0).order_by()
-    rates: dict[tuple[int, str, int], dict[str, float]] = {point: {} for point in wanted}
+    rates: dict[tuple[int, str, int], dict[str, float]] = {point: {} for point in points}
     for run, phase, iteration, key, solved, graded in groups.values_list(
         "run_id", "phase", "iteration", "task_key", "num_solved", "num_graded"
     ):
         rates[run, phase, iteration][key] = solved / graded
-    found = {
+    changes = {
         second.pk: paired_change(
-            *(rates[one.run_id, f"eval:{one.name}", one.iteration] for one in (first, second))
+            *(
+                rates[evaluation.run_id, f"eval:{evaluation.name}", evaluation.iteration]
+                for evaluation in (first, second)
+            )
         )
         for first, second in pairs
     }
-    return {key: change for key, change in found.items() if change is not None}
+    return {key: change for key, change in changes.items() if change is not None}
 
 
 def partial_evaluations(run: Run, known: Collection[Evaluation]) -> list[Evaluation]:
-    """Return the evaluations that have not ended, not saved: over the tasks whose attempts have all ended.
+    """Return unsaved evaluations in progress, over the tasks whose attempts have all ended.
 
-    Tasks with attempts in flight are left out, since attempts that end early are not like the others.
+    Tasks with attempts in flight are left out: their first attempts to end would bias the solve rate.
 
     Args:
         run: the run.
         known: its evaluations that have ended.
     """
-    ended = {(f"eval:{one.name}", one.iteration) for one in known}
-    names = {one.name for one in known} | {"heldout", "train", run.config.get("dataset", {}).get("split")}
+    ended = {(f"eval:{evaluation.name}", evaluation.iteration) for evaluation in known}
+    names = {evaluation.name for evaluation in known}
+    names |= {"heldout", "train", run.config.get("dataset", {}).get("split")}
     # By name and from the newest on: a run may have a hundred thousand groups.
     groups = Group.objects.filter(
         run=run,
         phase__in=[f"eval:{name}" for name in names],
-        iteration__gte=max((one.iteration for one in known), default=0),
+        iteration__gte=max((evaluation.iteration for evaluation in known), default=0),
     )
     started = groups.order_by("-iteration", "phase").values_list("phase", "iteration").distinct()
-    found = [_partial(run, *point) for point in started if point not in ended]
-    return [one for one in found if one is not None]
+    partial = [_partial(run, *point) for point in started if point not in ended]
+    return [evaluation for evaluation in partial if evaluation is not None]
 
 
 def _partial(run: Run, phase: str, iteration: int) -> Evaluation | None:
     point = attempts.Point(run=run, phase=phase, iteration=iteration)
     _, left_out = attempts.open_tasks(point)
-    found = _tally(Group.objects.filter(**point.where).exclude(task_key__in=left_out))
-    if not found.num_tasks:
+    summary = _tally(Group.objects.filter(**point.where).exclude(task_key__in=left_out))
+    if not summary.num_tasks:
         return None
     evaluation = Evaluation(
         run=run,
         iteration=iteration,
         name=phase.removeprefix("eval:"),
         policy_version=run.policy_version or 0,
-        num_samples=found.num_samples,
-        num_tasks=found.num_tasks,
-        num_solved=found.num_solved,
-        solve_rate=found.solve_rate,
-        interval_low=found.interval_low,
-        interval_high=found.interval_high,
-        pass_at_k=[asdict(entry) for entry in found.pass_at_k],
+        num_samples=summary.num_samples,
+        num_tasks=summary.num_tasks,
+        num_solved=summary.num_solved,
+        solve_rate=summary.solve_rate,
+        interval_low=summary.interval_low,
+        interval_high=summary.interval_high,
+        pass_at_k=[asdict(entry) for entry in summary.pass_at_k],
     )
     evaluation.endings = results.endings(**point.where, left_out=left_out)
     return evaluation
@@ -260,7 +269,7 @@ class LiveCounts:
 
 
 def live_counts(run: Run) -> LiveCounts:
-    """Return how many trajectories are live and exist, and what they cost."""
+    """Return the numbers of live and of all trajectories, and their cost."""
     rows = Trajectory.objects.filter(run=run)
     # Three index-only scans; one over the rows themselves takes seven times as long for 100,000.
     sums = rows.filter(PAID).aggregate(cost=Sum("cost"), cached_tokens=Coalesce(Sum("cached_tokens"), 0))

@@ -1,4 +1,4 @@
-"""Plans of runs, calibrated by this yard's finished runs: what the form, the API and the command show."""
+"""Plans of runs for the form, the API and the command, calibrated by finished runs in the database."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from webapp.runs.models.iterations import Iteration
 from webapp.runs.models.runs import Run
 
 _MAX_RUNS = 20
-"""Newest finished runs of a model that are looked through."""
+"""Greatest number of a model's finished runs that are searched, newest first."""
 
 
 def plan(config: AnyRun, *, gpus: str | None, assumptions: Mapping[str, Any]) -> RunPlan:
@@ -33,7 +33,7 @@ def plan(config: AnyRun, *, gpus: str | None, assumptions: Mapping[str, Any]) ->
     Args:
         config: of a run of kind ``train``.
         gpus: ``COUNTxNAME``; None: as many as the run needs.
-        assumptions: those that replace defaults and measurements, by name.
+        assumptions: values that replace defaults and measurements, by name.
 
     Raises:
         ConfigError: unknown GPUs or assumptions, or a configuration that cannot be planned.
@@ -50,13 +50,13 @@ def basis_of(config: TrainRun, hardware: Hardware | None, given: Mapping[str, An
 
 
 def _measured(config: TrainRun, gpu: Gpu) -> dict[str, Measured]:
-    """Return what the newest finished run of the same model measured: its work, and its speed on the GPU."""
-    found = list(_finished(config))
-    work = next((run for run in found if run.config["dataset"]["name"] == config.dataset.name), None)
+    """Return measurements of the newest finished runs of the same model: work, and speed on the GPU."""
+    runs = list(_finished(config))
+    work = next((run for run in runs if run.config["dataset"]["name"] == config.dataset.name), None)
     speed = next(
         (
             run
-            for run in found
+            for run in runs
             if gpu_of(str(run.summary.get("device", ""))) == gpu and same_settings(config, run.config)
         ),
         None,

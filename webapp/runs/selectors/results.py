@@ -1,4 +1,4 @@
-"""Reads of what runs without training made: rows that were validated, checked or imported."""
+"""Reads of the results of runs without training: rows that were validated, checked or imported."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from webapp.runs.models.runs import Run
 
 
 def validation_counts(run: Run) -> dict[str, int]:
-    """Return the rows that a run has validated by status."""
+    """Return the number of rows that a run has validated, by status."""
     rows = Validation.objects.filter(run=run).order_by().values_list("status")
     return dict(rows.annotate(n=Count("id")))
 
 
 def validation_faults(run: Run, limit: int) -> list[Validation]:
     """Return a run's findings about rows that are not valid, in the dataset's order."""
-    found = Validation.objects.filter(run=run).exclude(status=RowStatus.VALID.value)
+    faults = Validation.objects.filter(run=run).exclude(status=RowStatus.VALID.value)
     return list(
-        found.select_related("task__dataset")
+        faults.select_related("task__dataset")
         .defer("sides", "flaky_tests", "task__problem_statement")
         .order_by("task__position", "id")[:limit]
     )
@@ -34,7 +34,7 @@ def validation_faults(run: Run, limit: int) -> list[Validation]:
 
 @dataclass(frozen=True, slots=True)
 class CheckedRows:
-    """Rows by what scripted rollouts found: those of the oracle must pass, those without a change fail."""
+    """Numbers of rows by result of scripted rollouts: the oracle's must pass, those without a change fail."""
 
     hold: int
     broken: int
@@ -47,11 +47,11 @@ def checked_rows(run: Run, *, passes: bool) -> CheckedRows:
     broken = _broken(passes=passes)
     graded = Q(num_graded__gt=0)
     groups = Group.objects.filter(run=run, num_finished__gt=0)
-    found = groups.aggregate(
+    counts = groups.aggregate(
         hold=Count("id", filter=graded & ~broken), broken=Count("id", filter=broken),
         unknown=Count("id", filter=~graded),
     )  # fmt: skip
-    return CheckedRows(**found)
+    return CheckedRows(**counts)
 
 
 def _broken(*, passes: bool) -> Q:
@@ -69,7 +69,7 @@ def broken_rollouts(run: Run, *, passes: bool, limit: int) -> list[Trajectory]:
 
 
 def verdict_counts(run: Run) -> list[tuple[str, int]]:
-    """Return the finished trajectories of a run by verdict; empty for those that were not graded."""
+    """Return the number of a run's finished trajectories by verdict, which is empty without grading."""
     rows = Trajectory.objects.filter(run=run, state=Trajectory.State.FINISHED).order_by()
     return list(rows.values_list("verdict").annotate(n=Count("id")))
 
@@ -95,6 +95,7 @@ def endings(*, left_out: Collection[str] = (), **where: Any) -> Endings:
 
 
 def existing_runs(names: Sequence[str | int]) -> list[Run]:
-    """Return those of the runs that are in the database, by number."""
+    """Return the runs that exist in the database, ordered by number."""
+    # A number of 19 digits may exceed the range of the primary key.
     numbers = [int(name) for name in names if str(name).isdecimal() and len(str(name)) < 19]
     return list(Run.objects.filter(pk__in=numbers).only("pk", "name").order_by("pk"))

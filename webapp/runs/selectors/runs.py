@@ -1,4 +1,4 @@
-"""Reads of runs: the list, the overview's bands, one run with what its header shows."""
+"""Reads of runs for their list, the overview and the header of one run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from webapp.runs.models.runs import Run, RunAttempt
 
 ACTIVE_STATES = (RunState.STARTING, RunState.RUNNING, RunState.PAUSED, RunState.STOPPING, RunState.QUEUED)
 STALE_AFTER = timedelta(seconds=30)
-"""A running run whose last heartbeat is older looks dead (the engine sends one every 2 s)."""
+"""Age of the last heartbeat from which a live run is stale (the engine sends one every 2 s)."""
 SORTS = {
     "id": F("id"), "name": F("name"), "state": F("state"), "kind": F("kind"), "reward": F("reward"),
     "started": F("running_at"), "progress": F("current_iteration"),
@@ -110,7 +110,7 @@ def troubled_runs(*, now: datetime, limit: int = 20) -> list[Run]:
 
 
 def condition_of(run: Run) -> str:
-    """Return what a queued run waits for, or what the launcher reports of a live one's wait; else empty."""
+    """Return a queued run's reason to wait, or the launcher's report about a live run; else empty."""
     if run.state == RunState.QUEUED:
         return run.progress_message
     if run.state not in (RunState.STARTING, RunState.RUNNING, RunState.PAUSED, RunState.STOPPING):
@@ -120,7 +120,7 @@ def condition_of(run: Run) -> str:
 
 
 def is_stale(run: Run) -> bool:
-    """Return whether a run claims to be alive but has not sent a heartbeat lately."""
+    """Return whether a running, paused or stopping run lacks a recent heartbeat."""
     if run.state not in (RunState.RUNNING, RunState.PAUSED, RunState.STOPPING):
         return False
     seen = run.heartbeat_at or run.running_at
@@ -128,7 +128,7 @@ def is_stale(run: Run) -> bool:
 
 
 def reward_series(run_ids: Iterable[int], *, last: int = 60) -> dict[int, list[float | None]]:
-    """Return mean reward of the last finished iterations of several runs: one query."""
+    """Return mean rewards of the last finished iterations of several runs, with one query."""
     series: dict[int, list[float | None]] = {run_id: [] for run_id in run_ids}
     rows = (
         Iteration.objects.filter(
@@ -174,23 +174,23 @@ def run_events(run: Run, *, kind: str, before: int | None, size: int = 100) -> l
 
 
 def rollouts_kept(run: Run) -> int | None:
-    """Return how many finished rollouts the current attempt found; None if it started over or is to begin."""
+    """Return the number of rollouts kept by the current attempt; None if it kept none or has not begun."""
     begun = _events(run, "run_started").filter(epoch=run.epoch).order_by("-seq").first()
     return begun.payload.get("rollouts_kept") if begun is not None else None
 
 
 def count_events(run: Run, *, kind: str) -> int:
-    """Return how many events ``run_events`` could show in all."""
+    """Return the number of events that ``run_events`` returns without a limit."""
     return _events(run, kind).count()
 
 
 def existing(run_ids: Collection[int]) -> set[int]:
-    """Return those of the runs that are in the database."""
+    """Return the numbers of the runs that exist in the database."""
     return set(Run.objects.filter(pk__in=run_ids).values_list("pk", flat=True))
 
 
 def runs_by_number(run_ids: Collection[int]) -> dict[int, Run]:
-    """Return those of the runs that exist, with dataset and experiment."""
+    """Return the existing runs by number, with dataset and experiment."""
     return Run.objects.select_related("dataset", "experiment").in_bulk(run_ids)
 
 
@@ -241,5 +241,5 @@ def _graded(runs: QuerySet[Run], limit: int) -> list[int]:
 
 
 def dataset_choices() -> list[str]:
-    """Return names of every dataset."""
+    """Return the name of every dataset."""
     return list(Dataset.objects.order_by("name").values_list("name", flat=True))

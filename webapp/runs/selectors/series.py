@@ -1,4 +1,4 @@
-"""Metrics of runs over their iterations, in buckets, so that long runs take as much to draw as short ones."""
+"""Metrics of runs over their iterations, in buckets, which bound the number of points of a long run."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Axis(StrEnum):
 
     ITERATION = "iteration"
     TIME = "time"
-    """Hours since the run first ran."""
+    """Hours since the first start of the run."""
     TOKENS = "tokens"
     """Tokens trained on so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Metrics of one run; None where one was not reported."""
+    """Metrics of one run; None where a metric was not reported."""
 
     x: list[float] = field(default_factory=list)
     """The last iteration, time or number of tokens of each bucket."""
@@ -82,10 +82,10 @@ def bucketed(
     tail: int = 0,
     spread: bool = False,
 ) -> dict[int, Series]:
-    """Return metrics of several runs, means over buckets of equally many iterations: one query.
+    """Return metrics of several runs as means over buckets of equally many iterations, with one query.
 
-    The width of the buckets is a power of two, and they are counted from the first iteration, so that a full
-    bucket stays the same while the run goes on.
+    Buckets start at the first iteration and their width is a power of two: a full bucket stays the same while
+    the run goes on.
 
     Args:
         run_ids: the runs; one without a finished iteration has an empty series.
@@ -97,26 +97,26 @@ def bucketed(
         tail: newest iterations that are not put into buckets.
         spread: whether to return the extremes in each bucket too.
     """
-    found = {run_id: Series() for run_id in run_ids}
-    for series in found.values():
+    by_run = {run_id: Series() for run_id in run_ids}
+    for series in by_run.values():
         for part in (series.mean, series.low, series.high) if spread else (series.mean,):
             part.update({key: [] for key in keys})
     aggregates = ("avg", "min", "max") if spread else ("avg",)
     values = [f"{name}((metrics->>%(key{i})s)::float8)" for i in range(len(keys)) for name in aggregates]
     query = _BUCKETS.format(x=_X[axis], values=", ".join(values), **_TABLES)
-    given: dict[str, Any] = {f"key{i}": key for i, key in enumerate(keys)}
-    given |= {"runs": list(found), "low": low, "high": high, "trained": TRAINED}
-    given |= {"buckets": buckets, "tail": tail}
+    parameters: dict[str, Any] = {f"key{i}": key for i, key in enumerate(keys)}
+    parameters |= {"runs": list(by_run), "low": low, "high": high, "trained": TRAINED}
+    parameters |= {"buckets": buckets, "tail": tail}
     with connection.cursor() as cursor:
-        cursor.execute(query, given)
+        cursor.execute(query, parameters)
         for run_id, x, *numbers in cursor:
-            series = found[run_id]
+            series = by_run[run_id]
             series.x.append(_short(x) or 0.0)
             parts = (series.mean, series.low, series.high)[: len(aggregates)]
-            for at, key in enumerate(keys):
+            for position, key in enumerate(keys):
                 for offset, part in enumerate(parts):
-                    part[key].append(_short(numbers[at * len(aggregates) + offset]))
-    return found
+                    part[key].append(_short(numbers[position * len(aggregates) + offset]))
+    return by_run
 
 
 _EVALUATION_X = {
@@ -143,19 +143,19 @@ def evaluated(
     low: float | None = None,
     high: float | None = None,
 ) -> dict[int, Series]:
-    """Return the solve rates of the evaluations of one name, with their 95 % intervals: one query."""
+    """Return the solve rates of the evaluations of one name and their 95 % intervals, with one query."""
     key = f"{EVALUATION}{name}"
-    found = {run_id: Series(mean={key: []}, low={key: []}, high={key: []}) for run_id in run_ids}
+    by_run = {run_id: Series(mean={key: []}, low={key: []}, high={key: []}) for run_id in run_ids}
     query = _EVALUATIONS.format(x=_EVALUATION_X[axis].format(**_TABLES), **_TABLES)
     with connection.cursor() as cursor:
-        given = {"runs": list(found), "name": name, "low": low, "high": high, "trained": TRAINED}
-        cursor.execute(query, given)
+        parameters = {"runs": list(by_run), "name": name, "low": low, "high": high, "trained": TRAINED}
+        cursor.execute(query, parameters)
         for run_id, x, rate, least, most in cursor:
-            series = found[run_id]
+            series = by_run[run_id]
             series.x.append(_short(x) or 0.0)
             for part, value in ((series.mean, rate), (series.low, least), (series.high, most)):
                 part[key].append(_short(value))
-    return found
+    return by_run
 
 
 def reported_metrics(run_ids: Iterable[int]) -> set[str]:
@@ -166,11 +166,11 @@ def reported_metrics(run_ids: Iterable[int]) -> set[str]:
 
 
 def evaluation_keys(run_ids: Iterable[int]) -> set[str]:
-    """Return the series of the runs' evaluations, one for each name."""
+    """Return the keys of the series of the runs' evaluations, one for each name."""
     rows = Evaluation.objects.filter(run_id__in=list(run_ids)).order_by()
     return {f"{EVALUATION}{name}" for name in rows.values_list("name", flat=True).distinct()}
 
 
 def _short(value: float | None) -> float | None:
-    """Return a number with six significant digits; None for those that JSON lacks."""
+    """Return a number with six significant digits; None for infinity and NaN, which JSON lacks."""
     return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None

@@ -1,6 +1,6 @@
 """Solve map of a training run: tasks × iterations, the iterations in buckets.
 
-The database adds up; what is read is one row for each task, and one for each cell of the tasks on the page.
+The database aggregates: it returns one row per task, and one per cell of the tasks on the page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from webapp.datasets.models.datasets import Task
 from webapp.rollouts.models.trajectories import Group
 
 SORTS = ("name", "rate", "change", "first")
-"""Orders of the tasks; with a leading minus descending. Tasks for which the number is unknown come last."""
+"""Sort keys of the tasks; a leading minus sorts descending. Tasks without a value come last."""
 MOST_BUCKETS = 64
 
 
@@ -29,7 +29,7 @@ class Buckets:
 
     first: int
     last: int
-    """The first and the last iteration of all."""
+    """First and last iteration of all buckets."""
 
     @property
     def width(self) -> int:
@@ -64,7 +64,7 @@ class Cell:
     """Graded rollouts that a time limit ended unsolved."""
     groups: int
     iteration: int
-    """Iteration of the first of them."""
+    """Iteration of the first group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class SolvedTask:
 
     @property
     def rate(self) -> float | None:
-        """None when nothing was graded."""
+        """Return the solve rate; None when nothing was graded."""
         return self.solved / self.graded if self.graded else None
 
 
@@ -120,7 +120,7 @@ def solve_map(run_id: int, *, sort: str = "-change", number: int = 1, size: int 
 
 def _tasks(run_id: int, buckets: Buckets) -> list[SolvedTask]:
     early, late = Q(iteration__lt=buckets.middle), Q(iteration__gte=buckets.middle)
-    rows = (
+    totals = (
         Group.objects.filter(run_id=run_id, phase="train")
         .order_by()
         .values("task_key")
@@ -136,8 +136,8 @@ def _tasks(run_id: int, buckets: Buckets) -> list[SolvedTask]:
             late_graded=Coalesce(Sum("num_graded", filter=late), 0),
         )
     )
-    found = list(rows)
-    names = dict(Task.objects.filter(pk__in=[row["task"] for row in found]).values_list("pk", "instance_id"))
+    rows = list(totals)
+    names = dict(Task.objects.filter(pk__in=[row["task"] for row in rows]).values_list("pk", "instance_id"))
     return [
         SolvedTask(
             row["task_key"], names.get(row["task"], row["task_key"]), row["solved"], row["graded"],
@@ -147,7 +147,7 @@ def _tasks(run_id: int, buckets: Buckets) -> list[SolvedTask]:
             else None,
             row["first_solved"],
         )
-        for row in found
+        for row in rows
     ]  # fmt: skip
 
 
@@ -174,7 +174,7 @@ def _cells(run_id: int, buckets: Buckets, keys: Sequence[str]) -> dict[str, tupl
     rows = (
         Group.objects.filter(run_id=run_id, phase="train", task_key__in=keys)
         .order_by()
-        .annotate(bucket=(F("iteration") - buckets.first) / buckets.width)
+        .annotate(bucket=(F("iteration") - buckets.first) / buckets.width)  # of integers, so rounded down
         .values("task_key", "bucket")
         .annotate(
             solved=Sum("num_solved"),
@@ -186,7 +186,7 @@ def _cells(run_id: int, buckets: Buckets, keys: Sequence[str]) -> dict[str, tupl
         .order_by("bucket")
         .values_list("task_key", "bucket", "solved", "graded", "cut_short", "groups", "first")
     )
-    found: dict[str, list[Cell]] = {key: [] for key in keys}
+    by_task: dict[str, list[Cell]] = {key: [] for key in keys}
     for key, *numbers in rows:
-        found[key].append(Cell(*numbers))
-    return {key: tuple(cells) for key, cells in found.items()}
+        by_task[key].append(Cell(*numbers))
+    return {key: tuple(cells) for key, cells in by_task.items()}

@@ -1,7 +1,7 @@
 """Attempts: claiming a run for a launch or a relaunch, and giving up on one.
 
-Every attempt has a number, the epoch. Raising it fences whatever older process may still live:
-its events and heartbeats are refused from then on.
+Every attempt has a number, the epoch. Raising it fences older processes that may still run: their events
+and heartbeats are refused from then on.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from webapp.runs.models.runs import Run, RunAttempt
 from webapp.runs.services import queue, states
 
 MAX_ATTEMPTS = 5
-"""Attempts in a row that may be lost without progress; then the run fails."""
+"""Lost attempts in a row, without progress, after which the run fails."""
 MAX_OUT_OF_MEMORY = 2
-"""Attempts in a row that may be killed for their memory without progress: the next would be killed too."""
+"""Out-of-memory attempts in a row, without progress, after which the run fails: the next would, too."""
 
 
 class SupersededError(Exception):
-    """An attempt whose process was not started yet was replaced by a newer one, or stopped."""
+    """The attempt was replaced or stopped before its process was started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Claim:
     token: str
     config: dict[str, Any]
     acked_seq: int = 0
-    """Last event of the run that is stored."""
+    """Sequence number of the run's last stored event."""
 
 
 @transaction.atomic
@@ -55,8 +55,8 @@ def claim_launch(*, run_id: int, host: str = "") -> Claim | None:
     """Claim a queued run for launching on a machine.
 
     Returns:
-        None if it was claimed elsewhere, is no longer queued, or has to wait; its progress message says for
-        what.
+        The claim; None if the run was claimed elsewhere, is no longer queued, or must wait. Its progress
+        message is the reason for the wait.
     """
     run = Run.objects.filter(pk=run_id, state=RunState.QUEUED).first()
     if run is None:
@@ -78,9 +78,9 @@ def claim_relaunch(
 
     Args:
         run_id, epoch: the lost attempt.
-        reason: why it was lost, in words.
-        detail: the last line of its log, where nothing else tells why.
-        out_of_memory: whether it was killed for its memory.
+        reason: reason for the loss, in words.
+        detail: the last line of its log, where no other reason is known.
+        out_of_memory: whether it was killed because memory ran out.
     """
     run = Run.objects.select_for_update().get(pk=run_id)
     if run.epoch != epoch or not states.move(run_id=run_id, to=RunState.STARTING):
@@ -100,15 +100,15 @@ def claim_relaunch(
 
 
 def _continuation(run: Run) -> str:
-    """Return what a new attempt does with what is stored of earlier ones."""
+    """Describe how a new attempt uses the stored results of earlier ones, as a predicate."""
     checkpoint = Checkpoint.objects.filter(run=run).order_by("-iteration").first()
     if checkpoint is not None:
         return f"goes on from the checkpoint after iteration {checkpoint.iteration}"
     if kind_of(run.kind).makes_dataset:
-        return "takes its place"  # what it goes on from is in the data folder
+        return "takes its place"  # earlier results are in the data folder
     finished = Trajectory.objects.filter(run=run, state=Trajectory.State.FINISHED)
     kept = finished.filter(reward__isnull=False).exists() and _keeps_rollouts(run)
-    kept = kept or any(rows.objects.filter(run=run).exists() for rows in (Validation, Score, ExaminedTest))
+    kept = kept or any(model.objects.filter(run=run).exists() for model in (Validation, Score, ExaminedTest))
     return "keeps what it had finished" if kept else "starts over: it had saved nothing"
 
 
@@ -138,13 +138,13 @@ def _new_attempt(run_id: int, reason: str, detail: str = "") -> Claim:
 
 
 def record_process(*, run_id: int, epoch: int, host: str, handle: str, run_dir: str) -> None:
-    """Record the process of an attempt; the worker that does so is a sign of life."""
+    """Record the process of an attempt; this counts as a heartbeat."""
     RunAttempt.objects.filter(run_id=run_id, epoch=epoch).update(host=host, handle=handle)
     Run.objects.filter(pk=run_id, epoch=epoch).update(run_dir=run_dir, heartbeat_at=timezone.now())
 
 
 def note_condition(*, run_id: int, epoch: int, condition: str) -> None:
-    """Store what the launcher reports about an attempt's process and notify pages; no effect if known."""
+    """Store the launcher's report about an attempt's process and notify pages; no effect if unchanged."""
     condition = redact(condition)[:2000]
     attempt = RunAttempt.objects.filter(run_id=run_id, epoch=epoch, ended_at=None)
     if attempt.exclude(condition=condition).update(condition=condition):
@@ -152,15 +152,15 @@ def note_condition(*, run_id: int, epoch: int, condition: str) -> None:
 
 
 def why_not_again(*, run: Run, out_of_memory: bool) -> str:
-    """Return why a run whose newest attempt is lost is not relaunched; empty if it is.
+    """Return the reason not to relaunch a run whose newest attempt is lost; empty if it is relaunched.
 
-    Attempts count since the run was last queued by a person or made progress: finished an iteration or an
-    evaluation, stored a validation, a score or an examined test or, in runs that do not train, finished a
-    rollout.
+    Only attempts since the last progress, or since a person queued the run, count. Progress is a finished
+    iteration or evaluation, a stored validation, score or examined test or, in runs that do not train, a
+    finished rollout.
 
     Args:
         run: the run.
-        out_of_memory: whether its newest attempt was killed for its memory.
+        out_of_memory: whether its newest attempt was killed because memory ran out.
     """
     lost = RunAttempt.objects.filter(run=run, ended_at__gt=_last_progress(run))
     if out_of_memory and lost.filter(out_of_memory=True).count() + 1 >= MAX_OUT_OF_MEMORY:
@@ -175,11 +175,11 @@ def _last_progress(run: Run) -> datetime:
         (Iteration, "finished_at"), (Evaluation, "finished_at"), (Validation, "time"), (Score, "time"),
         (ExaminedTest, "time"),
     ]  # fmt: skip
-    found = [(model._default_manager.filter(run=run), column) for model, column in results]
+    sources = [(model._default_manager.filter(run=run), column) for model, column in results]
     if not kind_of(run.kind).trains_by_iteration:
         rollouts = Trajectory.objects.filter(run=run).exclude(termination=TerminationReason.CANCELLED.value)
-        found.append((rollouts, "finished_at"))
-    times: list[datetime | None] = [rows.aggregate(last=Max(column))["last"] for rows, column in found]
+        sources.append((rollouts, "finished_at"))
+    times: list[datetime | None] = [rows.aggregate(last=Max(column))["last"] for rows, column in sources]
     return max(time for time in (run.queued_at or run.created_at, *times) if time is not None)
 
 
@@ -187,7 +187,7 @@ def preparing(*, run_id: int, epoch: int) -> None:
     """Record that a worker still prepares the start of an attempt.
 
     Raises:
-        SupersededError: a newer attempt took its place, or the run is no longer to be started.
+        SupersededError: a newer attempt replaced it, or the run was stopped.
     """
     starting = Run.objects.filter(pk=run_id, epoch=epoch, state=RunState.STARTING)
     if not starting.update(heartbeat_at=timezone.now()):
@@ -198,7 +198,7 @@ def preparing(*, run_id: int, epoch: int) -> None:
 
 @transaction.atomic
 def end_unstarted(*, run_id: int, epoch: int) -> bool:
-    """End a run that was asked to stop before this attempt's process was started; return whether it was."""
+    """End a run that is stopping before this attempt's process was started; return whether this call did."""
     run = Run.objects.select_for_update().get(pk=run_id)
     if (run.epoch, run.state) != (epoch, RunState.STOPPING):
         return False
@@ -209,13 +209,13 @@ def end_unstarted(*, run_id: int, epoch: int) -> bool:
 def give_up(*, run_id: int, epoch: int, to: RunState, reason: str, detail: str = "") -> bool:
     """End and fence a run whose process is gone; return whether this call ended it.
 
-    Nothing happens to a run with a newer attempt: whoever calls knows only of the older one.
+    A run with a newer attempt is left alone: the caller only knows that the older one is gone.
 
     Args:
         run_id, epoch: the run and the attempt that is given up.
-        to: the state it ends in.
-        reason: why, in words.
-        detail: the last line of its log, where nothing else tells why.
+        to: the final state.
+        reason: reason for the end, in words.
+        detail: the last line of its log, where no other reason is known.
     """
     reason, detail = redact(reason), redact(detail)
     run = Run.objects.select_for_update().get(pk=run_id)

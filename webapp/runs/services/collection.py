@@ -24,7 +24,7 @@ class CollectionRequest:
 
     dataset: str
     model: str
-    """Checkpoint, as in ``policy.checkpoint``; ``oracle`` or ``noop``; with an endpoint the model there."""
+    """Checkpoint as in ``policy.checkpoint``, ``oracle`` or ``noop``; with an endpoint, the model there."""
     endpoint: str = ""
     recipe: str = RECIPE
     split: str | None = None
@@ -37,7 +37,7 @@ class CollectionRequest:
     """Maximum number of tasks, from ``start_index`` on."""
     shuffle: bool = False
     skip: Literal["none", "finished", "solved"] = "none"
-    """Treatment of results that earlier collections of the same policy on the dataset have."""
+    """Results of earlier collections (same policy and dataset) that are not collected again."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further overrides by dotted name."""
 
@@ -48,13 +48,14 @@ def create(
     """Create a draft. Raises ConfigError as ``runs.create``."""
     overrides = _overrides(request)
     skipping = {**overrides, "collection.skip": request.skip}
+    # Without earlier runs to skip, the configuration refuses any value but "none".
     if draft(recipe=request.recipe, overrides=skipping).follows.get("collection.skip_runs"):
         overrides = skipping
     return runs.create(recipe=request.recipe, overrides=overrides, actor=actor, experiment=experiment)
 
 
 def recipe_for(dataset: str) -> str:
-    """Return the recipe that a dataset's collections begin with: the quickstart's is for its small policy."""
+    """Return the default recipe of a dataset's collections; the quickstart has one for its small policy."""
     return "quickstart-collect" if dataset == QUICKSTART else RECIPE
 
 

@@ -1,4 +1,4 @@
-"""Start of the runs that make and validate datasets, by the page, the API and the commands."""
+"""Launch of the runs that import and validate datasets, for pages, API and commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def launch_import(
         source: ``hf:OWNER/NAME``, or a path below an import folder.
         name: the dataset to make.
         overrides: further settings by dotted name, e.g. ``importing.limit``.
-        actor: who asked.
+        actor: the requesting user.
 
     Raises:
         ConfigError: an invalid setting, or a source that may not be read.
@@ -64,7 +64,7 @@ def launch_validation(
         splits: splits to validate; empty: every split.
         rows: ``all``, ``unvalidated`` or ``suspect``; None: all.
         overrides: further settings by dotted name.
-        actor: who asked.
+        actor: the requesting user.
 
     Raises:
         ConfigError: an invalid setting.

@@ -1,11 +1,11 @@
-"""Drafts: a recipe, or a run to clone, with what a person sets; page, API and commands make runs of them.
+"""Drafts: a recipe, or a run to clone, with a person's settings; page, API and commands save them as runs.
 
-A setting gets its value from the last of these that has one:
+The value of a setting comes from the last of these sources that has one:
 
     defaults ─▶ recipe or cloned run ─▶ preset, type of policy ─▶ dataset and model ─▶ person
                       original                                          base
 
-``Draft.origin`` says from which.
+``Draft.origin`` returns the source.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from webapp.endpoints.services import places
 from webapp.runs.models.runs import Run
 
 UNSET = "–"
-"""Value in a base of settings without default; the form shows them empty."""
+"""Placeholder for settings that have neither value nor default; the form shows them empty."""
 _REQUIRED: Mapping[str, Mapping[str, str]] = {
     "endpoint": {"endpoint": UNSET, "model": UNSET},
     "replay": {"source": UNSET},
@@ -51,7 +51,7 @@ _SELECTING = (PRESET_KEY, POLICY_TYPE_KEY)
 
 
 class Origin(StrEnum):
-    """Reason why a setting has another value than the default, or none."""
+    """Source of a setting's value; ``NONE`` for the default."""
 
     HAND = "hand"
     FOLLOWS = "follows"
@@ -69,20 +69,20 @@ class Draft:
     original: Mapping[str, Any]
     """Configuration of the recipe or of the cloned run."""
     selected: Mapping[str, Any]
-    """The same under the chosen preset and type of policy: a valid configuration, which has every setting."""
+    """``original`` under the chosen preset and type of policy: valid, with every setting."""
     follows: Mapping[str, Any]
     """Settings that follow from dataset and model."""
     overrides: Mapping[str, Any]
-    """Settings of a person that differ from ``base``; from ``original`` those that select others."""
+    """Settings of a person that differ from ``base``; preset and type of policy from ``original``."""
 
     @cached_property
     def base(self) -> dict[str, Any]:
-        """Return ``selected`` with what follows: the values until a person changes them."""
+        """Return ``selected`` with ``follows``: the values before a person's changes."""
         return _with(self.selected, self.follows)
 
     @cached_property
     def model(self) -> AnyRun:
-        """Return ``selected`` as its class, which knows the settings."""
+        """Return ``selected`` as a parsed configuration."""
         return parse_run_config(self.selected)
 
     @property
@@ -113,19 +113,19 @@ class Draft:
             ]
 
     def text(self, setting: str) -> str:
-        """Return a setting's value as an input holds it; empty where there is none."""
+        """Return a setting's value as text for an input; empty where there is none."""
         return as_text(self.overrides[setting]) if setting in self.overrides else self.base_text(setting)
 
     def base_text(self, setting: str) -> str:
-        """Return the value that a setting has until a person changes it, as an input holds it."""
+        """Return a setting's value before a person's change, as text for an input."""
         return _text_of(self.original if setting in _SELECTING else self.base, setting)
 
     def origin(self, setting: str) -> Origin:
-        """Return where a setting's value comes from."""
+        """Return the source of a setting's value."""
         return Origin.HAND if setting in self.overrides else self.base_origin(setting)
 
     def base_origin(self, setting: str) -> Origin:
-        """Return where the value comes from that a setting has until a person changes it."""
+        """Return the source of a setting's value before a person's change."""
         base, original = self.base_text(setting), self.originals.get(setting)
         if setting in self.follows and base != original:
             return Origin.FOLLOWS
@@ -147,7 +147,7 @@ class Draft:
 def draft(
     *, recipe: str = "", parent: Run | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Draft:
-    """Return the draft of a recipe, or of a run to clone, from which nothing follows.
+    """Return the draft of a recipe, or of a run to clone; a clone has no settings that follow.
 
     Raises:
         ConfigError: there is no such recipe, or the run's configuration is of another version.
@@ -158,6 +158,7 @@ def draft(
     selected = _under_policy(_under_preset(original, given.get(PRESET_KEY)), given.get(POLICY_TYPE_KEY))
     follows = _follows(original, selected, given) if parent is None else {}
     base = _with(selected, follows)
+    # Unknown settings are kept, so that ``resolved`` refuses them.
     own = {
         key: value
         for key, value in given.items()
@@ -167,7 +168,7 @@ def draft(
 
 
 def as_text(value: object) -> str:
-    """Return a setting's value as its input holds it."""
+    """Return a setting's value as text for its input."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -180,7 +181,7 @@ def as_text(value: object) -> str:
 
 
 def setting_texts(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every setting of a configuration by its dotted name, as its input holds it."""
+    """Yield the dotted name and the text of every setting of a configuration."""
     dumped = model.model_dump(mode="json")
     for name in type(model).model_fields:
         value = getattr(model, name)
@@ -216,44 +217,45 @@ def _under_policy(config: dict[str, Any], chosen: object) -> dict[str, Any]:
 def _follows(
     original: Mapping[str, Any], selected: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the settings that follow from the dataset, and of a collection from its model."""
+    """Return the settings that follow from the dataset and, in a collection, from its model."""
 
     def text(setting: str) -> str:
         return as_text(given[setting]) if setting in given else _text_of(selected, setting)
 
     dataset = text("dataset.name")
-    found = dataset_settings(original, dataset)
+    settings = dataset_settings(original, dataset)
     if original["kind"] != RunKind.ROLLOUT:
-        return found
+        return settings
     policy = text(POLICY_TYPE_KEY)
     model = text("policy.model") or text("policy.checkpoint") or policy
-    found["name"] = f"{model} on {dataset}"[:200]
+    settings["name"] = f"{model} on {dataset}"[:200]
     if policy == "endpoint":
-        found["agent.tool_format"] = "native"
+        settings["agent.tool_format"] = "native"
     if is_local(dataset):
-        found["sandbox.backend"] = "local"
+        settings["sandbox.backend"] = "local"
     if text("collection.skip") != "none":
-        found["collection.skip_runs"] = _earlier_runs(original, given)
-    return found
+        settings["collection.skip_runs"] = _earlier_runs(original, given)
+    return settings
 
 
 def _earlier_runs(original: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """Return the collections of a draft's policy on its dataset, oldest first; none while it is invalid."""
-    others = {key: value for key, value in given.items() if not key.startswith("collection.")}
+    # ``collection.skip`` is invalid until the runs to skip are known.
+    overrides = {key: value for key, value in given.items() if not key.startswith("collection.")}
     try:
-        config = parse_run_config(with_overrides(original, others)).model_dump(mode="json")
+        config = parse_run_config(with_overrides(original, overrides)).model_dump(mode="json")
     except ConfigError:
         return []
-    found = Run.objects.filter(
+    runs = Run.objects.filter(
         kind=RunKind.ROLLOUT.value,
         config__dataset__name=config["dataset"]["name"],
         config__policy=config["policy"],
     ).exclude(state__in=[RunState.DRAFT.value, RunState.QUEUED.value])
-    return [str(pk) for pk in found.exclude(last_seq=0).order_by("pk").values_list("pk", flat=True)]
+    return [str(pk) for pk in runs.exclude(last_seq=0).order_by("pk").values_list("pk", flat=True)]
 
 
 def _with(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy with other values of settings that it has."""
+    """Return a copy of a configuration with some of its settings replaced."""
     result: dict[str, Any] = {
         key: dict(value) if isinstance(value, dict) else value for key, value in config.items()
     }
@@ -272,7 +274,7 @@ def _has(config: Mapping[str, Any], setting: str) -> bool:
 
 
 def _text_of(config: Mapping[str, Any], setting: str) -> str:
-    """Return a setting of a configuration as its input holds it; empty where there is none."""
+    """Return a setting of a configuration as text for its input; empty where there is none."""
     value: Any = config
     for part in setting.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -283,7 +285,7 @@ def _defaults(model: BaseModel, default: object = None, prefix: str = "") -> Ite
     """Yield the default of every setting of a model.
 
     Args:
-        model: decides which settings there are.
+        model: configuration with these settings.
         default: the section's default where the section that contains it sets one.
         prefix: of the names.
     """

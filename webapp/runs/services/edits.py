@@ -1,7 +1,7 @@
-"""Changes that people make to a run beside its state: name, tags, notes, experiment, archiving.
+"""Edits of a run by people: name, tags, notes, experiment, archiving.
 
-Nothing here changes the configuration or the state of a run. An edit that names the version it was made from
-is refused when somebody else saved another one meanwhile.
+Neither configuration nor state of the run changes. An edit with a version is refused if the run was edited
+since that version.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Edit:
     experiment: str | None = None
     """Name of an experiment, created if missing; empty removes the run from its experiment."""
     version: str | None = None
-    """``version_of`` the run as it was read; None overwrites whatever is there."""
+    """``version_of`` the run as it was read; None overwrites later edits."""
 
 
 class EditConflictError(TrainyardError):
@@ -51,7 +51,7 @@ class EditConflictError(TrainyardError):
 
     def __init__(self, run: Run, by: str, at: datetime | None) -> None:
         self.run = run
-        """The run as it is now."""
+        """The current run, with the other edit."""
         self.by = by
         self.at = at
         when = f" at {at:%Y-%m-%d %H:%M:%S} UTC" if at is not None else ""
@@ -62,7 +62,7 @@ class EditConflictError(TrainyardError):
 
 
 def version_of(run: Run) -> str:
-    """Return a digest of what people can edit; another one means that somebody edited it."""
+    """Return a digest of a run's editable fields, which changes with every edit."""
     content = json.dumps([run.name, run.tags, run.notes, run.experiment_id])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -73,7 +73,7 @@ def edit(*, run: Run, changes: Edit, actor: User | None = None) -> None:
 
     Raises:
         ConfigError: a value is too long or empty.
-        EditConflictError: somebody else edited the run since ``changes.version``.
+        EditConflictError: the run was edited since ``changes.version``.
     """
     wanted: dict[str, Any] = {}
     if changes.name is not None:
@@ -94,6 +94,7 @@ def edit(*, run: Run, changes: Edit, actor: User | None = None) -> None:
     changed = {
         name: {"old": before[name], "new": value} for name, value in wanted.items() if before[name] != value
     }
+    # An edit without effect cannot conflict.
     if changed and changes.version not in (None, current):
         raise _conflict(run.pk)
     if changed:
@@ -109,15 +110,15 @@ def _conflict(run_id: int) -> EditConflictError:
 
 
 def clean_tags(tags: Iterable[str]) -> list[str]:
-    """Return tags without surrounding space, empty ones and repetitions, sorted. Raises ConfigError."""
-    found = sorted({text for tag in tags if (text := " ".join(without_nul(tag).split()))})
-    if len(found) > MAX_TAGS:
-        raise ConfigError(Problem(f"a run has at most {MAX_TAGS} tags, not {len(found)}", "tags"))
-    if odd := [tag for tag in found if len(tag) > MAX_TAG or "," in tag]:
+    """Return tags with normalised spaces, without empty ones and duplicates, sorted. Raises ConfigError."""
+    cleaned = sorted({text for tag in tags if (text := " ".join(without_nul(tag).split()))})
+    if len(cleaned) > MAX_TAGS:
+        raise ConfigError(Problem(f"a run has at most {MAX_TAGS} tags, not {len(cleaned)}", "tags"))
+    if invalid := [tag for tag in cleaned if len(tag) > MAX_TAG or "," in tag]:
         raise ConfigError(
-            Problem(f"a tag has 1 to {MAX_TAG} characters and no comma, not '{odd[0]}'", "tags")
+            Problem(f"a tag has 1 to {MAX_TAG} characters and no comma, not '{invalid[0]}'", "tags")
         )
-    return found
+    return cleaned
 
 
 def _text(name: str, value: str, *, least: int, most: int) -> str:
@@ -135,7 +136,7 @@ def _experiment(name: str, actor: User | None) -> Experiment | None:
 
 @transaction.atomic
 def archive(*, run: Run, actor: User | None = None) -> None:
-    """Leave a run out of lists. Raises IllegalTransitionError while it is queued or live."""
+    """Archive a run: lists leave it out. Raises IllegalTransitionError while it is queued or live."""
     archivable = Run.objects.filter(pk=run.pk, state__in=ARCHIVABLE)
     if archivable.filter(archived_at=None).update(archived_at=timezone.now(), archived_by=actor):
         _done(run, actor, "run.archive")
@@ -153,7 +154,7 @@ def restore(*, run: Run, actor: User | None = None) -> None:
 
 @transaction.atomic
 def acknowledge(*, run: Run, actor: User | None = None) -> None:
-    """Take note of a failed run; the first acknowledgement is kept. Raises IllegalTransitionError."""
+    """Acknowledge a failed run; the first acknowledgement is kept. Raises IllegalTransitionError."""
     failed = Run.objects.filter(pk=run.pk, state=RunState.FAILED)
     if failed.filter(acknowledged_at=None).update(acknowledged_at=timezone.now(), acknowledged_by=actor):
         _done(run, actor, "run.acknowledge")

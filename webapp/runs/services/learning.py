@@ -1,4 +1,4 @@
-"""Trajectories of runs that learn from stored ones: checked before the launch, written for the engine."""
+"""Stored trajectories for fine-tuning runs: checked before the launch, exported for the engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REPORT_EVERY_S = 2.0
 
 
 def query_of(config: Mapping[str, Any]) -> tuple[TrajectoryQuery, int] | None:
-    """Return the query and the seed of a run that learns from trajectories; None for other runs."""
+    """Return the query and the seed of a fine-tuning run; None for other runs."""
     if "trajectories" not in config:
         return None
     run = parse_run_config(config)
@@ -32,13 +32,13 @@ def query_of_recipe(recipe: str, overrides: Mapping[str, Any]) -> tuple[Trajecto
         ConfigError: no such recipe, a wrong setting, an unknown name in the query, or a recipe that trains on
             something else.
     """
-    found = query_of(resolve(recipe, overrides).model_dump(mode="json"))
-    if found is None:
+    query_and_seed = query_of(resolve(recipe, overrides).model_dump(mode="json"))
+    if query_and_seed is None:
         raise ConfigError(
             f"the recipe '{recipe}' does not train on stored trajectories: choose one that does (fine-tune)"
         )
-    _check_names(found[0])
-    return found
+    _check_names(query_and_seed[0])
+    return query_and_seed
 
 
 def _check_names(query: TrajectoryQuery) -> None:
@@ -47,7 +47,7 @@ def _check_names(query: TrajectoryQuery) -> None:
         raise ConfigError(
             *(
                 Problem(
-                    f"'{value}' is none of those with stored trajectories: correct or leave it out",
+                    f"no stored trajectory matches '{value}': correct or remove it",
                     f"trajectories.{name}",
                 )
                 for name, value in unknown
@@ -61,10 +61,12 @@ def check(config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: names every such setting.
     """
-    found = query_of(config)
-    if found is not None:
-        _check_names(found[0])
-    if found is not None and not learning.choose(found[0], seed=found[1]).ids:
+    query_and_seed = query_of(config)
+    if query_and_seed is None:
+        return
+    query, seed = query_and_seed
+    _check_names(query)
+    if not learning.choose(query, seed=seed).ids:
         raise ConfigError(
             Problem(
                 "the query chooses no stored trajectory: name other runs, verdicts or bounds "
@@ -80,16 +82,17 @@ def provide(config: Mapping[str, Any], folder: Path, *, working: Callable[[], No
     Args:
         config: the run's configuration.
         folder: the run's folder.
-        working: called again and again meanwhile; what it raises ends the writing, and there is no file.
+        working: called every few seconds during the export; an exception from it leaves no file.
 
     Raises:
         OSError: the file cannot be written.
     """
     path = folder / TRAJECTORIES_FILE
-    found = query_of(config)
-    if found is None or path.exists():
+    query_and_seed = query_of(config)
+    if query_and_seed is None or path.exists():
         return
-    chosen = learning.choose(found[0], seed=found[1], working=working)
+    query, seed = query_and_seed
+    chosen = learning.choose(query, seed=seed, working=working)
     write_trajectories(path, _reporting(learning.stored(chosen.ids), working))
 
 

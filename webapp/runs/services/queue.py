@@ -1,4 +1,4 @@
-"""Admission of queued runs: limited numbers at once on a machine and of a person, first come first served."""
+"""Admission of queued runs, first in first out, with a limit per machine and one per person."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from webapp.runs.models.runs import Run, RunAttempt
 from webapp.runs.services import states
 
 _LOCK = 1_414_677_849
-"""Number of the lock under which admissions are decided one by one."""
+"""Key of the advisory lock that serialises admissions."""
 
 
 def why_waiting(*, run: Run, host: str) -> str:
-    """Return what a queued run waits for, in words; empty if it may start now.
+    """Return the reason why a queued run must wait, in words; empty if it may start now.
 
-    Call it in the transaction that starts the run: other admissions wait for its end.
+    Call in the transaction that starts the run: its lock blocks other admissions until the end.
 
     Args:
         run: the queued run.
@@ -34,16 +34,16 @@ def why_waiting(*, run: Run, host: str) -> str:
     earlier = 0
     for person, backend in ahead.values_list("created_by", "config__launcher__backend"):
         if per_person and person is not None and taken[person] >= per_person:
-            continue  # it waits for its own person's runs
+            continue  # waits for other runs of its person, so takes no place on the machine
         taken[person] += 1
         earlier += backend != "ray"
     if per_person and run.created_by_id is not None and taken[run.created_by_id] >= per_person:
         return f"Waits for an earlier run of the same person to end: {per_person} may run at once"
     if run.launcher_backend == "local":
-        here = RunAttempt.objects.filter(
+        attempts = RunAttempt.objects.filter(
             run__state__in=states.LIVE, epoch=F("run__epoch"), launcher="local", host__in=("", host)
         )
-        if here.count() + earlier >= per_machine:
-            others = f"; {earlier} queued before it" if earlier else ""
-            return f"Waits for a run of this machine to end: {per_machine} may run at once{others}"
+        if attempts.count() + earlier >= per_machine:
+            queued = f"; {earlier} queued before it" if earlier else ""
+            return f"Waits for a run of this machine to end: {per_machine} may run at once{queued}"
     return ""

@@ -41,10 +41,10 @@ def create(
 ) -> Run:
     """Create a draft from a recipe with dotted overrides (``{"trainer.iterations": 5}``).
 
-    What no override sets may follow from dataset and model (``drafts``).
+    Settings without an override may follow from dataset and model (see ``drafts``).
 
     Raises:
-        ConfigError: unknown recipe, unknown or invalid setting, or one that uses something not allowed.
+        ConfigError: unknown recipe, unknown or invalid setting, or a value that is not allowed.
     """
     config = drafts.draft(recipe=recipe, overrides=overrides).resolved().model_dump(mode="json")
     return _save(config=config, overrides=overrides, actor=actor, experiment=experiment, parent=None)
@@ -87,7 +87,7 @@ def _save(
 
 
 def dataset_name(config: Mapping[str, Any]) -> str | None:
-    """Return the dataset that a configuration samples tasks from; None for kinds without one."""
+    """Return the name of a configuration's dataset; None for kinds without one."""
     section = config.get("dataset")
     return section["name"] if isinstance(section, dict) else None
 
@@ -97,9 +97,9 @@ def start(*, run: Run, actor: User | None = None) -> None:
     """Queue a draft.
 
     Raises:
-        ConfigError: its dataset or a run that it reads does not exist, the solve rates it selects tasks by
-            cannot be exported, its query chooses no trajectory, its conversations may be longer than its
-            model allows, or it uses something that is not allowed.
+        ConfigError: its dataset or a source run does not exist, the solve rates that select its tasks cannot
+            be exported, its query chooses no trajectory, its conversations may exceed the model's context,
+            or a value is not allowed.
         IllegalTransitionError: the run is not a draft.
     """
     places.checked(run.config)
@@ -137,12 +137,13 @@ _SOURCES = MappingProxyType(
 
 
 def _check_sources(run: Run) -> None:
-    """Raise ConfigError where a run that reads others' trajectories names none, or one without a folder."""
+    """Raise ConfigError if a verifier or judge names no source run, or one that cannot be read."""
     folder = Path(settings.TRAINYARD_HOME) / "runs"
     for section, fields in _SOURCES.items():
         if section not in run.config:
             continue
         named = [(f"{section}.{field}", run.config[section].get(field, ())) for field in fields]
+        # A verifier must have runs to score; runs with tests are optional.
         needed = named[:1] if section == "verifier" else named
         if not any(names for _, names in needed):
             raise ConfigError(Problem("no run is named: name finished runs", needed[0][0]))
@@ -159,10 +160,10 @@ def _check_sources(run: Run) -> None:
 
 
 def _live_sources(named: Sequence[tuple[str, Sequence[str]]]) -> list[Problem]:
-    """Return the runs that have not ended; a judge would learn from a part of their rollouts."""
+    """Return a problem for each run that is live: a judge would learn from a part of its rollouts."""
     numbers = {int(name) for _, names in named for name in names if name.isdecimal()}
-    found = Run.objects.filter(pk__in=numbers, state__in=states.LIVE)
-    live = set(map(str, found.values_list("pk", flat=True)))
+    live_runs = Run.objects.filter(pk__in=numbers, state__in=states.LIVE)
+    live = set(map(str, live_runs.values_list("pk", flat=True)))
     return [
         Problem(f"run {name} has not ended: wait for it or stop it", setting)
         for setting, names in named
@@ -200,10 +201,10 @@ def pause(*, run: Run, actor: User | None = None) -> None:
 def resume(*, run: Run, actor: User | None = None) -> None:
     """Resume a paused run, or queue a failed or stopped one to continue from its last checkpoint.
 
-    A verifier's run that has succeeded, but not scored every trajectory, is queued to try the others again.
+    A verifier's run that has succeeded with some scores missing is queued to retry these.
 
     Raises:
-        ConfigError: its dataset does not exist, or it uses something that is no longer allowed.
+        ConfigError: its dataset does not exist, or a value is no longer allowed.
         IllegalTransitionError: the run is not paused, failed or stopped, and lacks no scores.
     """
     live = [RunState.STARTING.value, RunState.RUNNING.value, RunState.PAUSED.value]

@@ -95,9 +95,9 @@ def move(*, run_id: int, to: RunState, only_from: RunState | None = None, **fiel
         sources = [state for state in sources if state == only_from]
     now = timezone.now()
     times: dict[str, Any] = {"state_changed_at": now}
-    # A queued run's message says what it waits for, that of others what they do.
-    waits = When(state=S.QUEUED.value, then=Value(""))
-    times["progress_message"] = "" if to is S.QUEUED else Case(waits, default=F("progress_message"))
+    # A queued run's message is the reason for its wait; in other states it is the current phase.
+    was_queued = When(state=S.QUEUED.value, then=Value(""))
+    times["progress_message"] = "" if to is S.QUEUED else Case(was_queued, default=F("progress_message"))
     if to in _SET_ONCE:
         times[_SET_ONCE[to]] = Coalesce(F(_SET_ONCE[to]), now)
     if to in _SET_ALWAYS:

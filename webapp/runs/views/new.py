@@ -51,16 +51,16 @@ def run_new(request: HttpRequest, person: Person) -> HttpResponse:
     clone = whole(data.get("clone", ""), most=MOST_ID)
     parent = run_or_404(clone) if clone is not None else None
     recipe = parent.recipe if parent else data.get("recipe", "")
-    chosen = whole(data.get("experiment", ""), most=MOST_ID)
+    experiment_id = whole(data.get("experiment", ""), most=MOST_ID)
     draft = _draft(recipe, parent, data)
     if request.method == "POST":
-        return _create(request, person, recipe, parent, draft, data, chosen)
-    context = _context(recipe, parent, draft, data, (), parent.experiment_id if parent else chosen)
+        return _create(request, person, recipe, parent, draft, data, experiment_id)
+    context = _context(recipe, parent, draft, data, (), parent.experiment_id if parent else experiment_id)
     return page(request, person, "runs/form/new.html", context)
 
 
 def _draft(recipe: str, parent: Run | None, data: Mapping[str, str]) -> Draft | None:
-    """Return the draft that a person's texts make; None without a recipe."""
+    """Return the draft of a form's settings; None without a recipe."""
     if parent is None and not recipe:
         return None
     try:
@@ -76,7 +76,7 @@ def _draft(recipe: str, parent: Run | None, data: Mapping[str, str]) -> Draft | 
 
 
 def _before(data: Mapping[str, str]) -> dict[str, Any]:
-    """Return the overrides that a form was rendered with; without a form what selects other settings."""
+    """Return the overrides of the rendered form; without a form, preset and type of policy."""
     if "overrides" not in data:
         return {key: data[key] for key in (PRESET_KEY, POLICY_TYPE_KEY) if key in data}
     try:
@@ -93,9 +93,9 @@ def _create(
     parent: Run | None,
     draft: Draft | None,
     posted: Mapping[str, str],
-    chosen: int | None,
+    experiment_id: int | None,
 ) -> HttpResponse:
-    experiment = Experiment.objects.filter(pk=chosen).first() if chosen is not None else None
+    experiment = Experiment.objects.filter(pk=experiment_id).first() if experiment_id is not None else None
     shown = partial(_context, recipe, parent, draft, posted, experiment=experiment.pk if experiment else None)
     if posted.get("then") == "check":
         return page(request, person, "runs/form/new.html", shown(()))

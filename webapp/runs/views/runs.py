@@ -86,7 +86,7 @@ def run_action(request: HttpRequest, person: Person, run_id: int, action: str) -
 @operator
 @require_POST
 def run_edit(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
-    """Rename, tag, annotate or file a run; 409 with both versions where somebody else edited it meanwhile."""
+    """Rename, tag, annotate or file a run; 409 with both versions if it was edited meanwhile."""
     form = posted_of(request)
     tags = form.get("tags")
     new = form.get("new_experiment", "").strip()
@@ -116,13 +116,13 @@ def run_checkpoint(
 ) -> StreamingHttpResponse:
     """Return a checkpoint as a ZIP archive."""
     run = run_or_404(run_id)
-    found = find_checkpoint(run, iteration)
-    if found is None:
+    checkpoint = find_checkpoint(run, iteration)
+    if checkpoint is None:
         raise Http404(f"Run {run_id} has no checkpoint {iteration}.")
     audit.record(
         actor=person.user, action="checkpoint.export", run_id=run_id, target=f"checkpoint {iteration}"
     )
-    return checkpoint_download(run, found)
+    return checkpoint_download(run, checkpoint)
 
 
 def _back(request: HttpRequest, run_id: int) -> HttpResponseRedirect:

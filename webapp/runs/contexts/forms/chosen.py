@@ -1,4 +1,4 @@
-"""Trajectories that a fine-tuning run's query chooses, shown before the run is started."""
+"""Trajectories chosen by a fine-tuning run's query, shown before the run is started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ChosenView:
 
 
 def build_chosen(draft: Draft) -> ChosenView | None:
-    """Return what a draft's query chooses; None for other kinds of run, and while it has errors."""
+    """Return the trajectories that a draft's query chooses; None for other kinds and invalid drafts."""
     if "trajectories" not in draft.original:
         return None
     try:
@@ -36,16 +36,16 @@ def build_chosen(draft: Draft) -> ChosenView | None:
         return None
     if not isinstance(config, FineTuneRun):
         return None
-    found = learning.choose(config.trajectories, seed=config.seed)
+    chosen = learning.choose(config.trajectories, seed=config.seed)
     reasons = (
-        ("same patch as another of the task", found.duplicates),
-        ("beyond the maximum per task", found.over_cap),
-        ("beyond the limit", found.over_limit),
+        ("same patch as another of the task", chosen.duplicates),
+        ("beyond the maximum per task", chosen.over_cap),
+        ("beyond the limit", chosen.over_limit),
     )
-    runs = sorted(found.runs, key=lambda run: -run[1])
+    runs = sorted(chosen.runs, key=lambda run: -run[1])
     return ChosenView(
-        trajectories=len(found.ids),
-        found=found,
+        trajectories=len(chosen.ids),
+        found=chosen,
         left_out=tuple((reason, count) for reason, count in reasons if count),
         runs=tuple(runs[:_MAX_RUNS]),
         more_runs=max(0, len(runs) - _MAX_RUNS),

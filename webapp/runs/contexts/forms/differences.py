@@ -1,7 +1,7 @@
 """Number of a draft's settings by the origin of their values.
 
-A setting counts once, for the last of them that changed it: recipe against the defaults, preset or type of
-policy against the recipe, what follows from the dataset or the model, a person.
+A setting counts once, for the last origin that changed it: recipe against the defaults, preset or type of
+policy against the recipe, dataset or model, person.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Difference:
 def count_differences(
     origins: Iterable[Origin], *, base: str, preset: str, policy: str
 ) -> tuple[Difference, ...]:
-    """Return the number of settings by origin, also where there are none.
+    """Return the number of settings of each origin, zeros included.
 
     Args:
-        origins: of all settings.
+        origins: origins of all settings.
         base: name of the recipe or of the cloned run.
-        preset: the chosen one; empty for kinds without an objective.
+        preset: the chosen preset; empty for kinds without an objective.
         policy: the chosen type; empty for kinds without a policy.
     """
     counts = Counter(origins)

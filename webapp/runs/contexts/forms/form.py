@@ -1,7 +1,7 @@
 """The form of a draft: every setting of its configuration, grouped by section.
 
 Fields come from the configuration's own classes, so a new setting appears here by itself with its
-docstring as help. ``edited`` is the inverse: only what a person changed becomes an override.
+docstring as help. ``edited`` is the inverse: only values that a person changed become overrides.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _REPLACING = frozenset(
         "policy.endpoint", "collection.skip",
     }
 )  # fmt: skip
-"""Settings whose value decides which fields there are, or what they offer."""
+"""Settings whose value determines the fields of the form or their offers."""
 _CLOSED = frozenset({POLICY_TYPE_KEY, "policy.endpoint"})
-"""Settings that take no other value than those on offer."""
+"""Settings that accept only offered values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Offer:
 
     value: str
     label: str = ""
-    """Facts about it."""
+    """Description of the value."""
 
 
 Offers = Mapping[str, tuple[Offer, ...]]
@@ -79,7 +79,7 @@ class FormField:
 
     @property
     def replaces(self) -> bool:
-        """Return whether other fields depend on the value, so that the form is rendered anew."""
+        """Return whether a change renders the form anew: other fields depend on the value."""
         return self.key in _REPLACING
 
 
@@ -142,7 +142,7 @@ def _fields(prefix: str, model: BaseModel, given: _Given) -> tuple[FormField, ..
 
 
 def _help(info: FieldInfo) -> str:
-    """Return a setting's docstring; where an administrator has to grant values, it ends with that."""
+    """Return a setting's docstring, with a note where an administrator grants values."""
     granted = " Other values than the default are granted by the administrator." * _is_granted(info)
     return f"{info.description or ''}{granted}"
 
@@ -153,12 +153,13 @@ def _summary(section: BaseModel) -> str:
 
 
 def _is_granted(info: FieldInfo) -> bool:
-    return any(isinstance(one, Granted) for one in info.metadata)
+    return any(isinstance(entry, Granted) for entry in info.metadata)
 
 
 def _error(key: str, problems: Sequence[Problem]) -> str:
     """Return the message of the problem with a setting, or with one item of its list."""
-    return next((one.message for one in problems if f"{one.setting}.".startswith(f"{key}.")), "")
+    # The dot keeps "policy.model" apart from "policy.models".
+    return next((problem.message for problem in problems if f"{problem.setting}.".startswith(f"{key}.")), "")
 
 
 def _widget(key: str, info: FieldInfo, offers: Offers) -> tuple[str, tuple[Offer, ...], bool]:
@@ -177,8 +178,8 @@ def form_sections(
     """Return the sections of a draft's settings.
 
     Args:
-        draft: what the fields show.
-        problems: what is wrong with it, shown beside the fields.
+        draft: the draft to show.
+        problems: its problems, shown beside the fields.
         offers: values to choose from, by dotted setting.
     """
     model = draft.model
@@ -188,7 +189,7 @@ def form_sections(
 
 
 def _nested(prefix: str, model: BaseModel, given: _Given) -> Iterator[FormSection]:
-    """Yield the sections of a section, each followed by its own, under their dotted names."""
+    """Yield the subsections of a section with dotted names, each followed by its own subsections."""
     for name in type(model).model_fields:
         part = getattr(model, name)
         if not isinstance(part, Section):
@@ -205,17 +206,18 @@ def _nested(prefix: str, model: BaseModel, given: _Given) -> Iterator[FormSectio
 def edited(before: Draft, posted: Mapping[str, str]) -> dict[str, Any]:
     """Return the overrides of a draft after a person has edited its form.
 
-    What is as the form showed it is not the person's: another preset or dataset brings its own values.
-    Settings of a policy make way for those of another type.
+    Values left as shown are no overrides, so that another preset or dataset brings its own. Another type of
+    policy discards the overrides of the former policy.
 
     Args:
-        before: the draft that the form was made of.
+        before: the draft that the form showed.
         posted: texts by dotted setting; other fields are ignored, settings that are absent are as before.
     """
     overrides = dict(before.overrides)
-    another = posted.get(POLICY_TYPE_KEY, before.text(POLICY_TYPE_KEY)) != before.text(POLICY_TYPE_KEY)
+    former = before.text(POLICY_TYPE_KEY)
+    policy_changed = posted.get(POLICY_TYPE_KEY, former) != former
     for field in (field for section in form_sections(before) for field in section.fields):
-        if another and field.key.startswith("policy.") and field.key != POLICY_TYPE_KEY:
+        if policy_changed and field.key.startswith("policy.") and field.key != POLICY_TYPE_KEY:
             overrides.pop(field.key, None)
             continue
         text = posted.get(field.key, field.value).replace("\r\n", "\n")
@@ -225,12 +227,12 @@ def edited(before: Draft, posted: Mapping[str, str]) -> dict[str, Any]:
 
 
 def preselected(draft: Draft, offers: Offers) -> dict[str, str]:
-    """Return the first value on offer of settings that lack one and take no other than those."""
+    """Return the first offered value of each setting that lacks one and accepts only offered values."""
     return {key: offers[key][0].value for key in draft.missing if key in _CLOSED and offers.get(key)}
 
 
 def _value(field: FormField, text: str) -> Any:
-    """Return the value that a person's text means; what it cannot mean, the configuration refuses."""
+    """Return the value of a field from a person's text; the configuration refuses an invalid one."""
     if field.widget == "list":
         return [line.strip() for line in text.split("\n") if line.strip()]
     if field.widget == "mapping":

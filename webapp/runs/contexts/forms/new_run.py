@@ -40,13 +40,13 @@ class RunFormContext:
     short: str
     """Title of the form of a recipe with main settings; empty for other recipes."""
     overrides: str
-    """Settings of a person, as JSON: with them the next request knows what the form showed."""
+    """Settings of a person, as JSON: the next request rebuilds the shown form from them."""
     findings: tuple[LintFinding, ...]
     """Errors first."""
     chosen: ChosenView | None
     """Trajectories that a fine-tuning run would train on; None for other kinds."""
     plan: PlanView | None
-    """None for kinds of run that have none."""
+    """None for kinds of run without a plan."""
     refused: tuple[Problem, ...]
     """Reasons for a refused run."""
     differences: tuple[Difference, ...]

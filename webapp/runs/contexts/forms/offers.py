@@ -47,7 +47,7 @@ _SPLITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "trajectories.splits": ("trajectories.dataset",),
     }
 )
-"""Settings with splits, and those with the name of their dataset; the first that is set counts."""
+"""Settings with splits → settings with the name of their dataset; the first that is not empty counts."""
 _VERIFIED = ("trajectories.runs", "verifier.runs", "judgements.on_policy", "judgements.off_policy")
 """Settings with runs whose graded trajectories count."""
 
@@ -103,7 +103,7 @@ def _clock(moment: datetime) -> str:
 
 
 def _runs(run_ids: set[int]) -> dict[int, Offer]:
-    """Return the offer of each run, in words."""
+    """Return the offers of the existing runs by number."""
     return {
         number: Offer(str(number), _run(run)) for number, run in run_reads.runs_by_number(run_ids).items()
     }
@@ -115,20 +115,20 @@ def _run(run: Run) -> str:
 
 
 def _checkpoints(limits: Allowed) -> Iterator[Offer]:
-    """Yield what a policy may start from; the newest checkpoint of a run also under ``run:ID``."""
+    """Yield the checkpoints that a policy may start from; the newest of a run also as ``run:ID``."""
     yield Offer("builtin:quickstart", "shipped with Trainyard")
     yield from (Offer(name, "Hugging Face Hub") for name in names_of(limits.hub_models) if "*" not in name)
     yield from (Offer(name, "policy folder") for name in _policies(limits.policies))
-    for found in known_checkpoints():
-        if found.is_last:
-            yield Offer(f"run:{found.run_id}", f"last checkpoint of {_words(found)}")
-        yield Offer(found.reference, _words(found))
+    for checkpoint in known_checkpoints():
+        if checkpoint.is_last:
+            yield Offer(f"run:{checkpoint.run_id}", f"last checkpoint of {_words(checkpoint)}")
+        yield Offer(checkpoint.reference, _words(checkpoint))
 
 
-def _words(found: KnownCheckpoint) -> str:
-    rate = f"held-out {100 * found.solve_rate:.1f} %" if found.solve_rate is not None else ""
-    run = f"run {found.run_id} {found.run_name}"
-    parts = (run, f"after iteration {found.iteration}", _clock(found.saved_at), rate)
+def _words(checkpoint: KnownCheckpoint) -> str:
+    rate = f"held-out {100 * checkpoint.solve_rate:.1f} %" if checkpoint.solve_rate is not None else ""
+    run = f"run {checkpoint.run_id} {checkpoint.run_name}"
+    parts = (run, f"after iteration {checkpoint.iteration}", _clock(checkpoint.saved_at), rate)
     return " · ".join(filter(None, parts))
 
 
@@ -159,18 +159,18 @@ def _values(setting: Setting, limits: Allowed) -> tuple[str, ...]:
 
 def _policies(folders: tuple[Path, ...]) -> list[str]:
     """Return the names of the checkpoints directly inside the policy folders."""
-    found = [
+    names = [
         path.name
         for folder in folders
         for path in sorted(folder.glob("*"))
         if (path / "config.json").is_file()
         and any((path / f"model.safetensors{end}").is_file() for end in ("", ".index.json"))
     ]
-    return found[:_MAX_OFFERED]
+    return names[:_MAX_OFFERED]
 
 
 def _text(value: Any) -> str:
-    """Return a value as the form's inputs hold it."""
+    """Return a value as text for the form's inputs."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""Plan of the run that a form describes, beside the form: what it needs and costs on the chosen GPUs."""
+"""Plan of the run in a form, shown beside it: its needs and costs on the chosen GPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from webapp.runs.services.drafts import Draft
 GPUS_FIELD = "plan.gpus"
 """Field of the form with the GPUs to plan for; empty: as many as the run needs."""
 PREFIX = "assume."
-"""Of the fields with assumptions: ``assume.mfu``."""
+"""Prefix of the fields with assumptions: ``assume.mfu``."""
 _SHOWN_S = 0.05
 """Time from which a part of an iteration is shown, seconds."""
 RENDERED = "rendered_assumptions"
@@ -49,7 +49,7 @@ class DeviceView:
     limit_gib: float
     fits: bool
     bar: tuple[tuple[str, str, float], ...]
-    """Label, CSS class and GiB of each part, and of what is free or missing."""
+    """Label, CSS class and GiB of each part, and of the free rest."""
     parts: tuple[tuple[str, str, float], ...]
     """The same without the rest, largest first."""
 
@@ -65,7 +65,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanView:
-    """What the form shows of a plan."""
+    """A plan as the form shows it."""
 
     gpus: str
     """GPUs that the plan is for, as entered."""
@@ -86,10 +86,10 @@ class PlanView:
 
 
 def build_plan(draft: Draft, posted: Mapping[str, str]) -> PlanView | None:
-    """Return the plan of a form; None for kinds of run that have none.
+    """Return the plan of a form; None for kinds of run without a plan.
 
     Args:
-        draft: what the form shows.
+        draft: the draft in the form.
         posted: fields of the form, among them ``plan.gpus``, ``assume.…`` and ``rendered_assumptions``.
     """
     if draft.original["kind"] != RunKind.TRAIN.value:
@@ -108,7 +108,7 @@ def build_plan(draft: Draft, posted: Mapping[str, str]) -> PlanView | None:
         gpus=gpus,
         gpu_choices=tuple(f"{count}x{name}" for name in GPUS for count in (1, 8, 64) if name != CPU),
         plan=plan,
-        devices=tuple(_device(one) for one in plan.devices) if plan else (),
+        devices=tuple(_device(devices) for devices in plan.devices) if plan else (),
         times=_times(plan) if plan else (),
         refusals=refusals,
         fields=tuple(_field(name, basis, given, refusals) for name in Assumptions.model_fields),
@@ -152,7 +152,7 @@ def _field(name: str, basis: Basis, given: Mapping[str, str], refusals: Sequence
         choices=(),
         help=Assumptions.model_fields[name].description or "",
         optional=False,
-        error=next((one.message for one in refusals if one.field == key), ""),
+        error=next((refusal.message for refusal in refusals if refusal.field == key), ""),
     )
 
 

@@ -37,7 +37,7 @@ _EXCLUDED = {
 
 
 def curation(run: Run, made: Dataset | None) -> RunResults:
-    """Return tasks by split, and the candidate faults that became none, by reason."""
+    """Return tasks by split, and dropped candidate faults by reason."""
     summary = run.summary
     splits = prefixed(summary, "tasks_")
     dropped = prefixed(summary, "dropped_")
@@ -147,7 +147,7 @@ def validation(run: Run) -> RunResults:
             ),
             *([Part(label="left", css="open", amount=left)] if left else []),
         ),
-        faults=tuple(_fault(found) for found in faults),
+        faults=tuple(_fault(row) for row in faults),
         num_faults=done - valid,
         links=((f"health of {run.dataset.name}", reverse("dataset-health", args=[run.dataset.name])),)
         if run.dataset is not None
@@ -164,13 +164,13 @@ def _test_figures(run: Run) -> tuple[Figure, ...]:
     return (Figure(label="Mutated tests", value=sum(known[:-1]), of=sum(known), sub="of valid rows"),)
 
 
-def _fault(found: Validation) -> Fault:
-    task = found.task
-    css, _, label = LOOKS[found.status]
+def _fault(row: Validation) -> Fault:
+    task = row.task
+    css, _, label = LOOKS[row.status]
     return Fault(
         name=task.instance_id,
         url=reverse("task-detail", args=[task.dataset.name, task.key]),
         status=label,
         css=css,
-        reason=found.reason[:500],
+        reason=row.reason[:500],
     )

@@ -1,4 +1,4 @@
-"""Results of supervised fine-tuning: losses, what was learned from, and the checkpoint."""
+"""Results of supervised fine-tuning: losses, training data and checkpoint."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def _stream(run: Run) -> RunResults:
 
 def _loss(run: Run, points: Sequence[Point], metric: str, name: str) -> float | None:
     """Return the newest loss that iterations reported, else that of the summary."""
-    found = (point.metrics[metric] for point in reversed(points) if metric in point.metrics)
-    return next(found, number_of(run.summary, name))
+    losses = (point.metrics[metric] for point in reversed(points) if metric in point.metrics)
+    return next(losses, number_of(run.summary, name))
 
 
 def _counted(summary: dict[str, Any], names: Sequence[tuple[str, str]]) -> str:
@@ -95,7 +95,7 @@ def _counted(summary: dict[str, Any], names: Sequence[tuple[str, str]]) -> str:
 
 
 def _sources(config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the runs whose trajectories it learns from."""
+    """Return label and address of the runs whose trajectories are the training data."""
     judged = config.get("judgements", {})
     named = (
         *config.get("trajectories", {}).get("runs", ()),

@@ -1,4 +1,4 @@
-"""Parts of a run's results: what its page shows of what it made."""
+"""Parts of a run's results on its page."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RunResults:
     faults: tuple[Fault, ...] = ()
     num_faults: int = 0
     links: tuple[tuple[str, str], ...] = ()
-    """Label and address of what it made."""
+    """Label and address of each output."""
 
     @property
     def bar(self) -> tuple[tuple[str, str, float], ...]:
@@ -91,10 +91,10 @@ def number_of(summary: dict[str, object], name: str) -> float | None:
 
 
 def prefixed(summary: dict[str, object], prefix: str) -> tuple[tuple[str, int], ...]:
-    """Return the whole numbers whose names begin with a prefix, without it, the largest first."""
-    found = [
+    """Return the whole numbers whose names begin with a prefix, by the rest of the name, largest first."""
+    counts = [
         (name.removeprefix(prefix), value)
         for name, value in summary.items()
         if name.startswith(prefix) and isinstance(value, int) and value
     ]
-    return tuple(sorted(found, key=lambda pair: (-pair[1], pair[0])))
+    return tuple(sorted(counts, key=lambda pair: (-pair[1], pair[0])))

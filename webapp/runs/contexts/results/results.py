@@ -1,4 +1,4 @@
-"""Results of a run by kind: what it made, and what is kept of it when it ended early."""
+"""Results of a run by kind, and the sentence about results kept after an early end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def build_results(run: Run, points: Sequence[Point], *, made: Dataset | None) ->
 
 
 def kept_of(run: Run) -> str:
-    """Return what is kept of a run that failed or was stopped; empty for others."""
+    """Return the sentence about results kept of a failed or stopped run; empty for others."""
     if run.state not in (RunState.FAILED, RunState.STOPPED) or run.running_at is None:
         return ""
     return kind_of(run.kind).kept or _checkpointed(newest_checkpoint(run))

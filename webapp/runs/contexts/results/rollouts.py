@@ -77,7 +77,7 @@ def imported(run: Run) -> RunResults:
 
 
 def verification(run: Run) -> RunResults:
-    """Return how many trajectories were scored; the tab of scores shows them."""
+    """Return the number of scored trajectories; the tab of scores lists them."""
     summary = run.summary
     total, scored = (count_of(summary, name) for name in ("trajectories", "scored"))
     kept, toxic = (count_of(summary, name) for name in ("tests_kept", "tests_toxic"))
