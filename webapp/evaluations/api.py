@@ -25,14 +25,14 @@ class ReportOut(Schema):
     """Numbers of one evaluation, see ``webapp.evaluations.contexts.report.Report``."""
 
     ended: bool
-    """Before its end the numbers are those of the tasks whose attempts have all ended."""
+    """Before the end, all numbers are of the tasks whose attempts have all ended."""
     num_open_tasks: int
     rate: dict[str, Any]
     endings: dict[str, Any]
     """Attempts by ending: submitted, ended by each limit, excluded."""
     curves: list[dict[str, Any]]
     curves_error: str
-    """Reason why there are no curves, or not those of every rule."""
+    """Reason why the curves of some or all rules are missing."""
     coverage: dict[str, Any]
     """Numbers of tasks that lack rollouts or scores."""
     verifier: int | None
@@ -40,7 +40,7 @@ class ReportOut(Schema):
     regression_only: bool
     """Whether ``eb`` and ``hybrid`` compare passes of regression tests alone: no written tests were run."""
     budgets: list[dict[str, Any]]
-    """Approximate: from rollouts made with a larger budget."""
+    """Approximate: computed from rollouts with a larger budget."""
     repositories: list[dict[str, Any]]
     difficulties: list[dict[str, Any]]
     submissions: dict[str, Any]
@@ -113,7 +113,7 @@ def _point(run_id: int, phase: str, iteration: int) -> Point:
 
 
 class SubmissionIn(Schema):
-    """Description of a submission, as ``engine.evaluation.submission.SubmissionInfo``; names with commas."""
+    """Description of a submission, see ``engine.evaluation.submission.SubmissionInfo``; lists with commas."""
 
     name: str = ""
     authors: str = ""
@@ -128,13 +128,13 @@ class SubmissionIn(Schema):
     """Rule that selects one attempt of each task; empty submits the one with the number ``index``."""
     index: int = 0
     verifier: int | None = None
-    """Verifier's run whose P(YES) the rule compares."""
+    """Verifier's run whose P(YES) the rule uses."""
     tests: int | None = None
-    """Verifier's run whose passes of tests the rule compares."""
+    """Verifier's run whose passed tests the rule uses."""
 
 
 class FindingsOut(Schema):
-    """Name of a submission's folder, and what the submission lacks."""
+    """Name of a submission's folder, and the problems of the submission."""
 
     folder: str
     findings: list[str]
@@ -153,13 +153,13 @@ def submission(
     request: HttpRequest, run_id: int, phase: str, iteration: int, given: Query[SubmissionIn]
 ) -> StreamingHttpResponse:
     """Return a submission folder for SWE-bench/experiments as a ZIP archive."""
-    found = _submission(run_id, phase, iteration, given)
-    archive = found.archive()
+    export = _submission(run_id, phase, iteration, given)
+    archive = export.archive()
     audit.record(
         actor=caller(request), action="submission.export", run_id=run_id, target=f"{phase} {iteration}"
     )
     response = StreamingHttpResponse(archive, content_type="application/zip")
-    response["Content-Disposition"] = f'attachment; filename="{found.folder}.zip"'
+    response["Content-Disposition"] = f'attachment; filename="{export.folder}.zip"'
     return response
 
 
@@ -167,9 +167,9 @@ def submission(
 def submission_findings(
     request: HttpRequest, run_id: int, phase: str, iteration: int, given: Query[SubmissionIn]
 ) -> dict[str, Any]:
-    """Return what a submission lacks."""
-    found = _submission(run_id, phase, iteration, given)
-    return {"folder": found.folder, "findings": found.findings()}
+    """Check a submission and return its problems."""
+    export = _submission(run_id, phase, iteration, given)
+    return {"folder": export.folder, "findings": export.findings()}
 
 
 @router.get("/evaluations/compare", response=ComparisonOut)

@@ -37,7 +37,7 @@ def _point_or_404(run_id: int, phase: str, iteration: int) -> Point:
 def evaluation_submission(
     request: HttpRequest, person: Person, run_id: int, phase: str, iteration: int
 ) -> HttpResponse:
-    """Render the form that describes a submission, and what the submission lacks."""
+    """Render the form that describes a submission, and the submission's problems."""
     point = _point_or_404(run_id, phase, iteration)
     return page(request, person, "evaluations/submission.html", build_submission(point, params_of(request)))
 

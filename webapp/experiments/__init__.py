@@ -1,1 +1,1 @@
-"""Experiments, and runs compared."""
+"""Experiments, and comparison of runs."""

@@ -1,4 +1,4 @@
-"""Experiments, and runs laid over each other."""
+"""Experiments, and comparison of runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ExperimentIn(Schema):
 
 
 class DifferenceOut(Schema):
-    """A setting that is not the same in all runs; null where a run has no such setting."""
+    """A setting that differs between runs; null where a run has no such setting."""
 
     key: str
     values: list[str | None]
@@ -50,9 +50,9 @@ class RunComparisonOut(Schema):
     runs: list[int]
     differences: list[DifferenceOut]
     num_equal: int
-    """Settings that are the same in all runs."""
+    """Number of settings that are equal in all runs."""
     metrics: list[str]
-    """Metrics that ``/runs/series`` has of them."""
+    """Metrics available from ``/runs/series``."""
 
 
 @router.get("/experiments", auth=viewer, response=list[ExperimentOut])
@@ -69,7 +69,7 @@ def create_experiment(request: HttpRequest, body: ExperimentIn) -> tuple[int, Ex
 
 @router.get("/runs/compare", auth=viewer, response=RunComparisonOut)
 def compare_runs(request: HttpRequest, runs: str) -> dict[str, Any]:
-    """Compare up to ten runs, ``runs=1,2``: their settings, and the metrics that they have."""
+    """Compare up to ten runs, ``runs=1,2``: their settings and available metrics."""
     try:
         return summarise_comparison([runs])
     except ValueError as error:

@@ -28,7 +28,7 @@ def get_experiment(experiment_id: int) -> Experiment | None:
 
 def experiment_named(name: str) -> Experiment:
     """Return the experiment of this name. Raises Experiment.DoesNotExist where there is none."""
-    found = Experiment.objects.filter(name=name).first()
-    if found is None:
+    experiment = Experiment.objects.filter(name=name).first()
+    if experiment is None:
         raise Experiment.DoesNotExist(f"there is no experiment '{name}'")
-    return found
+    return experiment

@@ -1,1 +1,1 @@
-"""What agents did: groups, trajectories, steps, scores."""
+"""Records of rollouts: groups, trajectories, steps, scores."""

@@ -51,7 +51,7 @@ class TrajectoryOut(Schema):
     loss_mask: bool | None
     mask_reason: str
     trained: bool | None
-    """Whether its advantage gave it a gradient: false where it is masked or the advantage is zero."""
+    """Whether the trajectory contributed a gradient; false if it is masked or its advantage is zero."""
     num_steps: int
     num_tests: int
     num_tests_passed: int
@@ -66,9 +66,9 @@ class TrajectoryOut(Schema):
     policy_version_min: int
     policy_version_max: int
     trained_iteration: int | None
-    """Iteration that trained on it; null before, and with schedule ``sync``."""
+    """Iteration that trained on the trajectory; null before that, and with schedule ``sync``."""
     trained_version: int | None
-    """Policy version before that update: minus the rollout's versions it is the staleness."""
+    """Policy version before that update; staleness is this minus the rollout's versions."""
     started_at: datetime
     finished_at: datetime | None
     total_seconds: float
@@ -122,8 +122,7 @@ class StepOut(Schema):
     cached_tokens: int
     cost: float | None
     provider_state: dict[str, Any] | None
-    """Opaque state of the provider (signatures, encrypted reasoning), returned with its message;
-    null without any."""
+    """Opaque provider state (signatures, encrypted reasoning), sent back with its message; null without."""
     truncated_chars: int
     model_seconds: float
     tool_seconds: float
@@ -174,8 +173,8 @@ class TrajectoryDetail(TrajectoryOut):
     opening: list[dict[str, str]]
     """Messages before the first response: ``role`` and ``content``; empty where they were not recorded."""
     replay: dict[str, Any] | None
-    """Steps that an earlier attempt of the run had ``recorded``, how many of them were ``replayed`` in a
-    fresh sandbox, and the ``differences`` of its answers; null where the rollout began anew."""
+    """Replay of an earlier attempt in a fresh sandbox: numbers of ``recorded`` and ``replayed`` steps, and
+    ``differences`` of the sandbox's output. Null without a replay."""
     imported_fields: dict[str, Any] | None
     """Fields of an imported trajectory's file; null for trajectories of runs."""
     queue_seconds: float
@@ -211,8 +210,8 @@ class SearchQuery(Schema):
     q: str = Field("", max_length=MOST_CHARS, pattern=_NO_NUL)
     """Words: ``"a phrase"``, ``or``, ``-without``."""
     place: str = ""
-    """Where they are looked for: ``steps``, ``observations`` (of a run or a task), ``patches`` or
-    ``statements``; empty for all of them."""
+    """Texts to search: ``steps``, ``observations`` (of a run or a task), ``patches`` or ``statements``;
+    empty for all."""
     run: int | None = None
     task: Text = ""
     """A task's key, or a part of its readable name."""
@@ -227,7 +226,7 @@ class SearchQuery(Schema):
 
 
 class MatchOut(Schema):
-    """A text that matches."""
+    """A matching text."""
 
     part: str
     """``step`` (thought and action), ``observation``, ``patch`` or ``statement``."""
@@ -235,7 +234,7 @@ class MatchOut(Schema):
     """Index of the step; null for other parts."""
     action: str
     text: str
-    """The piece around the first word."""
+    """Excerpt around the first match."""
 
 
 class FoundOut(TrajectoryOut):
@@ -259,7 +258,7 @@ class TokensOut(Schema):
 
     length: int
     samples: list[int]
-    """Indices where samples begin: 0, and one more wherever the conversation was rendered anew."""
+    """Start indices of training samples: 0, and one for each time the conversation was rendered anew."""
     start: int
     ids: list[int]
     mask: list[int]
@@ -304,19 +303,19 @@ def search_trajectories(
     if filters.place not in ("", *PLACES):
         raise HttpError(422, f"place: expected one of {', '.join(PLACES)}, not {filters.place[:80]!r}")
     sees_answers = role_of_caller(request).sees_answers
-    found = search(
+    result = search(
         TrajectoryFilters(**filters.model_dump()),
         before=before,
         size=max(1, min(size, MAX_SIZE)),
         with_answers=sees_answers,
     )
-    return search_page(found, filters.q)
+    return search_page(result, filters.q)
 
 
-def search_page(found: SearchResult, q: str) -> dict[str, Any]:
-    """Return found trajectories with the pieces of text that match ``q``, as fields of ``SearchPage``."""
+def search_page(result: SearchResult, q: str) -> dict[str, Any]:
+    """Return the trajectories of a search with the pieces of text that match ``q``, as a ``SearchPage``."""
     pattern = words_pattern(q)
-    for row in found.rows:
+    for row in result.rows:
         row.matches = [  # type: ignore[attr-defined]
             {
                 "part": match.part,
@@ -324,13 +323,13 @@ def search_page(found: SearchResult, q: str) -> dict[str, Any]:
                 "action": match.action,
                 "text": snippet(match, pattern).text,
             }
-            for match in found.matches.get(row.pk, ())
+            for match in result.matches.get(row.pk, ())
         ]
     return {
-        "total": found.total,
-        "capped": found.capped,
-        "items": list(found.rows),
-        "next_before": found.next_before,
+        "total": result.total,
+        "capped": result.capped,
+        "items": list(result.rows),
+        "next_before": result.next_before,
     }
 
 
@@ -338,9 +337,9 @@ def search_page(found: SearchResult, q: str) -> dict[str, Any]:
 def choose_trajectories(request: HttpRequest, body: QueryIn) -> dict[str, Any]:
     """Return the stored trajectories that a fine-tuning run would train on; nothing is started."""
     query, seed = query_of_recipe(body.recipe, body.overrides)
-    found = dataclasses.asdict(learning_reads.choose(query, seed=seed))
-    runs = [{"run_id": run, "trajectories": count} for run, count in found["runs"]]
-    return found | {"runs": runs}
+    selection = dataclasses.asdict(learning_reads.choose(query, seed=seed))
+    runs = [{"run_id": run, "trajectories": count} for run, count in selection["runs"]]
+    return selection | {"runs": runs}
 
 
 @router.get("/trajectories/{int:trajectory_id}", response=TrajectoryDetail)
@@ -424,7 +423,7 @@ def _find(trajectory_id: int) -> Trajectory:
 
 
 def _readable(request: HttpRequest, trajectory_id: int) -> Trajectory:
-    """Return the trajectory. Raises an error if the caller may not read it."""
+    """Return the trajectory. Raises PermissionDenied if the caller may not read it."""
     trajectory = _find(trajectory_id)
     check_rollouts(trajectory.run, role_of_caller(request))
     return trajectory
@@ -459,10 +458,12 @@ def group_what_if(
     request: HttpRequest, run_id: int, phase: str, iteration: int, task_key: str, body: WhatIfIn
 ) -> WhatIfOut:
     """Return the advantages and masks that a stored group would have under other settings."""
-    found = counterfactual(
+    result = counterfactual(
         find_run(run_id), phase=phase, iteration=iteration, task_key=task_key, settings=body.settings
     )
-    if found is None:
+    if result is None:
         raise HttpError(404, f"run {run_id} has no group of task {task_key} in {phase} {iteration}")
-    members = [MemberOut(**dataclasses.asdict(member)) for member in found.members]
-    return WhatIfOut(algorithm=found.config.model_dump(mode="json"), members=members, notes=list(found.notes))
+    members = [MemberOut(**dataclasses.asdict(member)) for member in result.members]
+    return WhatIfOut(
+        algorithm=result.config.model_dump(mode="json"), members=members, notes=list(result.notes)
+    )

@@ -89,7 +89,7 @@ def _readable_trajectory(person: Person, trajectory_id: int) -> Trajectory:
 
 @viewer
 def found(request: HttpRequest, person: Person, trajectory_id: int) -> HttpResponse:
-    """Return where the steps of a rollout contain the text ``find``, as HTML."""
+    """Render the occurrences of the text ``find`` in a rollout's steps."""
     trajectory = _readable_trajectory(person, trajectory_id)
     text = text_to_find(params_of(request))
     hits = find_text(trajectory.pk, text) if text else None
@@ -179,6 +179,6 @@ def _chosen(request: HttpRequest, run: Run) -> tuple[Run, prediction_reads.Choic
 
 @viewer
 def trajectory_search(request: HttpRequest, person: Person) -> HttpResponse:
-    """Render the search over thoughts and actions, with filters."""
+    """Render the search over trajectories, with filters."""
     context = build_search(params_of(request), shows_answer=person.role.sees_answers)
     return page(request, person, "rollouts/trajectories/search.html", context)

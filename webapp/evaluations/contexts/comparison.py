@@ -31,23 +31,23 @@ class Side:
 
     @property
     def label(self) -> str:
-        """Return the evaluation in words."""
+        """Return a readable label of the evaluation."""
         return point_label(self.point)
 
     @property
     def endings(self) -> Endings:
-        """Return its attempts by ending."""
-        return Endings.of_attempts(one.attempt for one in self.stored.attempts)
+        """Return the numbers of attempts by ending."""
+        return Endings.of_attempts(rollout.attempt for rollout in self.stored.attempts)
 
     @property
     def report_url(self) -> str:
-        """Return the address of its report."""
+        """Return the URL of the evaluation's report."""
         return reverse("evaluation-report", args=[self.point.run.pk, self.point.phase, self.point.iteration])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRow:
-    """A gained or lost task, with the address of its rollouts of both sides."""
+    """A gained or lost task, with the URL of its rollouts on both sides."""
 
     change: TaskChange
     name: str
@@ -70,7 +70,7 @@ class Compared:
         return tuple(side for side in (self.first, self.second) if not side.stored.ended)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison, and of each side whether it has ended and how many tasks are left out."""
+        """Return the comparison, and the state and endings of each side."""
         sides = {
             name: {
                 "ended": side.stored.ended,
@@ -84,7 +84,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareContext:
-    """The page; ``compared`` is None until two evaluations are chosen, or where ``error`` says why not."""
+    """Context of the page; ``compared`` is None until two evaluations are chosen, and on an error."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -98,7 +98,7 @@ class CompareContext:
 
 
 def build_compare(params: Mapping[str, str]) -> CompareContext:
-    """Return the page."""
+    """Build the context of the comparison page."""
     first_key, second_key = params.get("first", ""), params.get("second", "")
     compared, error = None, ""
     if first_key and second_key:
@@ -126,9 +126,11 @@ def compare_evaluations(first_key: str, second_key: str) -> Compared:
         DatasetError: the evaluations have no graded task in common.
     """
     first, second = _side(first_key), _side(second_key)
-    found = compare(*([one.attempt for one in side.stored.attempts] for side in (first, second)))
+    comparison = compare(*([rollout.attempt for rollout in side.stored.attempts] for side in (first, second)))
     names = {
-        one.attempt.task_id: one.task.instance_id for side in (first, second) for one in side.stored.attempts
+        rollout.attempt.task_id: rollout.task.instance_id
+        for side in (first, second)
+        for rollout in side.stored.attempts
     }
     query = compare_query(first.point, second.point)
 
@@ -143,7 +145,11 @@ def compare_evaluations(first_key: str, second_key: str) -> Compared:
         )
 
     return Compared(
-        first=first, second=second, comparison=found, gained=rows(found.gained), lost=rows(found.lost)
+        first=first,
+        second=second,
+        comparison=comparison,
+        gained=rows(comparison.gained),
+        lost=rows(comparison.lost),
     )
 
 
@@ -153,12 +159,12 @@ def compare_query(first: Point, second: Point) -> str:
 
 
 def point_label(point: Point) -> str:
-    """Return an evaluation in words."""
+    """Return a readable label of an evaluation."""
     return f"run {point.run.pk}, {phase_label(point.phase, point.iteration)}"
 
 
 def find_point(key: str) -> Point:
-    """Return the evaluation that ``RUN:PHASE:ITERATION`` names. Raises ConfigError: there is no such run."""
+    """Parse ``RUN:PHASE:ITERATION``. Raises ConfigError for a malformed key or an unknown run."""
     number, _, rest = key.partition(":")
     phase, _, at = rest.rpartition(":")
     run_id, iteration = whole(number, most=MOST_ID), whole(at)
@@ -182,7 +188,7 @@ def _side(key: str) -> Side:
 
 
 def _choices(*given: str) -> tuple[tuple[str, str], ...]:
-    """Return recent evaluations, and what was given where it is none of them."""
+    """Return recent evaluations, and those of the given keys that are not among them."""
     recent = {
         point.key: f"{point_label(point)} · {point.run.name}"
         for evaluation in reads.recent_evaluations()

@@ -12,9 +12,9 @@ _LABELS = {
     "minutes": {15.0: "under 15 min", 60.0: "15 min to 1 h", 240.0: "1 to 4 h", 480.0: "over 4 h"},
     "level": {1.0: "easy", 2.0: "medium", 3.0: "hard"},
 }
-"""Names of the values of measures that benchmarks label: SWE-bench Verified's and Harbor's."""
+"""Labels of the values of difficulty measures of SWE-bench Verified and Harbor."""
 _MOST_VALUES = 4
-"""Distinct values of a measure that are parts of their own; more of them are divided into thirds."""
+"""Maximum distinct values of a measure with a part each; more are divided into thirds."""
 _UNKNOWN = "unknown"
 
 
@@ -27,10 +27,10 @@ class DifficultyTable:
 
 
 def difficulty_tables(stored: Sequence[StoredAttempt]) -> tuple[DifficultyTable, ...]:
-    """Return a table for each measure that tells tasks apart, by name; labelled measures first."""
-    tasks = {one.attempt.task_id: one.task.difficulty for one in stored}
-    attempts = [one.attempt for one in stored]
-    found = []
+    """Return a table per measure with at least two parts, by name; labelled measures first."""
+    tasks = {rollout.attempt.task_id: rollout.task.difficulty for rollout in stored}
+    attempts = [rollout.attempt for rollout in stored]
+    tables = []
     for measure in sorted({name for known in tasks.values() for name in known}, key=_order):
         values = {task: known[measure] for task, known in tasks.items() if measure in known}
         order = _parts_of(measure, sorted(values.values()))
@@ -39,8 +39,8 @@ def difficulty_tables(stored: Sequence[StoredAttempt]) -> tuple[DifficultyTable,
         names = {task: _name(order, values.get(task)) for task in tasks}
         places = {name: place for place, (_, name) in enumerate(order)}
         table = sorted(parts(attempts, names), key=lambda part: places.get(part.name, len(places)))
-        found.append(DifficultyTable(measure=measure.replace("_", " "), parts=tuple(table)))
-    return tuple(found)
+        tables.append(DifficultyTable(measure=measure.replace("_", " "), parts=tuple(table)))
+    return tuple(tables)
 
 
 def _order(measure: str) -> tuple[bool, str]:

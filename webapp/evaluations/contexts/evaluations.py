@@ -21,7 +21,7 @@ from webapp.runs.selectors import iterations as reads
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPoint:
-    """One evaluation and where its mark and whiskers lie on an axis of 0 … 100."""
+    """One evaluation, with the positions of its mark and whiskers on an axis of 0 … 100."""
 
     evaluation: Evaluation
     at: str
@@ -30,7 +30,7 @@ class EvaluationPoint:
 
     @property
     def partial(self) -> bool:
-        """Return whether the evaluation has not ended: its numbers are of the tasks that have."""
+        """Return whether the evaluation has not ended, so that its numbers cover only ended tasks."""
         return self.evaluation.pk is None
 
 
@@ -41,23 +41,23 @@ class EvaluationPlot:
     name: str
     points: tuple[EvaluationPoint, ...]
     change: PairedChange | None
-    """From the first to the newest; None for a single one, and without common tasks."""
+    """From the first to the newest; None for a single evaluation, and without common tasks."""
     charts: tuple[LineChart, ...]
     """Metrics of its rollouts and of the policy over the evaluations; empty for fewer than two."""
 
     @property
     def first(self) -> EvaluationPoint:
-        """Before training."""
+        """Return the oldest evaluation."""
         return self.points[0]
 
     @property
     def last(self) -> EvaluationPoint:
-        """Return the newest that has ended; the partial one before that."""
+        """Return the newest ended evaluation; if none has ended, the partial one."""
         return next((point for point in reversed(self.points) if not point.partial), self.points[-1])
 
     @property
     def shown(self) -> tuple[tuple[str, EvaluationPoint], ...]:
-        """Return the first, the newest and the partial one, each with its label."""
+        """Return the first, the newest and the partial evaluation, each with its label."""
         pair = (("before", self.first), ("newest", self.last)) if self.first is not self.last else ()
         single = () if pair else (("", self.last),)
         running = self.points[-1]
@@ -65,23 +65,23 @@ class EvaluationPlot:
 
     @property
     def compare_url(self) -> str:
-        """Return the address of the comparison of the first with the newest."""
+        """Return the URL of the comparison of the first with the newest evaluation."""
         return evaluation_comparison_url(self.first.evaluation, self.last.evaluation)
 
     @property
     def since(self) -> str:
-        """Return the left end of the charts."""
+        """Return the label of the charts' left end."""
         return f"iteration {self.first.evaluation.iteration}"
 
     @property
     def until(self) -> str:
-        """Return the right end of the charts."""
+        """Return the label of the charts' right end."""
         return f"iteration {self.last.evaluation.iteration}"
 
 
 def evaluation_comparison_url(first: Evaluation, second: Evaluation) -> str:
-    """Return the address of the comparison of two evaluations."""
-    keys = (point_key(one.run_id, f"eval:{one.name}", one.iteration) for one in (first, second))
+    """Return the URL of the comparison of two evaluations."""
+    keys = (point_key(row.run_id, f"eval:{row.name}", row.iteration) for row in (first, second))
     return f"{reverse('evaluation-compare')}?{urlencode(dict(zip(('first', 'second'), keys, strict=True)))}"
 
 
@@ -93,7 +93,7 @@ def run_evaluations(run: Run) -> tuple[EvaluationPlot, ...]:
         partial = reads.partial_evaluations(run, ended)
     by_name = _by_name(ended)
     changes = reads.paired_changes([(rows[0], rows[-1]) for rows in by_name.values() if len(rows) > 1])
-    every = sorted([*ended, *partial], key=lambda one: (one.name, one.iteration))
+    every = sorted([*ended, *partial], key=lambda row: (row.name, row.iteration))
     return evaluation_plot(every, changes)
 
 
@@ -118,10 +118,10 @@ def evaluation_plot(
 
 
 def _by_name(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
-    found: dict[str, list[Evaluation]] = {}
+    by_name: dict[str, list[Evaluation]] = {}
     for evaluation in evaluations:
-        found.setdefault(evaluation.name, []).append(evaluation)
-    return found
+        by_name.setdefault(evaluation.name, []).append(evaluation)
+    return by_name
 
 
 def _point(row: Evaluation) -> EvaluationPoint:
@@ -136,12 +136,12 @@ def _point(row: Evaluation) -> EvaluationPoint:
 def _metric_charts(evaluations: Sequence[Evaluation]) -> tuple[LineChart, ...]:
     if len(evaluations) < 2:
         return ()
-    found = run_charts([(row.iteration, row.metrics) for row in evaluations])
-    first, last = found.x[0], found.x[-1]
-    places = [(x - first) / ((last - first) or 1.0) for x in found.x]
+    charts = run_charts([(row.iteration, row.metrics) for row in evaluations])
+    first, last = charts.x[0], charts.x[-1]
+    places = [(x - first) / ((last - first) or 1.0) for x in charts.x]
 
     def reported(key: str) -> list[tuple[float, float]]:
-        return [(x, y) for x, y in zip(places, found.columns[key], strict=True) if y is not None]
+        return [(x, y) for x, y in zip(places, charts.columns[key], strict=True) if y is not None]
 
     return tuple(
         line_chart(
@@ -152,5 +152,5 @@ def _metric_charts(evaluations: Sequence[Evaluation]) -> tuple[LineChart, ...]:
             colours={series.label: series.colour for series in spec.series},
             top=spec.span[1] if spec.span else None,
         )
-        for spec in found.specs
+        for spec in charts.specs
     )

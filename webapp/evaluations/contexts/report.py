@@ -1,6 +1,6 @@
 """Report of one evaluation: pass@1 with its errors, selection, budgets, parts, spending.
 
-Everything is computed from stored rollouts when it is asked for; page, API and command give the same numbers.
+All numbers are computed from stored rollouts on request; page, API and command return the same numbers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class BudgetTable:
     points: tuple[BudgetPoint, ...]
     """Up to the first budget within which every attempt had ended; empty where no size is known."""
     num_unknown: int
-    """Graded attempts that are left out: they have steps and no token counts, as some imports have."""
+    """Graded attempts left out because they have steps but no token counts, as in some imports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,22 +73,22 @@ class Question:
     """Choices of the what-if form; empty values are defaults."""
 
     rule: str = ""
-    """Every rule that has its scores, where empty."""
+    """Empty for every rule whose scores exist."""
     k: int | None = None
-    """Largest K; None is the smallest number of graded rollouts of any task, or the largest where ``short``
-    is another than ``refuse``."""
+    """Largest K; None is the smallest number of graded rollouts of any task, or the largest if
+    ``short`` is not ``refuse``."""
     short: Short = Short.REFUSE
     """Treatment of tasks with fewer than K graded rollouts."""
     leave_out_unscored: bool = False
-    """Whether tasks of which a rollout lacks a score of any of the rules are left out."""
+    """Whether to leave out tasks with a rollout that lacks a score needed by any of the rules."""
     keep: int | None = None
     """Rollouts that ``hybrid`` keeps; None is half of K."""
     repo: str = ""
-    """All repositories, where empty."""
+    """Empty for all repositories."""
     verifier: int | None = None
-    """Verifier's run whose P(YES) counts; None is that with the most scores, of equal ones the newest."""
+    """Verifier's run whose P(YES) is used; None is the run with the most scores, the newest of equals."""
     tests: int | None = None
-    """Verifier's run whose passes of tests count; None is as above."""
+    """Verifier's run whose passed tests are used; None is as for ``verifier``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class Coverage:
     num_short: int
     """Tasks with fewer graded rollouts than the largest K; without one, than ``most_rollouts``."""
     num_unscored: int
-    """Tasks of which a graded rollout lacks a score that any of the rules needs."""
+    """Tasks with a graded rollout that lacks a score needed by any of the rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Report:
     """Numbers of one evaluation, or of one repository's part of it."""
 
     ended: bool
-    """Whether it has ended; before that the numbers are those of the tasks whose attempts have all ended."""
+    """Whether the evaluation has ended; before, all numbers are of tasks whose attempts have all ended."""
     num_open_tasks: int
     """Tasks left out because some of their attempts have not ended."""
     rate: RepeatedRate
@@ -118,15 +118,14 @@ class Report:
     curves: tuple[Curve, ...]
     """Best@K of selection rules."""
     curves_error: str
-    """Reason why there are no curves, or not those of every rule; empty without one."""
+    """Reason why the curves of some or all rules are missing; empty without one."""
     coverage: Coverage
     verifier: int | None
-    """Run of the verifier whose P(YES) counts; None where none has scored these rollouts."""
+    """Run of the verifier whose P(YES) is used; None if none has scored these rollouts."""
     tests: int | None
-    """Run of the verifier whose passes of tests count; None where none has scored these rollouts."""
+    """Run of the verifier whose passed tests are used; None if none has scored these rollouts."""
     regression_only: bool
-    """Whether no rollout has passes of written tests, so that ``eb`` and ``hybrid`` compare regression tests
-    alone."""
+    """Whether no written tests were run, so that ``eb`` and ``hybrid`` compare regression tests alone."""
     budgets: tuple[BudgetTable, ...]
     repositories: tuple[Part, ...]
     difficulties: tuple[DifficultyTable, ...]
@@ -144,7 +143,7 @@ class SelectionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportContext:
-    """The page."""
+    """Context of the report page."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -174,7 +173,7 @@ def evaluation_report(point: Point, question: Question) -> Report:
 
 
 def build_report(point: Point, params: Mapping[str, str]) -> ReportContext:
-    """Return the page."""
+    """Build the context of the report page."""
     known = verifiers(point)
     question, error = _with_verifiers(question_of(params), known), ""
     try:
@@ -196,9 +195,9 @@ def build_report(point: Point, params: Mapping[str, str]) -> ReportContext:
         question=question,
         error=error,
         rules=tuple(RULES),
-        repos=tuple(sorted({one.task.repo for one in stored.attempts})),
-        verifiers=tuple(one for one in known if not one.by_tests),
-        testers=tuple(one for one in known if one.by_tests),
+        repos=tuple(sorted({rollout.task.repo for rollout in stored.attempts})),
+        verifiers=tuple(verifier for verifier in known if not verifier.by_tests),
+        testers=tuple(verifier for verifier in known if verifier.by_tests),
         selection=_selection_rows(report.curves),
         selection_chart=_chart(report.curves),
     )
@@ -209,7 +208,7 @@ def _rollouts_url(point: Point) -> str:
 
 
 def question_of(params: Mapping[str, str]) -> Question:
-    """Return the choices in a query string."""
+    """Parse the choices of a query string."""
     return Question(
         rule=params.get("rule", ""),
         k=whole(params.get("k", "")),
@@ -223,7 +222,7 @@ def question_of(params: Mapping[str, str]) -> Question:
 
 
 def _with_verifiers(question: Question, known: Sequence[Verifier]) -> Question:
-    """Return the question with the verifiers that have the most scores where none are chosen."""
+    """Replace verifiers that were not chosen by those with the most scores."""
     judge, tests = with_most_scores(known)
     return replace(
         question,
@@ -233,26 +232,28 @@ def _with_verifiers(question: Question, known: Sequence[Verifier]) -> Question:
 
 
 def _report(stored: StoredPoint, question: Question) -> Report:
-    chosen = [one for one in stored.attempts if question.repo in ("", one.task.repo)]
-    attempts = [one.attempt for one in chosen]
-    found, error, coverage = _curves(chosen, question)
+    chosen = [rollout for rollout in stored.attempts if question.repo in ("", rollout.task.repo)]
+    attempts = [rollout.attempt for rollout in chosen]
+    curves, error, coverage = _curves(chosen, question)
     return Report(
         ended=stored.ended,
         num_open_tasks=stored.num_open_tasks,
         rate=repeated_rate(attempts),
         endings=Endings.of_attempts(attempts),
-        curves=found,
+        curves=curves,
         curves_error=error,
         coverage=coverage,
         verifier=question.verifier,
         tests=question.tests,
-        regression_only=_has_regression_only([one.candidate for one in chosen]),
+        regression_only=_has_regression_only([rollout.candidate for rollout in chosen]),
         budgets=(
             _budgets("context tokens", attempts, "context_tokens", CONTEXT_BUDGETS),
             _budgets("generated tokens", attempts, "generated_tokens", GENERATED_BUDGETS),
             _budgets("turns", attempts, "steps", STEP_BUDGETS),
         ),
-        repositories=tuple(parts(attempts, {one.attempt.task_id: one.task.repo for one in chosen})),
+        repositories=tuple(
+            parts(attempts, {rollout.attempt.task_id: rollout.task.repo for rollout in chosen})
+        ),
         difficulties=difficulty_tables(chosen),
         submissions=submissions(attempts),
         spending=spending(attempts),
@@ -260,18 +261,18 @@ def _report(stored: StoredPoint, question: Question) -> Report:
 
 
 def _has_regression_only(candidates: Sequence[Candidate]) -> bool:
-    return any(one.regression_passes is not None for one in candidates) and all(
-        one.reproduction_passes is None for one in candidates
+    return any(candidate.regression_passes is not None for candidate in candidates) and all(
+        candidate.reproduction_passes is None for candidate in candidates
     )
 
 
 def _curves(chosen: Sequence[StoredAttempt], question: Question) -> tuple[tuple[Curve, ...], str, Coverage]:
     """Return the curves at powers of two and the largest K, and the reasons why some rules have none."""
     candidates = _named_candidates(chosen)
-    sizes = Counter(one.task_id for one in candidates)
+    sizes = Counter(candidate.task_id for candidate in candidates)
     most = max(sizes.values(), default=0)
     unscored: frozenset[str] = frozenset()
-    found: Sequence[Curve] = ()
+    curves: Sequence[Curve] = ()
     try:
         if not candidates:
             raise DatasetError("No rollout was graded, so there is nothing to select from.")
@@ -279,11 +280,11 @@ def _curves(chosen: Sequence[StoredAttempt], question: Question) -> tuple[tuple[
         rules = named_rules(names, hybrid=Hybrid(keep=question.keep))
         unscored = unscored_tasks(candidates, rules)
         left_out = unscored if question.leave_out_unscored else frozenset()
-        counted = [one for one in candidates if one.task_id not in left_out]
+        counted = [candidate for candidate in candidates if candidate.task_id not in left_out]
         if not counted:
             raise DatasetError(f"Every task has a rollout without a score of {', '.join(names)}.")
         ks = _ks(question, [size for task, size in sizes.items() if task not in left_out])
-        found, missing = possible_curves(counted, rules, ks, short=question.short)
+        curves, missing = possible_curves(counted, rules, ks, short=question.short)
         error = ". ".join(missing)
     except (ConfigError, DatasetError) as problem:
         error = str(problem)
@@ -293,11 +294,11 @@ def _curves(chosen: Sequence[StoredAttempt], question: Question) -> tuple[tuple[
         num_short=sum(size < (most if question.k is None else question.k) for size in sizes.values()),
         num_unscored=len(unscored),
     )
-    return tuple(found), error, coverage
+    return tuple(curves), error, coverage
 
 
 def _ks(question: Question, sizes: Sequence[int]) -> list[int]:
-    """Return the powers of two below the largest K, and that, for tasks with so many graded rollouts."""
+    """Return the largest K and all powers of two below; ``sizes`` are graded rollouts per task."""
     largest = question.k
     if largest is None:
         largest = min(sizes) if question.short is Short.REFUSE else max(sizes)
@@ -305,22 +306,22 @@ def _ks(question: Question, sizes: Sequence[int]) -> list[int]:
 
 
 def _named_candidates(chosen: Sequence[StoredAttempt]) -> list[Candidate]:
-    """Return the graded candidates, their tasks under readable names where these are unambiguous."""
-    names = {one.candidate.task_id: one.task.instance_id for one in chosen}
-    times = Counter(names.values())
+    """Return the graded candidates, with the readable names of tasks where these are unique."""
+    names = {rollout.candidate.task_id: rollout.task.instance_id for rollout in chosen}
+    counts = Counter(names.values())
     return [
-        replace(one.candidate, task_id=one.task.instance_id)
-        if times[one.task.instance_id] == 1
-        else one.candidate
-        for one in chosen
-        if one.candidate.resolved is not None
+        replace(rollout.candidate, task_id=rollout.task.instance_id)
+        if counts[rollout.task.instance_id] == 1
+        else rollout.candidate
+        for rollout in chosen
+        if rollout.candidate.resolved is not None
     ]
 
 
 def _budgets(name: str, attempts: Sequence[Attempt], field: str, budgets: Sequence[int]) -> BudgetTable:
     size = attrgetter(field)
-    graded = [one for one in attempts if one.solved is not None]
-    known = [one for one in graded if size(one) or not one.steps]
+    graded = [attempt for attempt in attempts if attempt.solved is not None]
+    known = [attempt for attempt in graded if size(attempt) or not attempt.steps]
     num_unknown = len(graded) - len(known)
     if num_unknown and not known:
         return BudgetTable(name=name, points=(), num_unknown=num_unknown)
@@ -331,21 +332,21 @@ def _budgets(name: str, attempts: Sequence[Attempt], field: str, budgets: Sequen
     return BudgetTable(name=name, points=points, num_unknown=num_unknown)
 
 
-def _selection_rows(found: Sequence[Curve]) -> tuple[SelectionRow, ...]:
+def _selection_rows(curves: Sequence[Curve]) -> tuple[SelectionRow, ...]:
     return tuple(
         SelectionRow(k=points[0].k, points=points)
-        for points in zip(*(curve.points for curve in found), strict=True)
+        for points in zip(*(curve.points for curve in curves), strict=True)
     )
 
 
-def _chart(found: Sequence[Curve]) -> LineChart | None:
+def _chart(curves: Sequence[Curve]) -> LineChart | None:
     """Return the curves over equally distant K; None for a single K."""
-    if not found or len(found[0].points) < 2:
+    if not curves or len(curves[0].points) < 2:
         return None
-    last = len(found[0].points) - 1
+    last = len(curves[0].points) - 1
     series = {
         curve.rule: [(place / last, 100 * point.rate) for place, point in enumerate(curve.points)]
-        for curve in found
+        for curve in curves
     }
     colours = {name: number for number, name in enumerate(RULES, start=1)}
     return line_chart("best-at-k", "Best@K", "%", series, colours=colours)

@@ -1,4 +1,4 @@
-"""Scores of a verifier's run: the trajectories by P(YES), and how well the scores tell them apart."""
+"""Scores of a verifier's run: trajectories by P(YES), and calibration of the scores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_PHASES = 20
 """Maximum number of runs and phases shown."""
 _MAX_ITERATION_PARTS = 10
 _LENGTHS = (2_000, 4_000, 8_000, 16_000, 32_000, 64_000)
-"""Lower ends of the parts by prompt tokens."""
+"""Lower bounds of the parts by prompt tokens."""
 _LEAST_RADIUS, _MOST_RADIUS = 2.5, 8.0
 
 
@@ -37,7 +37,7 @@ class ScoreRow:
     task: str
     """Readable name of the task; its key where it is unknown."""
     url: str
-    """Address of the trajectory; empty where its run is not in the database."""
+    """URL of the trajectory; empty where its run is not in the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +67,19 @@ class Breakdown:
     title: str
     parts: tuple[Part, ...]
     total: int
-    """Number of parts, those that are not shown included."""
+    """Number of all parts, shown or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoresPanel:
-    """Calibration, and the scores by P(YES)."""
+    """Context of the panel: calibration, and the scores by P(YES)."""
 
     page: Page[ScoreRow]
     num_missing: int
     num_stale: int
-    """Scores that are left out: a later attempt of their run removed the rollouts or made them again."""
+    """Scores left out because a later attempt removed or repeated their rollouts."""
     unfinished: tuple[int, ...]
-    """Runs that had not ended when they were read: what they finished later has no score."""
+    """Runs that had not ended when they were read; rollouts finished later have no score."""
     only_missing: bool
     calibration: Calibration
     marks: tuple[ReliabilityMark, ...]
@@ -88,7 +88,7 @@ class ScoresPanel:
 
 
 def build_scores(run: Run, params: Mapping[str, str]) -> ScoresPanel:
-    """Return the scores of a run as the address asks for them."""
+    """Build the panel of a run's scores as selected by the query string."""
     only_missing = params.get("scores") == "missing"
     page = reads.list_scores(run.pk, missing=only_missing, number=whole(params.get("page", "")) or 1)
     names = reads.task_names([score.task_key for score in page.rows])
@@ -108,14 +108,14 @@ def build_scores(run: Run, params: Mapping[str, str]) -> ScoresPanel:
         marks=_marks(calibration),
         side=SIDE,
         breakdowns=tuple(
-            found
-            for found in (
+            breakdown
+            for breakdown in (
                 _by_phase(graded),
                 *_by_iteration(graded),
                 _by_length(graded),
                 _by_repository(graded),
             )
-            if found.total > 1
+            if breakdown.total > 1
         ),
     )
 
@@ -131,14 +131,14 @@ def _by_phase(scores: Sequence[GradedScore]) -> Breakdown:
     """Return the scores by run and phase of their trajectories."""
     parts = _phases(scores)
     names = [(f"run {source}, {phase}", members) for (source, phase), members in sorted(parts.items())]
-    found = tuple(Part(name, _calibration(members)) for name, members in names[:MAX_PHASES])
-    return Breakdown("Rollouts", found, len(parts))
+    shown = tuple(Part(name, _calibration(members)) for name, members in names[:MAX_PHASES])
+    return Breakdown("Rollouts", shown, len(parts))
 
 
 def _by_iteration(scores: Sequence[GradedScore]) -> list[Breakdown]:
     """Return the scores of each run's phase by iterations, in parts of equal width."""
     phases = _phases(scores)
-    found = []
+    breakdowns = []
     for (source, phase), members in sorted(phases.items()):
         width = -(-(max(score.iteration for score in members) + 1) // _MAX_ITERATION_PARTS)
         parts: dict[int, list[GradedScore]] = defaultdict(list)
@@ -146,11 +146,11 @@ def _by_iteration(scores: Sequence[GradedScore]) -> list[Breakdown]:
             parts[score.iteration // width].append(score)
         title = "Iteration" if len(phases) == 1 else f"Iteration of run {source}, {phase}"
         rows = (
-            Part(_iterations(place * width, width), _calibration(some))
-            for place, some in sorted(parts.items())
+            Part(_iterations(place * width, width), _calibration(part))
+            for place, part in sorted(parts.items())
         )
-        found.append(Breakdown(title, tuple(rows), len(parts)))
-    return found
+        breakdowns.append(Breakdown(title, tuple(rows), len(parts)))
+    return breakdowns
 
 
 def _phases(scores: Iterable[GradedScore]) -> dict[tuple[str, str], list[GradedScore]]:
@@ -170,8 +170,8 @@ def _by_length(scores: Sequence[GradedScore]) -> Breakdown:
         if score.prompt_tokens:
             parts[bisect_right(_LENGTHS, score.prompt_tokens)].append(score)
     names = (f"below {_LENGTHS[0]:,}", *(f"{low:,} and more" for low in _LENGTHS))
-    found = tuple(Part(names[place], _calibration(members)) for place, members in sorted(parts.items()))
-    return Breakdown("Prompt tokens", found, len(found))
+    shown = tuple(Part(names[place], _calibration(members)) for place, members in sorted(parts.items()))
+    return Breakdown("Prompt tokens", shown, len(shown))
 
 
 def _by_repository(scores: Sequence[GradedScore]) -> Breakdown:
@@ -180,12 +180,12 @@ def _by_repository(scores: Sequence[GradedScore]) -> Breakdown:
     for score in scores:
         parts[repositories.get(score.task_key) or "–"].append(score)
     ordered = sorted(parts.items(), key=lambda part: (-len(part[1]), part[0]))
-    found = tuple(Part(name, _calibration(members)) for name, members in ordered[:MAX_REPOSITORIES])
-    return Breakdown("Repository", found, len(ordered))
+    shown = tuple(Part(name, _calibration(members)) for name, members in ordered[:MAX_REPOSITORIES])
+    return Breakdown("Repository", shown, len(ordered))
 
 
 def trajectory_urls(rows: Sequence[Score] | Sequence[ExaminedTest]) -> dict[int, str]:
-    """Return the address of each row's trajectory by the row's id; rows of unknown runs are left out."""
+    """Return the URL of each row's trajectory by the row's id; rows of unknown runs are left out."""
     sources = {row.source: whole(row.source, most=MOST_ID) for row in rows}
     known = run_reads.existing([run_id for run_id in sources.values() if run_id is not None])
     return {
@@ -196,18 +196,19 @@ def trajectory_urls(rows: Sequence[Score] | Sequence[ExaminedTest]) -> dict[int,
 
 
 def _marks(calibration: Calibration) -> tuple[ReliabilityMark, ...]:
-    most = max((one.count for one in calibration.bins), default=0)
+    most = max((bin_.count for bin_ in calibration.bins), default=0)
     return tuple(
         ReliabilityMark(
-            one,
-            x=_px(one.mean_probability or 0.0),
-            y=_px(1 - (one.rate or 0.0)),
-            low=_px(1 - (one.rate_low or 0.0)),
-            high=_px(1 - (one.rate_high or 0.0)),
-            radius=f"{_LEAST_RADIUS + (_MOST_RADIUS - _LEAST_RADIUS) * (one.count / most) ** 0.5:.1f}",
+            bin_,
+            x=_px(bin_.mean_probability or 0.0),
+            y=_px(1 - (bin_.rate or 0.0)),
+            low=_px(1 - (bin_.rate_low or 0.0)),
+            high=_px(1 - (bin_.rate_high or 0.0)),
+            # The area of a mark is about proportional to its number of trajectories.
+            radius=f"{_LEAST_RADIUS + (_MOST_RADIUS - _LEAST_RADIUS) * (bin_.count / most) ** 0.5:.1f}",
         )
-        for one in calibration.bins
-        if one.count
+        for bin_ in calibration.bins
+        if bin_.count
     )
 
 

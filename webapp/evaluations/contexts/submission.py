@@ -1,4 +1,4 @@
-"""Submission of an evaluation to SWE-bench/experiments: its description, its files and what they lack."""
+"""Submission of an evaluation to SWE-bench/experiments: description, files and checks."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from webapp.runs.models.runs import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A submission as a person describes it."""
+    """A submission as described by the user."""
 
     point: Point
     info: SubmissionInfo
     index: int = 0
     """Number of the attempt that is submitted, without a rule."""
     verifier: int | None = None
-    """Verifier's run whose P(YES) the rule compares."""
+    """Verifier's run whose P(YES) the rule uses."""
     tests: int | None = None
-    """Verifier's run whose passes of tests the rule compares."""
+    """Verifier's run whose passed tests the rule uses."""
 
     @property
     def folder(self) -> str:
-        """Return the name of its folder, which begins with today's date."""
+        """Return the name of the submission's folder, which begins with today's date."""
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", self.info.name).strip("-.")
         return f"{timezone.now():%Y%m%d}_{name or 'submission'}"
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Return path and content of every file; lost instances of the split have an empty patch.
 
-        What is submitted is chosen at the call, the files are made as they are asked for.
+        Rollouts are selected at the call; the files are generated lazily.
 
         Raises:
             ConfigError: the attempt, rule or verifier does not exist or must not be used.
@@ -56,27 +56,27 @@ class Submission:
         return submission_files(self.info, chosen, self._split())
 
     def findings(self) -> list[str]:
-        """Return what it lacks. Raises ConfigError, MissingScoreError."""
+        """Return the problems of the submission. Raises ConfigError, MissingScoreError."""
         return self.check(self.files())
 
     def check(self, files: Iterable[tuple[str, bytes]]) -> list[str]:
-        """Return what its files lack; every one of them is read once."""
+        """Return the problems of the submission's files; each file is read once."""
         ended, left_out = open_tasks(self.point)
-        open_ = [] if ended else [f"the evaluation has not ended, {len(left_out)} tasks are left out"]
-        return open_ + check_submission(self.folder, files, self._split() or None)
+        unfinished = [] if ended else [f"the evaluation has not ended, {len(left_out)} tasks are left out"]
+        return unfinished + check_submission(self.folder, files, self._split() or None)
 
     def _split(self) -> dict[str, str]:
         point = self.point
         return split_instances(point.run, phase=point.phase, iteration=point.iteration)
 
     def archive(self) -> AsyncIterator[bytes]:
-        """Return a ZIP archive of the folder, made as it is asked for. Raises as ``files``, at the call."""
+        """Return a lazily generated ZIP archive of the folder. Raises the errors of ``files`` at the call."""
         return in_threads(zipped(self.folder, self.files()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionContext:
-    """The page."""
+    """Context of the submission page."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -89,7 +89,7 @@ class SubmissionContext:
     testers: tuple[Verifier, ...]
     """Verifiers' runs that ran tests on their patches."""
     checked: bool
-    """Whether a check was asked for: it reads every step of every submitted rollout."""
+    """Whether a check was requested, which reads every step of every submitted rollout."""
     findings: tuple[str, ...]
     error: str
     """Reason why there are no files; empty without one."""
@@ -97,10 +97,10 @@ class SubmissionContext:
 
 
 def submission_of(point: Point, params: Mapping[str, str]) -> Submission:
-    """Return the submission that a query string describes; models are those of the run without a choice.
+    """Parse the submission of a query string; the run's model is the default.
 
     Raises:
-        ConfigError: the number of the attempt or of a verifier's run is no number.
+        ConfigError: the number of the attempt or of a verifier's run is not a number.
     """
     return Submission(
         point=point,
@@ -140,7 +140,7 @@ def _number(params: Mapping[str, str], name: str, *, most: int) -> int | None:
 
 
 def build_submission(point: Point, params: Mapping[str, str], *, error: str = "") -> SubmissionContext:
-    """Return the page.
+    """Build the context of the submission page.
 
     Args:
         point: the evaluation.
@@ -164,8 +164,8 @@ def build_submission(point: Point, params: Mapping[str, str], *, error: str = ""
         title=phase_label(point.phase, point.iteration),
         submission=submission,
         rules=tuple(name for name in RULES if name != ORACLE.name),
-        verifiers=tuple(one for one in known if not one.by_tests),
-        testers=tuple(one for one in known if one.by_tests),
+        verifiers=tuple(verifier for verifier in known if not verifier.by_tests),
+        testers=tuple(verifier for verifier in known if verifier.by_tests),
         checked=checked,
         findings=tuple(findings),
         error=error,

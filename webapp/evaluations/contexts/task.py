@@ -23,7 +23,7 @@ class TaskSide:
     label: str
     point: Point
     url: str
-    """Address of the group."""
+    """URL of the group."""
     group: Group | None
     """None where the evaluation has no rollout of the task."""
     rollouts: tuple[tuple[Trajectory, PatchView], ...]
@@ -32,7 +32,7 @@ class TaskSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskComparisonContext:
-    """The page."""
+    """Context of the page of one task in two evaluations."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -43,7 +43,7 @@ class TaskComparisonContext:
 
 
 def build_task_comparison(task_key: str, params: Mapping[str, str]) -> TaskComparisonContext:
-    """Return the page."""
+    """Build the context of the page of one task in two evaluations."""
     comparison, error = reverse("evaluation-compare"), ""
     sides: tuple[TaskSide, ...] = ()
     try:
@@ -74,7 +74,7 @@ def _side(point: Point, task_key: str) -> TaskSide:
     )
     rollouts = sorted(
         group.trajectories.all() if group is not None else (),
-        key=lambda one: (one.verdict != "passed", one.index),
+        key=lambda trajectory: (trajectory.verdict != "passed", trajectory.index),
     )
     return TaskSide(
         label=point_label(point),

@@ -22,12 +22,12 @@ class TestRow:
     task: str
     """Readable name of the task; its key where it is unknown."""
     url: str
-    """Address of the agent's trajectory; empty where its run is not in the database."""
+    """URL of the agent's trajectory; empty where its run is not in the database."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestScoresPanel:
-    """Patches in the order in which ``eb`` selects them, task by task, and written tests."""
+    """Context of the panel: patches by task in the order of the rule ``eb``, and written tests."""
 
     __test__ = False
     page: Page[ScoreRow]
@@ -35,14 +35,14 @@ class TestScoresPanel:
     totals: reads.TestTotals
     num_missing: int
     num_stale: int
-    """Scores that are left out: a later attempt of their run removed the rollouts or made them again."""
+    """Scores left out because a later attempt removed or repeated their rollouts."""
     unfinished: tuple[int, ...]
-    """Runs that had not ended when they were read: what they finished later has no score."""
+    """Runs that had not ended when they were read; rollouts finished later have no score."""
     only_missing: bool
 
 
 def build_test_scores(run: Run, params: Mapping[str, str]) -> TestScoresPanel:
-    """Return the scores and written tests of a run as the address asks for them."""
+    """Build the panel of a run's scores and written tests as selected by the query string."""
     only_missing = params.get("scores") == "missing"
     page = reads.list_scores(run.pk, missing=only_missing, number=whole(params.get("page", "")) or 1)
     tests = reads.list_tests(run.pk, number=whole(params.get("tests", "")) or 1)

@@ -30,9 +30,9 @@ class Choice:
 
 
 def choose(run: Run, *, phase: str = "", iteration: int | None = None, index: int = 0) -> Choice | None:
-    """Complete a choice: the newest evaluation where there is one, else the newest iteration.
+    """Select rollouts, by default of the newest evaluation, else of the newest iteration.
 
-    None when the run has no such rollouts, or when they write tests: their patches solve nothing.
+    Return None if the run has no such rollouts, or if it writes tests: its patches solve no task.
     """
     if run.writes_tests:
         return None
@@ -50,7 +50,7 @@ def _rows(run: Run, choice: Choice) -> QuerySet[Trajectory]:
 
 
 def predictions(run: Run, choice: Choice) -> list[Prediction]:
-    """Return one for every graded rollout with a known patch; tasks lost to infrastructure are left out."""
+    """Return a prediction per graded rollout with a known patch; without tasks lost to infrastructure."""
     rows = _rows(run, choice).values_list("task__instance_id", "task_key", "patch")
     name = f"trainyard-run-{run.pk}"
     return [
@@ -83,15 +83,15 @@ def report(run: Run, choice: Choice) -> dict[str, Any]:
 
 
 def split_instances(run: Run, *, phase: str, iteration: int) -> dict[str, str]:
-    """Return instances of the datasets' splits that rollouts come from, and their repositories."""
+    """Return the repository of each instance in the dataset splits of the rollouts."""
     sources = (
         Trajectory.objects.filter(run=run, phase=phase, iteration=iteration)
         .exclude(task=None)
         .values_list("task__dataset", "task__split")
         .distinct()
     )
-    found = chain.from_iterable(
+    instances = chain.from_iterable(
         Task.objects.filter(dataset=dataset, split=split).values_list("instance_id", "repo")
         for dataset, split in sources
     )
-    return {name: repo or UNKNOWN_REPO for name, repo in found}
+    return {name: repo or UNKNOWN_REPO for name, repo in instances}

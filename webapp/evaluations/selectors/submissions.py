@@ -18,9 +18,9 @@ from webapp.rollouts.selectors import learning
 from webapp.rollouts.selectors.attempts import Point, StoredAttempt, stored_point, verifiers, with_most_scores
 
 _BATCH = 10
-"""Rollouts that are read at a time, with every step."""
+"""Rollouts read at a time, with every step."""
 _WITHOUT_REPORT = frozenset({"", Verdict.PATCH_FAILED, Verdict.TEST_TIMEOUT, Verdict.INFRA_ERROR})
-"""Verdicts of which the harness writes no per-instance report."""
+"""Verdicts for which the harness writes no per-instance report."""
 
 
 def submitted_instances(
@@ -28,14 +28,14 @@ def submitted_instances(
 ) -> Iterator[SubmittedInstance]:
     """Return one rollout of each task; lost tasks, and before the end unfinished ones, are left out.
 
-    They are chosen at the call and read as they are asked for.
+    Rollouts are selected at the call and read lazily.
 
     Args:
         point: the evaluation.
         index: number of the attempt that is submitted, without a rule.
         rule: rule that selects one attempt of each task; empty submits the one with the number ``index``.
-        verifier: run of the verifier whose P(YES) the rule compares; None for the one with most scores.
-        tests: run of the verifier whose passes of tests the rule compares; None for the one with most scores.
+        verifier: run of the verifier whose P(YES) the rule uses; None for the one with most scores.
+        tests: run of the verifier whose passed tests the rule uses; None for the one with most scores.
 
     Raises:
         ConfigError: there is no such attempt, rule or verifier, or the rule uses the tests that evaluations
@@ -48,15 +48,16 @@ def submitted_instances(
         stored = stored_point(point, verifier=verifier, tests=tests).attempts
     else:
         stored = stored_point(point).attempts
-    graded = [one for one in stored if one.attempt.solved is not None]
+    graded = [rollout for rollout in stored if rollout.attempt.solved is not None]
     if not rule:
-        chosen = [one for one in graded if one.attempt.index == index]
+        chosen = [rollout for rollout in graded if rollout.attempt.index == index]
         if graded and not chosen:
-            known = ", ".join(str(number) for number in sorted({one.attempt.index for one in graded}))
+            indices = sorted({rollout.attempt.index for rollout in graded})
+            known = ", ".join(str(number) for number in indices)
             raise ConfigError(Problem(f"no task has attempt {index}; their attempts are {known}", "index"))
     else:
-        selected = _selected([one.candidate for one in graded], rule)
-        chosen = [one for one in graded if one.candidate.trajectory_id in selected]
+        selected = _selected([rollout.candidate for rollout in graded], rule)
+        chosen = [rollout for rollout in graded if rollout.candidate.trajectory_id in selected]
     batches = (chosen[start : start + _BATCH] for start in range(0, len(chosen), _BATCH))
     return chain.from_iterable(map(_instances, batches))
 
@@ -70,7 +71,7 @@ def _selected(candidates: Sequence[Candidate], name: str) -> set[str]:
 
 
 def _instances(chosen: Sequence[StoredAttempt]) -> Iterator[SubmittedInstance]:
-    pks = [int(one.candidate.trajectory_id) for one in chosen]
+    pks = [int(rollout.candidate.trajectory_id) for rollout in chosen]
     rows = Trajectory.objects.only("verdict", "patch", "test_log").in_bulk(pks)
     logs = TestLog.objects.in_bulk(pks)
     tests: dict[int, list[Outcome]] = defaultdict(list)
@@ -78,14 +79,14 @@ def _instances(chosen: Sequence[StoredAttempt]) -> Iterator[SubmittedInstance]:
         kind, outcome = TestKind(test.kind), TestOutcome(test.outcome)
         tests[test.trajectory_id].append(Outcome(test_id=test.test_id, kind=kind, outcome=outcome))
     traces = {trace.id: trace for trace in learning.stored(pks, with_tokens=False)}
-    for one, pk in zip(chosen, pks, strict=True):
-        if pk not in traces:  # removed meanwhile
+    for rollout, pk in zip(chosen, pks, strict=True):
+        if pk not in traces:  # deleted in the meantime
             continue
-        row, resolved = rows[pk], one.attempt.solved is True
+        row, resolved = rows[pk], rollout.attempt.solved is True
         no_report = row.verdict in _WITHOUT_REPORT
         yield SubmittedInstance(
-            instance_id=one.task.instance_id,
-            repo=one.task.repo,
+            instance_id=rollout.task.instance_id,
+            repo=rollout.task.repo,
             patch=row.patch if row.patch.strip() else "",
             resolved=resolved,
             report=None if no_report else instance_report(tests[pk], resolved=resolved),

@@ -28,7 +28,7 @@ from webapp.runs.selectors.series import Series as RunSeries
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentListContext:
-    """Every experiment."""
+    """Context of the list of experiments."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -36,7 +36,7 @@ class ExperimentListContext:
 
 
 def build_experiment_list() -> ExperimentListContext:
-    """Return the list."""
+    """Build the context of the list of experiments."""
     return ExperimentListContext(
         section="experiments", crumbs=(Crumb("Experiments"),), experiments=tuple(reads.list_experiments())
     )
@@ -44,11 +44,11 @@ def build_experiment_list() -> ExperimentListContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldoutRow:
-    """Held-out tasks of one run, before and after."""
+    """Held-out evaluations of one run, before and after training."""
 
     run: Run
     start: str
-    """Model that it started from."""
+    """Model from which training started."""
     first: Evaluation
     last: Evaluation
 
@@ -59,7 +59,7 @@ class HeldoutRow:
 
     @property
     def compare_url(self) -> str:
-        """Return the address of the comparison of both evaluations; empty where they are the same."""
+        """Return the URL of the comparison of both evaluations; empty if they are the same."""
         return evaluation_comparison_url(self.first, self.last) if self.first.pk != self.last.pk else ""
 
     @property
@@ -69,14 +69,14 @@ class HeldoutRow:
         settings = config.get("evaluation") or {}
         dataset = settings.get("dataset") or (config.get("dataset") or {}).get("name")
         return tuple(
-            (dataset, settings.get("split"), one.num_tasks, one.num_samples)
-            for one in (self.first, self.last)
+            (dataset, settings.get("split"), evaluation.num_tasks, evaluation.num_samples)
+            for evaluation in (self.first, self.last)
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentContext:
-    """One experiment."""
+    """Context of an experiment's page."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -85,13 +85,13 @@ class ExperimentContext:
     rows: tuple[RunRow, ...]
     heldout: tuple[HeldoutRow, ...]
     heldout_is_comparable: bool
-    """Whether all evaluations of ``heldout`` have the same numbers of tasks and samples, of one split."""
+    """Whether all evaluations of ``heldout`` have the same split and numbers of tasks and samples."""
     charts: Mapping[str, object]
     num_archived: int
-    """Archived runs, which are left out unless the address says otherwise."""
+    """Archived runs, hidden unless the query string includes them."""
     num_compared: int
     compare_url: str
-    """Comparison of the first runs shown."""
+    """URL of the comparison of the first runs shown."""
     params: Mapping[str, str]
     can_operate: bool
 
@@ -99,7 +99,7 @@ class ExperimentContext:
 def build_experiment(
     experiment: Experiment, params: Mapping[str, str], *, can_operate: bool
 ) -> ExperimentContext:
-    """Return the page; the chart compares the first runs of the page shown."""
+    """Build the context of an experiment's page; the chart compares the first runs that it lists."""
     filters = RunFilters(
         experiment=experiment.pk, archived=params.get("archived", ""), sort=params.get("sort", "-id")
     )
@@ -129,21 +129,21 @@ def build_experiment(
 
 def _heldout(runs: Sequence[Run]) -> tuple[HeldoutRow, ...]:
     """Return the runs with an evaluation of held-out tasks, best first."""
-    found = iteration_reads.first_and_last_evaluations([run.pk for run in runs], "heldout")
+    evaluations = iteration_reads.first_and_last_evaluations([run.pk for run in runs], "heldout")
     rows = [
         HeldoutRow(run=run, start=policy_label(getattr(run, "policy", None)), first=ends[0], last=ends[1])
         for run in runs
-        if (ends := found.get(run.pk)) is not None
+        if (ends := evaluations.get(run.pk)) is not None
     ]
     return tuple(sorted(rows, key=lambda row: -row.last.solve_rate))
 
 
 def comparison_chart(series: Mapping[int, RunSeries], names: Mapping[int, str]) -> ChartSet:
     """Return mean reward of several runs over iterations in one chart."""
-    x = sorted({value for one in series.values() for value in one.x})
+    x = sorted({value for points in series.values() for value in points.x})
     columns: Columns = {}
-    for number, one in series.items():
-        values = dict(zip(one.x, one.mean[REWARD], strict=True))
+    for number, points in series.items():
+        values = dict(zip(points.x, points.mean[REWARD], strict=True))
         columns[f"run/{number}"] = [values.get(place) for place in x]
     lines = tuple(
         Series(f"run/{number}", f"run {number} {names[number]}"[:60], 1 + i % 9)

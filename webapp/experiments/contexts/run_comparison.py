@@ -1,4 +1,4 @@
-"""Up to ten runs laid over each other: what the charts need to ask for their points, and what differs."""
+"""Comparison of up to ten runs: data for the charts, and settings that differ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from webapp.runs.selectors.series import EVALUATION, Axis, Series
 
 MOST_RUNS = 10
 MOST_KEYS = 12
-"""Metrics that one request for points may ask for."""
+"""Maximum metrics of one request for points."""
 COLOURS = 9
 DASHES = 3
 UNCOMPARED = frozenset({"name"})
@@ -54,12 +54,12 @@ class ComparedRun:
     iterations: int
     elapsed_seconds: float | None
     without_url: str
-    """The comparison without it."""
+    """URL of the comparison without this run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A setting that is not the same in all runs; None where a run has no such setting."""
+    """A setting that differs between runs; None where a run has no such setting."""
 
     key: str
     values: tuple[str | None, ...]
@@ -67,46 +67,47 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparisonContext:
-    """The page."""
+    """Context of the comparison page."""
 
     section: str
     crumbs: tuple[Crumb, ...]
     compared: tuple[ComparedRun, ...]
     left_out: int
-    """Runs named in the address beyond the limit."""
+    """Number of runs in the query string beyond the limit."""
     missing: tuple[str, ...]
-    """Parts of the address that are no run."""
+    """Parts of the query string that name no run."""
     differences: tuple[Difference, ...]
     num_equal: int
     axes: tuple[tuple[str, str], ...]
     axis: str
     charts: Mapping[str, object]
     chosen: str
-    """Value of ``runs`` in the address."""
+    """Value of ``runs`` in the query string."""
     offers: tuple[tuple[int, str], ...]
     """Newest runs that could be added."""
 
 
 def parse_runs(texts: Iterable[str]) -> tuple[list[int], list[str]]:
-    """Return the runs of an address, in order and once each, and what is no number."""
+    """Return the distinct run numbers of a query string in order, and the parts that are not numbers."""
     parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
     numbers = [(part, whole(part.split()[0], most=MOST_ID)) for part in parts]
-    found = dict.fromkeys(number for _, number in numbers if number is not None)
-    return list(found), [part for part, number in numbers if number is None]
+    distinct = dict.fromkeys(number for _, number in numbers if number is not None)
+    return list(distinct), [part for part, number in numbers if number is None]
 
 
 def _read(texts: Iterable[str]) -> tuple[list[Run], int, list[str]]:
-    """Return the runs of an address, the number of those beyond the limit, and the parts that are no run."""
-    numbers, odd = parse_runs(texts)
+    """Return the runs of a query string, their number beyond the limit, and the parts that name no run."""
+    numbers, invalid = parse_runs(texts)
     wanted = numbers[:MOST_RUNS]
-    found = run_reads.runs_by_number(wanted)
-    odd += [str(number) for number in wanted if number not in found]
-    return [found[number] for number in wanted if number in found], len(numbers) - len(wanted), odd
+    by_number = run_reads.runs_by_number(wanted)
+    invalid += [str(number) for number in wanted if number not in by_number]
+    runs = [by_number[number] for number in wanted if number in by_number]
+    return runs, len(numbers) - len(wanted), invalid
 
 
 def build_run_comparison(texts: Sequence[str], params: Mapping[str, str]) -> RunComparisonContext:
-    """Return the page; a fixed number of queries whatever the length of the runs."""
-    runs, left_out, odd = _read(texts)
+    """Build the context of the page, with a number of queries independent of the length of the runs."""
+    runs, left_out, invalid = _read(texts)
     numbers = [run.pk for run in runs]
     compared = _compared(runs)
     differences, num_equal = compare_settings([run.config for run in runs])
@@ -116,7 +117,7 @@ def build_run_comparison(texts: Sequence[str], params: Mapping[str, str]) -> Run
         crumbs=(Crumb("Runs", reverse("run-list")), Crumb("Comparison")),
         compared=compared,
         left_out=left_out,
-        missing=tuple(part[:40] for part in odd[:MOST_RUNS]),
+        missing=tuple(part[:40] for part in invalid[:MOST_RUNS]),
         differences=differences,
         num_equal=num_equal,
         axes=AXES,
@@ -136,26 +137,26 @@ def _compared(runs: Sequence[Run]) -> tuple[ComparedRun, ...]:
     return tuple(
         ComparedRun(
             run=run,
-            colour=1 + at % COLOURS,
-            dash=(at + at // COLOURS) % DASHES,
+            colour=1 + index % COLOURS,
+            dash=(index + index // COLOURS) % DASHES,
             policy=policy_label(run.config.get("policy")),
             heldout=newest.get(run.pk),
             iterations=finished.get(run.pk, 0),
             elapsed_seconds=elapsed(run, now),
-            without_url=comparison_url(other for other in numbers if other != run.pk),
+            without_url=comparison_url(number for number in numbers if number != run.pk),
         )
-        for at, run in enumerate(runs)
+        for index, run in enumerate(runs)
     )
 
 
 def comparison_url(numbers: Iterable[int], **view: str) -> str:
-    """Return the address of a comparison, with the view of its charts."""
+    """Return the URL of a comparison, with the view of its charts."""
     return f"{reverse('run-compare')}?{urlencode({'runs': ','.join(map(str, numbers)), **view}, safe=',')}"
 
 
 def _charts(compared: Sequence[ComparedRun]) -> dict[str, object]:
-    """Return what ``js/run_compare.js`` needs: the lines, the charts, and where their points are."""
-    numbers = [one.run.pk for one in compared]
+    """Return the data for ``js/run_compare.js``: lines, charts, and the URL of their points."""
+    numbers = [entry.run.pk for entry in compared]
     reported = {*series_reads.reported_metrics(numbers), *series_reads.evaluation_keys(numbers)}
     titles = {
         series.key: (spec.title if len(spec.series) == 1 else f"{spec.title}: {series.label}", spec.unit)
@@ -171,20 +172,22 @@ def _charts(compared: Sequence[ComparedRun]) -> dict[str, object]:
         "source": reverse("run-series"),
         "most": MOST_KEYS,
         "runs": [
-            {"id": one.run.pk, "label": f"run {one.run.pk}", "colour": one.colour, "dash": one.dash}
-            for one in compared
+            {"id": entry.run.pk, "label": f"run {entry.run.pk}", "colour": entry.colour, "dash": entry.dash}
+            for entry in compared
         ],
         "charts": [{"key": key, "title": titles[key][0], "unit": titles[key][1]} for key in keys],
     }  # fmt: skip
 
 
 def compare_settings(configs: Sequence[Mapping[str, Any]]) -> tuple[tuple[Difference, ...], int]:
-    """Return the settings that are not the same in all configurations, and how many are."""
+    """Return the settings that differ between configurations, and the number of equal settings."""
     flat = [dict(_leaves(config)) for config in configs]
     keys = dict.fromkeys(key for settings in flat for key in settings if key not in UNCOMPARED)
-    different = [key for key in keys if any(_value(one, key) != _value(flat[0], key) for one in flat)]
+    different = [
+        key for key in keys if any(_value(settings, key) != _value(flat[0], key) for settings in flat)
+    ]
     rows = tuple(
-        Difference(key, tuple(show(one[key])[:300] if key in one else None for one in flat))
+        Difference(key, tuple(show(settings[key])[:300] if key in settings else None for settings in flat))
         for key in different
     )
     return rows, len(keys) - len(rows)
@@ -193,11 +196,11 @@ def compare_settings(configs: Sequence[Mapping[str, Any]]) -> tuple[tuple[Differ
 def summarise_comparison(texts: Sequence[str]) -> dict[str, Any]:
     """Return the runs of a comparison, the settings that differ and the metrics of the runs, as JSON.
 
-    Raises ValueError for too many runs, and for what is no run.
+    Raises ValueError for no run, too many runs, or an unknown run.
     """
-    runs, left_out, odd = _read(texts)
-    if odd or left_out or not runs:
-        raise ValueError(f"name 1 to {MOST_RUNS} runs{f', not {odd[0][:40]!r}' if odd else ''}")
+    runs, left_out, invalid = _read(texts)
+    if invalid or left_out or not runs:
+        raise ValueError(f"name 1 to {MOST_RUNS} runs{f', not {invalid[0][:40]!r}' if invalid else ''}")
     numbers = [run.pk for run in runs]
     differences, num_equal = compare_settings([run.config for run in runs])
     metrics = {*series_reads.reported_metrics(numbers), *series_reads.evaluation_keys(numbers)}
@@ -224,19 +227,19 @@ def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 def build_series(texts: Sequence[str], params: Mapping[str, str]) -> dict[str, object]:
     """Return the points of some charts of some runs, as JSON.
 
-    Raises ValueError for an unknown axis, a bound that is no number, or too many runs or metrics.
+    Raises ValueError for an unknown axis, a bound that is not a number, or too many runs or metrics.
     """
-    numbers, odd = parse_runs(texts)
+    numbers, invalid = parse_runs(texts)
     keys = [key for key in params.get("keys", "").split(",") if key]
-    if odd or len(numbers) > MOST_RUNS or len(keys) > MOST_KEYS:
+    if invalid or len(numbers) > MOST_RUNS or len(keys) > MOST_KEYS:
         raise ValueError(f"name up to {MOST_RUNS} runs and {MOST_KEYS} metrics")
     axis = Axis(params.get("x") or Axis.ITERATION)
     low, high = bounds(params)
     plain = [key for key in keys if not key.startswith(EVALUATION)]
     answer: dict[str, dict[str, object]] = {str(number): {} for number in numbers}
 
-    def add(found: Mapping[int, Series], wanted: Iterable[str]) -> None:
-        for number, series in found.items():
+    def add(series_by_run: Mapping[int, Series], wanted: Iterable[str]) -> None:
+        for number, series in series_by_run.items():
             for key in wanted:
                 answer[str(number)][key] = {
                     "x": series.x, "y": series.mean[key], "low": series.low[key], "high": series.high[key]
@@ -244,10 +247,10 @@ def build_series(texts: Sequence[str], params: Mapping[str, str]) -> dict[str, o
 
     if plain:
         buckets = 256 if len(numbers) <= 4 else 128
-        found = series_reads.bucketed(
+        metrics = series_reads.bucketed(
             numbers, plain, axis=axis, low=low, high=high, buckets=buckets, spread=True
         )
-        add(found, plain)
+        add(metrics, plain)
     for key in set(keys) - set(plain):
         name = key.removeprefix(EVALUATION)
         add(series_reads.evaluated(numbers, name, axis=axis, low=low, high=high), [key])

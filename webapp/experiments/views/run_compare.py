@@ -1,4 +1,4 @@
-"""Runs laid over each other, and the points of runs' charts."""
+"""Comparison of runs, and the points of runs' charts."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from webapp.runs.views.runs import run_or_404
 
 
 def _named(request: HttpRequest) -> list[str]:
-    """Return the runs of the address: ``runs=1,2`` of a link, ``run=1&run=2`` of check boxes."""
+    """Return the runs of the query string: ``runs=1,2`` from links, ``run=1&run=2`` from check boxes."""
     return [*request.GET.getlist("runs"), *request.GET.getlist("run")]
 
 
 @viewer
 def run_compare(request: HttpRequest, person: Person) -> HttpResponse:
-    """Render a comparison of runs; check boxes lead to the address that can be shared."""
+    """Render a comparison of runs; selections by check boxes are redirected to a URL to share."""
     if "run" in request.GET:
         numbers, _ = parse_runs(_named(request))
         view = {key: value for key, value in params_of(request).items() if key not in ("run", "runs")}

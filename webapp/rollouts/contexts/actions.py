@@ -1,6 +1,6 @@
-"""An action as the page shows it, by what its tool does: command, edit as a diff, view, search, submission.
+"""Page view of an action, by kind of tool: command, edit (as a diff), view, search, submission.
 
-To add a kind of tool: its names in ``webapp.rollouts.services.tool_kinds`` and a function here.
+To add a kind of tool, add its names to ``webapp.rollouts.services.tool_kinds`` and a function here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONTENTS = ("file_text", "content", "contents", "text")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument that has no place of its own; ``num_chars`` is the length of the whole."""
+    """Argument outside of the title and main text; ``num_chars`` is its complete length."""
 
     name: str
     text: str
@@ -43,7 +43,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class ActionBody:
-    """Content of the action, without its numbers."""
+    """Content of an action, without token counts and times."""
 
     kind: str
     """``command``, ``edit``, ``view``, ``search``, ``finish``, ``call`` (any other tool) or ``none``."""
@@ -51,9 +51,9 @@ class ActionBody:
     """One-line summary: the command, the path or the search term."""
     note: str = ""
     text: str = ""
-    """A command, a submission's text, the raw response where nothing was parsed; cut where it is long."""
+    """Command, submission text, or raw response if no call was parsed; truncated if it is long."""
     num_chars: int = 0
-    """Length of the whole text."""
+    """Length of the complete text."""
     diff: Diff | None = None
     arguments: tuple[Argument, ...] = ()
 
@@ -61,7 +61,11 @@ class ActionBody:
     def cut(self) -> bool:
         """Return whether part of the action is left out."""
         has_cut_diff = self.diff is not None and self.diff.cut
-        return has_cut_diff or len(self.text) < self.num_chars or any(one.cut for one in self.arguments)
+        return (
+            has_cut_diff
+            or len(self.text) < self.num_chars
+            or any(argument.cut for argument in self.arguments)
+        )
 
 
 def _text(arguments: Mapping[str, Any], *keys: str) -> str:
@@ -80,7 +84,7 @@ def short_path(path: str) -> str:
 
 
 def first_line(text: str) -> str:
-    """Return the first line of a text that is not blank, shortened."""
+    """Return the first non-blank line of a text, shortened."""
     return text.strip().partition("\n")[0].strip()[:TITLE_CHARS]
 
 
@@ -91,12 +95,12 @@ def action_body(
     text_chars: int = TEXT_CHARS,
     argument_chars: int = ARGUMENT_CHARS,
 ) -> ActionBody:
-    """Return the rendered action of a step, cut where it is long.
+    """Return the page view of a step's action, truncated.
 
     Args:
-        limit: lines of a diff.
-        text_chars: characters of a command or another main text.
-        argument_chars: characters of each other argument.
+        limit: maximum lines of a diff.
+        text_chars: maximum characters of a command or another main text.
+        argument_chars: maximum characters of each other argument.
     """
     body = _body(step, limit)
     arguments = tuple(Argument(a.name, a.text[:argument_chars], a.num_chars) for a in body.arguments)
@@ -165,13 +169,13 @@ def _editor(arguments: Mapping[str, Any], limit: int) -> ActionBody:
 
 
 def _replacement(tool: str, arguments: Mapping[str, Any], limit: int) -> ActionBody:
-    found = next((pair for pair in _REPLACED if all(name in arguments for name in pair)), None)
-    if found is None:
+    names = next((pair for pair in _REPLACED if all(name in arguments for name in pair)), None)
+    if names is None:
         return ActionBody("call", tool, arguments=_rest(arguments))
-    path, (old, new) = _text(arguments, *_PATHS), found
+    path, (old, new) = _text(arguments, *_PATHS), names
     diff = edit_diff(_text(arguments, old), _text(arguments, new), path, limit)
     title = short_path(path)[:TITLE_CHARS] or tool
-    return ActionBody("edit", title, "replace", diff=diff, arguments=_rest(arguments, *_PATHS, *found))
+    return ActionBody("edit", title, "replace", diff=diff, arguments=_rest(arguments, *_PATHS, *names))
 
 
 def _created(arguments: Mapping[str, Any], limit: int) -> ActionBody:
@@ -181,13 +185,14 @@ def _created(arguments: Mapping[str, Any], limit: int) -> ActionBody:
     return ActionBody("edit", short_path(path)[:TITLE_CHARS], "create", diff=diff, arguments=rest)
 
 
-def _span(given: Any) -> str:
-    """Return ``lines 1–50`` for ``[1, 50]``, also where the model wrote it as text; -1 is the end."""
-    if given is None:
+def _span(view_range: Any) -> str:
+    """Return ``lines 1–50`` for ``[1, 50]``, also if the model passed it as text; -1 is the end."""
+    if view_range is None:
         return ""
-    numbers = given if isinstance(given, list | tuple) else str(given).strip("[] ").split(",")
+    is_list = isinstance(view_range, list | tuple)
+    numbers = view_range if is_list else str(view_range).strip("[] ").split(",")
     try:
         first, last = (int(number) for number in numbers)
     except (TypeError, ValueError):
-        return str(given)[:TITLE_CHARS]
+        return str(view_range)[:TITLE_CHARS]
     return f"lines {first} to the end" if last == -1 else f"lines {first}–{last}"

@@ -1,4 +1,4 @@
-"""The arithmetic of an advantage under the objective of its run: r − mean of the others = A."""
+"""Arithmetic of an advantage under its run's objective: r − mean of the other rollouts = A."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from webapp.rollouts.models.trajectories import Trajectory
 from webapp.runs.models.runs import Run
 
 _TOLERANCE = 1e-5
-"""Difference of an advantage that rounding makes."""
+"""Tolerance for rounding errors of an advantage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +42,24 @@ def equation(run: Run) -> str:
 
 
 def formula(trajectory: Trajectory, algorithm: AlgorithmConfig | None) -> str:
-    """Return how the stored advantage follows from reward and baseline; empty where that is unknown."""
+    """Return the formula of the stored advantage from reward and baseline; empty if it is unknown."""
     reward, baseline, advantage = trajectory.reward, trajectory.baseline, trajectory.advantage
     if reward is None or baseline is None or advantage is None or algorithm is None:
         return ""
     is_divided = algorithm.std_normalisation != "none"
-    counted, said = reward, _short(reward)
+    counted, reward_text = reward, _short(reward)
     if trajectory.termination in algorithm.filtered_reasons and algorithm.filtered_baseline == "keep_zero":
-        counted, said = 0.0, "0"
+        counted, reward_text = 0.0, "0"
     elif algorithm.overlong_buffer or has_kl_reward(algorithm):
+        # The penalty is not stored. Without a divisor it follows from the advantage, with one it is unknown.
         if is_divided:
             return ""
         counted = advantage + baseline
         if abs(penalty := reward - counted) > _TOLERANCE:
-            said = f"{said} − {_short(penalty)}" if penalty > 0 else f"{said} + {_short(-penalty)}"
+            sign = "−" if penalty > 0 else "+"
+            reward_text = f"{reward_text} {sign} {_short(abs(penalty))}"
     difference = counted - baseline
-    text = said if algorithm.baseline == "none" else f"{said} − {_short(baseline)}"
+    text = reward_text if algorithm.baseline == "none" else f"{reward_text} − {_short(baseline)}"
     if math.isclose(difference, advantage, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
         return text
     spread = difference / advantage if is_divided and advantage else 0.0

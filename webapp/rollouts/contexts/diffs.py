@@ -1,8 +1,8 @@
 """Patches and edits as lines for a page, highlighted by Pygments on the server.
 
-Everything comes from models, so it is hostile: text leaves here as plain strings (the template escapes)
-or as what Pygments' HTML formatter escaped. Lines are highlighted (``highlighting``) after the cut, because
-Pygments takes about 0.1 ms a line.
+All input comes from models and is untrusted. Output is plain strings, which the template escapes, or HTML
+escaped by Pygments' formatter. Lines are highlighted (``highlighting``) after truncation, because Pygments
+takes about 0.1 ms a line.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PATCH_LINES = 500
 EDIT_LINES = 200
 LINE_CHARS = 1_000
 MAX_HIGHLIGHT = 30_000
-"""Characters of a diff above which code is shown without colours."""
+"""Maximum characters of a diff that is highlighted."""
 MAX_PARSED_LINES = 20_000
-"""Lines up to which a patch is parsed whole: a tenth of a second."""
+"""Maximum lines of a patch that is parsed whole, which takes 0.1 s."""
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _CONTEXT = 3
-"""Unchanged lines that are shown on both sides of a change where there are many."""
+"""Unchanged lines shown on each side of a change; the others are folded."""
 _MAX_COMPARED = 100_000
-"""Product of the numbers of lines up to which two texts are compared line by line."""
+"""Maximum product of the line counts of two texts that are compared line by line."""
 _CSS = {"+": "gi", "-": "gd"}
 
 
@@ -56,7 +56,7 @@ class Diff:
     num_removed: int
     num_files: int
     num_shown: int
-    """Lines of the diff that are shown, unchanged ones that are folded included."""
+    """Lines of the diff that are shown, including folded unchanged lines."""
 
     @property
     def cut(self) -> bool:
@@ -65,10 +65,10 @@ class Diff:
 
 
 def code_lines(lines: Sequence[str], path: str) -> list[SafeString]:
-    """Return HTML of each line, highlighted by the file name's language unless they are too many."""
+    """Return HTML of each line, highlighted in the file's language up to ``MAX_HIGHLIGHT`` characters."""
     shown = [line[:LINE_CHARS] for line in lines]
     coloured = highlighted(shown, path) if sum(map(len, shown)) <= MAX_HIGHLIGHT else None
-    # What the formatter wrote is escaped.
+    # The formatter escapes its output.
     html = [escape(line) for line in shown] if coloured is None else [mark_safe(line) for line in coloured]  # noqa: S308
     return [_finished(line, len(whole)) for line, whole in zip(html, lines, strict=True)]
 
@@ -83,8 +83,8 @@ def _finished(html: SafeString, length: int) -> SafeString:
 def patch_diff(patch: str, limit: int = PATCH_LINES) -> Diff | None:
     """Return a unified diff; None if it is empty. Text that is no unified diff is shown unchanged.
 
-    Of a long patch only what is shown is parsed. Its lines and files are counted by their first characters,
-    so the counts are approximate: an added line ``++ x`` reads as a header.
+    Of a long patch only the shown part is parsed. Its lines and files are counted by line prefixes, so the
+    counts are approximate: an added line ``++ x`` counts as a header.
     """
     if not patch.strip():
         return None
@@ -114,7 +114,7 @@ def patch_diff(patch: str, limit: int = PATCH_LINES) -> Diff | None:
 
 
 def _head(raw: list[str], limit: int) -> str:
-    """Return the first lines of a patch as a patch: the header of a hunk that is cut counts what is left."""
+    """Return the first lines as a valid patch: the header of a truncated hunk counts its remaining lines."""
     head = [*raw[:limit], ""]
     headers = [(place, header) for place, line in enumerate(head) if (header := _HUNK.match(line))]
     if not headers:
@@ -147,7 +147,7 @@ def _hunk_lines(raw: list[str], paths: tuple[str, ...]) -> list[DiffLine]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line of a difference: its place in the old text (removed) or the new one, or folded lines."""
+    """Line of a diff: its index in the old text (removed) or the new text, or a run of folded lines."""
 
     sign: str
     place: int
@@ -176,7 +176,7 @@ def edit_diff(old: str, new: str, path: str, limit: int = EDIT_LINES) -> Diff:
 
 
 def _places(lines: list[str], places: list[int], path: str) -> dict[int, SafeString]:
-    """Return HTML of the lines at some places, highlighted with those between them."""
+    """Return HTML of the lines at some indices, highlighted together with the lines between them."""
     if not places:
         return {}
     first = places[0]
@@ -204,7 +204,7 @@ def _unchanged(start: int, end: int, *, is_first: bool, is_last: bool) -> Iterat
 
 
 def _opcodes(old: list[str], new: list[str]) -> Iterator[tuple[str, int, int, int, int]]:
-    """Yield ``difflib``'s opcodes; what is equal at both ends is never compared twice."""
+    """Yield ``difflib``'s opcodes; a common head and tail are not passed to ``difflib``."""
     most = min(len(old), len(new))
     head = next((n for n in range(most) if old[n] != new[n]), most)
     most -= head
@@ -224,7 +224,7 @@ def _opcodes(old: list[str], new: list[str]) -> Iterator[tuple[str, int, int, in
 
 
 def added_diff(text: str, path: str, limit: int = EDIT_LINES) -> Diff:
-    """Return a new file or inserted text: every line is added."""
+    """Return a new file or inserted text as a diff of added lines."""
     lines = text.split("\n")
     html = code_lines(lines[:limit], path)
     shown = tuple(DiffLine("gi", "+", line) for line in html)

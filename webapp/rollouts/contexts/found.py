@@ -1,4 +1,4 @@
-"""Search for a text in all steps of one trajectory, folded, cut and not yet loaded parts included."""
+"""Text search in all steps of one trajectory, including folded, truncated and not yet loaded parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AROUND = 60
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One place of the text; ``before`` and ``after`` are what is next to it."""
+    """One occurrence of the text; ``before`` and ``after`` are its context on the same line."""
 
     index: int
     """Index of the step."""
@@ -33,7 +33,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The first places of a text, and the number of all."""
+    """First occurrences of a text, and the number of all occurrences."""
 
     hits: tuple[Hit, ...]
     num_hits: int
@@ -46,7 +46,7 @@ def text_to_find(params: Mapping[str, str]) -> str:
 
 
 def find_text(trajectory_id: int, text: str) -> Found:
-    """Return where the steps of a trajectory contain a text, in any case."""
+    """Find the occurrences of a text in a trajectory's steps, ignoring case."""
     pattern = re.compile(re.escape(text), re.IGNORECASE)
     hits: list[Hit] = []
     num_hits = num_steps = 0

@@ -33,7 +33,7 @@ class StripRow:
     index: int
     cells: tuple[StripCell | None, ...]
     diverges: bool
-    """The first row in which the siblings' actions differ."""
+    """True for the first row in which the siblings' actions differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class MatrixRow:
 
     @property
     def found(self) -> tuple[str, ...]:
-        """Return the different outcomes of the siblings that were graded."""
+        """Return the distinct outcomes of the graded siblings."""
         return tuple(dict.fromkeys(outcome for outcome in self.outcomes if outcome))
 
 
@@ -69,7 +69,7 @@ class ScoreRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupContext:
-    """The page; columns are ordered by reward, then index."""
+    """Context of the group page; columns are ordered by reward, then index."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -109,11 +109,11 @@ def _strip(columns: list[Trajectory], steps: dict[int, list[Step]]) -> tuple[tup
     rows: list[StripRow] = []
     diverged = False
     for index in range(min(last + 1, MAX_STRIP)):
-        found = [by_index[t.pk].get(index) for t in columns]
-        acts = {step.action_hash if step else "" for step in found}
-        diverges = not diverged and len(acts) > 1
+        row = [by_index[t.pk].get(index) for t in columns]
+        actions = {step.action_hash if step else "" for step in row}
+        diverges = not diverged and len(actions) > 1
         diverged = diverged or diverges
-        cells = tuple(_cell(t.index, step, most) for t, step in zip(columns, found, strict=True))
+        cells = tuple(_cell(t.index, step, most) for t, step in zip(columns, row, strict=True))
         rows.append(StripRow(index, cells, diverges))
     return tuple(rows), longest
 
@@ -134,12 +134,12 @@ def _matrix(columns: list[Trajectory], tests: dict[int, list[TestResult]]) -> tu
 
 def _scores(columns: list[Trajectory]) -> tuple[ScoreRow, ...]:
     verifiers: dict[int, Run] = {}
-    found: dict[tuple[int, int], Score] = {}
+    scores: dict[tuple[int, int], Score] = {}
     for score in score_reads.given_to(columns):
         verifiers.setdefault(score.run_id, score.run)
-        found[score.run_id, score.index] = score
+        scores[score.run_id, score.index] = score
     return tuple(
-        ScoreRow(verifier, tuple(found.get((number, sibling.index)) for sibling in columns))
+        ScoreRow(verifier, tuple(scores.get((number, sibling.index)) for sibling in columns))
         for number, verifier in verifiers.items()
     )
 
@@ -159,7 +159,7 @@ def patch_views(columns: list[Trajectory]) -> tuple[PatchView, ...]:
 def build_group(
     run: Run, *, phase: str, iteration: int, task_key: str, params: Mapping[str, str]
 ) -> GroupContext | None:
-    """Return the page; None when there is no such group."""
+    """Build the context of a group's page; None if there is no such group."""
     group = group_reads.get_group(run.pk, phase=phase, iteration=iteration, task_key=task_key)
     if group is None:
         return None

@@ -1,9 +1,9 @@
-"""Code as highlighted HTML, by Pygments in a process of its own.
+"""Syntax highlighting by Pygments in a separate process.
 
-Code and file name are a model's, and the name chooses the lexer. Lexers take time squared over text made for
-them: Python's over blank lines, others over carriage returns. So the lexers are those of widespread
-languages, and a call has little processor time. After one that went over it nothing is highlighted for a
-while: a page has many pieces of code, and each would take its time.
+Code and file name come from a model, and the name selects the lexer. Lexers take quadratic time on
+adversarial text: Python's on blank lines, others on carriage returns. Only lexers of widespread languages are
+used, and the processor time of a call is limited. After a call exceeds the limit, highlighting pauses: a page
+has many pieces of code, and each could reach the limit.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ LANGUAGES = frozenset({
     "Jsx", "Kotlin", "Lua", "Makefile", "Markdown", "Php", "Python", "Rst", "Ruby", "Rust", "Scala", "Swift",
     "TOML", "TransactSql", "Tsx", "TypeScript", "Xml", "Yaml",
 })  # fmt: skip
-"""Lexers of Pygments that are used, without ``Lexer``."""
+"""Pygments lexers in use, named without the suffix ``Lexer``."""
 LIMITS = Limits("code", cpu_s=1.0, memory_bytes=512 << 20)
 PAUSE_S = 10.0
 _resumes_at = 0.0
 
 
 class _PausedError(Exception):
-    """Nothing is highlighted now."""
+    """Highlighting is paused."""
 
 
 def highlighted(lines: Sequence[str], path: str) -> tuple[str, ...] | None:
     """Return safe HTML of each line of code.
 
     Args:
-        lines: without their ends.
-        path: its file name chooses the language.
+        lines: lines of code without line breaks.
+        path: path of the file; its name selects the language.
 
     Returns:
-        None where the language is unknown, Pygments counts lines otherwise, or time is up.
+        None if the language is unknown, Pygments would split the lines differently, or time is exceeded.
     """
     name = path.rpartition("/")[2]
+    # Only the extension selects the lexer: files of one language share cache entries.
     name = f"x{name[name.rfind('.') :]}" if "." in name else name
     code = tuple(line.removesuffix("\r") for line in lines)
     if _lexer(name) is None or any("\r" in line for line in code):
@@ -58,7 +59,7 @@ def highlighted(lines: Sequence[str], path: str) -> tuple[str, ...] | None:
 
 @lru_cache(maxsize=32)
 def _cached(lines: tuple[str, ...], name: str) -> tuple[str, ...] | None:
-    """Return what Pygments makes of the lines; None where it takes too long. Raises _PausedError."""
+    """Highlight lines in a separate process; None if that exceeds a limit. Raises _PausedError."""
     global _resumes_at
     if time.monotonic() < _resumes_at:
         raise _PausedError
@@ -70,12 +71,13 @@ def _cached(lines: tuple[str, ...], name: str) -> tuple[str, ...] | None:
 
 
 def pygmentised(lines: tuple[str, ...], name: str) -> tuple[str, ...] | None:
-    """Highlight in this process, for as long as it takes; None as ``highlighted``."""
+    """Highlight in this process, without limits; None as in ``highlighted``."""
     if (lexer := _lexer(name)) is None:
         return None
     exact = lexer(stripnl=False, ensurenl=False)
-    found = highlight("\n".join(lines), exact, HtmlFormatter(nowrap=True)).split("\n")
-    return tuple(found[: len(lines)]) if len(found) in (len(lines), len(lines) + 1) else None
+    html = highlight("\n".join(lines), exact, HtmlFormatter(nowrap=True)).split("\n")
+    # The formatter may end its output with a line break.
+    return tuple(html[: len(lines)]) if len(html) in (len(lines), len(lines) + 1) else None
 
 
 @lru_cache(maxsize=256)

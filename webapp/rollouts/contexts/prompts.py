@@ -1,4 +1,4 @@
-"""Messages before a trajectory's first response, and the fields of a file that it was imported from."""
+"""Messages before a trajectory's first response, and fields of the file of an imported trajectory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INLINE_CHARS = 120
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
-    """A message with what the page calls it."""
+    """A message with its label on the page."""
 
     label: str
     text: CutText
@@ -23,7 +23,7 @@ class PromptMessage:
 
 @dataclass(frozen=True, slots=True)
 class ImportedField:
-    """A field of an imported file; ``name`` has the names of the objects around it, with dots."""
+    """A field of an imported file; ``name`` is its dotted path."""
 
     name: str
     text: CutText
@@ -35,7 +35,7 @@ class ImportedField:
 
 
 def statement_text(text: str) -> CutText:
-    """Return as much of a problem statement as a page shows."""
+    """Truncate a problem statement to the length that a page shows."""
     return cut_text(text, lines=STATEMENT_LINES, chars=STATEMENT_CHARS)
 
 
@@ -50,7 +50,7 @@ def opening_messages(messages: Iterable[Mapping[str, str]]) -> tuple[PromptMessa
 
 
 def imported_fields(fields: Mapping[str, Any] | None) -> tuple[ImportedField, ...] | None:
-    """Return the fields of an imported file, those of objects one by one; None for none."""
+    """Return the fields of an imported file, objects flattened by one level; None without fields."""
     return None if fields is None else tuple(_flat(fields))
 
 

@@ -1,4 +1,4 @@
-"""Pieces of texts that a search found, around the first matching word."""
+"""Excerpts of search results around the first matching word."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _BEFORE, _SHOWN = 80, 240
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snippet:
-    """A piece of a matching text."""
+    """Excerpt of a matching text."""
 
     match: Match
     parts: tuple[tuple[str, bool], ...]
-    """Text, and whether it is one of the words."""
+    """Pieces of the excerpt: text, and whether it matches a word of the query."""
     query: str
-    """Query string and anchor of the place on the trajectory's page."""
+    """Query string and anchor of the match on the trajectory's page."""
 
     @property
     def text(self) -> str:
-        """Return the piece as plain text."""
+        """Return the excerpt as plain text."""
         return "".join(text for text, _ in self.parts)
 
 
 def words_pattern(q: str) -> re.Pattern[str] | None:
-    """Return the pattern of a query's wanted words, in any case; None without any."""
+    """Return a case-insensitive pattern of a query's wanted words; None without any."""
     wanted = {text for texts, _ in alternatives(q) for text in texts}
     phrases = (r"\W+".join(map(re.escape, re.findall(r"\w+", text))) for text in wanted)
     known = sorted((phrase for phrase in phrases if phrase), key=len, reverse=True)
@@ -36,15 +36,15 @@ def words_pattern(q: str) -> re.Pattern[str] | None:
 
 
 def snippet(match: Match, pattern: re.Pattern[str] | None) -> Snippet:
-    """Return the piece of a text around its first word that matched."""
+    """Return the excerpt of a text around its first matching word."""
     first = pattern.search(match.text) if pattern is not None else None
     start = max(0, first.start() - _BEFORE) if first is not None else 0
     shown = match.text[start : start + _SHOWN]
     parts: list[tuple[str, bool]] = [("… ", False)] if start else []
     end = 0
-    for found in pattern.finditer(shown) if pattern is not None else ():
-        parts += [(shown[end : found.start()], False), (found[0], True)]
-        end = found.end()
+    for word in pattern.finditer(shown) if pattern is not None else ():
+        parts += [(shown[end : word.start()], False), (word[0], True)]
+        end = word.end()
     parts.append((shown[end:], False))
     return Snippet(match=match, parts=tuple(part for part in parts if part[0]), query=_query(match, first))
 

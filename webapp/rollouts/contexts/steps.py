@@ -1,7 +1,7 @@
-"""Steps as the page shows them: long texts cut and counted, and a window of them at a time.
+"""Page view of steps: long texts are truncated, and steps are loaded in windows.
 
-The page shows some steps in full and the others as one line each, which keeps it small;
-``trajectory_steps.js`` replaces the lines by the steps while somebody reads; without scripts they are links.
+The page shows some steps in full and the others as one line each, to keep it small.
+``trajectory_steps.js`` loads the full steps in the background; without JavaScript the lines are links.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ OBSERVATION_CHARS = 20_000
 THOUGHT_LINES = 400
 THOUGHT_CHARS = 40_000
 STATEMENT_LINES, STATEMENT_CHARS = 1_000, 50_000
-"""The same of a problem statement, a message of the prompt or a field of an imported file."""
+"""Limits of a problem statement, a prompt message or a field of an imported file."""
 PAGE_STEPS, PAGE_CHARS = 20, 48_000
-"""Steps, and characters of their texts, that a page shows in full at first."""
+"""Steps, and characters of their texts, that a page initially shows in full."""
 WHOLE_LINES, WHOLE_CHARS = 20_000, 2_000_000
 """Lines of a diff, and characters of any other argument, that are shown on demand."""
 WINDOW_STEPS, WINDOW_CHARS = 40, 200_000
-"""The same for each of the later requests."""
+"""Steps, and characters of their texts, that each later request returns in full."""
 _OUTLINE_TITLE = 60
 
 
@@ -61,7 +61,7 @@ class StepView:
 
     @property
     def num_chars(self) -> int:
-        """Return about how many characters the page shows of it."""
+        """Return the approximate number of characters that the page shows."""
         shown = len(self.thought.text) + len(self.observation.text) + len(self.body.text)
         return shown + sum(len(line.html) for line in self.body.diff.lines) if self.body.diff else shown
 
@@ -97,7 +97,7 @@ def plain_part(step: Step, part: str) -> str:
 
 
 def whole_part(step: Step, part: str) -> dict[str, object]:
-    """Return what the template of a complete part needs."""
+    """Return the template context of a complete part of a step."""
     if part == "action":
         return {
             "body": action_body(step, limit=WHOLE_LINES, text_chars=WHOLE_CHARS, argument_chars=WHOLE_CHARS)
@@ -114,7 +114,7 @@ class StepEntry:
     seconds: float
     """Model and tool time."""
     thinking_width: str
-    """Thinking tokens against the longest thinking of the trajectory, per cent, for the strip."""
+    """Thinking tokens in per cent of the trajectory's maximum, for the strip."""
     seconds_width: str
     view: StepView | None
 

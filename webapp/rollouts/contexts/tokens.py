@@ -7,7 +7,7 @@ from webapp.runs.models.runs import Run
 
 
 def tokenless_reason(run: Run, trajectory: Trajectory) -> str:
-    """Return why a trajectory without recorded tokens has none; empty while it may still get them."""
+    """Return the reason why a trajectory has no token ids; empty while they may still be recorded."""
     if run.is_imported:
         return "No token ids: the imported file has text only."
     if run.uses_endpoint:

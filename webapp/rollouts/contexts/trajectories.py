@@ -55,7 +55,7 @@ class SiblingLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryContext:
-    """The page of a trajectory."""
+    """Context of a trajectory's page."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -67,9 +67,9 @@ class TrajectoryContext:
     group_url: str
     siblings: tuple[SiblingLink, ...]
     steps: tuple[StepEntry, ...]
-    """All steps, those from the wanted one on in full."""
+    """All steps; a window from the requested one on is in full."""
     find: str
-    """Text that was searched for; empty for none."""
+    """Text to search for in the steps; empty for none."""
     found: Found | None
     statement: CutText
     """The task's problem statement; empty where it is not known."""
@@ -80,11 +80,11 @@ class TrajectoryContext:
     formula: str
     tests: tuple[TestResult, ...]
     whole_log_chars: int
-    """Length of the whole test log where the page shows a part of it; else 0."""
+    """Length of the complete test log if the page shows only a part; else 0."""
     samples: int
     """Number of training samples: more than 1 where the conversation was rendered anew."""
     tokenless: str
-    """Reason why the trajectory has no token ids; empty where it has them, or may still get them."""
+    """Reason why the trajectory has no token ids; empty if it has or may still get them."""
     staleness: Staleness | None
     """None where its update is not known."""
     time_parts: tuple[tuple[str, str, float], ...]
@@ -94,7 +94,7 @@ class TrajectoryContext:
     scores: tuple[Score, ...]
     """Scores by verifiers' runs."""
     shows_answer: bool
-    """True if this person may see the gold patch and the output of the hidden tests."""
+    """True if the user may see the gold patch and the output of the hidden tests."""
     has_repository: bool
     """True if rollouts of the environment end in a patch that is tested."""
 
@@ -129,7 +129,7 @@ def build_trajectory(
     find: str = "",
     newest: bool = False,
 ) -> TrajectoryContext | None:
-    """Return the page of a trajectory; None if there is none.
+    """Build the context of a trajectory's page; None if there is no such trajectory.
 
     Args:
         start: first step that is shown in full.
@@ -189,8 +189,8 @@ def build_trajectory(
 
 
 def _steps(trajectory_id: int, start: int | None) -> tuple[StepEntry, ...]:
-    """Return all steps, in full those from ``start`` on; None shows the newest in full."""
-    # Read before the texts: a step that is stored in between is absent, never a line without its text.
+    """Return all steps, with a window from ``start`` on in full; None selects the newest."""
+    # Outline before texts: a step stored in between is then absent, never a line without its text.
     outline = step_reads.outline(trajectory_id)
     if start is None:
         start = max(0, len(outline) - PAGE_STEPS)
@@ -207,14 +207,14 @@ def _siblings(trajectory: Trajectory, address: Callable[[int], str]) -> tuple[Si
 
 
 def task_address(trajectory: Trajectory) -> str:
-    """Return the task's page; empty while its dataset is not synchronised."""
+    """Return the URL of the task's page; empty while its dataset is not synchronised."""
     task = trajectory.task
     return reverse("task-detail", args=[task.dataset.name, task.key]) if task else ""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchRow:
-    """A trajectory that was found, with the texts that matched."""
+    """A matching trajectory with excerpts of its matching texts."""
 
     trajectory: Trajectory
     snippets: tuple[Snippet, ...]
@@ -222,7 +222,7 @@ class SearchRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchContext:
-    """The search page."""
+    """Context of the search page."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -241,7 +241,7 @@ class SearchContext:
     places: tuple[tuple[str, str], ...]
     """Choices (value, label) of the filters."""
     unread: str
-    """Sentence about observations that were not searched; empty where all that was wanted were."""
+    """Notice about observations that were not searched; empty if none were skipped."""
     params: Mapping[str, str]
 
 
@@ -254,7 +254,7 @@ def _number(text: str) -> float | None:
 
 
 def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
-    """Return filters from a query string; values that make no sense are ignored."""
+    """Return filters from a query string; invalid values are ignored."""
     run, least = params.get("run", ""), params.get("steps", "")
     return TrajectoryFilters(
         q=params.get("q", "").strip()[:MOST_CHARS],
@@ -272,7 +272,7 @@ def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
 
 
 def build_search(params: Mapping[str, str], *, shows_answer: bool) -> SearchContext:
-    """Return one page of found trajectories, newest first."""
+    """Build the context of the search page: one page of matching trajectories, newest first."""
     filters = parse_filters(params)
     before = whole(params.get("before", ""), most=MOST_ID)
     result = search(filters, before=before, with_answers=shows_answer)

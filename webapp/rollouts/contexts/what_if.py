@@ -16,7 +16,7 @@ from webapp.rollouts.selectors.outcomes import iteration_outcomes
 from webapp.runs.models.runs import Run
 
 OFFERED = ("preset", "baseline", "std_normalisation", "filtered_baseline", "zero_advantage_groups")
-"""Settings the page offers; the API takes every one."""
+"""Settings that the page offers; the API accepts every setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """The panel; no rows until a setting is chosen."""
+    """Context of the panel; no rows until a setting is chosen."""
 
     choices: tuple[Choice, ...]
     rows: tuple[Row, ...]
@@ -57,7 +57,7 @@ class WhatIf:
 def counterfactual(
     run: Run, *, phase: str, iteration: int, task_key: str, settings: Mapping[str, Any]
 ) -> Counterfactual | None:
-    """Return a stored group under other settings, among its iteration's groups; None if there is none.
+    """Recompute a stored group's advantages under other settings; None if there is no such group.
 
     Raises:
         ConfigError: an unknown setting or value, or a run that has no objective.
@@ -81,7 +81,7 @@ def counterfactual(
 def build_what_if(
     run: Run, trajectories: list[Trajectory], *, iteration: int, task_key: str, params: Mapping[str, str]
 ) -> WhatIf:
-    """Return the panel of a training group's page."""
+    """Build the context of the panel on a training group's page."""
     settings = {name: params[name] for name in OFFERED if params.get(name)}
     choices = tuple(
         Choice(name, settings.get(name, ""), get_args(AlgorithmConfig.model_fields[name].annotation))
@@ -90,9 +90,9 @@ def build_what_if(
     if not settings:
         return WhatIf(choices=choices, rows=(), notes=(), error="")
     try:
-        found = counterfactual(run, phase="train", iteration=iteration, task_key=task_key, settings=settings)
+        result = counterfactual(run, phase="train", iteration=iteration, task_key=task_key, settings=settings)
     except ConfigError as error:
         return WhatIf(choices=choices, rows=(), notes=(), error=str(error))
-    members = {member.index: member for member in found.members} if found else {}
+    members = {member.index: member for member in result.members} if result else {}
     rows = tuple(Row(t, members[t.index]) for t in trajectories if t.index in members)
-    return WhatIf(choices=choices, rows=rows, notes=found.notes if found else (), error="")
+    return WhatIf(choices=choices, rows=rows, notes=result.notes if result else (), error="")

@@ -1,4 +1,4 @@
-"""Labels and comments people leave on trajectories."""
+"""Labels and comments of users on trajectories."""
 
 from __future__ import annotations
 

@@ -8,18 +8,18 @@ from webapp.runs.models.runs import Run
 
 
 class Score(models.Model):
-    """Finding of a run of kind ``verifier`` on one trajectory: a score, or the reason why there is none.
+    """Score that a verifier's run gave one trajectory, or the reason why there is none.
 
-    The trajectory is named by its natural key and the attempt that made it: when a later attempt of its own
-    run makes it again, the score is not that of the new one.
+    The row identifies the trajectory by its natural key and the attempt that produced it. If a later attempt
+    produces the trajectory again, the score does not apply to the new one.
     """
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="scores", db_index=False)
     """The verifier's run."""
     source = models.CharField(max_length=200)
-    """Run of the trajectory, as its folder is called."""
+    """Run of the trajectory, by folder name."""
     source_epoch = models.IntegerField(null=True, blank=True)
-    """Attempt of that run that made the trajectory; None in scores of earlier versions."""
+    """Attempt of that run that produced the trajectory; None in rows stored by earlier versions."""
     phase = models.CharField(max_length=64)
     iteration = models.IntegerField()
     task_key = models.CharField(max_length=64)
@@ -32,21 +32,21 @@ class Score(models.Model):
     """Regression tests that passed under the patch; None where there is no score."""
     regression_tests = models.IntegerField(null=True, blank=True)
     regression_status = models.CharField(max_length=32, blank=True, default="")
-    """Ending of the regression tests: ``ran``, ``timed_out``, …"""
+    """Status of the regression test run: ``ran``, ``timed_out``, …"""
     reproduction_passes = models.IntegerField(null=True, blank=True)
-    """Tests of testing agents that passed; None where there is no score, or no such tests were wanted."""
+    """Passed tests written by testing agents; None without a score, or if none were requested."""
     reproduction_tests = models.IntegerField(null=True, blank=True)
     detail = models.TextField(blank=True, default="")
-    """Runs of tests that did not come to their end, and why."""
+    """Test runs that did not complete, with the reason."""
     error = models.TextField(blank=True, default="")
     attempts = models.IntegerField(default=1)
     prompt_tokens = models.BigIntegerField(default=0)
     shortened = models.IntegerField(default=0)
-    """Number of pieces of the trajectory that were replaced or removed so that it fits."""
+    """Number of parts of the trajectory that were replaced or removed to fit the judge's context."""
     cost = models.FloatField(null=True, blank=True)
     """US dollars; None where no price is known."""
     resolved = models.BooleanField(null=True, blank=True)
-    """Whether grading had passed the trajectory when it was judged."""
+    """Whether the trajectory had passed grading when it was scored."""
     time = models.DateTimeField()
 
     class Meta:
@@ -68,14 +68,14 @@ class Score(models.Model):
 
 
 class ExaminedTest(models.Model):
-    """Finding of a verifier's run on the test that a testing agent wrote, named by the agent's trajectory."""
+    """Result of a verifier's run for a test by a testing agent, identified by the agent's trajectory."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="examined_tests", db_index=False)
     """The verifier's run."""
     source = models.CharField(max_length=200)
-    """Run of the testing agent, as its folder is called."""
+    """Run of the testing agent, by folder name."""
     source_epoch = models.IntegerField(null=True, blank=True)
-    """Attempt of that run that wrote the test; None in findings of earlier versions."""
+    """Attempt of that run that wrote the test; None in rows stored by earlier versions."""
     phase = models.CharField(max_length=64)
     iteration = models.IntegerField()
     task_key = models.CharField(max_length=64)
@@ -83,10 +83,10 @@ class ExaminedTest(models.Model):
     digest = models.CharField(max_length=64)
     """Hash of the test file."""
     rejection = models.CharField(max_length=32, blank=True, default="")
-    """Reason why it is not kept; empty where it is."""
+    """Reason why the test was rejected; empty for kept tests."""
     detail = models.TextField(blank=True, default="")
     tests = models.IntegerField(default=0)
-    """Tests of the file that fail on the untouched repository; they alone count."""
+    """Tests of the file that fail on the unmodified repository; only these count."""
     good = models.IntegerField(default=0)
     """Graded candidates that resolve the task."""
     good_passed = models.IntegerField(default=0)
@@ -113,5 +113,5 @@ class ExaminedTest(models.Model):
 
     @property
     def is_misleading(self) -> bool:
-        """Return whether it is toxic and another candidate passes it, as R2E-Gym counts toxic tests."""
+        """Return whether the test is toxic and a failing candidate passes it (R2E-Gym's toxic tests)."""
         return self.is_toxic and self.bad_passed > 0

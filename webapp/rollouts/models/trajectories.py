@@ -1,7 +1,7 @@
 """Groups, trajectories, steps, test results and tokens of rollouts.
 
-Columns the pages filter, sort or draw by are stored at ingest, never derived from text later. The
-wide and numerous tables (steps, tests, tokens) have natural composite keys and are filled with COPY.
+Columns by which pages filter, sort or plot are computed at ingest, never derived from text later. The
+large tables (steps, tests, tokens) have natural keys and are filled with COPY.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Group(models.Model):
     size = models.IntegerField(default=0)
     """Siblings that were started."""
     num_finished = models.IntegerField(default=0)
-    """Siblings that ended, cancelled ones left out."""
+    """Siblings that ended, except cancelled ones."""
     num_graded = models.IntegerField(default=0)
     """Siblings with a reward: infrastructure failures have none."""
     num_solved = models.IntegerField(default=0)
@@ -55,7 +55,7 @@ class Group(models.Model):
             models.UniqueConstraint(fields=["run", "phase", "iteration", "task_key"], name="group_key")
         ]
         indexes = [
-            # Solve rates of tasks are sums over it, read from the index alone.
+            # Covering index: solve rates of tasks are sums over it, without reads of the table.
             models.Index(
                 fields=["task"],
                 include=["run", "num_graded", "num_solved", "num_cut_short"],
@@ -65,7 +65,7 @@ class Group(models.Model):
 
     @property
     def num_cancelled(self) -> int:
-        """Return the number of cancelled siblings of a group without live ones."""
+        """Return the number of cancelled siblings; valid once no sibling is live."""
         return self.size - self.num_finished
 
     def __str__(self) -> str:
@@ -73,11 +73,11 @@ class Group(models.Model):
 
 
 PAID = models.Q(cost__isnull=False) | models.Q(cached_tokens__gt=0)
-"""Condition of trajectories with a cost or cached tokens, word for word that of the index of their sums."""
+"""Trajectories with a cost or cached tokens; PostgreSQL uses the index of their sums for this condition."""
 
 
 class Trajectory(models.Model):
-    """The record of one rollout; one per (run, iteration, phase, task_key, index), whatever was retried."""
+    """Record of one rollout, unique by (run, iteration, phase, task_key, index); retries reuse the row."""
 
     class State(models.TextChoices):
         """State of the rollout."""
@@ -105,7 +105,7 @@ class Trajectory(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
 
     termination = models.CharField(max_length=16, choices=choices(TerminationReason), blank=True, default="")
-    """Empty while it runs."""
+    """Empty while the rollout runs."""
     verdict = models.CharField(max_length=16, choices=choices(Verdict), blank=True, default="")
     """Empty when nothing was graded."""
     reward = models.FloatField(null=True, blank=True)
@@ -136,7 +136,7 @@ class Trajectory(models.Model):
     replay: models.JSONField[dict[str, Any] | None, dict[str, Any] | None] = models.JSONField(
         null=True, blank=True
     )
-    """Replay of an earlier attempt's steps, see ``engine.events.replay``; None where it began anew."""
+    """Replay of an earlier attempt's steps, see ``engine.events.replay``; None without a replay."""
     prompt = models.CharField(max_length=64, blank=True, default="")
     """Name of the prompt, version included; empty when unknown."""
     prompt_hash = models.CharField(max_length=64, blank=True, default="")
@@ -155,7 +155,7 @@ class Trajectory(models.Model):
     policy_version_min = models.IntegerField(default=0)
     policy_version_max = models.IntegerField(default=0)
     trained_iteration = models.IntegerField(null=True, blank=True)
-    """Iteration whose update had it in its batch; None where batches are not reported (schedule ``sync``)."""
+    """Iteration whose update had it in its batch; None if batches are not reported (schedule ``sync``)."""
     trained_version = models.IntegerField(null=True, blank=True)
     """Policy version before that update."""
 
@@ -168,7 +168,7 @@ class Trajectory(models.Model):
     tool_seconds = models.FloatField(default=0.0)
     grading_seconds = models.FloatField(default=0.0)
     extra_grading_seconds = models.FloatField(default=0.0)
-    """Part of ``grading_seconds`` that runs with mutated tests took."""
+    """Part of ``grading_seconds`` spent on runs with mutated tests."""
     total_seconds = models.FloatField(default=0.0)
 
     advantage = models.FloatField(null=True, blank=True)
@@ -208,7 +208,7 @@ class Trajectory(models.Model):
 
     @property
     def trained(self) -> bool | None:
-        """Return whether its advantage gave it a gradient; None before the update, and for evaluations."""
+        """Return whether the trajectory contributed a gradient; None before the update and in evaluations."""
         return None if self.loss_mask is None else self.loss_mask and bool(self.advantage)
 
 
@@ -242,8 +242,7 @@ class Step(models.Model):
     provider_state: models.JSONField[dict[str, Any] | None, dict[str, Any] | None] = models.JSONField(
         null=True, blank=True
     )
-    """Opaque state of the provider (signatures, encrypted reasoning), returned with its message;
-    None without any."""
+    """Opaque provider state (signatures, encrypted reasoning), sent back with its message; None without."""
     truncated_chars = models.IntegerField(default=0)
     model_seconds = models.FloatField(default=0.0)
     tool_seconds = models.FloatField(default=0.0)

@@ -1,4 +1,4 @@
-"""Finished rollouts of one iteration or evaluation as rows of statistics and of selection."""
+"""Finished rollouts of one iteration or evaluation, as input of statistics and selection."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _NO_PASSES = (None, None)
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """Attempt that made each scored rollout, and its scores, by task and index."""
+    """Scores of rollouts with the attempt that produced each rollout, by task and index."""
 
     p_yes: dict[tuple[str, int], tuple[int | None, float | None]]
     passes: dict[tuple[str, int], tuple[int | None, tuple[int | None, int | None]]]
-    """Regression and reproduction tests that passed."""
+    """Numbers of passed regression and reproduction tests."""
 
 
 def point_key(run_id: int, phase: str, iteration: int) -> str:
@@ -60,7 +60,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLabels:
-    """Properties of a task by which its attempts are listed and divided."""
+    """Properties of a task by which its attempts are listed and grouped."""
 
     instance_id: str
     """Readable name; the key where the dataset is not synchronised."""
@@ -81,8 +81,8 @@ class StoredAttempt:
 class StoredPoint:
     """Finished rollouts of an evaluation or iteration.
 
-    Before its end they are those of the tasks whose attempts have all ended: attempts that end early are not
-    like the others.
+    Before the end, only tasks whose attempts have all ended are included: attempts that end early are a
+    biased sample.
     """
 
     attempts: tuple[StoredAttempt, ...]
@@ -98,11 +98,11 @@ class Verifier:
     run_id: int
     name: str
     by_tests: bool
-    """Whether its scores are passes of tests; else P(YES) of a judge."""
+    """True if its scores are passed tests, False if they are P(YES) of a judge."""
     num_scored: int
     """Rollouts with a score."""
     num_failed: int
-    """Rollouts with an error in its place."""
+    """Rollouts with an error instead of a score."""
 
 
 def newest_point(
@@ -124,17 +124,17 @@ def newest_point(
         rows = rows.filter(phase=phase)
     elif rows.filter(phase__startswith="eval:").exists():
         rows = rows.filter(phase__startswith="eval:")
-    found = rows.order_by("-iteration", "phase").values_list("phase", "iteration").first()
-    return None if found is None else Point(run=run, phase=found[0], iteration=found[1])
+    newest = rows.order_by("-iteration", "phase").values_list("phase", "iteration").first()
+    return None if newest is None else Point(run=run, phase=newest[0], iteration=newest[1])
 
 
 def stored_point(point: Point, *, verifier: int | None = None, tests: int | None = None) -> StoredPoint:
-    """Return the finished rollouts by task and index; one that was not graded counts as lost.
+    """Return the finished rollouts, ordered by task and index; ungraded ones count as lost.
 
     Args:
         point: the evaluation or iteration.
-        verifier: run of the verifier whose P(YES) the candidates have; None is without.
-        tests: run of the verifier whose passes of tests they have; None is without.
+        verifier: run of the verifier whose P(YES) the candidates get; None for no P(YES).
+        tests: run of the verifier whose passed tests the candidates get; None for no passed tests.
 
     Raises:
         ConfigError: one of these runs has no scores of these rollouts.
@@ -163,16 +163,16 @@ def rollout_rows(
     labels = _labels({row[0] for row in rows})
     table = []
     for *row, patch in rows:
-        one = _stored(row, labels, scores)
-        if one.attempt.solved is not None:
-            names = {"instance_id": one.task.instance_id, "repo": one.task.repo, "patch": patch}
-            table.append({**asdict(one.candidate), **names})
+        rollout = _stored(row, labels, scores)
+        if rollout.attempt.solved is not None:
+            names = {"instance_id": rollout.task.instance_id, "repo": rollout.task.repo, "patch": patch}
+            table.append({**asdict(rollout.candidate), **names})
     return table
 
 
 def verifiers(point: Point) -> list[Verifier]:
-    """Return the verifiers' runs that judged rollouts there, newest first."""
-    found = (
+    """Return the verifiers' runs that scored rollouts of the point, newest first."""
+    rows = (
         _scores(point)
         .filter(made_now([point.run.pk]))
         .values("run_id", "run__name")
@@ -180,10 +180,10 @@ def verifiers(point: Point) -> list[Verifier]:
         .order_by("-run_id")
         .values_list("run_id", "run__name", "scored", "failed")
     )
-    by_tests = verifying_by_tests([run_id for run_id, *_ in found])
+    by_tests = verifying_by_tests([run_id for run_id, *_ in rows])
     return [
         Verifier(run_id=run_id, name=name, by_tests=run_id in by_tests, num_scored=scored, num_failed=failed)
-        for run_id, name, scored, failed in found
+        for run_id, name, scored, failed in rows
     ]
 
 
@@ -195,7 +195,7 @@ def with_most_scores(known: Sequence[Verifier]) -> tuple[int | None, int | None]
 
 
 def has_rollouts(point: Point) -> bool:
-    """Return whether a rollout has started there."""
+    """Return whether the point has a started rollout."""
     return Trajectory.objects.filter(**point.where).exists()
 
 
@@ -205,10 +205,10 @@ def recent_evaluations(limit: int = 200) -> Sequence[Evaluation]:
 
 
 def open_tasks(point: Point) -> tuple[bool, frozenset[str]]:
-    """Return whether the point has ended, and before that the tasks some of whose attempts have not ended.
+    """Return whether the point has ended and, before its end, the tasks with unfinished attempts.
 
-    An attempt that a stop cancelled has not. Runs that train spread an evaluation's attempts over its tasks,
-    which differ by one at most.
+    Cancelled attempts count as unfinished. Training runs distribute an evaluation's attempts evenly, so that
+    the numbers of attempts per task differ by at most one.
     """
     if _has_ended(point):
         return True, frozenset()
@@ -219,12 +219,12 @@ def open_tasks(point: Point) -> tuple[bool, frozenset[str]]:
         wanted = (groups.aggregate(most=Max("size"))["most"] or 1) - 1
     left_out = groups.filter(Q(finished_at=None) | Q(num_finished__lt=wanted))
     cancelled = Trajectory.objects.filter(**point.where, termination=TerminationReason.CANCELLED)
-    found = (rows.values_list("task_key", flat=True) for rows in (left_out, cancelled))
-    return False, frozenset(chain.from_iterable(found))
+    task_keys = (rows.values_list("task_key", flat=True) for rows in (left_out, cancelled))
+    return False, frozenset(chain.from_iterable(task_keys))
 
 
 def _has_ended(point: Point) -> bool:
-    """Return whether no rollout is to follow: the result is on record, or the whole run succeeded."""
+    """Return whether the point is complete: its result is stored, or the whole run succeeded."""
     if point.run.state == RunState.SUCCEEDED:
         return True
     run, iteration = point.run.pk, point.iteration
@@ -241,25 +241,25 @@ def _scores(point: Point) -> QuerySet[Score]:
 
 def _scores_of(point: Point, *, verifier: int | None, tests: int | None) -> _Scores:
     """Return the scores of each rollout by task and index."""
-    found = _Scores({}, {})
+    scores = _Scores({}, {})
     if verifier is not None:
         rows = _scored_by(point, verifier, by_tests=False)
         for task, index, epoch, p_yes in rows.values_list("task_key", "index", "source_epoch", "p_yes"):
-            found.p_yes[task, index] = (epoch, p_yes)
+            scores.p_yes[task, index] = (epoch, p_yes)
     if tests is not None:
         rows = _scored_by(point, tests, by_tests=True)
         columns = ("task_key", "index", "source_epoch", "regression_passes", "reproduction_passes")
         for task, index, epoch, regression, reproduction in rows.values_list(*columns):
-            found.passes[task, index] = (epoch, (regression, reproduction))
-    return found
+            scores.passes[task, index] = (epoch, (regression, reproduction))
+    return scores
 
 
 def _scored_by(point: Point, verifier: int, *, by_tests: bool) -> QuerySet[Score]:
     rows = _scores(point).filter(run_id=verifier)
     if not rows.exists() or (verifier in verifying_by_tests([verifier])) is not by_tests:
-        known = [str(one.run_id) for one in verifiers(point) if one.by_tests is by_tests]
-        kind, others = "passes of tests" if by_tests else "scores", ", ".join(known) or "none"
-        message = f"run {verifier} has no {kind} of {point.key}; verifiers that have: {others}"
+        offers = [str(offer.run_id) for offer in verifiers(point) if offer.by_tests is by_tests]
+        kind, offered = "passes of tests" if by_tests else "scores", ", ".join(offers) or "none"
+        message = f"run {verifier} has no {kind} of {point.key}; verifiers that have: {offered}"
         raise ConfigError(Problem(message, "tests" if by_tests else "verifier"))
     return rows
 
@@ -277,10 +277,10 @@ def _rows(point: Point, *columns: str) -> Sequence[Sequence[Any]]:
 
 def _labels(tasks: set[int | None]) -> dict[int | None, TaskLabels]:
     known = [task for task in tasks if task is not None]
-    found = Task.objects.filter(pk__in=known).values_list("pk", "instance_id", "repo", "difficulty")
+    rows = Task.objects.filter(pk__in=known).values_list("pk", "instance_id", "repo", "difficulty")
     return {
         pk: TaskLabels(instance_id=name, repo=repo or UNKNOWN_REPO, difficulty=difficulty)
-        for pk, name, repo, difficulty in found
+        for pk, name, repo, difficulty in rows
     }
 
 
@@ -293,9 +293,10 @@ def _stored(
         task, task_key, index, pk, epoch, termination, verdict, reward, num_steps, generated_tokens,
         context_tokens, total_seconds, cost, patch_hash,
     ) = row  # fmt: skip
-    judged, p_yes = scores.p_yes.get((task_key, index), (None, None))
-    tested, passes = scores.passes.get((task_key, index), (None, _NO_PASSES))
-    regression, reproduction = passes if tested in (None, epoch) else _NO_PASSES
+    judged_epoch, p_yes = scores.p_yes.get((task_key, index), (None, None))
+    tested_epoch, passes = scores.passes.get((task_key, index), (None, _NO_PASSES))
+    # A score of an earlier attempt's rollout does not apply; scores of earlier versions name no attempt.
+    regression, reproduction = passes if tested_epoch in (None, epoch) else _NO_PASSES
     solved = is_solved(TerminationReason(termination), reward, Verdict(verdict) if verdict else None)
     return StoredAttempt(
         attempt=Attempt(
@@ -313,7 +314,7 @@ def _stored(
             task_id=task_key,
             trajectory_id=str(pk),
             resolved=solved,
-            p_yes=p_yes if judged in (None, epoch) else None,
+            p_yes=p_yes if judged_epoch in (None, epoch) else None,
             regression_passes=regression,
             reproduction_passes=reproduction,
             steps=num_steps,

@@ -38,12 +38,12 @@ class PartOfRun:
 def list_groups(
     run_id: int, *, phase: str, outcome: str, number: int, part: PartOfRun, size: int = 40
 ) -> Page[Group]:
-    """Return groups of a run newest iteration first, with siblings.
+    """Return groups of a run with siblings, newest iteration first.
 
     Args:
         phase: ``train``, ``eval:<name>`` or empty for all.
-        outcome: ``none``, ``partial`` or ``all`` siblings solved; empty for any. Groups whose siblings
-            were all ended unsolved by a time limit have none of them.
+        outcome: ``none``, ``partial`` or ``all`` siblings solved; empty for any. Groups whose
+            siblings were all stopped unsolved by a time limit match none of these.
         number: page.
         part: task and iterations.
         size: groups of a page.
@@ -79,12 +79,12 @@ def task_name(run_id: int, task_key: str) -> str:
 
 
 def phases(run_id: int) -> list[str]:
-    """Return phases that have groups."""
+    """Return the phases that have groups."""
     return sorted(Group.objects.filter(run_id=run_id).order_by().values_list("phase", flat=True).distinct())
 
 
 def get_group(run_id: int, *, phase: str, iteration: int, task_key: str) -> Group | None:
-    """Return one group with its task, run and whole siblings."""
+    """Return one group with its task, run and complete siblings."""
     return (
         Group.objects.filter(run_id=run_id, phase=phase, iteration=iteration, task_key=task_key)
         .select_related("task__dataset", "run")
@@ -96,7 +96,7 @@ def get_group(run_id: int, *, phase: str, iteration: int, task_key: str) -> Grou
 
 
 def steps_of(trajectories: list[Trajectory]) -> dict[int, list[Step]]:
-    """Return steps of several trajectories without their long texts: one query."""
+    """Return steps of several trajectories without their long texts, in one query."""
     result: dict[int, list[Step]] = {trajectory.pk: [] for trajectory in trajectories}
     steps = (
         Step.objects.filter(trajectory_id__in=list(result))
@@ -109,7 +109,7 @@ def steps_of(trajectories: list[Trajectory]) -> dict[int, list[Step]]:
 
 
 def tests_of(trajectories: list[Trajectory]) -> dict[int, list[TestResult]]:
-    """Test results of several trajectories: one query."""
+    """Return the test results of several trajectories in one query."""
     result: dict[int, list[TestResult]] = {trajectory.pk: [] for trajectory in trajectories}
     rows = TestResult.objects.filter(trajectory_id__in=list(result)).order_by("trajectory_id", "position")
     for row in rows:

@@ -1,4 +1,4 @@
-"""Stored trajectories that a query chooses to learn from: counted, listed, and read in full."""
+"""Stored trajectories selected by a query for training: counted, listed and read in full."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from webapp.runs.models.runs import Run
 
 _BATCH = 50
 _PAGE = 20_000
-"""Trajectories that one statement lists."""
+"""Trajectories listed per statement."""
 
 
 class _Row(NamedTuple):
@@ -29,7 +29,7 @@ class _Row(NamedTuple):
     run_id: int
     patch_hash: str
     generated_tokens: int
-    """0 where it is unknown: of imported trajectories."""
+    """0 if unknown, as for imported trajectories."""
     num_steps: int
     samples: int | None
     """None without token ids."""
@@ -44,37 +44,37 @@ class Chosen:
     matching: int
     """Trajectories that pass every filter."""
     duplicates: int
-    """Of these, left out because another one of the task has the same patch."""
+    """Of these, left out because another trajectory of the task has the same patch."""
     over_cap: int
-    """Left out because their task has enough."""
+    """Left out because of the query's cap per task."""
     over_limit: int
     """Left out because the query's limit is reached."""
     tasks: int
-    """Tasks of the chosen ones."""
+    """Tasks of the chosen trajectories."""
     generated_tokens: int
     with_token_ids: int
-    """Chosen ones with recorded token ids."""
+    """Chosen trajectories with recorded token ids."""
     runs: tuple[tuple[int, int], ...]
     """Run and number of its chosen trajectories, by run."""
 
 
 def choose(query: TrajectoryQuery, *, seed: int, working: Callable[[], None] | None = None) -> Chosen:
-    """Return what a query chooses now; the same rows and seed give the same choice.
+    """Select trajectories by a query; the same rows and seed give the same result.
 
     Args:
         query: filters and selection.
-        seed: decides the draw.
-        working: called before every page of trajectories that is read; what it raises ends the reading.
+        seed: seed of the random selection.
+        working: called before each page of trajectories is read; its exceptions are propagated.
     """
     rows = list(_listed(query, working))
-    found = select(rows, query, seed=seed)
-    chosen = found.chosen
+    selection = select(rows, query, seed=seed)
+    chosen = selection.chosen
     return Chosen(
         ids=tuple(sorted(row.id for row in chosen)),
         matching=len(rows),
-        duplicates=found.duplicates,
-        over_cap=found.over_cap,
-        over_limit=found.over_limit,
+        duplicates=selection.duplicates,
+        over_cap=selection.over_cap,
+        over_limit=selection.over_limit,
         tasks=len({row.task_key for row in chosen}),
         generated_tokens=sum(row.generated_tokens for row in chosen),
         with_token_ids=sum(row.samples is not None for row in chosen),
@@ -109,7 +109,7 @@ def _matching(query: TrajectoryQuery) -> QuerySet[Trajectory]:
     rows = Trajectory.objects.filter(state=Trajectory.State.FINISHED, num_steps__gt=0, phase=query.phase)
     if query.runs:
         rows = rows.filter(run_id__in=query.runs)
-    else:  # what an oracle played is the tasks' answers, and tests solve no task: only by name
+    else:  # oracle runs are the tasks' answers, and test-writing runs solve no task: explicit runs only
         rows = rows.exclude(run__in=Run.playing_answers()).exclude(run__in=Run.writing_tests())
     if query.dataset:
         rows = rows.filter(run__dataset__name=query.dataset)
@@ -117,7 +117,7 @@ def _matching(query: TrajectoryQuery) -> QuerySet[Trajectory]:
         rows = rows.filter(task__split__in=query.splits)
     if query.models:
         rows = rows.filter(run__in=_acting(query.models))
-    # An outcome that nobody knows is never learned from, whatever else a query leaves open.
+    # Ungraded trajectories are never trained on, whatever the query allows.
     rows = rows.exclude(verdict="")
     if query.verdicts:
         rows = rows.filter(verdict__in=query.verdicts)
@@ -135,42 +135,42 @@ def _matching(query: TrajectoryQuery) -> QuerySet[Trajectory]:
 
 
 def _acting(models: Sequence[str]) -> QuerySet[Run]:
-    """Return the runs in which one of these models acted."""
+    """Return the runs whose policy is one of these models."""
     return Run.objects.filter(Q(config__policy__checkpoint__in=models) | Q(config__policy__model__in=models))
 
 
 def unknown_names(query: TrajectoryQuery) -> list[tuple[str, str]]:
     """Return setting and value of every run, model, dataset and split of a query that does not exist."""
     known_runs = set(Run.objects.filter(pk__in=query.runs).values_list("pk", flat=True))
-    found = [("runs", str(run)) for run in query.runs if run not in known_runs]
-    found += [("models", model) for model in query.models if not _acting((model,)).exists()]
+    unknown = [("runs", str(run)) for run in query.runs if run not in known_runs]
+    unknown += [("models", model) for model in query.models if not _acting((model,)).exists()]
     if query.dataset and not Run.objects.filter(dataset__name=query.dataset).exists():
-        found.append(("dataset", query.dataset))
+        unknown.append(("dataset", query.dataset))
     splits = _split_names(query.splits)
-    return found + [("splits", split) for split in query.splits if split not in splits]
+    return unknown + [("splits", split) for split in query.splits if split not in splits]
 
 
 def _split_names(named: Sequence[str]) -> set[str]:
-    """Return the names that splits have; those of the default query always count."""
+    """Return the existing splits among ``named``; the default query's splits always count."""
     default = TrajectoryQuery().splits
     return {*default, *Task.objects.filter(split__in=named).values_list("split", flat=True).distinct()}
 
 
 def stored(ids: Sequence[int], *, with_tokens: bool = True) -> Iterator[StoredTrajectory]:
-    """Yield trajectories in full, in the given order, reading some at a time.
+    """Yield trajectories in full, in the given order, read in batches.
 
     Args:
         ids: trajectories to read.
         with_tokens: whether to read their token ids.
     """
-    for some in (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)):
-        rows = Trajectory.objects.select_related("run", "task").defer("test_log", "detail").in_bulk(some)
-        steps: dict[int, list[StoredStep]] = {pk: [] for pk in some}
-        for step in Step.objects.filter(trajectory_id__in=some).order_by("trajectory_id", "index"):
+    for batch in (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)):
+        rows = Trajectory.objects.select_related("run", "task").defer("test_log", "detail").in_bulk(batch)
+        steps: dict[int, list[StoredStep]] = {pk: [] for pk in batch}
+        for step in Step.objects.filter(trajectory_id__in=batch).order_by("trajectory_id", "index"):
             steps[step.trajectory_id].append(_step(step))
-        blobs = TokenBlob.objects.in_bulk(some) if with_tokens else {}
-        for pk in some:
-            if pk in rows:  # else removed meanwhile
+        blobs = TokenBlob.objects.in_bulk(batch) if with_tokens else {}
+        for pk in batch:
+            if pk in rows:  # else deleted in the meantime
                 yield _stored(rows[pk], steps[pk], blobs.get(pk))
 
 

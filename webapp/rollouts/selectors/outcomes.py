@@ -1,4 +1,4 @@
-"""Finished trajectories as the objective sees them."""
+"""Finished trajectories as input of the objective."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def iteration_outcomes(run_id: int, *, phase: str, iteration: int) -> dict[str, 
         .values_list("trajectory_id")
         .annotate(length=Max(F("prompt_tokens") + F("generated_tokens")))
     )
-    found: dict[str, list[TrajectoryOutcome]] = defaultdict(list)
+    outcomes: dict[str, list[TrajectoryOutcome]] = defaultdict(list)
     for pk, task_key, index, reward, termination in rows:
         reason = TerminationReason(termination)
-        found[task_key].append(
+        outcomes[task_key].append(
             TrajectoryOutcome(index=index, reward=reward, termination=reason, length=lengths.get(pk, 0))
         )
-    return dict(found)
+    return dict(outcomes)

@@ -23,45 +23,45 @@ Row = TypeVar("Row", Score, ExaminedTest)
 
 
 MISSING = ~Q(error="") | Q(p_yes=None, regression_passes=None, reproduction_passes=None)
-"""Trajectories that lack a score that was wanted."""
+"""Condition of rows without the score that was requested."""
 
 
 def current(model: type[Row], run_id: int) -> QuerySet[Row]:
-    """Return a verifier's scores or examined tests without those of rollouts that are no more.
+    """Return a verifier's scores or examined tests, except those of removed rollouts.
 
-    An attempt that resumes from a checkpoint removes the rollouts after it and makes them again. Rollouts of
-    runs that the database does not have, or that were never performed, are taken as they were scored.
+    An attempt that resumes from a checkpoint removes the rollouts after it and produces them again. Rows of
+    runs that are not in the database, or that never ran, are all returned.
     """
     rows = model.objects.filter(run_id=run_id)
     named = Run.objects.annotate(folder=Cast("pk", CharField())).filter(
         Q(Exists(Trajectory.objects.filter(run_id=OuterRef("pk")))) | Q(running_at__isnull=False),
         folder__in=rows.order_by().values("source"),
     )
-    here = list(named.order_by().values_list("pk", flat=True))
-    return rows.filter(~Q(source__in=list(map(str, here))) | made_now(here))
+    known_runs = list(named.order_by().values_list("pk", flat=True))
+    return rows.filter(~Q(source__in=list(map(str, known_runs))) | made_now(known_runs))
 
 
 def made_now(run_ids: Collection[int]) -> Exists:
-    """Return the condition that a score's rollout is one of these runs', by the attempt that was scored."""
+    """Return the condition that one of these runs still has the scored rollout, from the same attempt."""
     key = {name: OuterRef(name) for name in ("phase", "iteration", "task_key", "index")}
     own = Trajectory.objects.filter(run_id__in=run_ids, **key).annotate(folder=Cast("run_id", CharField()))
-    made = Coalesce(OuterRef("source_epoch"), F("epoch"))
-    return Exists(own.filter(epoch=made, folder=OuterRef("source")))
+    scored_epoch = Coalesce(OuterRef("source_epoch"), F("epoch"))
+    return Exists(own.filter(epoch=scored_epoch, folder=OuterRef("source")))
 
 
 def unfinished_sources(run: Run) -> tuple[int, ...]:
-    """Return the runs that had not ended when a verifier read them, and that it does not follow."""
+    """Return the source runs that had not ended when a verifier read them; none if it follows them."""
     settings = run.config["verifier"]
     if settings.get("follow") or run.starting_at is None:
         return ()
     named = [int(name) for name in settings["runs"] if name.isdecimal() and len(name) < _MAX_DIGITS]
-    going = Q(finished_at=None) | Q(finished_at__gt=run.starting_at)
-    found = Run.objects.filter(going, pk__in=named, running_at__isnull=False)
-    return tuple(found.order_by("pk").values_list("pk", flat=True))
+    was_active = Q(finished_at=None) | Q(finished_at__gt=run.starting_at)
+    runs = Run.objects.filter(was_active, pk__in=named, running_at__isnull=False)
+    return tuple(runs.order_by("pk").values_list("pk", flat=True))
 
 
 def count_stale(run_id: int) -> int:
-    """Return the number of a verifier's scores of rollouts that are no more."""
+    """Return the number of a verifier's scores whose rollouts were removed."""
     return Score.objects.filter(run_id=run_id).count() - current(Score, run_id).count()
 
 
@@ -70,12 +70,12 @@ def given_to(trajectories: Collection[Trajectory]) -> list[Score]:
     epochs = {trajectory.index: trajectory.epoch for trajectory in trajectories}
     if not epochs:
         return []
-    one = next(iter(trajectories))
+    first = next(iter(trajectories))
     rows = Score.objects.select_related("run").filter(
-        source=str(one.run_id),
-        phase=one.phase,
-        iteration=one.iteration,
-        task_key=one.task_key,
+        source=str(first.run_id),
+        phase=first.phase,
+        iteration=first.iteration,
+        task_key=first.task_key,
         index__in=epochs,
     )
     return [row for row in rows.order_by("run_id", "index") if row.source_epoch in (None, epochs[row.index])]
@@ -84,7 +84,7 @@ def given_to(trajectories: Collection[Trajectory]) -> list[Score]:
 def list_scores(run_id: int, *, missing: bool = False, number: int = 1, size: int = SIZE) -> Page[Score]:
     """Return a page of scores, best first and missing ones last; with ``missing`` only those.
 
-    Scores of tests are in the order of ``eb``, tasks one after the other.
+    Scores by tests are ordered by task, then as the rule ``eb`` ranks them.
     """
     rows = current(Score, run_id).filter(*([MISSING] if missing else []))
     order = [F(name).desc(nulls_last=True) for name in ("p_yes", "regression_passes", "reproduction_passes")]
@@ -93,7 +93,7 @@ def list_scores(run_id: int, *, missing: bool = False, number: int = 1, size: in
 
 
 def verifying_by_tests(run_ids: Collection[int]) -> frozenset[int]:
-    """Return those of the verifiers' runs whose scores are passes of tests."""
+    """Return the verifiers' runs whose scores are passed tests."""
     runs = Run.objects.filter(pk__in=run_ids, config__method="tests")
     return frozenset(runs.order_by().values_list("pk", flat=True))
 
@@ -104,7 +104,7 @@ def count_missing(run_id: int) -> int:
 
 
 def can_retry(run: Run) -> bool:
-    """Return whether a run is a verifier's that has succeeded without scores of some trajectories."""
+    """Return whether a run is a succeeded verifier's run with missing scores."""
     is_ended_verifier = run.kind == RunKind.VERIFIER and run.state == RunState.SUCCEEDED
     return is_ended_verifier and count_missing(run.pk) > 0
 
@@ -125,19 +125,19 @@ class TestTotals:
     num_untested: int
     """Patches of tasks whose changed files no test of the repository touches."""
     statuses: tuple[tuple[str, int], ...]
-    """Endings of regression tests but ``ran``, with their patches."""
+    """Statuses of regression test runs other than ``ran``, with their numbers of patches."""
     num_tests: int
     num_kept: int
     num_toxic: int
     num_misleading: int
-    """Toxic ones that another patch passes."""
+    """Toxic tests that a failing patch passes."""
 
 
 def test_totals(run_id: int) -> TestTotals:
     """Return the counts of a run that verifies by tests."""
     rows = current(Score, run_id).order_by()
     scored = rows.filter(error="")
-    found = scored.aggregate(
+    score_counts = scored.aggregate(
         scored=Count("id"),
         resolved=Count("id", filter=Q(resolved=True)),
         untested=Count("id", filter=Q(regression_tests=0)),
@@ -155,9 +155,9 @@ def test_totals(run_id: int) -> TestTotals:
         )
     )
     return TestTotals(
-        num_scored=found["scored"],
-        num_resolved=found["resolved"],
-        num_untested=found["untested"],
+        num_scored=score_counts["scored"],
+        num_resolved=score_counts["resolved"],
+        num_untested=score_counts["untested"],
         statuses=tuple(endings.annotate(count=Count("id")).order_by("-count", "regression_status")),
         num_tests=tests["tests"],
         num_kept=tests["kept"],
@@ -175,7 +175,7 @@ class GradedScore:
     prompt_tokens: int
     """Length of the judge's prompt; 0 where an endpoint does not report it."""
     source: str
-    """Run that made the trajectory, as its folder is called."""
+    """Run of the trajectory, by folder name."""
     phase: str
     """Phase of that run."""
     iteration: int
@@ -200,5 +200,5 @@ def repositories(task_keys: Collection[str]) -> Mapping[str, str]:
 
 
 def task_names(task_keys: Collection[str]) -> Mapping[str, str]:
-    """Return the readable names of tasks by key; of those in several datasets any."""
+    """Return the readable names of tasks by key; an arbitrary one if several datasets have the key."""
     return dict(Task.objects.filter(key__in=set(task_keys)).values_list("key", "instance_id"))

@@ -1,7 +1,7 @@
 """Search over trajectories: by numbers, and by words in steps, observations, patches and statements.
 
 Thoughts, actions, patches and statements have full-text indexes. Observations, most of the text, have none:
-they are read, of the newest trajectories of a run or task.
+those of the newest trajectories of a run or task are scanned.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PLACES = MappingProxyType({
     "steps": "thoughts and actions", "observations": "observations", "patches": "patches",
     "statements": "statements",
 })  # fmt: skip
-"""Places where words are looked for, in words."""
+"""Kinds of text that can be searched, with labels."""
 MOST_CHARS = 200
-"""Length of the longest query."""
+"""Maximum length of a query."""
 _SHOWN_CHARS = 100_000
 _TOKENS = re.compile(r'(-?)(?:"([^"]*)"|(\S+))')
 
@@ -44,7 +44,7 @@ class TrajectoryFilters:
     q: str = ""
     """Words (``websearch`` syntax: quotes, ``or``, minus)."""
     place: str = ""
-    """One of ``PLACES``, where the words are looked for; empty for all of them."""
+    """Key of ``PLACES`` to search; empty for all."""
     run: int | None = None
     task: str = ""
     """A task's key or a part of its readable name."""
@@ -58,9 +58,9 @@ class TrajectoryFilters:
     steps_min: int | None = None
 
     def looks_into(self, place: str) -> bool:
-        """Return whether the words are looked for in one of ``PLACES``.
+        """Return whether one of ``PLACES`` is searched.
 
-        Observations are read only of a run's or a task's trajectories.
+        Observations are searched only within a run or a task.
         """
         if place == "observations" and self.run is None and not self.task:
             return False
@@ -95,13 +95,13 @@ class SearchResult:
 
 def alternatives(q: str) -> list[tuple[list[str], list[str]]]:
     """Return the wanted and the unwanted texts of each alternative of a query in ``websearch`` syntax."""
-    found: list[tuple[list[str], list[str]]] = [([], [])]
+    pairs: list[tuple[list[str], list[str]]] = [([], [])]
     for minus, phrase, word in _TOKENS.findall(q):
         if not minus and word.lower() == "or":
-            found.append(([], []))
+            pairs.append(([], []))
         elif text := " ".join((phrase or word).split()):
-            found[-1][bool(minus)].append(text)
-    return [pair for pair in found if pair[0]]
+            pairs[-1][bool(minus)].append(text)
+    return [pair for pair in pairs if pair[0]]
 
 
 def _narrowed(filters: TrajectoryFilters) -> QuerySet[Trajectory]:
@@ -133,7 +133,7 @@ def _narrowed(filters: TrajectoryFilters) -> QuerySet[Trajectory]:
 
 
 class _Texts:
-    """Texts with the words of a query.
+    """Texts that match a query.
 
     Args:
         filters: the query.
@@ -164,8 +164,8 @@ class _Texts:
         if filters.looks_into("statements"):
             self.tasks = _indexed(Task.objects.all(), "problem_statement", query)
 
-    def found(self) -> tuple[Q, bool]:
-        """Return the condition of trajectories with such a text, and whether there may be more of them."""
+    def condition(self) -> tuple[Q, bool]:
+        """Return the condition of matching trajectories, and whether ``SEARCH_POOL`` left any out."""
         steps, observed = (
             list(texts.order_by("-trajectory_id").values_list("trajectory_id", flat=True)[: SEARCH_POOL + 1])
             for texts in (self.steps, self.observed)
@@ -179,8 +179,8 @@ class _Texts:
 
     def matches(self, rows: Sequence[Trajectory], per_part: int = 2) -> dict[int, list[Match]]:
         """Return the first texts of each trajectory, by its id."""
-        found: dict[int, list[Match]] = {row.pk: [] for row in rows}
-        ids = list(found)
+        matches: dict[int, list[Match]] = {row.pk: [] for row in rows}
+        ids = list(matches)
         columns = ("trajectory_id", "index", "action")
         for part, steps, text in (
             ("step", self.steps, F("search_text")),
@@ -190,18 +190,18 @@ class _Texts:
             first = steps.filter(trajectory_id__in=ids).annotate(place=place).filter(place__lte=per_part)
             shown = first.annotate(head=text).order_by("trajectory_id", "index")
             for pk, index, action, content in shown.values_list(*columns, "head"):
-                found[pk].append(Match(part=part, text=content, index=index, action=action))
+                matches[pk].append(Match(part=part, text=content, index=index, action=action))
         patches = self.patches.filter(pk__in=ids).annotate(head=Left("patch", _SHOWN_CHARS))
         for pk, content in patches.values_list("pk", "head"):
-            found[pk].append(Match(part="patch", text=content))
+            matches[pk].append(Match(part="patch", text=content))
         tasks = self.tasks.filter(pk__in={row.task_id for row in rows if row.task_id})
         statements = dict(
             tasks.annotate(head=Left("problem_statement", _SHOWN_CHARS)).values_list("pk", "head")
         )
         for row in rows:
             if row.task_id in statements:
-                found[row.pk].append(Match(part="statement", text=statements[row.task_id]))
-        return {pk: matches for pk, matches in found.items() if matches}
+                matches[row.pk].append(Match(part="statement", text=statements[row.task_id]))
+        return {pk: texts for pk, texts in matches.items() if texts}
 
 
 def _indexed(rows: QuerySet[Indexed], column: str, query: SearchQuery) -> QuerySet[Indexed]:
@@ -211,16 +211,16 @@ def _indexed(rows: QuerySet[Indexed], column: str, query: SearchQuery) -> QueryS
 
 
 def _contains(q: str) -> Q | None:
-    """Return the condition of an observation with the words; None for a query without any."""
-    found: Q | None = None
+    """Return the condition of matching observations; None for a query without wanted words."""
+    combined: Q | None = None
     for wanted, unwanted in alternatives(q):
         condition = Q()
         for text in wanted:
             condition &= Q(observation__icontains=text)
         for text in unwanted:
             condition &= ~Q(observation__icontains=text)
-        found = condition if found is None else found | condition
-    return found
+        combined = condition if combined is None else combined | condition
+    return combined
 
 
 def search(
@@ -228,13 +228,13 @@ def search(
 ) -> SearchResult:
     """Return trajectories that pass every filter; with words, those with a text that contains them.
 
-    The words are looked for in the oracle's rollouts only ``with_answers``.
+    The oracle's rollouts are searched for words only ``with_answers``.
     """
     rows = _narrowed(filters)
     capped, texts = False, None
     if filters.q:
         texts = _Texts(filters, rows, with_answers=with_answers)
-        condition, capped = texts.found()
+        condition, capped = texts.condition()
         rows = rows.filter(condition)
     total = rows.count()
     if before:

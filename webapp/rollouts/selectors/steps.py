@@ -15,7 +15,7 @@ from webapp.rollouts.models.trajectories import Step
 _TITLE_CHARS = 200
 _COLUMNS = ("index", "action", "tool", "thinking_tokens", "model_seconds", "tool_seconds", "error_text")
 _SEARCHED = ("thought", "response", "observation", "error")
-"""Texts that are searched, beside the arguments."""
+"""Columns that are searched, besides the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class OutlineRow:
     model_seconds: float
     tool_seconds: float
     error: str
-    """The beginning of it."""
+    """Beginning of the error message."""
     command: str
     path: str
     term: str
@@ -42,7 +42,7 @@ def _argument(*names: str) -> Any:
 
 
 def outline(trajectory_id: int) -> list[OutlineRow]:
-    """Return all steps of a trajectory without their long texts: one query."""
+    """Return all steps of a trajectory without their long texts, in one query."""
     rows = (
         Step.objects.filter(trajectory_id=trajectory_id)
         .order_by("index")
@@ -64,7 +64,7 @@ def steps(trajectory_id: int, *, start: int = 0, limit: int | None = None) -> li
 
 
 def whole_steps(trajectory_id: int) -> list[Step]:
-    """Return all steps with all that is recorded of them."""
+    """Return all steps with all recorded fields."""
     return list(Step.objects.filter(trajectory_id=trajectory_id).defer("search_text").order_by("index"))
 
 
@@ -74,7 +74,8 @@ def get_step(trajectory_id: int, index: int) -> Step | None:
 
 
 def containing(trajectory_id: int, text: str) -> QuerySet[Step]:
-    """Return the steps whose texts or arguments contain a text, in any case."""
+    """Return the steps whose texts or arguments contain a text, ignoring case."""
+    # The arguments are searched as JSON, in which quotes and line breaks are escaped.
     condition = Q(argument_text__icontains=json.dumps(text, ensure_ascii=False)[1:-1])
     for name in _SEARCHED:
         condition |= Q(**{f"{name}__icontains": text})

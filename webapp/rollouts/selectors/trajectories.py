@@ -63,32 +63,34 @@ def newest(run_id: int, limit: int = 50) -> tuple[list[Trajectory], int]:
 def findings(trajectory: Trajectory, *, with_answers: bool) -> list[dict[str, Any]]:
     """Return the signs of tampering; assertions of hidden tests only to readers of answers."""
     return [
-        found if with_answers or found["kind"] != FindingKind.COUNTERFACTUAL else {**found, "detail": ""}
-        for found in trajectory.findings
+        finding
+        if with_answers or finding["kind"] != FindingKind.COUNTERFACTUAL
+        else {**finding, "detail": ""}
+        for finding in trajectory.findings
     ]
 
 
 def opening(trajectory_id: int) -> list[dict[str, str]]:
     """Return the messages before the first response; empty where they were not recorded."""
-    found = TrajectoryOpening.objects.filter(pk=trajectory_id).values_list("messages", flat=True).first()
-    return found or []
+    messages = TrajectoryOpening.objects.filter(pk=trajectory_id).values_list("messages", flat=True).first()
+    return messages or []
 
 
 def imported_fields(trajectory_id: int, *, with_answers: bool) -> dict[str, Any] | None:
     """Return fields of an imported trajectory's file; outputs of tests only to readers of answers."""
-    found = ImportedFields.objects.filter(pk=trajectory_id).values_list("fields", flat=True).first()
-    if found is None or with_answers:
-        return found
-    return {name: value for name, value in found.items() if name not in _TEST_OUTPUTS}
+    fields = ImportedFields.objects.filter(pk=trajectory_id).values_list("fields", flat=True).first()
+    if fields is None or with_answers:
+        return fields
+    return {name: value for name, value in fields.items() if name not in _TEST_OUTPUTS}
 
 
 def tests(trajectory_id: int) -> list[TestResult]:
-    """Return results of the required tests in the task's order."""
+    """Return the results of the required tests in the task's order."""
     return list(TestResult.objects.filter(trajectory_id=trajectory_id).order_by("position"))
 
 
 def test_log(trajectory_id: int) -> str | None:
-    """Return the whole test log; None when there is no such trajectory."""
+    """Return the complete test log; None if there is no such trajectory."""
     log = TestLog.objects.filter(trajectory_id=trajectory_id).first()
     if log is not None:
         return log.text
@@ -96,7 +98,7 @@ def test_log(trajectory_id: int) -> str | None:
 
 
 def whole_log_chars(trajectory_id: int) -> int:
-    """Return length of a test log that is longer than what the trajectory's row shows; else 0."""
+    """Return the length of the complete test log if the trajectory's row has a part of it; else 0."""
     return TestLog.objects.filter(trajectory_id=trajectory_id).values_list("chars", flat=True).first() or 0
 
 
@@ -106,7 +108,7 @@ def num_samples(trajectory_id: int) -> int:
 
 
 def finding_counts(run_id: int) -> list[tuple[str, int]]:
-    """Return signs of tampering in a run by kind, with their number of trajectories."""
+    """Return the number of a run's trajectories with each kind of sign of tampering."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT f->>'kind', count(DISTINCT t.id) FROM webapp_trajectory t,"
@@ -118,7 +120,7 @@ def finding_counts(run_id: int) -> list[tuple[str, int]]:
 
 
 def sibling_indexes(group_id: int) -> list[int]:
-    """Return positions of the siblings of a group."""
+    """Return the indices of a group's rollouts."""
     return list(
         Trajectory.objects.filter(group_id=group_id).order_by("index").values_list("index", flat=True)
     )

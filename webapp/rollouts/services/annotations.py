@@ -19,14 +19,14 @@ class AnnotationError(TrainyardError):
 
 @transaction.atomic
 def label(*, trajectory: Trajectory, text: str, author: User) -> Annotation:
-    """Add a label to a trajectory unless it has it already. Raises AnnotationError."""
+    """Add a label to a trajectory unless it exists. Raises AnnotationError."""
     text = " ".join(text.split())
     if not 0 < len(text) <= 100:
         raise AnnotationError("a label has 1 to 100 characters")
-    found, _ = Annotation.objects.get_or_create(
+    annotation, _ = Annotation.objects.get_or_create(
         trajectory=trajectory, kind="label", text=text, step_index=None, defaults={"author": author}
     )
-    return found
+    return annotation
 
 
 @transaction.atomic
@@ -51,7 +51,7 @@ def remove(*, annotation: Annotation, actor: User) -> None:
 
 @transaction.atomic
 def acknowledge(*, alert: Alert, actor: User | None = None) -> None:
-    """Acknowledge an alert and the earlier ones of its run and code; the first acknowledgement is kept."""
+    """Acknowledge an alert and earlier ones with its run and code; earlier acknowledgements are kept."""
     alike = Alert.objects.filter(run=alert.run_id, code=alert.code, time__lte=alert.time)
     open_alerts = alike.filter(acknowledged_at=None)
     if open_alerts.update(acknowledged_at=timezone.now(), acknowledged_by=actor):

@@ -57,7 +57,7 @@ def step_row(trajectory_id: int, event: StepFinished) -> tuple[object, ...]:
 
 
 def test_rows(trajectory_id: int, event: TrajectoryFinished) -> Iterator[tuple[object, ...]]:
-    """Return the values of each test in the order of ``TEST_COLUMNS``."""
+    """Yield the values of each test in the order of ``TEST_COLUMNS``."""
     for position, test in enumerate(event.tests):
         yield (trajectory_id, position, test.test_id, test.kind.value, test.outcome.value, test.seconds)
 
@@ -141,7 +141,7 @@ def finish(trajectory: Trajectory, event: TrajectoryFinished) -> None:
 
 
 def judge(trajectory: Trajectory, member: GroupMember) -> None:
-    """Set the columns from the objective's judgement (advantage and mask)."""
+    """Set the columns of advantage and loss mask from the objective's result."""
     trajectory.advantage = member.advantage
     trajectory.baseline = member.baseline
     trajectory.loss_mask = member.loss_mask

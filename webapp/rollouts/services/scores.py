@@ -19,7 +19,7 @@ _VALUES, _TEST_VALUES = _values(Score), _values(ExaminedTest)
 
 
 class ScoreStore:
-    """Buffer of a locked run's scores and examined tests; of several about one trajectory the last counts."""
+    """Buffer of a locked run's scores and examined tests; the last one per trajectory wins."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -31,11 +31,11 @@ class ScoreStore:
         self._pending[_key(event.source, event.ref)] = event
 
     def examined(self, event: TestExamined) -> None:
-        """Buffer the finding on a written test."""
+        """Buffer the result of an examined test."""
         self._examined[_key(event.source, event.ref)] = event
 
     def flush(self) -> None:
-        """Write the buffer with a statement for each table."""
+        """Write the buffered rows, one statement per table."""
         pending, self._pending = self._pending, {}
         rows = [
             Score(

@@ -1,10 +1,9 @@
-"""Bulk storage of a batch's trajectory events in a handful of statements.
+"""Bulk storage of a batch's trajectory events in a constant number of statements.
 
-Events are merged by trajectory key in order of arrival: a start discards earlier events unless its own
-attempt had finished the trajectory and infrastructure did not lose it, steps accumulate, the first terminal
-event is kept. ``flush`` needs the
-same number of queries for one trajectory as for a thousand. The caller holds the run's row lock, so there are
-no concurrent inserts.
+Events are merged by trajectory key in order of arrival. A start discards earlier events, unless the same
+attempt had finished the trajectory and infrastructure did not lose it. Steps accumulate. The first terminal
+event is kept. ``flush`` needs the same number of queries for one trajectory as for a thousand. The caller
+holds the run's row lock, so there are no concurrent inserts.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Key = tuple[str, int, str, int]
 """Identity of a trajectory within its run: phase, iteration, task key, index."""
 GroupKey = tuple[str, int, str]
 _HELDOUT = "eval:heldout"
-"""Phase whose tasks may be of another dataset than the run's (``evaluation.dataset``)."""
+"""Phase whose tasks may come from another dataset than the run's (``evaluation.dataset``)."""
 
 
 @dataclass(slots=True)
@@ -75,13 +74,13 @@ class TrajectoryStore:
 
     def step(self, event: StepFinished) -> None:
         """Buffer a step."""
-        pending = self._of(event.ref, event.time, event.epoch)
+        pending = self._pending_for(event.ref, event.time, event.epoch)
         if pending.finished is None:
             pending.steps[event.index] = event
 
     def finished(self, event: TrajectoryFinished) -> None:
         """Buffer a terminal event; a second one for the same key is ignored."""
-        pending = self._of(event.ref, event.time, event.epoch)
+        pending = self._pending_for(event.ref, event.time, event.epoch)
         if pending.finished is None:
             pending.finished = event
 
@@ -98,7 +97,7 @@ class TrajectoryStore:
         pending, self._pending = self._pending, {}
         groups = self._groups(pending)
         existing = _fetch(self._run.pk, pending)
-        pending = {key: p for key, p in pending.items() if key in existing or _is_made(p)}
+        pending = {key: p for key, p in pending.items() if key in existing or _creates_trajectory(p)}
         for key, p in pending.items():
             _drop_late(p, existing.get(key))
         replaced = [existing[key].pk for key, p in pending.items() if p.started and key in existing]
@@ -113,7 +112,7 @@ class TrajectoryStore:
         _write_parts(trajectories, pending, known_steps)
         refresh_groups({groups[key[:3]].pk for key in pending.keys() - live})
 
-    def _of(self, ref: TrajectoryRef, time: float, epoch: int) -> _Pending:
+    def _pending_for(self, ref: TrajectoryRef, time: float, epoch: int) -> _Pending:
         return self._pending.setdefault(_key(ref), _Pending(time, epoch))
 
     def _row(
@@ -131,38 +130,38 @@ class TrajectoryStore:
         )  # fmt: skip
 
     def _groups(self, pending: dict[Key, _Pending]) -> dict[GroupKey, Group]:
-        wanted = {key[:3]: p for key, p in reversed(pending.items()) if _is_made(p)}
-        found = _fetch_groups(self._run.pk, {key[:3] for key in pending})
-        missing = [key for key in reversed(wanted) if key not in found]
+        creating = {key[:3]: p for key, p in reversed(pending.items()) if _creates_trajectory(p)}
+        stored = _fetch_groups(self._run.pk, {key[:3] for key in pending})
+        missing = [key for key in reversed(creating) if key not in stored]
         tasks = self._tasks(missing)
-        made = Group.objects.bulk_create(
+        created = Group.objects.bulk_create(
             Group(
                 run=self._run, phase=phase, iteration=iteration, task_key=task_key,
                 task_id=tasks.get((phase, task_key)),
-                started_at=rows.moment(wanted[phase, iteration, task_key].time),
+                started_at=rows.moment(creating[phase, iteration, task_key].time),
             )
             for phase, iteration, task_key in missing
         )  # fmt: skip
-        return found | {(group.phase, group.iteration, group.task_key): group for group in made}
+        return stored | {(group.phase, group.iteration, group.task_key): group for group in created}
 
     def _tasks(self, groups: list[GroupKey]) -> dict[tuple[str, str], int]:
-        """Return the tasks of groups, by phase and key."""
-        found: dict[tuple[str, str], int] = {}
+        """Return the task ids of groups, by phase and task key."""
+        task_ids: dict[tuple[str, str], int] = {}
         for phase in {group[0] for group in groups}:
             keys = {group[2] for group in groups if group[0] == phase}
-            evaluated = self._run.config.get("evaluation", {}).get("dataset")
-            own = phase == _HELDOUT and evaluated is not None
-            where = {"dataset__name": evaluated} if own else {"dataset": self._run.dataset_id}
+            heldout_dataset = self._run.config.get("evaluation", {}).get("dataset")
+            is_other = phase == _HELDOUT and heldout_dataset is not None
+            where = {"dataset__name": heldout_dataset} if is_other else {"dataset": self._run.dataset_id}
             tasks = Task.objects.filter(**where, key__in=keys).values_list("key", "pk")
-            found |= {(phase, key): pk for key, pk in tasks}
-        return found
+            task_ids |= {(phase, key): pk for key, pk in tasks}
+        return task_ids
 
 
 def _key(ref: TrajectoryRef) -> Key:
     return (ref.phase, ref.iteration, ref.task_id, ref.index)
 
 
-def _is_made(pending: _Pending) -> bool:
+def _creates_trajectory(pending: _Pending) -> bool:
     """Return whether these events create a missing trajectory; a judgement alone does not."""
     return bool(pending.started or pending.steps or pending.finished)
 
@@ -174,7 +173,7 @@ def _only_steps(pending: _Pending) -> bool:
 def _drop_late(pending: _Pending, existing: Trajectory | None) -> None:
     """Drop events about finished trajectories, except starts by a later attempt or after a loss.
 
-    A trajectory that was closed when its run ended is open to its own events, which may arrive later.
+    A trajectory cancelled at the end of its run still accepts its own events, which may arrive later.
     """
     if existing is None or existing.state != Trajectory.State.FINISHED:
         return
@@ -204,23 +203,23 @@ def _fold(pending: _Pending, trajectory: Trajectory) -> Trajectory:
 
 def _fetch(run_id: int, keys: Iterable[Key]) -> dict[Key, Trajectory]:
     columns = [list(column) for column in zip(*keys, strict=True)]
-    found = Trajectory.objects.raw(
+    trajectories = Trajectory.objects.raw(
         "SELECT t.* FROM unnest(%s::text[], %s::int[], %s::text[], %s::int[])"
         " AS k(phase, iteration, task_key, index)"
         " JOIN webapp_trajectory t USING (phase, iteration, task_key, index) WHERE t.run_id = %s",
         [*columns, run_id],
     )
-    return {(t.phase, t.iteration, t.task_key, t.index): t for t in found}
+    return {(t.phase, t.iteration, t.task_key, t.index): t for t in trajectories}
 
 
 def _fetch_groups(run_id: int, keys: set[GroupKey]) -> dict[GroupKey, Group]:
     columns = [list(column) for column in zip(*keys, strict=True)]
-    found = Group.objects.raw(
+    groups = Group.objects.raw(
         "SELECT g.* FROM unnest(%s::text[], %s::int[], %s::text[]) AS k(phase, iteration, task_key)"
         " JOIN webapp_group g USING (phase, iteration, task_key) WHERE g.run_id = %s",
         [*columns, run_id],
     )
-    return {(g.phase, g.iteration, g.task_key): g for g in found}
+    return {(g.phase, g.iteration, g.task_key): g for g in groups}
 
 
 _LIVE_COLUMNS = (
@@ -265,14 +264,14 @@ def _write_parts(
     pending: dict[Key, _Pending],
     known_steps: dict[Key, int],
 ) -> None:
-    """Write steps, test results and tokens of trajectories that have ids."""
-    again = [
+    """Write steps, test results, logs and tokens of saved trajectories."""
+    repeated = [
         (trajectories[key].pk, index)
         for key, p in pending.items()
         for index in p.steps
         if index < known_steps.get(key, 0)
     ]
-    _delete_steps(again)
+    _delete_steps(repeated)
     copy_rows(
         Step,
         rows.STEP_COLUMNS,
@@ -284,8 +283,8 @@ def _write_parts(
     tests = (row for pk, event in ended for row in rows.test_rows(pk, event))
     copy_rows(TestResult, rows.TEST_COLUMNS, tests)
     for model, columns, row_of in _AT_MOST_ONE:
-        found = (row_of(pk, event) for pk, event in ended)
-        copy_rows(model, columns, (row for row in found if row is not None))
+        values = (row_of(pk, event) for pk, event in ended)
+        copy_rows(model, columns, (row for row in values if row is not None))
 
 
 _AT_MOST_ONE: tuple[
@@ -301,7 +300,7 @@ _AT_MOST_ONE: tuple[
     (ImportedFields, rows.IMPORTED_COLUMNS, rows.imported_row),
     (TokenBlob, rows.TOKEN_BLOB_COLUMNS, rows.token_row),
 )
-"""Tables with at most one row for a trajectory: model, columns, and the row of its terminal event."""
+"""Tables with at most one row per trajectory: model, columns, and conversion from the terminal event."""
 
 
 def _delete_parts(trajectory_ids: list[int]) -> None:

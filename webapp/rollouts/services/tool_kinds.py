@@ -1,4 +1,4 @@
-"""Kinds of tools by name: those of this product's agents and of agents whose trajectories are imported."""
+"""Kinds of tools by name, for Trainyard's agents and for agents of imported trajectories."""
 
 from __future__ import annotations
 
