@@ -1,7 +1,7 @@
 """Celery application: ``celery -A workers.app worker`` and ``… beat``.
 
-Every task takes ids, is short and may run twice: the services claim by conditional update. To add one: a name
-in ``webapp.core.dispatch.TaskName``, and a function here that calls one service or module.
+Every task takes ids, is short and may run twice: the services claim by conditional update. To add a task, add
+a name to ``webapp.core.dispatch.TaskName`` and a function here that calls one service or module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Start and graceful stop of attempts, as done by the launch and stop tasks."""
+"""Start and graceful stop of attempts, for the launch and stop tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def launch(*, run_id: int) -> bool:
-    """Start a queued run's process; return False if it waits, or was claimed elsewhere."""
+    """Start a queued run's process; return False if the run waits or was claimed elsewhere."""
     claim = attempts.claim_launch(run_id=run_id, host=socket.gethostname())
     if claim is not None:
         start(claim, first=True)
@@ -34,12 +34,12 @@ def launch(*, run_id: int) -> bool:
 def start(claim: attempts.Claim, *, first: bool = False) -> None:
     """Start the process of a claimed attempt; if that is impossible, fail the run with the reason.
 
-    Nothing happens to an attempt that was replaced while it was prepared; a run that was stopped then ends.
+    An attempt that was replaced during its preparation is not started; a run that was stopped meanwhile ends.
 
     Args:
         claim: the attempt.
-        first: whether people wait for it, so that what is missing fails the run at once. The replacement of
-            a lost attempt waits for it instead: a cluster that restarts lacks nodes for a while.
+        first: true for a launch requested by a person, which fails at once if its launcher lacks a resource.
+            The replacement of a lost attempt waits instead: a restarting cluster lacks nodes for a while.
     """
     try:
         config = parse_run_config(claim.config)

@@ -1,6 +1,6 @@
 """Check of a run's launcher: ``python -m workers.preflight RECIPE [--set KEY=VALUE]``.
 
-Prints what is missing, one line per problem, and exits with 1; prints the launcher and exits with 0 else.
+Prints one line per problem and exits with 1; without problems prints the launcher and exits with 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Removal of sandboxes whose run or deadline is over, on every backend in use."""
+"""Removal of sandboxes whose run has ended or whose deadline has passed, on every backend in use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def reap() -> bool:
     """Run the engine's reaper and store its results; log and return False if it failed."""
     try:
-        found = run_reaper(
+        results = run_reaper(
             home=settings.TRAINYARD_HOME,
             project=PROJECT,
             settings=sandboxes.backend_settings(reads.configs_in_use()),
@@ -25,5 +25,5 @@ def reap() -> bool:
     except ReapingFailedError as error:
         log.warning("reaping failed: %s", error)
         return False
-    sandboxes.record_reaping(found=[sandboxes.Reaped(**one) for one in found])
+    sandboxes.record_reaping(found=[sandboxes.Reaped(**result) for result in results])
     return True

@@ -47,13 +47,13 @@ HUNG_AFTER = timedelta(minutes=5)
 CLAIM_GRACE = timedelta(seconds=15)
 """Time without a recorded process or a sign of life after which the claiming worker counts as dead."""
 MISSING_GRACE = timedelta(seconds=30)
-"""Time without a sign of life after which a job that the cluster does not have counts as lost: longer than a
-submission takes, and than a process needs to be fenced."""
+"""Time without a sign of life after which a job that the cluster does not have counts as lost; longer than a
+submission takes, and longer than fencing a process takes."""
 STOPPING_GRACE = timedelta(seconds=7)
-"""Time without a sign of life after which the process of a stopping run is killed; one that shows some has
-the state's timeout for its last events and the removal of its sandboxes."""
+"""Time without a sign of life after which the process of a stopping run is killed. A process with signs of
+life has the state's timeout for its last events and the removal of its sandboxes."""
 DISCONNECTED_AFTER = timedelta(days=1)
-"""Time without an answer of its cluster and without a sign of life after which a run fails."""
+"""Time without a response of its cluster and without a sign of life after which a run fails."""
 
 _NOT_STARTED_OR_ENDED = (ProcessState.DEAD, ProcessState.PENDING)
 
@@ -64,9 +64,9 @@ class Decision(StrEnum):
     WAIT = "wait"
     RESEND = "resend"
     EXPIRE = "expire"
-    """The state's timeout passed while no process ran: move the run as the timeout says."""
+    """The state's timeout passed while no process ran: move the run to the timeout's target state."""
     RECOVER = "recover"
-    """The process is gone or hung: store its last events, then resume or end the run."""
+    """The process is dead or hung: store its last events, then resume or end the run."""
 
 
 def decide(
@@ -83,11 +83,11 @@ def decide(
     Args:
         state: the run's state.
         process: state of its newest attempt's process; None if no process was recorded.
-        silent: time since the last sign of life (heartbeat of the process or of the worker that prepares it,
-            event or, for a local process, its spool).
+        silent: time since the last sign of life (a heartbeat of the process or of the worker that prepares
+            it, an event, or a write to the spool of a local process).
         in_state: time since the run entered its state.
         nudged: time since a launch task was last sent again; None if it never was.
-        waits: whether a worker has answered that the queued run has to wait for a place.
+        waits: whether a worker has reported that the queued run has to wait for a free place.
     """
     timeout = states.TIMEOUTS.get(state)
     if timeout is None:
@@ -168,7 +168,7 @@ def _recover(run: Run, attempt: RunAttempt | None, report: ProcessReport | None)
     _take_last_events(run)
     run.refresh_from_db()
     if run.epoch != epoch or run.state in states.TERMINAL:
-        return  # the events ended it, or another reconciler replaced the attempt while they were stored
+        return  # the events ended the run, or another reconciler replaced the attempt meanwhile
     if run.state == RunState.STOPPING:
         graceful = process in _NOT_STARTED_OR_ENDED
         reason = "stopped" if graceful else states.TIMEOUTS[RunState.STOPPING].reason
@@ -203,7 +203,7 @@ def _kill(attempt: RunAttempt) -> None:
 
 
 def _take_last_events(run: Run) -> None:
-    """Store the events that were not delivered, of the run folder here and of its copy in a store."""
+    """Store undelivered events from the run folder and from its copy in an object store."""
     _take_events(run, run_folder(run.pk) / rundir.SPOOL)
     if url := run.config.get("storage", {}).get("url"):
         with TemporaryDirectory() as folder:
@@ -214,7 +214,7 @@ def _take_last_events(run: Run) -> None:
 
 
 def _take_events(run: Run, path: Path) -> None:
-    """Store the events of a spool file; a broken one is logged, not raised."""
+    """Store the events of a spool file; the error of a malformed file is logged, not raised."""
     if not path.exists():
         return
     try:
@@ -224,7 +224,7 @@ def _take_events(run: Run, path: Path) -> None:
 
 
 def _why(run: Run, report: ProcessReport | None) -> tuple[str, str]:
-    """Return why an attempt is lost, in words, and the last line of its log where nobody knows why."""
+    """Return the reason why an attempt is lost, and the last line of its log if the reason is unknown."""
     if report is None:
         return "no process was started", ""
     if report.state in (ProcessState.MISSING, ProcessState.DISCONNECTED):

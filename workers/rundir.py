@@ -1,4 +1,4 @@
-"""Run folder of an engine: written before its start, read after its end."""
+"""Run folder of an engine, written before its start and read after its end."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from webapp.runs.services.attempts import Claim
 
 SPOOL = "events.jsonl"
 _STRUCTURE = ("event", "level", "timestamp", "exception")
-"""Fields of every record of a log."""
+"""Fields common to all records of a structured log."""
 
 
 def prepare(claim: Claim) -> Path:
-    """Write ``config.json``, ``launch.json`` (readable by the owner only) and what the run learns from.
+    """Write ``config.json``, ``launch.json`` (readable by the owner only) and trajectories to train on.
 
     Other files are kept.
 
     Raises:
-        SupersededError: it took so long that the attempt was replaced or stopped.
+        SupersededError: the attempt was replaced or stopped during the preparation.
     """
     folder = run_folder(claim.run_id)
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def last_words(run_id: int) -> str:
 
 
 def _in_words(line: str) -> str:
-    """Return a line of the log for people: of a structured one the event, its fields and its exception."""
+    """Return a log line for people; of a structured record its event, fields and exception."""
     try:
         record = json.loads(line)
     except ValueError:
@@ -76,7 +76,7 @@ def _in_words(line: str) -> str:
 
 
 def spool_written_at(run_id: int) -> float:
-    """Return when the spool was last written, Unix seconds; 0 if it does not exist."""
+    """Return the time of the last write to the spool, Unix seconds; 0 if it does not exist."""
     try:
         return (run_folder(run_id) / SPOOL).stat().st_mtime
     except OSError:

@@ -1,4 +1,4 @@
-"""Requests to the object stores of runs, by processes of the engine: workers load no store's client."""
+"""Requests to the object stores of runs, made by engine processes: workers load no store client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check(run: AnyRun) -> None:
 
 
 def fetch_spool(url: str, run_id: int, path: Path) -> str:
-    """Write the events of a run in a store to a file; return what went wrong, if anything."""
+    """Copy the events of a run from a store to a file; return the error message, empty on success."""
     return _storage("spool", f"{url.rstrip('/')}/{run_id}", str(path))
 
 
@@ -36,4 +36,4 @@ def _storage(*arguments: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    return done.stderr.strip().rpartition("\n")[2] or "it said nothing" if done.returncode else ""
+    return done.stderr.strip().rpartition("\n")[2] or "no output" if done.returncode else ""

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002  (Django's hooks receive arguments that not every override needs)
-"""Admin pages of users, roles and API tokens; ``accounts.services.accounts`` makes and audits the changes."""
+"""Admin pages of users, roles and API tokens; ``accounts.services`` applies and audits the changes."""
 
 from __future__ import annotations
 

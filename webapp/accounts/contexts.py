@@ -34,7 +34,7 @@ _SYSTEMS = (
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """One session."""
+    """Row of one session."""
 
     id: int
     device: str
@@ -47,7 +47,7 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountContext:
-    """The page."""
+    """Account page: the person's sessions."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -59,14 +59,14 @@ SCOPES = {
     Role.OPERATOR: "Read and control runs",
     Role.ADMIN: "Everything",
 }
-"""Scopes of tokens, in words."""
+"""Display texts of token scopes."""
 LIFETIMES = ("7", "30", str(TOKEN_DAYS), str(MOST_TOKEN_DAYS))
 """Offered lifetimes of tokens, days."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One API token."""
+    """Row of one API token."""
 
     token: ApiToken
     scope: str
@@ -75,15 +75,15 @@ class TokenRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokensContext:
-    """The page of API tokens."""
+    """Page of API tokens."""
 
     section: str
     crumbs: tuple[Crumb, ...]
     tokens: tuple[TokenRow, ...]
     scopes: tuple[tuple[str, str], ...]
-    """Scopes that the person may choose, with their words."""
+    """Scopes that the person may choose, with their display texts."""
     lifetimes: tuple[tuple[str, str], ...]
-    """Days, with their words."""
+    """Lifetimes in days, with their display texts."""
     values: Mapping[str, str]
     """Content of the form."""
     error: str
@@ -112,7 +112,7 @@ def build_tokens(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PasswordContext:
-    """The page that changes a person's password."""
+    """Page that changes a person's password."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -132,19 +132,24 @@ def build_password(form: PasswordChangeForm) -> PasswordContext:
 
 
 def build_account(user: User, session_key: str | None) -> AccountContext:
-    """The page of ``user``, who looks at it with the session ``session_key``."""
+    """Return the account page of ``user``; ``session_key`` is the session of the request."""
     rows = tuple(
         SessionRow(
-            one.pk, device_of(one.agent), one.agent, one.address or "–", one.created_at, one.seen_at,
-            one.session_id == session_key,
+            id=sign_in.pk,
+            device=device_of(sign_in.agent),
+            agent=sign_in.agent,
+            address=sign_in.address or "–",
+            created_at=sign_in.created_at,
+            seen_at=sign_in.seen_at,
+            current=sign_in.session_id == session_key,
         )
-        for one in sign_ins_of(user)
-    )  # fmt: skip
+        for sign_in in sign_ins_of(user)
+    )
     return AccountContext(section="", crumbs=(Crumb("Account"),), sessions=rows)
 
 
 def device_of(agent: str) -> str:
-    """Return browser and system as a ``User-Agent`` header names them, e.g. ``Firefox on Linux``."""
+    """Return browser and system from a ``User-Agent`` header, e.g. ``Firefox on Linux``."""
     browser = next((name for mark, name in _BROWSERS if mark in agent), "")
     system = next((name for mark, name in _SYSTEMS if mark in agent), "")
     words = " on ".join(filter(None, (browser, system)))

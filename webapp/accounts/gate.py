@@ -50,10 +50,10 @@ def token_viewer(view: View[P]) -> GatedView[P]:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if not scheme:
             return inner(request, *args, **kwargs)
-        found = accounts.valid_token(token.strip()) if scheme.lower() == "bearer" else None
-        if found is None:
+        api_token = accounts.valid_token(token.strip()) if scheme.lower() == "bearer" else None
+        if api_token is None:
             return HttpResponse("no such token\n", status=401, headers={"WWW-Authenticate": "Bearer"})
-        request.user = found.user
+        request.user = api_token.user
         return inner(request, *args, **kwargs)
 
     gated.least_role = Role.VIEWER  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Notes when a session was last used, from where and by what, for the page that lists sessions."""
+"""Middleware that records time, address and browser of each session's last use."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from webapp.accounts.services import accounts, sign_ins
 
 EVERY_S = 60
 SEEN = "seen"
-"""Session key of the time when its use was last noted."""
+"""Session key of the time at which the session's use was last recorded."""
 
 
 def note_sign_ins(
     get_response: Callable[[HttpRequest], HttpResponse],
 ) -> Callable[[HttpRequest], HttpResponse]:
-    """Note the use of a session at most once a minute."""
+    """Return middleware that records the use of a session at most once a minute."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
         response = get_response(request)
@@ -50,4 +50,4 @@ def change_password(request: HttpRequest, *, user: User, password: str) -> None:
     )
     if user == request.user:
         update_session_auth_hash(request, user)
-        request.session.pop(SEEN, None)  # the session has a new key, under which its use is to be noted
+        request.session.pop(SEEN, None)  # the session has a new key: record its use under that one

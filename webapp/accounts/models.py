@@ -8,17 +8,17 @@ from django.db import models
 
 
 class ApiToken(models.Model):
-    """A person's key to the API; only its hash is kept."""
+    """Personal API token; only its hash is stored."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens")
     name = models.CharField(max_length=100)
     digest = models.CharField(max_length=64, unique=True)
     """SHA-256 of the token, hexadecimal."""
     hint = models.CharField(max_length=8)
-    """Its first characters, so that people can tell their tokens apart."""
+    """First characters of the token, to distinguish tokens on pages."""
     created_at = models.DateTimeField(auto_now_add=True)
     scope = models.CharField(max_length=16)
-    """Highest ``webapp.core.permissions.Role`` that it grants; its person's role is the other limit."""
+    """Highest ``webapp.core.permissions.Role`` granted by the token; its user's role limits it further."""
     last_used_at = models.DateTimeField(null=True, blank=True)
     expires_at = models.DateTimeField()
 
@@ -30,7 +30,7 @@ class ApiToken(models.Model):
 
 
 class SignIn(models.Model):
-    """A session in use; deleting the session deletes it."""
+    """Record of a session in use; it is deleted together with the session."""
 
     session = models.OneToOneField(Session, on_delete=models.CASCADE, related_name="+")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="sign_ins")

@@ -81,7 +81,7 @@ def session_end_all(request: HttpRequest, person: Person) -> HttpResponseRedirec
 @viewer
 @never_cache
 def tokens(request: HttpRequest, person: Person) -> HttpResponse:
-    """Render a person's API tokens; a posted form creates one, whose text is in this response only."""
+    """Render a person's API tokens; a posted form creates a token, shown in this response only."""
     posted, error, created = posted_of(request), "", ""
     if request.method == "POST":
         try:

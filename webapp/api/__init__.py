@@ -1,4 +1,4 @@
-"""HTTP API under ``/api/v1``: the frame (``app``) and who calls (``auth``); the routes are in the rooms.
+"""HTTP API under ``/api/v1``: assembly (``app``) and authentication (``auth``).
 
-To add a resource: a router in its room's ``api``, one line in ``app``.
+The routes are in the packages' ``api`` modules. To add a resource, add a router there and a line to ``app``.
 """

@@ -48,11 +48,11 @@ class Person(HttpBearer):
 
     def authenticate(self, request: HttpRequest, token: str) -> User | None:
         """Return the owner of a personal API token."""
-        found = accounts.valid_token(token)
-        return self._admitted(request, found.user, Role(found.scope)) if found is not None else None
+        api_token = accounts.valid_token(token)
+        return self._admitted(request, api_token.user, Role(api_token.scope)) if api_token else None
 
     def _admitted(self, request: HttpRequest, user: User, scope: Role) -> User:
-        """Note the caller's role on the request. Raises a 403 error if it is not sufficient."""
+        """Store the caller's role on the request. Raises a 403 error if the role is not sufficient."""
         role = role_of(user)
         if role is None or not role.includes(self.least):
             raise HttpError(403, f"this needs the role {self.least}")

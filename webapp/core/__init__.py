@@ -1,1 +1,1 @@
-"""What all rooms share; knows nothing of them but their tables."""
+"""Shared code of the web application; imports only the models of the other packages."""

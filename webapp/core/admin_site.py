@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:
 
     class _ModelAdmin(admin.ModelAdmin):
-        """Subscriptable like its stub."""
+        """Base class that accepts a type parameter at runtime, like its stub."""
 
         def __class_getitem__(cls, _: object) -> type:
             return cls

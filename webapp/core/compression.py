@@ -9,12 +9,12 @@ from django.middleware.gzip import GZipMiddleware
 class CompressionMiddleware(GZipMiddleware):
     """Middleware that compresses responses with gzip, except archives.
 
-    Compressed lengths tell a secret to an attacker who can put guesses beside it and measure many responses
-    (BREACH). Three things are in the way: session cookies are ``SameSite=Lax``, so that requests that another
-    site makes in the background are anonymous; Django masks the CSRF token anew in every response; and its
+    Compressed lengths reveal a secret to an attacker who can insert guesses beside it and measure many
+    responses (BREACH). Three measures prevent this. Session cookies are ``SameSite=Lax``, so background
+    requests from another site are anonymous. Django masks the CSRF token anew in every response. Its
     middleware adds a random number of bytes to every response. Pages contain no other secret, except a new
-    API token in one single response, and the API sends one (keys of endpoints) only for a bearer token that
-    no browser holds.
+    API token in a single response. The API sends secrets (keys of endpoints) only for a bearer token, which
+    browsers do not store.
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:

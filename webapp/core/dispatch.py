@@ -1,7 +1,8 @@
 """Sending of Celery tasks: by name, on commit, without failing the caller.
 
-``workers`` implements the tasks. Postgres is authoritative, the queue is not: while Redis is down messages
-are lost, and the reconciler sends them again. To add a task: a name here, a function in ``workers.app``.
+``workers`` implements the tasks. Postgres is authoritative, the queue is not: messages are lost while Redis
+is down, and the reconciler sends them again. To add a task, add a name here and a function to
+``workers.app``.
 """
 
 from __future__ import annotations

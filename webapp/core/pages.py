@@ -22,7 +22,7 @@ def variables(context: DataclassInstance) -> dict[str, Any]:
 def page(
     request: HttpRequest, person: Person, template: str, context: DataclassInstance, *, status: int = 200
 ) -> HttpResponse:
-    """Render a page."""
+    """Render a page with the fields of ``context`` and the person as template variables."""
     return render(request, template, {**variables(context), "person": person}, status=status)
 
 
@@ -36,5 +36,5 @@ def posted_of(request: HttpRequest) -> dict[str, str]:
     return _cleaned(request.POST)
 
 
-def _cleaned(given: QueryDict) -> dict[str, str]:
-    return {key: value.replace("\x00", "") for key, value in given.items() if isinstance(value, str)}
+def _cleaned(parameters: QueryDict) -> dict[str, str]:
+    return {key: value.replace("\x00", "") for key, value in parameters.items() if isinstance(value, str)}

@@ -1,8 +1,8 @@
 """Permission rules, used by the pages and the API.
 
 Roles are Django groups: ``viewer`` reads, ``operator`` also sees answers, creates runs and changes own runs,
-``admin`` also changes all runs and manages people. A superuser is an admin; a user in no group may do
-nothing. The scope of an API token limits the role of its owner.
+``admin`` also changes all runs and manages people. A superuser is an admin; a user without a group has no
+permissions. The scope of an API token limits the role of its owner.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Role(StrEnum):
     ADMIN = "admin"
 
     def includes(self, least: Role) -> bool:
-        """Return whether this role may do what ``least`` may."""
+        """Return whether this role has all permissions of ``least``."""
         return _ORDER.index(self) >= _ORDER.index(least)
 
     def within(self, scope: Role) -> Role:
@@ -41,7 +41,7 @@ class Role(StrEnum):
 
 _ORDER = list(Role)
 ANSWERS = Role.OPERATOR
-"""Least role that may see answers."""
+"""Lowest role that may see answers."""
 
 
 def role_of(user: AbstractBaseUser | AnonymousUser) -> Role | None:
@@ -102,7 +102,7 @@ def may_change(run: Run, role: Role, user_id: int | None) -> bool:
 
 
 def change_refusal(run: Run, role: Role, user_id: int | None) -> str:
-    """Return why a user may not change a run; empty where they may."""
+    """Return the reason why a user may not change a run; empty if the change is allowed."""
     if may_change(run, role, user_id):
         return ""
     if not role.includes(Role.OPERATOR):

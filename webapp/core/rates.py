@@ -1,10 +1,10 @@
 """Request limits per caller, counted in Redis over fixed windows of one minute.
 
-    login    per address: passwords at sign-in and before a change of the password
-    API      per credential (a token or session); engines have a larger share
-    refused  per address: who presents credentials that nobody knows is soon not asked any more
+    login    per address: password checks at sign-in and before a change of the password
+    API      per credential (a token or session); engines have a higher limit
+    refused  per address: requests with unknown credentials
 
-Where Redis is away nothing is bounded: the log says so, and lock-out (in the database) still holds.
+While Redis is down no limit applies; a warning is logged, and lock-out (in the database) still works.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from django.shortcuts import render
 
 WINDOW_S = 60
 _PAUSE_S = 5.0
-"""Seconds before Redis is asked again after it failed to answer."""
+"""Pause between a failed request to Redis and the next attempt, seconds."""
 _ENGINE = re.compile(r"^/api/v1/runs/\d+/(events|heartbeat)$")
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def _set(key: str) -> None:
 
 
 def _ask(question: Callable[[], Answer], otherwise: Answer) -> Answer:
-    """Return the answer of Redis; ``otherwise`` while Redis does not respond."""
+    """Return Redis's response; ``otherwise`` while Redis does not respond."""
     global _silent_until
     if time.monotonic() < _silent_until:
         return otherwise

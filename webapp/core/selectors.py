@@ -1,4 +1,4 @@
-"""Cutting long lists: every page says which part of how many rows it shows."""
+"""Pagination of long lists."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ class Page(Generic[Row]):
 
     @property
     def first(self) -> int:
-        """Position of the first row shown; 0 when there is none."""
+        """Return the position of the first row on the page; 0 if the page is empty."""
         return (self.number - 1) * self.size + 1 if self.rows else 0
 
     @property
     def last(self) -> int:
-        """Position of the last row shown."""
+        """Return the position of the last row on the page."""
         return (self.number - 1) * self.size + len(self.rows)
 
     @property
     def previous_number(self) -> int | None:
-        """The page before, if any."""
+        """Return the number of the previous page; None on the first one."""
         return self.number - 1 if self.number > 1 else None
 
     @property
     def next_number(self) -> int | None:
-        """The page after, if any."""
+        """Return the number of the next page; None on the last one."""
         return self.number + 1 if self.last < self.total else None
 
 
 def paginate(rows: QuerySet[ModelRow], *, number: int, size: int) -> Page[ModelRow]:
-    """Return page ``number`` (from 1; a page past the end is the last) of a query: two queries."""
+    """Return page ``number`` of a query (from 1; numbers past the end select the last), in two queries."""
     total = rows.count()
     number = max(1, min(number, -(-total // size) or 1))
     return Page(rows=list(rows[(number - 1) * size : number * size]), total=total, number=number, size=size)

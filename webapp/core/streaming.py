@@ -1,4 +1,4 @@
-"""Rows and downloads in parts, so that no process holds them whole."""
+"""Rows and downloads in parts, so that no process loads them completely."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _PART_BYTES = 1 << 20
 
 
 def in_threads(parts: Iterable[Part]) -> AsyncIterator[Part]:
-    """Return an asynchronous iterator over parts that are made in threads; none of them is None.
+    """Return an asynchronous iterator over parts produced in threads; no part may be None.
 
-    The server reads an ordinary iterator to its end before it sends anything.
+    The server consumes an ordinary iterator completely before it sends anything.
     """
-    left = iter(parts)
+    pending = iter(parts)
 
     async def items() -> AsyncIterator[Part]:
-        while (part := await sync_to_async(lambda: next(left, None))()) is not None:
+        while (part := await sync_to_async(lambda: next(pending, None))()) is not None:
             yield part
 
     return items()
@@ -31,7 +31,7 @@ def in_threads(parts: Iterable[Part]) -> AsyncIterator[Part]:
 def batched(
     items: Iterable[Part], *, count: int, size: int, size_of: Callable[[Part], int]
 ) -> Iterator[list[Part]]:
-    """Yield items in lists of ``count``, or fewer where their sizes reach ``size`` together."""
+    """Yield items in lists of ``count``; a list ends earlier when its total size reaches ``size``."""
     batch: list[Part] = []
     total = 0
     for item in items:
@@ -45,10 +45,10 @@ def batched(
 
 
 def zipped(folder: str, files: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
-    """Yield a ZIP archive, a file at a time.
+    """Yield a ZIP archive, one file at a time.
 
     Args:
-        folder: folder that holds all files of the archive.
+        folder: top folder of the archive.
         files: path within the folder and content of each file.
     """
     written = _Written()
@@ -63,8 +63,8 @@ def zipped_files(folder: str, files: Iterable[tuple[str, Path]]) -> Iterator[byt
     """Yield a ZIP archive of files on disk, uncompressed, in parts of at most about a mebibyte.
 
     Args:
-        folder: folder that holds all files of the archive.
-        files: path within the folder, and place of each file; links are refused with an OSError.
+        folder: top folder of the archive.
+        files: path within the folder and path on disk of each file; links are refused with an OSError.
     """
     written = _Written()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:
@@ -79,7 +79,7 @@ def zipped_files(folder: str, files: Iterable[tuple[str, Path]]) -> Iterator[byt
 
 
 class _Written:
-    """File that is written and never read back; what was written is taken away in parts."""
+    """Write-only file; ``take`` returns and removes the bytes written so far."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []

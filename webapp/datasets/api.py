@@ -53,7 +53,7 @@ class TaskOut(Schema):
 
 
 class AnswerOut(Schema):
-    """Hidden part of a task: everything that only the grader knows."""
+    """Hidden part of a task, used by the grader only."""
 
     gold_patch: str
     fail_to_pass: list[str]
@@ -89,36 +89,36 @@ class SideOut(Schema):
 
 
 class CoverageOut(Schema):
-    """Tests that solutions fix, by their best proven mutant."""
+    """Numbers of tests that solutions fix, by their best proven mutant."""
 
     value: int = 0
     """Tests with another expected value."""
     changed: int
-    """Tests with a changed condition at best."""
+    """Tests whose best mutant has a changed condition."""
     added: int
-    """Tests with an added false assertion only."""
+    """Tests whose only mutant has an added false assertion."""
     none: int
     """Tests without a mutant."""
 
 
 class TaskCoverageOut(CoverageOut):
-    """Tests that a task's solution fixes, by their best proven mutant."""
+    """Numbers of tests that a task's solution fixes, by their best proven mutant."""
 
     variants: int
-    """Number of sets of mutated tests to draw from."""
+    """Number of alternative sets of mutated tests."""
     note: str
-    """Reason why there are none."""
+    """Reason for the absence of mutated tests; empty if there are any."""
 
 
 class DatasetCoverageOut(CoverageOut):
-    """Tests that the solutions of a dataset fix, by their best proven mutant."""
+    """Numbers of tests that the solutions of a dataset fix, by their best proven mutant."""
 
     tasks: int
-    """Tasks for which it was tried."""
+    """Number of tasks with a proof of mutated tests, failed or not."""
     tasks_without: int
-    """Tasks that are never audited, as none of their tests can be mutated."""
+    """Number of tasks that are never audited because none of their tests can be mutated."""
     tasks_failed: int
-    """Tasks that are not audited, as the proof of their mutated tests failed."""
+    """Number of tasks that are not audited because the proof of their mutated tests failed."""
 
 
 class ProofOut(Schema):
@@ -127,7 +127,7 @@ class ProofOut(Schema):
     time: datetime
     coverage: TaskCoverageOut | None
     problem: str
-    """Reason why the proof failed; empty where it did not."""
+    """Reason why the proof failed; empty if it succeeded."""
 
 
 class ValidationOut(Schema):
@@ -279,8 +279,8 @@ def list_left_out(
     request: HttpRequest, name: str, kind: Literal["rejects", "excluded"] = "rejects", page: int = 1
 ) -> dict[str, Any]:
     """List source rows that could not be read (``rejects``) or were filtered out (``excluded``)."""
-    found = import_reads.left_out(find(name), kind, number=page)
-    return {"total": found.total, "items": list(found.rows)}
+    rows = import_reads.left_out(find(name), kind, number=page)
+    return {"total": rows.total, "items": list(rows.rows)}
 
 
 @router.get("/datasets/{name}/export", auth=operator)
@@ -311,8 +311,8 @@ def list_tasks(
 ) -> dict[str, Any]:
     """List the tasks of a dataset in its order."""
     wanted = reads.TaskFilters(**filters.dict())
-    found = reads.list_tasks(find(name), wanted, number=page, size=max(1, min(size, 200)))
-    return {"total": found.total, "items": list(found.rows)}
+    tasks = reads.list_tasks(find(name), wanted, number=page, size=max(1, min(size, 200)))
+    return {"total": tasks.total, "items": list(tasks.rows)}
 
 
 @router.get("/datasets/{name}/health", auth=viewer, response=HealthOut)

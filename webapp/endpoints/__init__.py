@@ -1,1 +1,1 @@
-"""Model endpoints with their sealed keys, and what runs may reach."""
+"""Model endpoints with their sealed keys, and the resources that runs may use."""

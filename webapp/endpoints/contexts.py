@@ -25,7 +25,7 @@ class Tested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointsContext:
-    """The page."""
+    """Endpoints page."""
 
     section: str
     crumbs: tuple[Crumb, ...]

@@ -17,7 +17,7 @@ class Endpoint(models.Model):
     attachable = models.BooleanField(default=False)
     """True for a vLLM server that runs may attach to, replacing its weights."""
     sealed_key = models.TextField(blank=True, default="")
-    """The key, encrypted by ``webapp.core.services.sealing``; empty if the address needs none."""
+    """Key, encrypted by ``webapp.core.services.sealing``; empty if the address needs none."""
     key_hint = models.CharField(max_length=4, blank=True, default="")
     """Last characters of the key; empty if the key is too short to show any."""
     key_set_at = models.DateTimeField(null=True, blank=True)

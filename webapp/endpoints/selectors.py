@@ -16,6 +16,6 @@ def get_endpoint(name: str) -> Endpoint | None:
 
 
 def named_models() -> tuple[str, ...]:
-    """Return the models that endpoints may serve, as far as their patterns name them in full."""
+    """Return the allowed models of all endpoints; patterns with wildcards are left out."""
     patterns = (pattern for row in list_endpoints() for pattern in row.patterns)
     return tuple(dict.fromkeys(name for name in patterns if not set(name) & set("*?[")))

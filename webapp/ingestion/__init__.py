@@ -1,1 +1,1 @@
-"""Events of engines, made into rows."""
+"""Ingestion of engine events: storage and projection to rows."""

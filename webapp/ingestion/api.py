@@ -74,5 +74,5 @@ def post_heartbeat(request: HttpRequest, run_id: int, beat: BeatIn) -> heartbeat
 
 @router.post("/runs/{int:run_id}/secrets", response=SecretsOut)
 def post_secrets(request: HttpRequest, run_id: int) -> dict[str, object]:
-    """Return what the newest attempt keeps in memory only: addresses and keys of its run's endpoints."""
+    """Return addresses and keys of the run's endpoints, for the newest attempt to keep in memory only."""
     return {"endpoints": secrets.endpoints_of(run_id=run_id, token=token_of(request))}

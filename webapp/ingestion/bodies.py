@@ -1,6 +1,6 @@
-"""Bounds request bodies before they are read: Django reads a body whole, to disk, before any view decides.
+"""Limits of request bodies, applied before Django reads a complete body to disk.
 
-Large ones are read from runs alone.
+Only runs may send large bodies.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from channels.db import database_sync_to_async
 from webapp.ingestion.services import ingest
 
 MAX_OTHER = 2 * 1024 * 1024
-"""Forms and JSON of people, and whatever comes from callers that are not known."""
+"""Maximum size of forms and JSON of people, and of bodies from unknown callers, bytes."""
 _INGEST = re.compile(r"/api/v1/runs/(\d{1,18})/events$")
 Application = Callable[..., Awaitable[Any]]
 
 
 class _TooLargeError(Exception):
-    """More was sent than the path accepts."""
+    """The body exceeds the limit of its path."""
 
 
 class BodyLimit:
-    """Answers 413 as soon as a body's length, announced or received, exceeds what its path accepts."""
+    """Middleware that answers 413 as soon as the announced or received length exceeds the path's limit."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """Pass the request on with a counted body."""
+        """Pass the request on, and count the bytes of its body."""
         announced = _announced(scope)
         limit = MAX_OTHER
         if (announced is None or announced > limit) and await _is_of_a_run(scope):
@@ -63,7 +63,7 @@ class BodyLimit:
 
 
 async def _is_of_a_run(scope: dict[str, Any]) -> bool:
-    """Return whether events come with a token of their run."""
+    """Return whether the request posts events with an ingest token of their run."""
     path = _INGEST.search(scope["path"])
     scheme, _, token = _header(scope, b"authorization").partition(b" ")
     if path is None or scheme.lower() != b"bearer":
@@ -73,7 +73,7 @@ async def _is_of_a_run(scope: dict[str, Any]) -> bool:
 
 
 def _announced(scope: dict[str, Any]) -> int | None:
-    """Return the length that a request names, or None."""
+    """Return the request's ``Content-Length``; None if it is missing or invalid."""
     value = _header(scope, b"content-length")
     return int(value) if value.isdigit() and len(value) <= 18 else None
 

@@ -1,1 +1,1 @@
-"""Live pages: Channels consumer and the fragments it sends. To add a region see ``fragments``."""
+"""Live pages: Channels consumer and page fragments. To add a region see ``fragments``."""

@@ -1,9 +1,9 @@
-"""WebSocket of a browser tab, which sends the changes of the page it shows.
+"""WebSocket of a browser tab, for live updates of the shown page.
 
-The tab sends the page it shows and the data it already has; ``webapp.live.hub`` offers it snapshots of that
-page, and only regions that differ from the tab's are sent. A tab that reads slowly skips snapshots and delays
-no other. It needs memory for one digest per region, regardless of the run's size. ``webapp.live.watch``
-handles ended sessions and lost messages.
+A tab sends the identity of its page and the extent of its data. ``webapp.live.hub`` offers snapshots of the
+page to the consumer, which sends only changed regions. A tab that reads slowly skips snapshots and does not
+delay other tabs. A tab needs memory for one digest per region, regardless of the run's size.
+``webapp.live.watch`` handles ended sessions and lost messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Subscribe(BaseModel):
-    """Message of a tab, sent at connection and whenever it shows a different page."""
+    """Message of a tab, sent at connection and at every change of its page."""
 
     model_config = ConfigDict(extra="forbid")
     page: str
@@ -73,7 +73,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         self._watch.add(self)
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """Serve the connection, and stop the tab's updates however it ends: sending to a lost one fails."""
+        """Serve the connection and stop the tab's updates at its end, also when sending fails."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -108,13 +108,13 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         if subscription is not None:
             await self._hub.leave(self, subscription)
 
-    def offer(self, found: Snapshot) -> None:
-        """Send what the tab lacks of a snapshot, soon; a newer one replaces it."""
-        self._offered = found
+    def offer(self, newest: Snapshot) -> None:
+        """Schedule sending of a snapshot's changes; a newer snapshot replaces it."""
+        self._offered = newest
         self._ready.set()
 
     async def end(self, code: int) -> None:
-        """Close the connection and send nothing more."""
+        """Stop the updates and close the connection."""
         if self._task is not None:
             self._task.cancel()
         await self.close(code=code)
@@ -132,56 +132,56 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             if self._late and not self._watch.failing:
                 self._late = False
                 await self.send(text_data=json.dumps({"type": "ready"}))
-            found, wanted = self._offered, self._wanted
-            if found is not None and wanted is not None:
-                await self._send(found, wanted)
+            snapshot, wanted = self._offered, self._wanted
+            if snapshot is not None and wanted is not None:
+                await self._send(snapshot, wanted)
 
-    async def _send(self, found: Snapshot, wanted: Subscribe) -> None:
+    async def _send(self, snapshot: Snapshot, wanted: Subscribe) -> None:
         html = {}
-        for region, text in found.html.items():
+        for region, text in snapshot.html.items():
             digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
             if self._sent.get(region) != digest:
                 self._sent[region] = digest
                 html[region] = text
         message: dict[str, Any] = {
             "type": "update",
-            "seq": found.seq,
-            "identity": found.identity,
+            "seq": snapshot.seq,
+            "identity": snapshot.identity,
             "html": html,
         }
-        again = bool(wanted.identity) and wanted.identity != found.identity
-        steps = _new_steps(found, wanted, again=again)
-        points = _new_points(found, wanted, again=again)
+        again = bool(wanted.identity) and wanted.identity != snapshot.identity
+        steps = _new_steps(snapshot, wanted, again=again)
+        points = _new_points(snapshot, wanted, again=again)
         if steps is not None:
             message["steps"] = steps
         if points is not None:
             message["points"] = points
-        # A rendering may show events later than its number, which the next one repeats with the right number.
-        is_later = found.seq > wanted.after
-        wanted.identity, wanted.steps, wanted.after = found.identity, len(found.steps), found.seq
+        # A snapshot may show events later than its ``seq``; the next one repeats them with the right ``seq``.
+        is_later = snapshot.seq > wanted.after
+        wanted.identity, wanted.steps, wanted.after = snapshot.identity, len(snapshot.steps), snapshot.seq
         if html or steps or points or is_later:
             await self.send(text_data=json.dumps(message))
 
 
-def _new_steps(found: Snapshot, wanted: Subscribe, *, again: bool) -> dict[str, Any] | None:
+def _new_steps(snapshot: Snapshot, wanted: Subscribe, *, again: bool) -> dict[str, Any] | None:
     """Return the steps that a tab lacks; all steps if the trajectory was restarted."""
-    start = 0 if again or wanted.steps > len(found.steps) else wanted.steps
-    missing = found.steps[start:]
+    start = 0 if again or wanted.steps > len(snapshot.steps) else wanted.steps
+    missing = snapshot.steps[start:]
     if not missing and not (again and wanted.steps):
         return None
     return {"start": start, "html": list(missing)}
 
 
-def _new_points(found: Snapshot, wanted: Subscribe, *, again: bool) -> dict[str, Any] | None:
+def _new_points(snapshot: Snapshot, wanted: Subscribe, *, again: bool) -> dict[str, Any] | None:
     """Return the chart points that a tab lacks; all points if they cannot be appended."""
-    if found.charts is None or wanted.point is None:
+    if snapshot.charts is None or wanted.point is None:
         return None
-    x, columns = found.charts["x"], found.charts["columns"]
+    x, columns = snapshot.charts["x"], snapshot.charts["columns"]
     last = x[-1] if x else -1.0
     same = set(wanted.series) == set(columns)
     if again or not same or last < wanted.point:
         wanted.point, wanted.series = last, list(columns)
-        return {"reset": found.charts}
+        return {"reset": snapshot.charts}
     start = next((i for i, value in enumerate(x) if value > wanted.point), len(x))
     if start == len(x):
         return None
@@ -204,11 +204,11 @@ def _subscription(wanted: Subscribe, person: Person) -> Subscription:
 
 
 def _shared() -> tuple[Hub, Watch]:
-    """Return the hub and the watch of this event loop (tests use several)."""
+    """Return the hub and the watch of this event loop (tests use several loops)."""
     loop = asyncio.get_running_loop()
     if loop not in _SHARED:
-        for ended in [other for other in _SHARED if other.is_closed()]:
-            del _SHARED[ended]
+        for closed in [known for known in _SHARED if known.is_closed()]:
+            del _SHARED[closed]
         hub = Hub()
         _SHARED[loop] = (hub, Watch(hub))
     return _SHARED[loop]

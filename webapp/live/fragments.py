@@ -2,8 +2,8 @@
 
 A snapshot is the complete state of a page's regions at one point in time, rendered by the same context
 builder and templates as the page itself, so that a page plus later fragments equals a reloaded page (tested).
-To add a region: give its element an id and ``data-live`` in the page, and add its partial here; if it shows
-something that the page did not show so far, add the area to ``AREAS``.
+To add a region, give its element an id and ``data-live`` in the page, and add its partial here. If the region
+shows another area of the run, add the area to ``AREAS``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Subscription:
     params: tuple[tuple[str, str], ...]
     role: Role
     user_id: int | None = None
-    """Operator who sees the page, where it differs by the owner of runs; others of the same role share it."""
+    """Operator who sees the page, if it depends on the owner of runs; otherwise the role shares it."""
 
     @property
     def can_operate(self) -> bool:
@@ -59,17 +59,17 @@ class Snapshot:
     html: Mapping[str, str] = field(default_factory=dict)
     """Inner HTML by element id."""
     steps: tuple[str, ...] = ()
-    """HTML of every step of a trajectory; only steps that a tab lacks are sent."""
+    """HTML of every step of a trajectory; a tab receives only its missing steps."""
     charts: Mapping[str, Any] | None = None
 
 
 PanelKey: TypeAlias = tuple[str, tuple[tuple[str, str], ...], bool]
-"""Tab, the rest of the query string, and whether the role may read rollouts."""
+"""Tab, other query parameters, and permission to read rollouts."""
 
 
 @dataclass(slots=True)
 class SharedReads:
-    """Reads that pages of one run share between two changes."""
+    """Query results shared by the pages of one run between two changes."""
 
     made_at: float = field(default_factory=time.monotonic)
     lock: Lock = field(default_factory=Lock)
@@ -80,7 +80,7 @@ class SharedReads:
 
 
 class GoneError(Exception):
-    """The object that the page shows does not exist or was deleted."""
+    """The page's object does not exist or was deleted."""
 
 
 RUN_REGIONS = {
@@ -92,7 +92,7 @@ RUN_REGIONS = {
     "run-panel": "runs/_panel.html",
 }
 SHARED_TABS = ("groups", "trajectories")
-"""Tabs of the run page, large ones, that differ between roles only by whether rollouts may be read."""
+"""Large tabs of the run page that depend on the role only by the permission to read rollouts."""
 POOL_REGIONS = {"pool-head": "sandboxes/_head.html", "pool-body": "sandboxes/_body.html"}
 TRAJECTORY_REGIONS = {
     "trajectory-head": "rollouts/trajectories/_head.html",
@@ -128,8 +128,8 @@ def _run_page(subscription: Subscription, shared: SharedReads) -> Snapshot:
     params = dict(subscription.params)
     with shared.lock:
         shared.summary = shared.summary or build_summary(run)
-    tab, others = current_tab(run, params), ((k, v) for k, v in subscription.params if k != "tab")
-    key = (tab, tuple(others), shows_rollouts(run, subscription.role))
+    tab, filters = current_tab(run, params), ((k, v) for k, v in subscription.params if k != "tab")
+    key = (tab, tuple(filters), shows_rollouts(run, subscription.role))
     panel, panel_html = shared.panels.get(key, (None, ""))
     context = build_run_detail(
         run,
@@ -140,11 +140,11 @@ def _run_page(subscription: Subscription, shared: SharedReads) -> Snapshot:
         summary=shared.summary,
         panel=panel,
     )
-    done = {"run-panel": panel_html} if panel else {}
-    left = {name: template for name, template in RUN_REGIONS.items() if name not in done}
+    shared_html = {"run-panel": panel_html} if panel else {}
+    regions = {name: template for name, template in RUN_REGIONS.items() if name not in shared_html}
     if context.panel is None:
-        del left["run-panel"]
-    html = done | _render(left, variables(context))
+        del regions["run-panel"]
+    html = shared_html | _render(regions, variables(context))
     if tab in SHARED_TABS and context.panel is not None:
         shared.panels[key] = context.panel, html["run-panel"]
     return Snapshot(seq=run.last_seq, identity=context.live.identity, html=html, charts=context.charts)
@@ -236,22 +236,22 @@ PAGES: Mapping[str, Callable[[Subscription, SharedReads], Snapshot]] = {
 }
 TARGET_LENGTHS = {"iteration": 2, "group": 3, "trajectory": 4, "health": 1}
 SAME_FOR_ALL = ("iteration",)
-"""Pages that are the same for every role; they are rendered as for the least one."""
+"""Pages that are the same for every role; they are rendered for the lowest role."""
 OWNED = ("overview", "run")
-"""Pages that show operators what they may do with the runs that they own."""
+"""Pages that show operators controls for their own runs."""
 AREAS: Mapping[str, frozenset[str]] = {
     "overview": frozenset({"progress"}),
     "runs": frozenset({"progress"}),
     "sandboxes": frozenset({"pool"}),
     "run": frozenset({"progress", "rollouts", "pool"}),
 }
-"""Areas of ``ingestion.services.changes`` that a page shows, beside ``run``, which all do."""
+"""Areas of ``ingestion.services.changes`` shown by a page, in addition to ``run``, which every page shows."""
 _SHOWING_STEPS = ("trajectories", "events", "log")
-"""Tabs of the run page that differ after a step."""
+"""Tabs of the run page that change after a step."""
 
 
 def is_affected(subscription: Subscription, changes: Mapping[str, Any] | None) -> bool:
-    """Return whether a page may differ after changes to its run (``Changes.message``); None: to anything."""
+    """Return whether changes to a run (``Changes.message``; None: of any area) may affect a page."""
     if changes is None or "run" in changes["areas"]:
         return True
     if not AREAS.get(subscription.page, frozenset()).isdisjoint(changes["areas"]):
@@ -270,9 +270,9 @@ def snapshot(subscription: Subscription, shared: SharedReads | None = None) -> S
 
     Args:
         subscription: the page.
-        shared: reads of other pages of its run since the last change.
+        shared: query results of other pages of its run since the last change.
 
     Raises:
-        GoneError: the object it shows does not exist.
+        GoneError: the page's object does not exist.
     """
     return PAGES[subscription.page](subscription, shared or SharedReads())

@@ -1,13 +1,13 @@
 """Pages shown by the tabs of this process: each is rendered once per change, for all of its tabs.
 
-    Redis ─▶ one membership per group ─▶ pages that the change affects ─▶ one rendering each ─▶ their tabs
+    Redis ─▶ one membership per group ─▶ pages affected by the change ─▶ one rendering each ─▶ their tabs
 
-Changes are combined: a page is rendered at most four times a second and takes at most a fifth of a core, all
-pages together at most half of one, or 4 % of a machine that is busy (in CPU time: waiting is not
-counted), so that tabs do not slow a run down. Whatever arrives while a page is rendered or rests leads to one
-more rendering, so that the last change always arrives. A message that does not follow the one before is taken
-for a change of everything. A page that cannot be rendered (the database is down) is logged, reported to its
-tabs and tried again.
+Changes are combined, so that tabs do not slow a run down. A page is rendered at most four times a second and
+uses at most a fifth of a core. All pages together use at most half a core, or 4 % of a busy machine (CPU
+time; waiting is not counted). Changes during a rendering, or during the pause after it, trigger another
+rendering, so that the last change always arrives. A message that does not follow the previous one counts as
+a change of every area. If a page cannot be rendered (the database is down), the error is logged and reported
+to its tabs, and the rendering is repeated.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ from webapp.live.fragments import (
 )
 
 INTERVAL_S = 0.25
-"""Least time between two renderings of a page."""
+"""Minimum time between two renderings of a page, seconds."""
 AT_ONCE = 2
-"""Number of renderings at once: one that waits for the database does not keep the others waiting."""
+"""Number of concurrent renderings: a rendering that waits for the database does not block the next one."""
 PAGE_SHARE = 0.2
-"""Largest share of a core for the renderings of one page."""
+"""Maximum share of a core for the renderings of one page."""
 SHARE = 0.5
-"""Largest share of a core for all renderings."""
+"""Maximum share of a core for all renderings."""
 BUSY_SHARE = 0.04
-"""Largest share of the machine for all renderings while its load exceeds its cores, e.g. by a run on it."""
+"""Maximum share of the machine for all renderings while its load exceeds its cores, e.g. during a run."""
 RETRY_MAX_S = 10.0
 FRESH_S = 2.0
-"""Age up to which a new tab is shown what others were: pages also tell for how long a run has been silent."""
+"""Age up to which a snapshot is shown to a new tab, seconds: pages also show for how long a run is silent."""
 MAX_KEPT = 64
-"""Number of pages whose last snapshot is kept for tabs that come later."""
+"""Maximum number of pages whose last snapshot is kept for later tabs."""
 
 log = logging.getLogger(__name__)
 Mark = tuple[Any, Any, tuple[tuple[int, int], ...]]
-"""State that pages show, silence of runs, and the last event of each run among them."""
+"""Run state shown by pages, silence of runs, and the last event of each run."""
 
 
 class Tab(Protocol):
     """Interface of a tab to the hub."""
 
-    def offer(self, found: Snapshot) -> None:
-        """Send what the tab lacks of a snapshot, soon."""
+    def offer(self, newest: Snapshot) -> None:
+        """Schedule sending of a snapshot's changes."""
 
     async def report_trouble(self) -> None:
         """Notify the page that updates are late."""
 
 
 class LivePage:
-    """A page that tabs show."""
+    """Page that is shown by tabs."""
 
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
@@ -80,7 +80,7 @@ class LivePage:
 
     @property
     def group(self) -> str:
-        """Return the Channels group of its changes."""
+        """Return the Channels group of the page's changes."""
         run = self.subscription.run_id
         return RUNS_GROUP if run is None else run_group(run)
 
@@ -91,10 +91,10 @@ class Hub:
     def __init__(self) -> None:
         self.pages: dict[Subscription, LivePage] = {}
         self.heard: dict[tuple[str, int], int] = {}
-        """Last event that a message to a group reported of a run."""
+        """Last event of a run reported by a message to a group, by (group, run)."""
         self._kept: OrderedDict[Subscription, Snapshot] = OrderedDict()
         self._shared: dict[str, SharedReads] = {}
-        """Reads since the last change, by the group that tells of changes."""
+        """Query results since the last change, by the Channels group of the changes."""
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._joining = asyncio.Lock()
         self._groups: set[str] = set()
@@ -103,7 +103,7 @@ class Hub:
         self._listener: asyncio.Task[None] | None = None
 
     def show(self, tab: Tab, subscription: Subscription) -> None:
-        """Let a tab follow a page: it is offered the current snapshot and those to come."""
+        """Subscribe a tab to a page: offer it the current snapshot and all later ones."""
         page = self.pages.get(subscription)
         if page is None:
             page = self.pages[subscription] = LivePage(subscription)
@@ -116,7 +116,7 @@ class Hub:
             page.changed.set()
 
     async def leave(self, tab: Tab, subscription: Subscription) -> None:
-        """End what ``show`` began; a page without tabs is not rendered any more."""
+        """End the subscription of a tab; a page without tabs is not rendered any more."""
         page = self.pages[subscription]
         page.tabs.discard(tab)
         if page.tabs:
@@ -130,12 +130,12 @@ class Hub:
             await cancelled(listener)
 
     def notice(self, page: LivePage) -> None:
-        """Render a page anew, from what is stored now."""
+        """Render a page again, without shared query results."""
         self._shared.pop(page.group, None)
         page.changed.set()
 
     def notice_all(self) -> None:
-        """Render every page anew, after messages may have been lost."""
+        """Render every page again, after messages may have been lost."""
         for page in self.pages.values():
             self.notice(page)
 
@@ -159,7 +159,7 @@ class Hub:
 
     async def _update(self, page: LivePage) -> float:
         """Render a page and offer it to its tabs; return the CPU time, s."""
-        with contextlib.suppress(RedisError, OSError):  # the watch reports it and finds the changes
+        with contextlib.suppress(RedisError, OSError):  # the watch reports the error and detects changes
             await self._join_group(page.group)
         async with self._turns:
             page.changed.clear()
@@ -174,15 +174,15 @@ class Hub:
             except GoneError:
                 self._kept.pop(page.subscription, None)
                 return 0.0
-            found, cpu = rendered
-            self._keep(page.subscription, found)
+            newest, cpu = rendered
+            self._keep(page.subscription, newest)
             for tab in page.tabs:
-                tab.offer(found)
+                tab.offer(newest)
             await _rest(began, AT_ONCE * cpu / _share())
         return cpu
 
-    def _keep(self, subscription: Subscription, found: Snapshot) -> None:
-        self._kept[subscription] = found
+    def _keep(self, subscription: Subscription, newest: Snapshot) -> None:
+        self._kept[subscription] = newest
         self._kept.move_to_end(subscription)
         while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
@@ -202,13 +202,13 @@ class Hub:
 
     async def _leave_group(self, group: str) -> None:
         layer = get_channel_layer()
-        async with self._joining:  # a page that comes meanwhile joins after the group was left
+        async with self._joining:  # a page opened meanwhile joins again after the group was left
             needed = any(page.group == group for page in self.pages.values())
             if layer is None or needed or group not in self._groups:
                 return
             self._groups.discard(group)
             self._shared.pop(group, None)
-            with contextlib.suppress(RedisError, OSError):  # Redis is down, and the membership expires there
+            with contextlib.suppress(RedisError, OSError):  # while Redis is down; the membership expires
                 await layer.group_discard(group, self._channel)
 
     async def _listen(self, layer: Any, channel: str) -> None:
@@ -219,6 +219,7 @@ class Hub:
         group, run, changes = message["group"], message.get("run_id"), message.get("changes")
         if run is not None:
             heard = self.heard.get((group, run))
+            # A message was lost before this one: any area may have changed.
             if changes is not None and heard is not None and changes["after"] > heard:
                 changes = None
             self.heard[group, run] = max(heard or 0, message["seq"])
@@ -229,20 +230,20 @@ class Hub:
 
 
 def _timed(subscription: Subscription, shared: SharedReads) -> tuple[Snapshot, float]:
-    """Return a snapshot and the CPU time that it took, s."""
+    """Render a snapshot; return it and the CPU time, s."""
     began = time.thread_time()
     return snapshot(subscription, shared), time.thread_time() - began
 
 
 async def cancelled(task: asyncio.Task[None] | None) -> None:
-    """Cancel a task and wait for its end, also of one that has failed already."""
+    """Cancel a task and wait for its end; errors of the task are ignored."""
     if task is not None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
 def _share() -> float:
-    """Return the largest share of a core for all renderings at this time."""
+    """Return the current maximum share of a core for all renderings."""
     cores = len(os.sched_getaffinity(0))
     return min(SHARE, BUSY_SHARE * cores) if os.getloadavg()[0] > cores else SHARE
 
@@ -253,5 +254,5 @@ async def _rest(began: float, least: float) -> None:
 
 
 async def each(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Await calls of tabs at once, so that a slow one delays no other; a tab's socket may be closing."""
+    """Await calls of tabs concurrently; errors are ignored, as a tab's socket may be closing."""
     await asyncio.gather(*calls, return_exceptions=True)

@@ -1,9 +1,9 @@
-"""Polling on behalf of this process's tabs: ended sessions, and changes whose message was lost.
+"""Periodic check of this process's tabs for ended sessions and for changes whose message was lost.
 
-Every ``CHECK_S`` one check for all tabs reads the persons of their sessions and the progress of the runs they
-show, and probes Redis. A tab whose session ended or whose role changed is closed; a page whose run fell
-silent or made progress that no message reported is rendered anew, so that a message lost while Redis was down
-delays the update by seconds only; a failure is logged once and shown by every tab until it is over.
+Every ``CHECK_S`` one check for all tabs reads the persons of their sessions and the progress of the shown
+runs, and probes Redis. Tabs whose session ended or whose role changed are closed. A page is rendered again if
+its run fell silent or made progress without a message, so that a message lost while Redis was down delays
+the update by seconds only. A failure is logged once and shown by every tab until it is over.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from webapp.runs.selectors.runs import ACTIVE_STATES, is_stale
 
 CHECK_S = 2.0
 TIMEOUT_S = 30.0
-"""Longest duration of a check, s; a slower check counts as failed."""
+"""Timeout of a check, seconds; a slower check counts as failed."""
 PING_GROUP = "ping"
 SIGNED_OUT = 4401
 """Close code: the session has ended; the page does not reconnect."""
@@ -49,7 +49,7 @@ class WatchedTab(Protocol):
         """Notify the page that updates are late."""
 
     async def end(self, code: int) -> None:
-        """Close the connection and send nothing more."""
+        """Stop the updates and close the connection."""
 
 
 class Watch:
@@ -72,7 +72,7 @@ class Watch:
         """Remove a tab; the checks end with the last one."""
         self._tabs.discard(tab)
         if not self._tabs:
-            task, self._task = self._task, None  # a tab that comes meanwhile starts its own
+            task, self._task = self._task, None  # a tab added meanwhile starts a new task
             await cancelled(task)
 
     async def _follow(self) -> None:
@@ -112,7 +112,7 @@ class Watch:
         await each(tab.end(FORBIDDEN if tab.session_key in people else SIGNED_OUT) for tab in ended)
 
     def _compare(self, page: LivePage, mark: Mark | None) -> None:
-        """Render a page anew if its run changed and no message reported it."""
+        """Render a page again if its run changed without a message."""
         before, page.mark = page.mark, mark
         if before == mark:
             return
@@ -144,13 +144,14 @@ def people_of(session_keys: Iterable[str]) -> dict[str, Person | None]:
     sessions = {session.pk: session.get_decoded() for session in stored}
     ids = {data[SESSION_KEY] for data in sessions.values() if SESSION_KEY in data}
     users = {str(user.pk): user for user in User.objects.filter(pk__in=ids).prefetch_related("groups")}
-    found = {}
+    people = {}
     for key, data in sessions.items():
         user = users.get(data.get(SESSION_KEY, ""))
         signature = data.get(HASH_SESSION_KEY, "")
+        # A session of an earlier password has another hash and counts as ended.
         if user is not None and constant_time_compare(signature, user.get_session_auth_hash()):
-            found[key] = person_of(user)
-    return found
+            people[key] = person_of(user)
+    return people
 
 
 def _marks(runs: set[int | None]) -> dict[int | None, Mark]:

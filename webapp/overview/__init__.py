@@ -1,1 +1,1 @@
-"""The first page, and the numbers for Prometheus."""
+"""Overview page, and metrics for Prometheus."""

@@ -1,4 +1,4 @@
-"""The sandbox pool: of all live runs, of one, and as a tab of a run's page."""
+"""Sandbox pools of all live runs or of one run, for the pool page and for a tab of a run's page."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CHARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bucket of a histogram: its count, and its height in per cent of the tallest."""
+    """Bar of a histogram: count of a bucket, and height in per cent of the tallest bar."""
 
     label: str
     count: int
@@ -53,7 +53,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockView:
-    """A clock's histogram with its summary; quantiles are interpolated inside their bucket."""
+    """Histogram of one kind of duration with its summary; quantiles are interpolated within a bucket."""
 
     name: str
     label: str
@@ -81,7 +81,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class ImageRow:
-    """An image whose sandboxes fail to start."""
+    """Image whose sandboxes fail to start."""
 
     run_id: int
     image: str
@@ -92,7 +92,7 @@ class ImageRow:
 
 @dataclass(frozen=True, slots=True)
 class FailureRow:
-    """One kind of failure over the shown pools."""
+    """One kind of failure, summed over the shown pools."""
 
     kind: str
     name: str
@@ -102,7 +102,7 @@ class FailureRow:
 
 @dataclass(frozen=True, slots=True)
 class SandboxRow:
-    """An open lease with the address of the rollout in it, if one has begun."""
+    """Open lease, with the URL of its rollout; empty if the rollout has not started."""
 
     sandbox: Sandbox
     url: str
@@ -110,10 +110,10 @@ class SandboxRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """The sandbox pool as shown by page, run tab, API and command."""
+    """Sandbox pools as shown by page, run tab, API and command."""
 
     as_of: datetime | None
-    """Time of the newest snapshot; None when no pool has reported."""
+    """Time of the newest snapshot; None if no pool has reported."""
     totals: Totals
     pools: tuple[Pool, ...]
     paused: tuple[Pool, ...]
@@ -129,12 +129,12 @@ class PoolView:
     num_failed: int
     reapers: tuple[Reaper, ...]
     orphans: int
-    """Orphans removed by the reaper and at the start of the shown attempts."""
+    """Number of orphans removed by the reaper and at the start of the shown attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolContext:
-    """The page of sandbox pools."""
+    """Page of sandbox pools."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -147,7 +147,7 @@ class PoolContext:
 
 
 def build_pool(params: Mapping[str, str], *, can_operate: bool) -> PoolContext:
-    """Return the page of all live pools, or of one run's with ``?run=``."""
+    """Return the page of all live pools, or of one run's pool with ``?run=``."""
     run_id = whole(params.get("run", ""), most=MOST_ID)
     run = run_reads.get_run(run_id) if run_id is not None else None
     view = pool_view(run.pk if run else None)
@@ -165,7 +165,7 @@ def build_pool(params: Mapping[str, str], *, can_operate: bool) -> PoolContext:
 
 
 def pool_view(run_id: int | None = None) -> PoolView:
-    """Return the pools of all live runs, or of one run, alive or not; a fixed number of queries."""
+    """Return the pools of all live runs, or of one run in any state, with a fixed number of queries."""
     pools = reads.pools(run_id)
     live, num_live = reads.open_sandboxes(run_id)
     failed, num_failed = reads.failed_sandboxes(run_id)
@@ -180,7 +180,7 @@ def pool_view(run_id: int | None = None) -> PoolView:
         clocks=_clocks(pools),
         nodes=_counted(pool.nodes for pool in pools),
         failures=_failures(pools),
-        sandboxes=tuple(_row(one) for one in live),
+        sandboxes=tuple(_row(sandbox) for sandbox in live),
         num_sandboxes=num_live,
         failed=tuple(failed),
         num_failed=num_failed,
@@ -227,7 +227,7 @@ def _row(live: LiveSandbox) -> SandboxRow:
 
 
 def _clocks(pools: Sequence[Pool]) -> tuple[ClockView, ...]:
-    """Return the histograms of all pools added up, in the order in which a rollout meets them."""
+    """Return histograms summed over all pools, in the order of a rollout's phases."""
     views = []
     for name in CLOCKS:
         records = [pool.clocks[name] for pool in pools if name in pool.clocks]
@@ -237,7 +237,7 @@ def _clocks(pools: Sequence[Pool]) -> tuple[ClockView, ...]:
 
 
 def clock_view(name: str, counts: Sequence[int], total: float) -> ClockView:
-    """Return a histogram as bars, from its first to its last used bucket."""
+    """Return a histogram as bars, from the first to the last non-empty bucket."""
     used = [i for i, count in enumerate(counts) if count]
     tallest = max(counts, default=0)
     shown = range(used[0], used[-1] + 1) if used else range(0)
@@ -256,7 +256,7 @@ def clock_view(name: str, counts: Sequence[int], total: float) -> ClockView:
 
 
 def quantile(counts: Sequence[int], share: float) -> float | None:
-    """Return a quantile of the durations, seconds; in the last bucket its lower bound."""
+    """Return a quantile of the durations, seconds; for the last, unbounded bucket its lower bound."""
     rank = share * sum(counts)
     below = 0
     for i, count in enumerate(counts):
@@ -281,17 +281,17 @@ def _short(seconds: float) -> str:
 
 
 def history_chart(points: Sequence[PoolPoint]) -> ChartSet:
-    """Return sums over runs at every moment one of them reported; the others count as they last were."""
+    """Return sums over runs at the time of every report; other runs count with their last report."""
     last: dict[int, PoolPoint] = {}
-    at: dict[float, dict[str, float | None]] = {}
+    sums: dict[float, dict[str, float | None]] = {}
     names = [series.key for series in _CHARTS[0].series]
     for point in points:
         last[point.run_id] = point
-        at[point.time] = {name: float(sum(getattr(p, name) for p in last.values())) for name in names}
-    columns = {name: [values[name] for values in at.values()] for name in names}
+        sums[point.time] = {name: float(sum(getattr(p, name) for p in last.values())) for name in names}
+    columns = {name: [values[name] for values in sums.values()] for name in names}
     if not any(value for value in columns["idle"]):
         columns.pop("idle")
     spec = _CHARTS[0]
-    series = tuple(one for one in spec.series if one.key in columns)
-    specs = (ChartSpec(spec.id, spec.title, spec.unit, series),)
-    return ChartSet(specs, list(at), columns, x_label="time", time=True)
+    drawn = tuple(series for series in spec.series if series.key in columns)
+    specs = (ChartSpec(spec.id, spec.title, spec.unit, drawn),)
+    return ChartSet(specs, list(sums), columns, x_label="time", time=True)

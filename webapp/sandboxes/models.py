@@ -1,4 +1,4 @@
-"""Sandboxes: every lease, how each run's pool is doing, what the reaper found."""
+"""Sandbox leases, the newest snapshot of each run's pool, and results of the reaper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from webapp.runs.models.runs import Run
 
 
 class Sandbox(models.Model):
-    """One lease of a sandbox; the row exists before the sandbox does."""
+    """Lease of a sandbox; the row is created before the sandbox starts."""
 
     class State(models.TextChoices):
         """State of the sandbox's life cycle."""
@@ -66,7 +66,7 @@ class Sandbox(models.Model):
 
 
 class Pool(models.Model):
-    """The newest snapshot of a run's pool (``engine.events.sandboxes.PoolStatus``)."""
+    """Newest snapshot of a run's pool (``engine.events.sandboxes.PoolStatus``)."""
 
     run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="pool")
     time = models.DateTimeField()
@@ -81,9 +81,9 @@ class Pool(models.Model):
     opened = models.BigIntegerField()
     orphans = models.IntegerField()
     failures: models.JSONField[dict[str, int], dict[str, int]] = models.JSONField(default=dict)
-    """Kind → how often in this attempt."""
+    """Kind → number of failures in this attempt."""
     images: models.JSONField[list[dict[str, Any]], list[dict[str, Any]]] = models.JSONField(default=list)
-    """Images in trouble, as ``ImageTrouble``."""
+    """Images whose sandboxes fail to start, as ``ImageTrouble``."""
     nodes: models.JSONField[dict[str, int], dict[str, int]] = models.JSONField(default=dict)
     clocks: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict)
     """Clock → ``ClockRecord``."""
@@ -101,12 +101,13 @@ class Reaper(models.Model):
     backend = models.CharField(max_length=16, unique=True)
     checked_at = models.DateTimeField()
     removed = models.BigIntegerField(default=0)
-    """Orphans removed since records began."""
+    """Number of orphans removed by all checks."""
     last_removed = models.IntegerField(default=0)
+    """Number of orphans removed at ``last_removed_at``."""
     last_removed_at = models.DateTimeField(null=True, blank=True)
-    """The last time it found any, and how many."""
+    """Time of the last check that removed orphans."""
     error = models.TextField(blank=True, default="")
-    """Error of the last check; empty when it worked."""
+    """Error of the last check; empty if the check succeeded."""
 
     class Meta:
         ordering = ["backend"]

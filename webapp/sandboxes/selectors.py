@@ -1,4 +1,4 @@
-"""Reads of sandboxes: pools, live ones with their rollouts, failures, how the pools developed, ingest lag."""
+"""Reads of sandboxes: pools and their history, open leases with rollouts, failures, ingest lag."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from webapp.sandboxes.models import Pool, Reaper, Sandbox
 LIVE_STATES = (RunState.STARTING, RunState.RUNNING, RunState.PAUSED, RunState.STOPPING)
 _IN_USE_FOR = timedelta(days=1)
 _HISTORY_POINTS = 450
-"""Snapshots of each run in a chart: a quarter of an hour of steady change."""
+"""Maximum number of snapshots per run in a chart; continuous change fills it in 15 minutes."""
 
 
 def pools(run_id: int | None = None) -> list[Pool]:
-    """Return the pools of runs that are alive, newest first; or one run's, alive or not."""
+    """Return the pools of live runs, newest first, or the pool of one run in any state."""
     rows = Pool.objects.select_related("run").defer("run__config", "run__summary")
     rows = rows.filter(run__state__in=LIVE_STATES) if run_id is None else rows.filter(run_id=run_id)
     return list(rows.order_by("-run_id"))
@@ -32,7 +32,7 @@ def pools(run_id: int | None = None) -> list[Pool]:
 
 @dataclass(frozen=True, slots=True)
 class LiveSandbox:
-    """An open lease and the rollout that uses it, if one does."""
+    """Open lease and the rollout that uses it; empty fields without a rollout."""
 
     sandbox: Sandbox
     phase: str = ""
@@ -42,16 +42,16 @@ class LiveSandbox:
 
 
 def open_sandboxes(run_id: int | None = None, *, limit: int = 100) -> tuple[list[LiveSandbox], int]:
-    """Return leases that are open, oldest first, and how many there are: three queries."""
+    """Return the oldest open leases and the total number of open leases; three queries."""
     rows = Sandbox.objects.filter(state__in=Sandbox.OPEN, run__state__in=LIVE_STATES)
     if run_id is not None:
         rows = rows.filter(run_id=run_id)
     shown = list(rows.order_by("leased_at", "id")[:limit])
     rollouts = _rollouts(shown)
-    found = [
+    sandboxes = [
         LiveSandbox(sandbox, *rollouts.get((sandbox.run_id, sandbox.sandbox_id), ())) for sandbox in shown
     ]
-    return found, rows.count()
+    return sandboxes, rows.count()
 
 
 def _rollouts(sandboxes: Sequence[Sandbox]) -> dict[tuple[int, str], tuple[str, int, str, int]]:
@@ -65,7 +65,7 @@ def _rollouts(sandboxes: Sequence[Sandbox]) -> dict[tuple[int, str], tuple[str, 
 
 
 def failed_sandboxes(run_id: int | None = None, *, limit: int = 20) -> tuple[list[Sandbox], int]:
-    """Return the last sandboxes that failed, newest first, and how many did."""
+    """Return the newest failed sandboxes and the total number of failed sandboxes."""
     rows = Sandbox.objects.filter(state=Sandbox.State.FAILED)
     if run_id is not None:
         rows = rows.filter(run_id=run_id)
@@ -79,7 +79,7 @@ def reapers() -> list[Reaper]:
 
 @dataclass(frozen=True, slots=True)
 class PoolPoint:
-    """A pool's counts at one moment."""
+    """Counts of a pool at one point in time."""
 
     run_id: int
     time: float
@@ -91,7 +91,7 @@ class PoolPoint:
 
 
 def pool_history(run_ids: Sequence[int]) -> list[PoolPoint]:
-    """Return the newest snapshots of several runs' pools, oldest first: one query."""
+    """Return the newest snapshots of several runs' pools, oldest first, with one query."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT e.run_id, extract(epoch FROM e.time)::float, (e.payload->>'wanted')::int,"
@@ -121,15 +121,15 @@ class Lag:
     run_id: int
     events: int
     seconds: float
-    """Since the last batch, while any event is missing; else 0."""
+    """Age of the newest stored event, seconds; 0 if no event is missing."""
     heartbeat_age: float | None
 
 
 def ingest_lags(now: datetime | None = None) -> list[Lag]:
-    """Return one row per live run: one query."""
+    """Return the ingest lag of every live run, with one query."""
     now = now or timezone.now()
     newest = Event.objects.filter(run=OuterRef("pk"), seq=OuterRef("last_seq")).values("time")[:1]
-    found = []
+    lags = []
     for run in (
         Run.objects.filter(state__in=LIVE_STATES)
         .annotate(stored_at=Subquery(newest))
@@ -138,8 +138,8 @@ def ingest_lags(now: datetime | None = None) -> list[Lag]:
     ):
         missing = max(0, run["engine_seq"] - run["last_seq"])
         behind = _seconds_since(run["stored_at"], now) if missing else 0.0
-        found.append(Lag(run["pk"], missing, behind or 0.0, _seconds_since(run["heartbeat_at"], now)))
-    return found
+        lags.append(Lag(run["pk"], missing, behind or 0.0, _seconds_since(run["heartbeat_at"], now)))
+    return lags
 
 
 def _seconds_since(moment: datetime | None, now: datetime) -> float | None:

@@ -1,4 +1,4 @@
-"""Leases and pools from events, results of the reaper, and reaping on request."""
+"""Storage of leases, pools and reaping results, and reaping on request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TIMES = ("leased_at", "started_at", "ended_at")
 
 
 class SandboxStore:
-    """Buffer of one locked run's sandbox events; the last event about each lease is stored."""
+    """Buffer for the sandbox events of one locked run; stores the last event of each lease."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -35,7 +35,7 @@ class SandboxStore:
         self._wrote = False
 
     def changed(self, event: SandboxesChanged) -> None:
-        """Buffer leases that began or changed."""
+        """Buffer new and changed leases."""
         self._leases |= {record.lease: (record, event.epoch) for record in event.records}
 
     def status(self, event: PoolStatus) -> None:
@@ -100,46 +100,47 @@ class Reaped:
 def merged(found: Iterable[Reaped]) -> list[Reaped]:
     """Return one result per backend kind, summed over its clusters or daemons."""
     sums: dict[str, Reaped] = {}
-    for one in found:
-        known = sums.get(one.backend, Reaped(one.backend, 0, ""))
-        error = "; ".join(filter(None, (known.error, one.error)))
-        sums[one.backend] = Reaped(one.backend, known.removed + one.removed, error)
+    for result in found:
+        backend = result.backend
+        total = sums.get(backend, Reaped(backend, 0, ""))
+        error = "; ".join(filter(None, (total.error, result.error)))
+        sums[backend] = Reaped(backend, total.removed + result.removed, error)
     return list(sums.values())
 
 
 @transaction.atomic
 def record_reaping(*, found: Iterable[Reaped], now: datetime | None = None) -> None:
-    """Store results of the reaper; notify pages if sandboxes were removed or its error changed."""
+    """Store results of the reaper; notify pages if sandboxes were removed or an error changed."""
     now = now or timezone.now()
-    news = False
-    for one in merged(found):
-        row, made = Reaper.objects.select_for_update().get_or_create(
-            backend=one.backend[:16], defaults={"checked_at": now}
+    changed = False
+    for result in merged(found):
+        row, created = Reaper.objects.select_for_update().get_or_create(
+            backend=result.backend[:16], defaults={"checked_at": now}
         )
-        news |= made or bool(one.removed) or row.error != one.error
-        row.checked_at, row.error = now, one.error
-        if one.removed:
-            row.removed += one.removed
-            row.last_removed, row.last_removed_at = one.removed, now
+        changed |= created or bool(result.removed) or row.error != result.error
+        row.checked_at, row.error = now, result.error
+        if result.removed:
+            row.removed += result.removed
+            row.last_removed, row.last_removed_at = result.removed, now
         row.save()
-    if news:
+    if changed:
         notifications.pools_changed()
 
 
 @transaction.atomic
 def request_reaping(*, actor: User | None) -> None:
-    """Ask a worker to remove orphaned sandboxes now instead of at its next turn."""
+    """Ask a worker to remove orphaned sandboxes now instead of at its next scheduled check."""
     audit.record(actor=actor, action="sandboxes.reap")
     send_on_commit(TaskName.REAP)
 
 
 def backend_settings(configs: Iterable[dict[str, Any]]) -> Sequence[dict[str, Any]]:
     """Return the distinct ``sandbox`` sections of run configurations, always including the local backend."""
-    found: dict[str, dict[str, Any]] = {"local": {"backend": "local"}}
+    sections: dict[str, dict[str, Any]] = {"local": {"backend": "local"}}
     for config in configs:
         section = config.get("sandbox")
         backend = section.get("backend") if isinstance(section, dict) else None
         if isinstance(section, dict) and isinstance(backend, str) and backend != "local":
             kept = {"backend": backend, backend: section.get(backend, {})}
-            found[repr(sorted(kept.items()))] = kept
-    return list(found.values())
+            sections[repr(sorted(kept.items()))] = kept
+    return list(sections.values())

@@ -1,4 +1,4 @@
-"""The banner about services that are down."""
+"""Banner about services that are down."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CONSEQUENCES = {
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """One service that is down."""
+    """Outage of one service."""
 
     name: str
     title: str
@@ -37,12 +37,12 @@ class Outage:
 
     @property
     def key(self) -> str:
-        """Identity of this outage: the same service may go down again."""
+        """Return an identifier of the outage; the same service may go down again."""
         return f"{self.name}-{self.since.timestamp():.0f}"
 
 
 def current_outages() -> tuple[Outage, ...]:
-    """Return the services that are down, without reasons: pages may be read without a login."""
+    """Return the services that are down, without reasons: the banner is public."""
     return tuple(
         Outage(
             status.name,
@@ -56,5 +56,5 @@ def current_outages() -> tuple[Outage, ...]:
 
 
 def outages(request: HttpRequest) -> dict[str, Any]:  # noqa: ARG001
-    """Return context processor: ``outages`` on every page."""
+    """Add the template variable ``outages`` to every page (context processor)."""
     return {"outages": current_outages()}

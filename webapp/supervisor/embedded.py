@@ -1,8 +1,8 @@
 """Embedded PostgreSQL and Redis, run from the server binaries of two wheels.
 
 The wheels' own Python managers are not used: they stop servers that are still in use, widen folder
-permissions or leave orphans. PostgreSQL refuses to run as root; it is then started in a user namespace that
-maps root to an ordinary user, so no account has to be created.
+permissions or leave orphans. PostgreSQL refuses to run as root; for root it is started in a user namespace
+that maps root to an ordinary user, so no account has to be created.
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ def _as_ordinary_user(command: Sequence[str]) -> list[str]:
 def die_with_parent(last: signal.Signals) -> Callable[[], None]:
     """Return a ``preexec_fn`` that makes the kernel send ``last`` when the parent dies, even by SIGKILL.
 
-    Source: prctl(2), PR_SET_PDEATHSIG. The signal is bound to the starting *thread*: call from the main one.
+    Source: prctl(2), PR_SET_PDEATHSIG. The signal is sent when the starting *thread* ends: call this from the
+    main thread.
     """
     libc = ctypes.CDLL(None, use_errno=True)
 
-    def arrange() -> None:
+    def set_death_signal() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, last)
 
-    return arrange
+    return set_death_signal
 
 
 def server_environment() -> dict[str, str]:
@@ -70,7 +71,7 @@ def server_environment() -> dict[str, str]:
 
 
 def _wait(
-    probe: Callable[[], str], process: subprocess.Popen[bytes], log: Path, what: str, seconds: float
+    probe: Callable[[], str], process: subprocess.Popen[bytes], log: Path, title: str, seconds: float
 ) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -83,23 +84,23 @@ def _wait(
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:]) if log.exists() else ""
     process.kill()
     process.wait()
-    raise PreflightError(f"{what} did not start; the end of {log}:\n{tail}")
+    raise PreflightError(f"{title} did not start; the end of {log}:\n{tail}")
 
 
 def _processes_in(folder: Path, name: str) -> list[psutil.Process]:
-    """Return the running processes of a name whose working directory is ``folder``."""
-    found = []
+    """Return the running processes called ``name`` whose working directory is ``folder``."""
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.cwd() == str(folder) and process.name() == name:
-                found.append(process)
-        except psutil.Error:
+                processes.append(process)
+        except psutil.Error:  # the process ended, or belongs to another user
             continue
-    return found
+    return processes
 
 
 def end_leftovers(folder: Path, name: str, *, first: signal.Signals, seconds: float) -> None:
-    """End the processes of a name whose working directory is ``folder``.
+    """End the processes called ``name`` whose working directory is ``folder``.
 
     Args:
         folder: a server's data folder, which is the working directory of its processes.
@@ -107,20 +108,20 @@ def end_leftovers(folder: Path, name: str, *, first: signal.Signals, seconds: fl
         first: signal that asks the processes to end.
         seconds: time after which the remaining processes are killed.
     """
-    found = _processes_in(folder.resolve(), name)
+    left = _processes_in(folder.resolve(), name)
     for sent, patience in ((first, seconds), (signal.SIGKILL, 5.0)):
-        for process in found:
+        for process in left:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(sent)
         deadline = time.monotonic() + patience
-        while found and time.monotonic() < deadline:
+        while left and time.monotonic() < deadline:
             # Not psutil's wait: a zombie that is not reaped counts as ended here.
-            found = [process for process in found if process_start(process.pid) is not None]
-            time.sleep(0.02 if found else 0)
+            left = [process for process in left if process_start(process.pid) is not None]
+            time.sleep(0.02 if left else 0)
 
 
 class EmbeddedPostgres:
-    """A PostgreSQL server with its data below ``folder``, on a loopback port, with a password."""
+    """PostgreSQL server with its data below ``folder``, on a loopback port, with a password."""
 
     def __init__(self, folder: Path, *, port: int, password: str, durable: bool = True) -> None:
         self.folder = folder
@@ -171,7 +172,7 @@ class EmbeddedPostgres:
         return self.process
 
     def probe(self) -> str:
-        """Return why the server does not answer; empty if it answers."""
+        """Return the reason why the server does not answer; empty if it answers."""
         return postgres_probe(self._address("postgres"))()
 
     def stop(self) -> None:
@@ -239,7 +240,7 @@ class EmbeddedPostgres:
 
 
 class EmbeddedRedis:
-    """A redis-server with an append-only file below ``folder``, on a loopback port, with a password."""
+    """Redis server with an append-only file below ``folder``, on a loopback port, with a password."""
 
     def __init__(self, folder: Path, *, port: int, password: str, durable: bool = True) -> None:
         self.folder = folder
@@ -275,7 +276,7 @@ class EmbeddedRedis:
         return self.process
 
     def probe(self) -> str:
-        """Return why the server does not answer; empty if it answers."""
+        """Return the reason why the server does not answer; empty if it answers."""
         return redis_probe(self.url)()
 
     def stop(self) -> None:

@@ -57,14 +57,14 @@ def data_folder() -> Path:
     home = Path(os.environ.get("TRAINYARD_HOME", "") or default).resolve()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = home.stat()
-    # Another owner's folder and one like /tmp (sticky) are shared on purpose.
+    # Folders of other owners and folders like /tmp (sticky) are shared on purpose: keep their mode.
     if status.st_mode & 0o077 and not status.st_mode & stat.S_ISVTX and status.st_uid == os.geteuid():
         home.chmod(0o700)
     return home
 
 
 def load_secrets(home: Path) -> Secrets:
-    """Return the folder's secrets, generated on first use; concurrent first calls return the same ones."""
+    """Return the folder's secrets, generated on first use; concurrent first calls return the same values."""
     path = home / "secrets.json"
     if not path.exists():
         fresh = {
@@ -77,7 +77,7 @@ def load_secrets(home: Path) -> Secrets:
         with os.fdopen(descriptor, "w") as file:
             json.dump(fresh, file)
         try:
-            os.link(temporary, path)
+            os.link(temporary, path)  # atomic, and unlike a rename it never replaces another call's secrets
         except FileExistsError:
             pass
         finally:
@@ -86,7 +86,7 @@ def load_secrets(home: Path) -> Secrets:
 
 
 def load_ports(home: Path) -> Ports | None:
-    """Return the ports of the last start; None before the first."""
+    """Return the ports of the last start; None before the first start."""
     try:
         return Ports(**json.loads((home / "services.json").read_text()))
     except (OSError, ValueError, TypeError):
@@ -111,7 +111,7 @@ def port_is_free(port: int) -> bool:
 
 
 def free_port(preferred: int | None = None) -> int:
-    """Return the preferred loopback port if it is free, else one chosen by the kernel."""
+    """Return the preferred loopback port if it is free, else a port chosen by the kernel."""
     if preferred is not None and port_is_free(preferred):
         return preferred
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

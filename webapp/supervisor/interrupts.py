@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and a closed terminal as KeyboardInterrupt, but never while a process is being started.
 
-Python's hooks around ``fork`` swallow an exception that a signal handler raises in them and leave locks held.
-For a signal that arrives there, or whose exception was swallowed elsewhere, the next ``check`` raises.
+Python's hooks around ``fork`` swallow exceptions of signal handlers and then leave locks held. If a signal
+arrives there, or its exception was swallowed elsewhere, the next ``check`` raises.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers with status 503 while the database is down."""
+"""Middleware that answers 503 while the database is down."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OutageMiddleware:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """Answer 503 while the database is known to be down, except for pages that work without it."""
+        """Answer 503 while the database is known to be down, except for pages that do not need it."""
         public = (reverse("healthz"), reverse("outage-banner"))
         if request.path not in public and any(
             status.name == DATABASE and status.state is ServiceState.DOWN for status in service_statuses()

@@ -15,12 +15,12 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 TIMEOUT_S = 3
-"""Timeout of one probe, s."""
+"""Timeout of one probe, seconds."""
 EVERY_S = 1.0
 EVERY_DOWN_S = 0.2
 
 Probe = Callable[[], str]
-"""Function that returns why a server does not answer, without passwords; empty if it answers."""
+"""Function that returns the reason why a server does not answer, without passwords; empty if it answers."""
 
 
 def postgres_probe(url: str) -> Probe:

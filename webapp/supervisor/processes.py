@@ -1,7 +1,7 @@
 """Supervision of services: started in order, restarted when they die, stopped within a deadline.
 
-A service that dies is restarted at once, then after 1, 2, 4 … 30 s while it keeps dying, without a limit of
-attempts. A service without a command is an external server: probed, not started.
+A service that dies is restarted immediately, and after 1, 2, 4 … 30 s if it dies again; the number of
+attempts is not limited. A service without ``spawn`` is an external server: probed, not started.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REMIND_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSpec:
-    """Specification of a service: how to start, probe and stop it."""
+    """Specification of a service: start, probe and stop signal."""
 
     name: str
     title: str
@@ -61,11 +61,11 @@ def spawn_logged(
 
 
 class Service:
-    """A supervised service and its status. Call ``check`` often, from the main thread.
+    """Supervised service and its status. Call ``check`` often, from the main thread.
 
     Args:
         spec: specification of the service.
-        process: its process, if it runs already.
+        process: the service's process, if it is running already.
     """
 
     def __init__(self, spec: ServiceSpec, process: subprocess.Popen[bytes] | None = None) -> None:
@@ -108,7 +108,7 @@ class Service:
         self._spawned_at = time.monotonic()
         self.status = replace(self.status, pid=process.pid, started=process_start(process.pid) or 0)
 
-    def _died(self, why: str) -> list[str]:
+    def _died(self, reason: str) -> list[str]:
         if self.process is not None:
             end_group(self.process.pid)
         self.process = None
@@ -121,10 +121,10 @@ class Service:
         self._retry_at = now + pause
         again = "starting it again" if pause == 0 else f"starting it again in {pause:.0f} s"
         log = f"; its log is {self.spec.log}" if self.spec.log is not None else ""
-        return self._down(why, f"{again}{log}")
+        return self._down(reason, f"{again}{log}")
 
     def _look(self) -> list[str]:
-        """Update the state from the newest answer and return the changes as sentences."""
+        """Update the state from the newest probe and return the changes as sentences."""
         answer = self._answer()
         if answer is None:
             return self._remind()
@@ -136,7 +136,7 @@ class Service:
         return self._remind()
 
     def _answer(self) -> Answer | None:
-        """Return the newest answer of the process; without a probe it is up after ``SETTLED_S``."""
+        """Return the newest probe of the current process; without a probe it is up after ``SETTLED_S``."""
         if self._watch is None:
             now = time.monotonic()
             return Answer(now, "") if now - self._spawned_at > SETTLED_S else None
@@ -151,12 +151,12 @@ class Service:
             return []
         return [f"{self.spec.title} is up again after {self.status.since - before.since:.1f} s."]
 
-    def _down(self, why: str, what_next: str, *, since: float | None = None) -> list[str]:
+    def _down(self, reason: str, next_step: str, *, since: float | None = None) -> list[str]:
         if self.status.state is not ServiceState.DOWN:
             self.status = replace(self.status, state=ServiceState.DOWN, since=since or time.time())
-        self.status = replace(self.status, reason=why)
+        self.status = replace(self.status, reason=reason)
         self._reminded_at = time.monotonic()
-        return [f"{self.spec.title} is down: {why}; {what_next}."]
+        return [f"{self.spec.title} is down: {reason}; {next_step}."]
 
     def _remind(self) -> list[str]:
         if self.status.state is not ServiceState.DOWN or time.monotonic() - self._reminded_at < REMIND_S:

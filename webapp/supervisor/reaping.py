@@ -41,9 +41,9 @@ def run_reaper(
             timeout=timeout_s,
             check=False,
         )
-        found: list[dict[str, Any]] = json.loads(done.stdout)
+        results: list[dict[str, Any]] = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ReapingFailedError(str(error)) from error
     except ValueError:
-        raise ReapingFailedError((done.stderr or done.stdout).strip()[-500:] or "it said nothing") from None
-    return found
+        raise ReapingFailedError((done.stderr or done.stdout).strip()[-500:] or "no output") from None
+    return results

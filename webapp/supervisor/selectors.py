@@ -1,4 +1,4 @@
-"""Services that are down, as seen by this process and as reported by the supervisor."""
+"""State of the services, as probed by this process and as reported by the supervisor."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def service_statuses() -> list[ServiceStatus]:
     """Return the state of every known service; reads one small file and runs no query."""
     known = {status.name: status for status in load_status(settings.TRAINYARD_HOME)}
     for name, answer in monitor.answers().items():
-        told = known.get(name)
-        if told is None:
+        reported = known.get(name)
+        if reported is None:
             state = ServiceState.DOWN if answer.confirmed else ServiceState.UP
             known[name] = ServiceStatus(name=name, state=state, since=answer.since, reason=answer.trouble)
-        elif answer.confirmed and told.state is not ServiceState.DOWN:
+        elif answer.confirmed and reported.state is not ServiceState.DOWN:
             known[name] = replace(
-                told,
+                reported,
                 state=ServiceState.DOWN,
                 since=answer.since,
                 reason=f"it does not answer: {answer.trouble}",
@@ -68,5 +68,6 @@ def is_connection_lost(error: BaseException) -> bool:
         return True
     if not isinstance(error, OperationalError):
         return False
+    # SQLSTATE 08…: connection exception, 57P…: shutdown of the server, 53300: too many connections.
     state = error.__cause__.sqlstate if isinstance(error.__cause__, psycopg.Error) else None
     return state is None or state[:2] == "08" or state[:3] == "57P" or state == "53300"

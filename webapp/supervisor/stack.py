@@ -67,7 +67,7 @@ class Stack:
         """Run a ``trainyard`` command against these services and return its output.
 
         Raises:
-            PreflightError: the command failed; the message has its last lines.
+            PreflightError: the command failed; the message contains the last lines of its output.
         """
         return self._run_all("webapp", arguments)[0]
 
@@ -75,7 +75,7 @@ class Stack:
         """Run Django's own commands concurrently and return the output of each.
 
         Raises:
-            PreflightError: a command failed; carries its last lines.
+            PreflightError: a command failed; the message contains the last lines of its output.
         """
         return self._run_all("django", *commands)
 
@@ -125,7 +125,7 @@ def running_stack(home: Path, *, web_port: int | None, say: Say) -> Iterator[Sta
 
     Args:
         home: the data folder; only one supervisor may use it at a time.
-        web_port: port of the web server; None: the port of the last start, or 8000.
+        web_port: port of the web server; None selects the port of the last start, or 8000.
         say: function that prints one line of progress.
 
     Raises:
@@ -199,7 +199,7 @@ def _choose_ports(home: Path, web_port: int | None) -> Ports:
 
 
 def _start_servers(stack: Stack, unready: ExitStack, ports: Ports, say: Say) -> None:
-    """Start the embedded servers, except those replaced by a URL in the environment, which are probed."""
+    """Start the embedded servers; a server with a URL in the environment is only probed."""
     secrets = load_secrets(stack.home)
     postgres = EmbeddedPostgres(
         stack.home / "postgres", port=ports.postgres, password=secrets.postgres_password
@@ -249,13 +249,13 @@ def _start_processes(stack: Stack, ports: Ports, say: Say) -> None:
     say("Bringing the database up to date …")
     stack.django_commands(*((command, "--noinput", "-v", "0") for command in ("migrate", "collectstatic")))
     say("Starting the web server, a worker and the scheduler …")
-    web, *others = _specs(stack, ports)
+    web, *remaining = _specs(stack, ports)
     stack.processes.start(web)
     say(stack.command("account", "ensure-admin").strip())
     _wait_for_web(stack)
     note_address(stack.home, stack.url)
     say(f"Trainyard is at {stack.url} - Ctrl-C stops it.")
-    for spec in others:
+    for spec in remaining:
         stack.processes.start(spec)
 
 

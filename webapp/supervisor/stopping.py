@@ -1,8 +1,8 @@
-"""Stop of everything that belongs to a data folder, within ten seconds in every case.
+"""Stop of all processes and sandboxes of a data folder, always within ten seconds.
 
 web server, worker, beat   3 s, then killed
 engines                    killed: the next start resumes their runs from the last checkpoint
-sandboxes, databases       5 s concurrently, then killed; the next start removes what is left
+sandboxes, databases       5 s concurrently, then killed; the next start removes the remaining ones
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _reap(home: Path) -> None:
 
 def _backend_settings(home: Path) -> Sequence[dict[str, Any]]:
     """Return the sandbox settings of the runs with recorded sandboxes, the local backend first."""
-    found: dict[str, dict[str, Any]] = {"local": {"backend": "local"}}
+    sections: dict[str, dict[str, Any]] = {"local": {"backend": "local"}}
     for ledger in sorted((home / _LEDGERS).glob("**/*.json")):
         try:
             run_id = str(json.loads(ledger.read_text())["run_id"])
@@ -72,7 +72,7 @@ def _backend_settings(home: Path) -> Sequence[dict[str, Any]]:
             backend = str(section["backend"])
             if backend != "local":
                 kept = {"backend": backend, backend: section[backend]}
-                found[json.dumps(kept, sort_keys=True)] = kept
+                sections[json.dumps(kept, sort_keys=True)] = kept
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    return list(found.values())
+    return list(sections.values())

@@ -1,4 +1,4 @@
-"""Cells that a page has by the hundreds or thousands: made in one call, or kept where nothing changed."""
+"""Cells that occur hundreds or thousands of times on a page: rendered in one call, or cached."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SiblingCell:
 
 @register.simple_tag
 def sibling_cells(group: Group) -> SafeString:
-    """Return a group's rollouts as one cell each; groups that did not change are not rendered again."""
+    """Return a cell for each rollout of a group; unchanged groups are cached."""
     siblings = tuple(
         SiblingCell(*(getattr(trajectory, name) for name in SiblingCell.__slots__))
         for trajectory in group.trajectories.all()

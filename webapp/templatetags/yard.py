@@ -1,8 +1,8 @@
 """Formatting of values on pages: numbers with units, states as chips, small drawings as SVG.
 
-A value that is not known is "–", never 0. Drawings use SVG attributes because the content security
-policy forbids inline styles. To add a filter: a typed function here that returns plain text, or
-``format_html`` so that everything it is given is escaped.
+An unknown value is "–", never 0. Drawings use SVG attributes because the content security policy forbids
+inline styles. To add a filter, add a typed function that returns plain text, or ``format_html``, which
+escapes its arguments.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 @register.filter
 def usd(value: float | None) -> str:
-    """Return US dollars: cents from one dollar on, below it two significant digits."""
+    """Return an amount in US dollars with cents; below one dollar with two significant digits."""
     if value is None or value != value:
         return UNKNOWN
     if not value or abs(value) >= 0.995:
@@ -66,7 +66,7 @@ def usd(value: float | None) -> str:
 
 @register.filter
 def signed(value: float | None, digits: int = 3) -> str:
-    """Return a number with its sign, ``+0.714``; a true minus sign."""
+    """Return a number with its sign, e.g. ``+0.714``, and a typographic minus sign."""
     if value is None:
         return UNKNOWN
     text = f"{value:+.{digits}f}" if value else "0"
@@ -75,7 +75,7 @@ def signed(value: float | None, digits: int = 3) -> str:
 
 @register.filter
 def fixed(value: float | None, digits: int = 2) -> str:
-    """Return a number with a fixed count of decimals."""
+    """Return a number with a fixed number of decimals."""
     return UNKNOWN if value is None else f"{value:.{digits}f}".replace("-", "−")
 
 
@@ -99,7 +99,7 @@ def seconds(value: float | None) -> str:
 
 @register.filter
 def brief(value: float | None) -> str:
-    """Return a duration that is often short: ``3.2 ms``, ``140 ms``, else as ``seconds`` writes it."""
+    """Return a duration below one second as ``3.2 ms`` or ``140 ms``, a longer one like ``seconds``."""
     if value is None or value >= 1:
         return seconds(value)
     return f"{1000 * value:.{1 if value < 0.01 else 0}f}\u202fms"
@@ -107,13 +107,13 @@ def brief(value: float | None) -> str:
 
 @register.filter
 def clock(value: datetime | None) -> str:
-    """Return a moment as ``2026-11-21 10:03:07``, UTC."""
+    """Return a time as ``2026-11-21 10:03:07``, UTC."""
     return UNKNOWN if value is None else value.strftime("%Y-%m-%d %H:%M:%S")
 
 
 @register.filter
 def epoch(value: datetime | None) -> str:
-    """Return a moment as Unix seconds, for ``data-since`` (the page counts on from it)."""
+    """Return a time as Unix seconds, for ``data-since``, from which the page counts on."""
     return "" if value is None else f"{value.timestamp():.0f}"
 
 
@@ -143,7 +143,7 @@ def counterfactual_words(value: str) -> str:
 
 @register.filter
 def rule_words(value: str) -> str:
-    """Return what a rule of selection selects."""
+    """Return the display text of a selection rule."""
     return in_words(str(value), SELECTION_RULES)
 
 
@@ -155,7 +155,7 @@ def failure_words(value: str) -> str:
 
 @register.filter
 def prose(value: str) -> SafeString:
-    """Return a docstring's ``literal`` parts as code."""
+    """Return a docstring as HTML, with its ``literal`` parts as code."""
     parts = str(value).split("``")
     return format_html_join(
         "", "{}", ((format_html("<code>{}</code>", part) if i % 2 else part,) for i, part in enumerate(parts))
@@ -170,7 +170,7 @@ def printed(value: str) -> SafeString:
 
 @register.filter
 def known(value: float | None) -> float | None:
-    """Return None for 0, where 0 means that nothing was reported."""
+    """Return the value, or None for 0, where 0 means that no value was reported."""
     return value or None
 
 
@@ -194,7 +194,7 @@ def chip(value: str, label: str = "") -> SafeString:
 
 @register.simple_tag
 def health_chip(status: str) -> SafeString:
-    """Return what validation found about a task; "–" for one that was never validated."""
+    """Return a task's validation status as a chip; "–" for a task that was never validated."""
     if not status:
         return SafeString('<span class="muted">–</span>')
     css, mark, label = LOOKS[status]
@@ -205,13 +205,13 @@ def health_chip(status: str) -> SafeString:
 
 @register.filter
 def passed_of(verdicts: Sequence[str]) -> str:
-    """``2 / 3`` for the verdicts of three gradings of which two passed; "–" where nothing was graded."""
+    """Return the number of passed gradings, ``2 / 3``; "–" without a grading."""
     return f"{list(verdicts).count('passed')} / {len(verdicts)}" if verdicts else UNKNOWN
 
 
 @register.simple_tag
 def termination_chip(value: str) -> SafeString:
-    """Return a termination reason; infrastructure failures are violet, limits plain."""
+    """Return a termination reason as a chip; infrastructure failures are violet, limits plain."""
     if not value:
         return SafeString('<span class="muted">–</span>')
     kind = "infra" if value in INFRASTRUCTURE else ""
@@ -221,11 +221,11 @@ def termination_chip(value: str) -> SafeString:
 
 @register.simple_tag
 def show_endings(found: Endings | None, goal: str = "") -> SafeString:
-    """Return attempts by ending, behind a warning where a time limit ended some; empty without any.
+    """Return numbers of attempts by ending, after a warning if a time limit ended some; "" without attempts.
 
     Args:
         found: the endings.
-        goal: name of the rate that stands beside them, where several do.
+        goal: name of the adjacent rate, if the page shows several.
     """
     if found is None or not found.graded + found.excluded:
         return SafeString("")
@@ -239,7 +239,7 @@ def show_endings(found: Endings | None, goal: str = "") -> SafeString:
 
 @register.simple_tag
 def timed_chip(count: int, total: int) -> SafeString:
-    """Return the mark of a rate over attempts of which a time limit ended some; empty without any."""
+    """Return a warning for a rate over attempts of which a time limit ended ``count``; empty for 0."""
     if not count:
         return SafeString("")
     return format_html(
@@ -253,7 +253,7 @@ def timed_chip(count: int, total: int) -> SafeString:
 
 @register.simple_tag
 def mask_chip(loss_mask: bool | None, reason: str, advantage: float | None) -> SafeString:
-    """Return whether a trajectory had a gradient, and why not."""
+    """Return a chip that shows whether a trajectory had a gradient, with the reason if it had none."""
     if loss_mask is None:
         return SafeString('<span class="muted">–</span>')
     if loss_mask and advantage:
@@ -269,7 +269,7 @@ def mask_chip(loss_mask: bool | None, reason: str, advantage: float | None) -> S
 
 @register.simple_tag
 def sparkline(values: Sequence[float | None], label: str = "") -> SafeString:
-    """Return the last values of a series as a 120 × 28 line; "–" without two of them."""
+    """Return the last values of a series as a 120 × 28 line; "–" for fewer than two values."""
     known = [(i, v) for i, v in enumerate(values) if v is not None]
     if len(known) < 2:
         return SafeString('<span class="muted">–</span>')
@@ -287,7 +287,7 @@ def sparkline(values: Sequence[float | None], label: str = "") -> SafeString:
 
 @register.simple_tag
 def progress(done: float | None, total: float | None) -> SafeString:
-    """Return a thin bar ``done`` of ``total``; empty while the total is unknown."""
+    """Return a thin progress bar, ``done`` of ``total``; empty while the total is unknown."""
     share = min(1.0, (done or 0) / total) if total else 0.0
     return format_html(
         '<svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="{}">'
@@ -336,12 +336,12 @@ def histogram(bars: Sequence[Any], label: str) -> SafeString:
     body = format_html_join(
         "", '<rect x="{}" y="{}" width="8" height="{}"><title>{}: {}</title></rect>', rects
     )
-    said = ", ".join(f"{name} {count}" for *_, name, count in rects)
+    description = ", ".join(f"{name} {count}" for *_, name, count in rects)
     return format_html(
         '<svg class="histogram" viewBox="0 0 {} 70" preserveAspectRatio="none" role="img" aria-label="{}">'
         '<rect class="base" x="0" y="68.5" width="{}" height="1"></rect>{}</svg>',
         10 * len(bars),
-        f"{label}: {said}",
+        f"{label}: {description}",
         10 * len(bars),
         body,
     )

@@ -1,7 +1,7 @@
 """Launchers of engine processes. ``LAUNCHERS`` maps the setting ``launcher.backend`` to its launcher.
 
-To add one (a Slurm job): a module with a class that fits ``base.Launcher``, a line here, its settings in
-``engine.config.launcher``.
+To add a launcher (e.g. for Slurm jobs), add a module with a class that implements ``base.Launcher``, a line
+here, and the settings to ``engine.config.launcher``.
 """
 
 from __future__ import annotations

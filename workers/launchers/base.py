@@ -1,4 +1,4 @@
-"""Launcher interface. A handle is an opaque text of the launcher, stored in Postgres between calls."""
+"""Launcher interface. A handle is an opaque string of the launcher, stored in Postgres between calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.config.launcher import LauncherConfig
 from engine.config.run import AnyRun
 
 Endpoints: TypeAlias = Mapping[str, Mapping[str, str]]
-"""Addresses and keys of endpoints by their names."""
+"""Endpoint name → address and key."""
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SECRETS = frozenset(
     {
@@ -25,8 +25,8 @@ SECRETS = frozenset(
         "RAY_AUTH_TOKEN",
     }
 )
-"""Environment variables withheld from engines, which authenticate with their run's token only and receive the
-keys of their own endpoints by other means."""
+"""Environment variables withheld from engines. An engine authenticates with its run's token only and receives
+the keys of its endpoints by other means."""
 
 
 class ProcessState(StrEnum):
@@ -41,7 +41,7 @@ class ProcessState(StrEnum):
     DISCONNECTED = "disconnected"
     """The cluster does not answer."""
     MISSING = "missing"
-    """The cluster answers and has no such job; its process may live on where the cluster lost it."""
+    """The cluster answers and does not have the job; the process may still run, unknown to the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class ProcessReport:
 
     state: ProcessState
     message: str = ""
-    """Explanation for people, where the state alone does not explain itself."""
+    """Explanation for people, if the state needs one."""
     out_of_memory: bool = False
-    """Whether the kernel killed it, or a process of it, for its memory."""
+    """True if the kernel's out-of-memory killer ended the process or one of its children."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOrder:
-    """One attempt to be started."""
+    """Order to start one attempt."""
 
     run_dir: Path
     """The prepared run folder."""
@@ -65,14 +65,14 @@ class LaunchOrder:
     """Name of the attempt, unique over all installations that share a cluster."""
     settings: LauncherConfig = field(default_factory=LauncherConfig)
     uses_cluster: bool = False
-    """Whether the engine starts processes on its cluster, and needs the cluster's token."""
+    """True if the engine starts processes on its cluster and needs the cluster's token."""
     endpoints: Endpoints = field(default_factory=dict)
-    """Endpoints of the run, never passed by its environment, its command line or a file; the engine redacts
-    their keys from all its output."""
+    """Endpoints of the run, never passed by environment, command line or a file; the engine redacts their
+    keys from all its output."""
 
 
 Recorder: TypeAlias = Callable[[str, str], None]
-"""Stores host and handle of an attempt's process."""
+"""Function that stores host and handle of an attempt's process."""
 
 
 class Launcher(Protocol):
@@ -82,18 +82,19 @@ class Launcher(Protocol):
         """Check before a run's first start that its processes can be started.
 
         Raises:
-            ConfigError: something is missing; the problems name the settings.
+            ConfigError: a requirement is not met; the problems name the settings.
         """
 
     def launch(self, order: LaunchOrder, record: Recorder) -> None:
         """Start ``engine.run`` on a prepared run folder, detached from this process.
 
-        ``record`` is called as soon as the process has a handle; where the launcher can choose the handle,
-        before the process is started, so that a worker that dies in between leaves no unknown process.
+        ``record`` is called as soon as the process has a handle. A launcher that chooses the handle calls
+        ``record`` before it starts the process, so that a worker that dies in between leaves no unknown
+        process.
 
         Raises:
             OSError: the process could not be started.
-            ConfigError: the cluster refused it.
+            ConfigError: the cluster refused the job.
         """
 
     def poll(self, *, host: str, handle: str) -> ProcessReport:

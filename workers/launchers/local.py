@@ -1,8 +1,8 @@
 """Launcher of engines on this machine, each as leader of its own session and process group.
 
 An engine survives its worker: it has its own session, so neither a signal to the worker's group nor
-``kill -9`` of the worker reaches it. A process is identified by its pid *and* the kernel's start time, so a
-re-used pid is never signalled.
+``kill -9`` of the worker reaches the engine. A process is identified by its pid *and* the kernel's start
+time, so a reused pid is never signalled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from workers.launchers.base import (
 ENGINE = (sys.executable, "-m", "engine.run", "--secrets-on-stdin")
 PID_FILE = "engine.pid"
 STACKS_S = 0.2
-"""Time for a process that is to be killed to write the stacks of its threads, seconds."""
+"""Time between SIGQUIT and SIGKILL, for the engine to write the stacks of its threads, seconds."""
 
 
 class LocalLauncher:
@@ -51,10 +51,10 @@ class LocalLauncher:
         self._command = command
 
     def check(self, run: AnyRun) -> None:
-        """Refuse a run that reserves parts of a Ray cluster; this machine runs Trainyard already."""
+        """Refuse a run that reserves parts of a Ray cluster; Trainyard already runs on this machine."""
         message = "needs a run that is a job of a Ray cluster: set launcher.backend to 'ray'"
-        if found := run_bundles(run, cluster_has_gpus=False):
-            raise ConfigError(*(Problem(message, bundles.launcher) for bundles in found))
+        if reserved := run_bundles(run, cluster_has_gpus=False):
+            raise ConfigError(*(Problem(message, bundles.launcher) for bundles in reserved))
 
     def launch(self, order: LaunchOrder, record: Recorder) -> None:
         """Start the engine with its output in ``engine.log``; the handle is ``pid:start``."""
@@ -74,23 +74,23 @@ class LocalLauncher:
         record(socket.gethostname(), f"{process.pid}:{started}")
 
     def poll(self, *, host: str, handle: str) -> ProcessReport:
-        """Return the state of the process; a re-used pid counts as gone."""
+        """Return the state of the process; a reused pid counts as dead."""
         if host != socket.gethostname():
             return ProcessReport(ProcessState.UNREACHABLE)
-        if _is_that(handle):
+        if _is_alive(handle):
             return ProcessReport(ProcessState.ALIVE)
         pid, _, started = handle.partition(":")
         return ProcessReport(ProcessState.DEAD, out_of_memory=was_killed_for_memory(int(pid), int(started)))
 
     def ask_to_stop(self, *, host: str, handle: str) -> None:
-        """Send SIGTERM to the engine only, which closes its sandboxes itself."""
-        if host == socket.gethostname() and _is_that(handle):
+        """Send SIGTERM to the engine only; it closes its sandboxes itself."""
+        if host == socket.gethostname() and _is_alive(handle):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(_pid(handle), signal.SIGTERM)
 
     def kill(self, *, host: str, handle: str) -> None:
-        """Have the engine write its stacks to its log, then send SIGKILL to its process group."""
-        if host == socket.gethostname() and _is_that(handle):
+        """Request the engine's stacks in its log by SIGQUIT, then send SIGKILL to its process group."""
+        if host == socket.gethostname() and _is_alive(handle):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(_pid(handle), signal.SIGQUIT)
                 time.sleep(STACKS_S)
@@ -98,9 +98,9 @@ class LocalLauncher:
 
 
 def _secrets(endpoints: Endpoints) -> BinaryIO:
-    """Return an in-memory file with the engine's endpoints and with what it redacts: this process's secrets.
+    """Return an in-memory file with the engine's endpoints and with this process's secrets, for redaction.
 
-    They are passed neither by the environment nor on disk.
+    Neither the environment nor the disk contains them.
     """
     file = os.fdopen(os.memfd_create("secrets"), "w+b")
     content = {"redacted": sorted(redactor().secrets), "endpoints": dict(endpoints)}
@@ -113,6 +113,6 @@ def _pid(handle: str) -> int:
     return int(handle.partition(":")[0])
 
 
-def _is_that(handle: str) -> bool:
+def _is_alive(handle: str) -> bool:
     pid, _, started = handle.partition(":")
     return pid.isdigit() and started.isdigit() and process_start(int(pid)) == int(started)

@@ -82,6 +82,13 @@ def test_trajectories_find_their_tasks_when_the_dataset_comes_later(home: Path) 
     assert Group.objects.get(run=run).task == task
 
 
+@pytest.mark.parametrize("header", ['{"format": 1, "provenance": ["x"]}', "[1]", '{"provenance": 7}'])
+def test_a_header_of_another_shape_has_no_provenance(home: Path, header: str) -> None:
+    write_dataset(home, "d", ["k1"])
+    (home / "datasets" / "d" / "dataset.json").write_text(header)
+    assert datasets.sync(name="d").provenance == {}
+
+
 @pytest.mark.parametrize("broken", ["dataset.json", "tasks.jsonl", "answers.jsonl"])
 def test_a_broken_folder_changes_nothing(home: Path, broken: str) -> None:
     write_dataset(home, "d", ["k1"])

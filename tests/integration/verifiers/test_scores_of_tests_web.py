@@ -179,6 +179,9 @@ def test_regression_tests_alone_select_in_reports_and_submissions() -> None:
 
 
 def test_a_judge_learns_from_runs_that_have_ended_only() -> None:
+    beyond = {"judgements.on_policy": ["9" * 20], "trainer.start": "fresh:tiny"}
+    with pytest.raises(ConfigError, match="there is no run '9999"):
+        runs.start(run=runs.create(recipe="train-judge", overrides=beyond))
     source, claim = launched()
     folder_of(str(source.pk))
     settings_of = {"judgements.on_policy": [str(source.pk)], "trainer.start": "fresh:tiny"}

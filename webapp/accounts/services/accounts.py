@@ -21,7 +21,7 @@ from webapp.core.services import audit
 
 TOKEN_PREFIX = "ty_"
 TOKEN_DAYS = 90
-"""Lifetime of an API token unless another one is chosen."""
+"""Default lifetime of an API token, days."""
 MOST_TOKEN_DAYS = 365
 
 
@@ -90,7 +90,7 @@ def ensure_admin(*, username: str = "admin") -> str | None:
 
 @transaction.atomic
 def set_password(*, user: User, password: str, actor: User | None = None, keep_session: str = "") -> None:
-    """Change a user's password; the user's API tokens and sessions end, except ``keep_session``.
+    """Change a user's password; revoke the user's API tokens and end all sessions but ``keep_session``.
 
     Raises django.core.exceptions.ValidationError if the password is too weak.
     """
@@ -103,7 +103,7 @@ def set_password(*, user: User, password: str, actor: User | None = None, keep_s
 
 
 class TokensEndWithPassword:
-    """Password validator that accepts every password, and revokes API tokens when Django stores a new one."""
+    """Password validator that accepts every password and revokes API tokens when a password changes."""
 
     def validate(self, password: str, user: User | None = None) -> None:
         """Accept the password."""
@@ -113,7 +113,7 @@ class TokensEndWithPassword:
         return "A new password revokes the API tokens and ends the sessions of its user."
 
     def password_changed(self, password: str, user: User) -> None:  # noqa: ARG002 (Django's signature)
-        """Revoke the user's API tokens, whatever page or command changed the password."""
+        """Revoke the user's API tokens, regardless of the page or command that changed the password."""
         revoked, _ = ApiToken.objects.filter(user=user).delete()
         if revoked:
             audit.record(
@@ -176,12 +176,13 @@ def valid_token(token: str) -> ApiToken | None:
     """Return the API token with this text, unless it has expired or its user is inactive."""
     now = timezone.now()
     valid = ApiToken.objects.filter(expires_at__gt=now, user__is_active=True).select_related("user")
-    found = valid.filter(digest=_digest(token)).first()
-    if found is None:
+    api_token = valid.filter(digest=_digest(token)).first()
+    if api_token is None:
         return None
-    if found.last_used_at is None or (now - found.last_used_at).total_seconds() > 60:
-        ApiToken.objects.filter(pk=found.pk).update(last_used_at=now)
-    return found
+    # At most one write a minute: programs may send many requests a second.
+    if api_token.last_used_at is None or (now - api_token.last_used_at).total_seconds() > 60:
+        ApiToken.objects.filter(pk=api_token.pk).update(last_used_at=now)
+    return api_token
 
 
 def _digest(token: str) -> str:

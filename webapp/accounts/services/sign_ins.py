@@ -48,6 +48,7 @@ def end_all(*, user: User, actor: User | None = None, keep: str = "") -> int:
 
 
 def _sessions_of(user: User) -> list[str]:
-    """Return the keys of a user's sessions, including those that no request has used yet."""
+    """Return the keys of a user's sessions, including sessions not used yet."""
+    # A session's user is only in its encoded data, so every live session is decoded.
     live = Session.objects.filter(expire_date__gt=timezone.now()).iterator()
     return [session.pk for session in live if session.get_decoded().get(SESSION_KEY) == str(user.pk)]

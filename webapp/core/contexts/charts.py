@@ -1,7 +1,7 @@
-"""The charts of a run: their metrics, and the points as columns.
+"""Charts of a run: their metrics, and the points as columns.
 
-The page gets ``ChartSet`` as JSON; the live stream sends later ``Columns`` in the same form. To add a
-chart: a ``ChartSpec`` in ``RUN_CHARTS`` (only charts with at least one known metric are drawn).
+The page receives a ``ChartSet`` as JSON; the live stream sends later ``Columns`` in the same format. To add a
+chart, add a ``ChartSpec`` to ``RUN_CHARTS`` (only charts with at least one known metric are drawn).
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class ChartSet:
     time: bool = False
     """True if ``x`` is Unix time, seconds."""
     bucketed: bool = False
-    """True if points are means of several iterations: a part has more to show than the whole."""
+    """True if points are means of several iterations; a shorter range then shows more detail."""
 
     def as_json(self) -> dict[str, object]:
         """Return the charts in the format of ``js/charts.js``."""
@@ -229,6 +229,7 @@ def run_charts(points: Sequence[tuple[int, Mapping[str, float | None]]]) -> Char
 def charts_of(x: list[float], columns: Columns, *, bucketed: bool = False) -> ChartSet:
     """Return the charts of a run; series that were never reported are left out."""
     known = {key for key, values in columns.items() if any(value is not None for value in values)}
+    # Termination reasons that never occurred would only lengthen the legend.
     known -= {key for key in known if key.startswith("termination/") and not any(columns[key])}
     specs = []
     for spec in RUN_CHARTS:

@@ -1,7 +1,7 @@
-"""Events as sentences, for the tab of events.
+"""Events as sentences, for the events tab of a run.
 
-To add one: an entry in ``_SENTENCES``. Payloads are those of ``engine.events``; ones of earlier versions may
-lack fields.
+To add a sentence, add an entry to ``_SENTENCES``. Payloads have the fields of ``engine.events``; events of
+earlier versions may lack some.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _MOST_CHARS = 300
 
 
 def event_words(run_id: int, event: Event) -> tuple[str, str]:
-    """Return an event as one sentence, and the address of the rollout it is about (or an empty text)."""
+    """Return an event as a sentence, and the URL of its rollout (empty for events without a rollout)."""
     payload = event.payload
     sentence = _SENTENCES.get(event.type)
-    said = sentence(payload) if sentence is not None else ""
+    text = sentence(payload) if sentence is not None else ""
     ref = payload.get("ref")
     if not isinstance(ref, dict):
-        return _cut(said), ""
+        return _cut(text), ""
     rollout = f"{ref['phase']} {ref['iteration']} · {ref['task_id']} #{ref['index']}"
     source = whole(str(payload.get("source", run_id)), most=MOST_ID)
     url = ""
     if source is not None:
         url = trajectory_url(source, ref["phase"], ref["iteration"], ref["task_id"], ref["index"])
-    return _cut(f"{rollout}: {said}" if said else rollout), url
+    return _cut(f"{rollout}: {text}" if text else rollout), url
 
 
 def _cut(text: str) -> str:
@@ -51,101 +51,103 @@ def _because(reason: object) -> str:
     return f": {reason}" if reason else ""
 
 
-def _run_started(said: Payload) -> str:
-    begin = f"on {said.get('host')}, process {said.get('pid')}"
-    if said.get("resumed_from") is not None:
-        begin += f"; resumed after iteration {said['resumed_from']}"
-    if said.get("rollouts_kept"):
-        begin += f"; {_counted(said['rollouts_kept'], 'finished rollout')} kept"
-    return begin
+def _run_started(payload: Payload) -> str:
+    text = f"on {payload.get('host')}, process {payload.get('pid')}"
+    if payload.get("resumed_from") is not None:
+        text += f"; resumed after iteration {payload['resumed_from']}"
+    if payload.get("rollouts_kept"):
+        text += f"; {_counted(payload['rollouts_kept'], 'finished rollout')} kept"
+    return text
 
 
-def _progress(said: Payload) -> str:
-    share = f"{said.get('done')} of {said['total']}" if said.get("total") else ""
-    return ", ".join(part for part in (str(said.get("message", "")), share) if part)
+def _progress(payload: Payload) -> str:
+    share = f"{payload.get('done')} of {payload['total']}" if payload.get("total") else ""
+    return ", ".join(part for part in (str(payload.get("message", "")), share) if part)
 
 
-def _finished(said: Payload) -> str:
-    return f"{in_words(str(said.get('state', '')))}{_because(said.get('reason'))}"
+def _finished(payload: Payload) -> str:
+    return f"{in_words(str(payload.get('state', '')))}{_because(payload.get('reason'))}"
 
 
-def _selected(said: Payload) -> str:
-    chosen = f"{said.get('num_selected')} of {said.get('num_tasks')}"
-    text = f"{chosen} {said.get('split')} tasks of {said.get('dataset')}"
-    left = [
-        f"{said[name]} {label}"
+def _selected(payload: Payload) -> str:
+    chosen = f"{payload.get('num_selected')} of {payload.get('num_tasks')}"
+    text = f"{chosen} {payload.get('split')} tasks of {payload.get('dataset')}"
+    left_out = [
+        f"{payload[name]} {label}"
         for name, label in (
             ("num_quarantined", "in quarantine"), ("num_outside", "outside of the wanted solve rates"),
             ("num_unmeasured", "without a measured solve rate"),
         )
-        if said.get(name)
+        if payload.get(name)
     ]  # fmt: skip
-    return f"{text}; {', '.join(left)}" if left else text
+    return f"{text}; {', '.join(left_out)}" if left_out else text
 
 
-def _validated(said: Payload) -> str:
-    found = said.get("record", {})
-    return f"{found.get('task_id')}: {in_words(str(found.get('status', '')))}{_because(found.get('reason'))}"
+def _validated(payload: Payload) -> str:
+    record = payload.get("record", {})
+    status = in_words(str(record.get("status", "")))
+    return f"{record.get('task_id')}: {status}{_because(record.get('reason'))}"
 
 
-def _iteration_started(said: Payload) -> str:
-    tasks = _counted(len(said.get("task_ids", ())), "task")
-    return f"iteration {said.get('iteration')}: {tasks}, policy version {said.get('policy_version')}"
+def _iteration_started(payload: Payload) -> str:
+    tasks = _counted(len(payload.get("task_ids", ())), "task")
+    return f"iteration {payload.get('iteration')}: {tasks}, policy version {payload.get('policy_version')}"
 
 
-def _iteration_finished(said: Payload) -> str:
-    metrics = said.get("metrics", {})
-    named = (("reward/mean", "mean reward"), ("loss/value", "loss"), ("loss/heldout", "evaluation loss"))
-    found = [f"{label} {_number(metrics[name])}" for name, label in named if name in metrics]
-    version = f"policy version {said.get('policy_version')}"
-    return f"iteration {said.get('iteration')}: {', '.join([*found, version])}"
+def _iteration_finished(payload: Payload) -> str:
+    metrics = payload.get("metrics", {})
+    labels = (("reward/mean", "mean reward"), ("loss/value", "loss"), ("loss/heldout", "evaluation loss"))
+    values = [f"{label} {_number(metrics[name])}" for name, label in labels if name in metrics]
+    version = f"policy version {payload.get('policy_version')}"
+    return f"iteration {payload.get('iteration')}: {', '.join([*values, version])}"
 
 
-def _step(said: Payload) -> str:
-    tool = said.get("tool") or "no readable tool call"
-    return f"step {said.get('index')}, {tool}{_because(said.get('error'))}"
+def _step(payload: Payload) -> str:
+    tool = payload.get("tool") or "no readable tool call"
+    return f"step {payload.get('index')}, {tool}{_because(payload.get('error'))}"
 
 
-def _ended(said: Payload) -> str:
-    parts = [in_words(str(said.get("termination", "")))]
-    parts += [in_words(said["verdict"])] if said.get("verdict") else []
-    parts += [f"reward {_number(said['reward'])}"] if said.get("reward") is not None else []
-    return ", ".join(parts) + _because(said.get("error"))
+def _ended(payload: Payload) -> str:
+    parts = [in_words(str(payload.get("termination", "")))]
+    parts += [in_words(payload["verdict"])] if payload.get("verdict") else []
+    parts += [f"reward {_number(payload['reward'])}"] if payload.get("reward") is not None else []
+    return ", ".join(parts) + _because(payload.get("error"))
 
 
-def _group(said: Payload) -> str:
-    members = said.get("members", ())
+def _group(payload: Payload) -> str:
+    members = payload.get("members", ())
     trained = sum(bool(member.get("loss_mask")) for member in members)
-    where = f"{said.get('phase')} {said.get('iteration')} · {said.get('task_id')}"
+    where = f"{payload.get('phase')} {payload.get('iteration')} · {payload.get('task_id')}"
     return f"{where}: {trained} of {_counted(len(members), 'rollout')} in the loss"
 
 
-def _admitted(said: Payload) -> str:
-    replaced = f", in place of {said['replaces']}" if said.get("replaces") else ""
-    where = f"iteration {said.get('iteration')} · {said.get('task_id')}"
-    return f"{where}, after {_counted(said.get('updates', 0), 'update')}{replaced}"
+def _admitted(payload: Payload) -> str:
+    replaced = f", in place of {payload['replaces']}" if payload.get("replaces") else ""
+    where = f"iteration {payload.get('iteration')} · {payload.get('task_id')}"
+    return f"{where}, after {_counted(payload.get('updates', 0), 'update')}{replaced}"
 
 
-def _batch(said: Payload) -> str:
-    discarded = len(said.get("discarded", ()))
+def _batch(payload: Payload) -> str:
+    discarded = len(payload.get("discarded", ()))
     left_out = f", {_counted(discarded, 'group')} discarded" if discarded else ""
-    trained = _counted(len(said.get("groups", ())), "group")
-    return f"iteration {said.get('iteration')} trains on {trained}{left_out}"
+    trained = _counted(len(payload.get("groups", ())), "group")
+    return f"iteration {payload.get('iteration')} trains on {trained}{left_out}"
 
 
-def _evaluated(said: Payload) -> str:
-    rate, low, high = (100 * said.get(name, 0.0) for name in ("solve_rate", "interval_low", "interval_high"))
-    tasks = _counted(said.get("num_tasks", 0), "task")
-    where = f"{said.get('name')} at iteration {said.get('iteration')}"
+def _evaluated(payload: Payload) -> str:
+    names = ("solve_rate", "interval_low", "interval_high")
+    rate, low, high = (100 * payload.get(name, 0.0) for name in names)
+    tasks = _counted(payload.get("num_tasks", 0), "task")
+    where = f"{payload.get('name')} at iteration {payload.get('iteration')}"
     return f"{where}: {rate:.1f} % solved, 95 % [{low:.1f} %, {high:.1f} %] over {tasks}"
 
 
-def _checkpoint(said: Payload) -> str:
-    return f"after iteration {said.get('iteration')}, policy version {said.get('policy_version')}"
+def _checkpoint(payload: Payload) -> str:
+    return f"after iteration {payload.get('iteration')}, policy version {payload.get('policy_version')}"
 
 
-def _scored(said: Payload) -> str:
-    score = said.get("score", {})
+def _scored(payload: Payload) -> str:
+    score = payload.get("score", {})
     if score.get("error"):
         return f"no score: {score['error']}"
     if score.get("p_yes") is not None:
@@ -158,38 +160,38 @@ def _scored(said: Payload) -> str:
     return ", ".join(kinds)
 
 
-def _examined(said: Payload) -> str:
-    test = said.get("test", {})
+def _examined(payload: Payload) -> str:
+    test = payload.get("test", {})
     if test.get("rejection"):
         return f"not kept, {in_words(test['rejection'])}{_because(test.get('detail'))}"
     return f"kept; {test.get('good_passed')} of {test.get('good')} resolving candidates pass"
 
 
-def _alert(said: Payload) -> str:
-    return f"{in_words(str(said.get('code', '')))}: {said.get('message')}"
+def _alert(payload: Payload) -> str:
+    return f"{in_words(str(payload.get('code', '')))}: {payload.get('message')}"
 
 
-def _sandboxes(said: Payload) -> str:
-    states = Counter(str(record.get("state")) for record in said.get("records", ()))
+def _sandboxes(payload: Payload) -> str:
+    states = Counter(str(record.get("state")) for record in payload.get("records", ()))
     return ", ".join(f"{count} {state}" for state, count in states.items())
 
 
-def _pool(said: Payload) -> str:
-    paused = said.get("paused_reason")
+def _pool(payload: Payload) -> str:
+    paused = payload.get("paused_reason")
     counts = ", ".join(
-        f"{said.get(name, 0)} {name}" for name in ("wanted", "waiting", "starting", "live", "idle")
+        f"{payload.get(name, 0)} {name}" for name in ("wanted", "waiting", "starting", "live", "idle")
     )
     return f"{counts}; paused: {paused}" if paused else counts
 
 
-def _engines(said: Payload) -> str:
-    states = Counter(in_words(str(replica.get("state"))) for replica in said.get("replicas", ()))
+def _engines(payload: Payload) -> str:
+    states = Counter(in_words(str(replica.get("state"))) for replica in payload.get("replicas", ()))
     return ", ".join(f"{count} {state}" for state, count in states.items())
 
 
 _SENTENCES: Mapping[str, Callable[[Payload], str]] = {
     "run_started": _run_started,
-    "run_planned": lambda said: _counted(said.get("total_iterations", 0), "iteration"),
+    "run_planned": lambda payload: _counted(payload.get("total_iterations", 0), "iteration"),
     "run_progress": _progress,
     "run_paused": lambda _: "nothing is in flight",
     "run_finished": _finished,

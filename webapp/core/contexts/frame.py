@@ -45,33 +45,33 @@ class LiveCursor:
 
 
 def run_url(run: Run | int) -> str:
-    """Address of a run."""
+    """Return the URL of a run's page."""
     return reverse("run-detail", args=[run if isinstance(run, int) else run.pk])
 
 
 def iteration_url(run_id: int, phase: str, iteration: int) -> str:
-    """Address of an iteration, or of an evaluation."""
+    """Return the URL of the page of an iteration or an evaluation."""
     return reverse("iteration-detail", args=[run_id, phase, iteration])
 
 
 def group_url(run_id: int, phase: str, iteration: int, task_key: str) -> str:
-    """Address of a group."""
+    """Return the URL of a group's page."""
     return reverse("group-detail", args=[run_id, phase, iteration, task_key])
 
 
 def trajectory_url(run_id: int, phase: str, iteration: int, task_key: str, index: int) -> str:
-    """Address of a trajectory."""
+    """Return the URL of a trajectory's page."""
     return reverse("trajectory-detail", args=[run_id, phase, iteration, task_key, index])
 
 
 def phase_label(phase: str, iteration: int) -> str:
-    """``iteration 40`` or ``heldout evaluation at 40``."""
+    """Return ``iteration 40`` or ``heldout evaluation at 40``."""
     if phase == "train":
         return f"iteration {iteration}"
     return f"{phase.removeprefix('eval:')} evaluation at {iteration}"
 
 
 def run_crumbs(run: Run, *rest: Crumb) -> tuple[Crumb, ...]:
-    """Runs / run 12 / …"""
-    here = Crumb(f"run {run.pk}", run_url(run) if rest else "")
-    return (Crumb("Runs", reverse("run-list")), here, *rest)
+    """Return the breadcrumb ``Runs / run 12 / …``."""
+    own = Crumb(f"run {run.pk}", run_url(run) if rest else "")
+    return (Crumb("Runs", reverse("run-list")), own, *rest)

@@ -1,4 +1,4 @@
-"""Small line charts that the server draws, for panels that are replaced while a run lives."""
+"""Small line charts drawn by the server, for panels that are replaced while a run is live."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """One quantity of one or more series."""
+    """Chart of one quantity, with one or more series."""
 
     id: str
     title: str
@@ -39,15 +39,15 @@ def line_chart(
     colours: Mapping[str, int],
     top: float | None = None,
 ) -> LineChart:
-    """Return a chart of values from 0 on.
+    """Return a chart whose y axis starts at 0.
 
     Args:
         identifier: unique among the charts of a panel.
         title: name of the quantity.
-        unit: of its values.
+        unit: unit of the values.
         series: points of each series by its name; x from 0 to 1.
         colours: colour token of each series.
-        top: fixed upper end of the y axis; None: the greatest value.
+        top: fixed upper end of the y axis; None selects the greatest value.
     """
     highest = top or max((y for points in series.values() for _, y in points), default=0.0) or 1.0
     lines = tuple(

@@ -1,4 +1,4 @@
-"""Numbers in addresses: whatever a query string holds becomes a number that the database can compare."""
+"""Parsing of numbers in URLs, limited to the range of the database's integer columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOST_ID = 2**63 - 1
 
 
 def whole(text: str, *, most: int = MOST) -> int | None:
-    """Return the whole number from 0 to ``most`` that a text holds; None for anything else."""
+    """Parse a whole number from 0 to ``most``; return None for any other text."""
     if not text.isdecimal() or len(text) > 19:
         return None
     number = int(text)
@@ -17,6 +17,6 @@ def whole(text: str, *, most: int = MOST) -> int | None:
 
 
 def bounds(params: Mapping[str, str]) -> tuple[float | None, float | None]:
-    """Return the part of an axis that ``from`` and ``to`` name. Raises ValueError for what is no number."""
+    """Return the range of an axis from ``from`` to ``to``. Raises ValueError if one is not a number."""
     low, high = (float(params[name]) if params.get(name) else None for name in ("from", "to"))
     return low, high

@@ -1,8 +1,8 @@
-"""Text that models and sandboxes printed, as safe HTML: colours as CSS classes, hidden characters marked.
+"""Output of models and sandboxes as safe HTML: colours as CSS classes, hidden characters marked.
 
-Everything here is hostile. Text is escaped; of terminal sequences only colours and weights have an effect,
-as classes of a fixed list. Characters that reorder, hide or overwrite text, and all other terminal sequences,
-are replaced by a visible mark that names them.
+All input is hostile. Text is escaped. Terminal sequences for colours and weights become CSS classes of a
+fixed list. All other sequences, and characters that reorder, hide or overwrite text, are replaced by a
+visible mark with their name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.terminal import HIDDEN
 _HIDDEN = f"[{HIDDEN}]|(?<![\u2600-\u27bf\ufe0f\U0001f000-\U0001faff])\u200d"
 _HIDDEN_RUN = re.compile(f"(?:{_HIDDEN})+")
 _MOST_NAMED = 3
-"""Hidden characters of a run that its mark names; the rest is counted."""
+"""Number of consecutive hidden characters that a mark names; the others are counted."""
 _SEQUENCE = re.compile(
     "\x1b(?:"
     r"\[(?P<sgr>[0-9;:]*)m"
@@ -75,25 +75,26 @@ def marked(html: SafeString) -> SafeString:
 def _mark_run(match: re.Match[str]) -> str:
     characters = match[0]
     shown, rest = characters[:_MOST_NAMED], len(characters) - _MOST_NAMED
-    said = ", ".join(f"U+{ord(c):04X} {unicodedata.name(c, 'CONTROL')}" for c in shown)
+    names = ", ".join(f"U+{ord(c):04X} {unicodedata.name(c, 'CONTROL')}" for c in shown)
     label = " ".join(_label(c) for c in shown)
     if rest > 0:
-        said, label = f"{said} and {rest} more hidden characters", f"{label} +{rest}"
-    return _mark(said, label)
+        names, label = f"{names} and {rest} more hidden characters", f"{label} +{rest}"
+    return _mark(names, label)
 
 
 def _label(character: str) -> str:
     code = ord(character)
+    # U+2400 … U+241F are the visible pictures of the control characters U+0000 … U+001F.
     return chr(0x2400 + code) if code < 0x20 else f"U+{code:04X}"
 
 
-def _mark(said: str, label: str) -> SafeString:
-    return format_html('<span class="hidden-char" title="{}">{}</span>', said, label)
+def _mark(names: str, label: str) -> SafeString:
+    return format_html('<span class="hidden-char" title="{}">{}</span>', names, label)
 
 
 @dataclass(slots=True)
 class _Style:
-    """Colours and weights that are in effect."""
+    """Current colours and weights."""
 
     foreground: int | None = None
     background: int | None = None
@@ -112,7 +113,7 @@ class _Style:
         return format_html('<span class="{}">{}</span>', " ".join(names), html) if names else html
 
     def apply(self, parameters: str) -> None:
-        """Change the style by the parameters of one sequence."""
+        """Apply the parameters of one SGR sequence."""
         codes = iter([int(code or 0) for code in parameters.replace(":", ";").split(";") if len(code) < 6])
         for code in codes:
             if code == 0:
@@ -133,7 +134,7 @@ class _Style:
 
 
 def _colour(code: int, rest: Iterator[int]) -> int | None:
-    """Return one of 16 colours; of a larger palette the nearest one."""
+    """Return one of 16 colours; colours of a larger palette are mapped to the nearest one."""
     if code >= 90:
         return code - 82
     if code < 38:
@@ -145,6 +146,7 @@ def _colour(code: int, rest: Iterator[int]) -> int | None:
 
 
 def _of_palette(index: int) -> int | None:
+    # xterm's 256 colours: 16 basic ones, a 6 x 6 x 6 cube, 24 greys.
     if index < 16:
         return index
     if index < 232:

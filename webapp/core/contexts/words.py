@@ -1,7 +1,7 @@
-"""Words that people read for values of enumerations, codes and names of records: the one list of them.
+"""Display texts of enumeration values, codes and record names.
 
-A value without an entry is a plain word already, or becomes one without its underscores. Pages use the filter
-``words`` and the chips of ``templatetags/yard.py``, contexts ``in_words``.
+A value without an entry is displayed without its underscores. Pages use the filter ``words`` and the chips of
+``templatetags/yard.py``; contexts use ``in_words``.
 """
 
 from __future__ import annotations
@@ -98,19 +98,19 @@ EVENTS = {
 WORDS: Mapping[str, str] = MappingProxyType(
     dict(ENDING_WORDS) | VERDICTS | MASKS | SIGNS | TESTS | HEALTH | REJECTIONS | ENGINES | ALERTS | EVENTS
 )
-"""Words of values that mean the same wherever they are shown; ``KINDS``, ``COUNTERFACTUALS`` and ``FAILURES``
-have values that mean something else elsewhere."""
+"""Display texts of values with the same meaning everywhere; values of ``KINDS``, ``COUNTERFACTUALS`` and
+``FAILURES`` have other meanings elsewhere."""
 FAILURES = MappingProxyType({kind: policy.name for kind, policy in POLICIES.items()})
 """Kinds of sandbox failures."""
 
 
 def in_words(value: str, table: Mapping[str, str] = WORDS) -> str:
-    """Return a value in words: those of ``table``, or the value without underscores."""
+    """Return the display text of a value: its entry in ``table``, or the value without underscores."""
     return table.get(value) or value.replace("_", " ")
 
 
 def count(value: float) -> str:
-    """Return a number rounded to an integer, thousands apart: ``12 800``."""
+    """Return a number rounded to an integer, with grouped thousands: ``12 800``."""
     return f"{value:,.0f}".replace(",", "\u202f")
 
 

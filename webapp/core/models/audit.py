@@ -1,4 +1,4 @@
-"""The audit trail: who changed what."""
+"""Audit trail of changes, with their actors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AuditEntry(models.Model):
         "webapp.Run", null=True, blank=True, on_delete=models.SET_NULL, related_name="audit_entries"
     )
     target = models.CharField(max_length=300, blank=True, default="")
-    """Object of the change where it is not a run: ``user ada``, ``dataset quickstart``."""
+    """Changed object if it is not a run: ``user ada``, ``dataset quickstart``."""
     changes: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """Setting → new value, or ``{"old": …, "new": …}``."""
 

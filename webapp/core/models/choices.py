@@ -1,4 +1,4 @@
-"""Turns the engine's enums into Django choices, so that both sides share one list of words."""
+"""Conversion of the engine's enums to Django choices."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from enum import StrEnum
 
 
 def choices(enum: type[StrEnum]) -> list[tuple[str, str]]:
-    """``(value, value)`` pairs as plain strings, so that migrations do not import the engine."""
+    """Return ``(value, value)`` pairs as plain strings, so that migrations do not import the engine."""
     return [(str(member.value), str(member.value)) for member in enum]

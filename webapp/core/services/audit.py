@@ -28,7 +28,7 @@ def record(
 def record_change(
     *, actor: User | None, action: str, run: Run, changes: Mapping[str, Any] | None = None
 ) -> None:
-    """Record a change of a run; one that a person made to another one's run names its owner."""
+    """Record a change of a run; the entry names the run's owner if another person changed it."""
     owner = run.created_by if actor is not None and run.created_by != actor else None
-    whose = {"owner": owner.get_username()} if owner is not None else {}
-    record(actor=actor, action=action, run_id=run.pk, changes={**(changes or {}), **whose})
+    ownership = {"owner": owner.get_username()} if owner is not None else {}
+    record(actor=actor, action=action, run_id=run.pk, changes={**(changes or {}), **ownership})

@@ -12,7 +12,7 @@ from psycopg import sql
 def copy_rows(model: type[models.Model], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Append ``rows`` to the model's table; psycopg adapts the values, JSON is passed as text.
 
-    No statement is sent if there are no rows.
+    Without rows no statement is sent.
     """
     pending = iter(rows)
     first = next(pending, None)

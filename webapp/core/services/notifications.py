@@ -1,7 +1,7 @@
 """Change notifications to browsers, sent after commit; a failure never fails the writer.
 
-The message names what changed and carries no data: the web server reads it from Postgres. A lost message
-(Redis is down) only delays the update by seconds: ``webapp.live.watch`` finds the change.
+A message names the changed areas and contains no data: the web server reads the data from Postgres. A lost
+message (Redis is down) only delays the update by seconds: ``webapp.live.watch`` detects the change.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ log = logging.getLogger(__name__)
 
 RUNS_GROUP = "runs"
 """Channels group for changes of every run, used by the overview and the run list."""
-
-
 TIMEOUT_S = 5.0
-"""Longest time that a hanging server delays the writer."""
+"""Maximum time for which an unresponsive Redis server delays the writer, seconds."""
 
 
 def run_group(run_id: int) -> str:
@@ -37,14 +35,14 @@ def run_changed(run_id: int, seq: int, changes: Mapping[str, Any] | None = None)
     Args:
         run_id: the run.
         seq: its last event.
-        changes: what changed (``ingestion.changes.Changes.message``); None for anything.
+        changes: the changed areas (``ingestion.changes.Changes.message``); None: any area may have changed.
     """
     message = {"type": "run.changed", "run_id": run_id, "seq": seq, "changes": changes}
     transaction.on_commit(lambda: _send(message, run_group(run_id), RUNS_GROUP))
 
 
 def pools_changed() -> None:
-    """Notify the pages about all runs after commit that sandboxes changed."""
+    """Notify the pages that list all runs after commit that sandboxes changed."""
     transaction.on_commit(lambda: _send({"type": "run.changed"}, RUNS_GROUP))
 
 

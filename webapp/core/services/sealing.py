@@ -1,8 +1,8 @@
 """Encryption of secrets in the database under keys that the database does not contain.
 
 The sealing keys are Fernet keys, newest first: in ``TRAINYARD_SEALING_KEYS``, separated by commas, or else in
-the data folder's ``sealing.keys`` (one a line, mode 0600, generated on first use). The newest one encrypts,
-each of them decrypts. They are independent of ``SECRET_KEY``, which may change without loss.
+the data folder's ``sealing.keys`` (one per line, mode 0600, generated on first use). The newest key encrypts;
+every key decrypts. The keys are independent of ``SECRET_KEY``, which may change without loss.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILE = "sealing.keys"
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Hold off rotation; secrets are sealed and stored within this context."""
+    """Lock out key rotation; secrets are sealed and stored within this context."""
     with FileLock(_path().with_suffix(".lock"), mode=0o600, is_singleton=True):
         yield
 
@@ -43,8 +43,8 @@ def unseal(sealed: str, *, purpose: str) -> str:
     """Decrypt a secret.
 
     Raises:
-        ConfigError: it was sealed under another key or for another purpose, or was changed; a sealing key
-            is invalid.
+        ConfigError: the secret was sealed under another key or for another purpose, or was changed; a
+            sealing key is invalid.
     """
     try:
         text = _cipher().decrypt(sealed.encode()).decode()
@@ -60,7 +60,7 @@ def unseal(sealed: str, *, purpose: str) -> str:
 
 
 def rotate_key() -> None:
-    """Add a new key to the file, which encrypts from now on; a variable is changed by its administrator."""
+    """Add a new encryption key to the file; no effect if an environment variable has the keys."""
     if not os.environ.get(VARIABLE):
         _write([Fernet.generate_key().decode(), *sealing_keys()])
 
@@ -74,16 +74,16 @@ def resealed(sealed: str) -> str:
 
 
 def forget_old_keys() -> None:
-    """Remove all keys but the newest one from the file."""
+    """Remove all keys but the newest one from the file; no effect if a variable has the keys."""
     if not os.environ.get(VARIABLE):
         _write(sealing_keys()[:1])
 
 
 def sealing_keys() -> list[str]:
     """Return the keys, newest first; a missing file is created."""
-    given = os.environ.get(VARIABLE, "")
-    if given:
-        return [key.strip() for key in given.split(",") if key.strip()]
+    listed = os.environ.get(VARIABLE, "")
+    if listed:
+        return [key.strip() for key in listed.split(",") if key.strip()]
     if not _path().exists():
         with locked():
             if not _path().exists():

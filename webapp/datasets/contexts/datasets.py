@@ -1,4 +1,4 @@
-"""Datasets, one dataset, one task."""
+"""Pages of the dataset list, a dataset and a task."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from webapp.runs.models.runs import Run
 from webapp.runs.services import collection
 
 MAX_EXPECTED = 200
-"""Tests of each kind shown of a task; the page says of how many."""
+"""Maximum number of tests of each kind shown on a task's page, beside their total number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetListContext:
-    """Every dataset."""
+    """List of all datasets."""
 
     section: str
     crumbs: tuple[Crumb, ...]
     datasets: tuple[Dataset, ...]
     imports: tuple[Run, ...]
-    """Imports under way, or that ended without a dataset."""
+    """Imports in progress, and imports that ended without a dataset."""
     can_operate: bool
 
 
 def build_dataset_list(*, can_operate: bool) -> DatasetListContext:
-    """Return the list."""
+    """Return the list of all datasets."""
     return DatasetListContext(
         section="datasets",
         crumbs=(Crumb("Datasets"),),
@@ -59,7 +59,7 @@ def build_dataset_list(*, can_operate: bool) -> DatasetListContext:
 
 @dataclass(frozen=True, slots=True)
 class TaskLine:
-    """One task of a list."""
+    """Row of a task list."""
 
     task: Task
     solve: SolveRate
@@ -67,7 +67,7 @@ class TaskLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetContext:
-    """One dataset with its tasks."""
+    """Page of a dataset with its tasks."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -75,12 +75,12 @@ class DatasetContext:
     facts: tuple[tuple[str, str], ...]
     page: Page[Task]
     rows: tuple[TaskLine, ...]
-    """The tasks of ``page``, with how often each was solved."""
+    """Tasks of ``page`` with their solve rates."""
     filters: TaskFilters
     narrowed: bool
     healths: tuple[tuple[str, str], ...]
     solved: tuple[tuple[str, str], ...]
-    """Choices (value, label) of two of the filters."""
+    """Choices (value, label) of the filters ``health`` and ``solved``."""
     params: Mapping[str, str]
     exportable: bool
     """True if this person may export the whole dataset, answers included."""
@@ -113,7 +113,7 @@ HEALTHS = (
 
 
 def parse_task_filters(params: Mapping[str, str]) -> TaskFilters:
-    """Return filters from a query string; values that make no sense are ignored."""
+    """Parse the filters of a query string; invalid values are ignored."""
     sides = {side.value for side in SideOutcome}
     health, solved = params.get("health", ""), params.get("solved", "")
     return TaskFilters(
@@ -137,7 +137,7 @@ def _share(text: str) -> float | None:
 
 
 def build_dataset(dataset: Dataset, params: Mapping[str, str], *, can_operate: bool) -> DatasetContext:
-    """Return the page."""
+    """Return the page of a dataset."""
     filters = parse_task_filters(params)
     page = reads.list_tasks(dataset, filters, number=page_number(params))
     rates = difficulty.rates_of(dataset.pk, [task.pk for task in page.rows])
@@ -160,7 +160,7 @@ def build_dataset(dataset: Dataset, params: Mapping[str, str], *, can_operate: b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
-    """One task, its answer for those who may see it, and who tried it."""
+    """Page of a task, with its answer for persons who may see it, and its rollouts."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -172,9 +172,9 @@ class TaskContext:
     gold: Diff | None
     test_files: tuple[str, ...]
     must_pass: tuple[str, ...]
-    """The first tests that must start to pass."""
+    """First ``MAX_EXPECTED`` tests that must start to pass."""
     expected: tuple[tuple[str, str], ...]
-    """The first expected outcomes (test, outcome), where the whole map decides."""
+    """First ``MAX_EXPECTED`` expected outcomes (test, outcome), for tasks graded by the whole map."""
     shows_answer: bool
     runs: tuple[RunOnTask, ...]
     trajectories: tuple[Trajectory, ...]
@@ -186,9 +186,9 @@ class TaskContext:
 
 
 def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskContext:
-    """Return the page."""
+    """Return the page of a task."""
     answer = reads.get_answer(task) if shows_answer else None
-    found = search(TrajectoryFilters(task=task.key), before=None, size=25)
+    trajectories = search(TrajectoryFilters(task=task.key), before=None, size=25)
     dataset_url = reverse("dataset-detail", args=[task.dataset.name])
     return TaskContext(
         section="datasets",
@@ -208,8 +208,8 @@ def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskCont
         expected=tuple(sorted(answer.expected.items())[:MAX_EXPECTED]) if answer else (),
         shows_answer=shows_answer,
         runs=tuple(reads.runs_on_task(task)),
-        trajectories=tuple(found.rows),
-        num_trajectories=found.total,
+        trajectories=tuple(trajectories.rows),
+        num_trajectories=trajectories.total,
         solve=difficulty.rates_of(task.dataset_id, [task.pk]).get(task.pk, SolveRate()),
         validations=tuple(health_reads.validations_of(task)),
         decisions=tuple(health_reads.decisions_about(task)),

@@ -1,4 +1,4 @@
-"""A dataset's health page: validation results, quarantine with reasons, difficulty."""
+"""Health page of a dataset: validation results, quarantine with reasons, difficulty."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FAILED, _PASSED, _FLAKY, _INFRA = (
     side.value for side in (SideOutcome.FAILED, SideOutcome.PASSED, SideOutcome.FLAKY, SideOutcome.INFRA)
 )
 SIDES = (_FAILED, _PASSED, _FLAKY, _INFRA)
-"""Outcomes of the untouched row, the right one first."""
+"""Outcomes of the untouched row, the correct one first."""
 _TIMED = (("noop", "untouched"), ("gold", "gold patch"))
 SOLVED_LABELS = {
     "none": "never solved", "mixed": "sometimes solved", "all": "always solved",
@@ -41,7 +41,7 @@ class StatusCount:
     css: str
     tasks: int
     url: str
-    """Address of the list of those tasks."""
+    """URL of the list of these tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +62,27 @@ COUNTED = ("rows", "valid", "noop_passes", "gold_fails", "flaky", "infra")
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """A validation run and its counts; None until the run has ended."""
+    """Row of a validation run."""
 
     run: Run
     counts: tuple[int | None, ...]
-    """Counts in the order of ``COUNTED``."""
+    """Counts in the order of ``COUNTED``; None until the run has ended."""
     seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """A bar of a histogram; amounts of the series are in its order."""
+    """Bin of a histogram, with one bar per series."""
 
     label: str
     amounts: tuple[int, ...]
     widths: tuple[float, ...]
-    """Per cent of the largest bar."""
+    """Widths of the bars, per cent of the largest one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthContext:
-    """The health page of a dataset."""
+    """Health page of a dataset."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -91,7 +91,7 @@ class HealthContext:
     dataset: Dataset
     statuses: tuple[StatusCount, ...]
     status_parts: tuple[tuple[str, str, float], ...]
-    """(label, css class, tasks) of the bar."""
+    """(label, css class, tasks) of the parts of the status bar."""
     num_validated: int
     num_quarantined: int
     matrix: tuple[tuple[str, tuple[MatrixCell, ...]], ...]
@@ -105,7 +105,7 @@ class HealthContext:
     solved: tuple[StatusCount, ...]
     solve_bins: tuple[Bin, ...]
     attempts: int
-    """Graded rollouts behind the solve rates."""
+    """Number of graded rollouts behind the solve rates."""
     mutants: MutantCounts | None
     failed_proofs: tuple[Task, ...]
     runs: tuple[RunLine, ...]
@@ -121,8 +121,8 @@ def build_health(dataset: Dataset, params: Mapping[str, str], *, can_operate: bo
     statuses = _statuses(counts, url)
     runs = reads.validation_runs(dataset)
     active = reads.active_run(runs)
-    found = reads.grading_times(dataset)
-    times = tuple((label, found.get(side, NO_TIMES)) for side, label in _TIMED) if found else ()
+    measured = reads.grading_times(dataset)
+    times = tuple((label, measured.get(side, NO_TIMES)) for side, label in _TIMED) if measured else ()
     profile = difficulty.profile(dataset)
     mutants = reads.mutant_counts(dataset)
     flaky = sum(count.tasks for count in counts if count.health == RowStatus.FLAKY)
@@ -202,7 +202,7 @@ def _cell(noop: str, gold: str, tasks: int, url: str) -> MatrixCell:
 
 
 def _bins(labels: Sequence[str], series: Sequence[Sequence[int]]) -> tuple[Bin, ...]:
-    """Return bars without the empty ones at both ends."""
+    """Return the bins of a histogram without empty bins at both ends."""
     amounts = list(zip(*series, strict=True))
     filled = [position for position, column in enumerate(amounts) if any(column)]
     if not filled:
@@ -218,7 +218,7 @@ def _time_bins(times: Sequence[GradingTimes]) -> tuple[Bin, ...]:
     labels = [f"below {_seconds(SECOND_BOUNDS[0])}"]
     labels += [f"{_seconds(low)} – {_seconds(high)}" for low, high in pairwise(SECOND_BOUNDS)]
     labels += [f"{_seconds(SECOND_BOUNDS[-1])} and more"]
-    return _bins(labels, [found.counts for found in times])
+    return _bins(labels, [series.counts for series in times])
 
 
 def _seconds(bound: float) -> str:

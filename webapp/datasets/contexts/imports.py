@@ -1,4 +1,4 @@
-"""The import form, and the rows that an import left out."""
+"""Import form, and page of the rows that imports left out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class FormatChoice:
-    """A format that can be imported."""
+    """Importable format and its description."""
 
     name: str
     about: str
@@ -38,7 +38,7 @@ class FormatChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportFormContext:
-    """The form of an import."""
+    """Import form."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -48,17 +48,17 @@ class ImportFormContext:
     folders: tuple[str, ...]
     values: Mapping[str, str]
     refused: tuple[Problem, ...]
-    """Reason for a refused import."""
+    """Problems of a refused import."""
     imports: tuple[Run, ...]
-    """Imports that are in progress, or that ended without a dataset."""
+    """Imports in progress, and imports that ended without a dataset."""
 
 
 def build_import_form(
     posted: Mapping[str, str] | None = None, refused: tuple[Problem, ...] = ()
 ) -> ImportFormContext:
-    """Return the form with the posted values."""
+    """Return the import form with the posted values."""
     folders = allowed().imports
-    # A box that is not ticked is not posted.
+    # Browsers do not post unticked boxes: a missing field of a posted form is empty, not the default.
     values = {name: (posted.get(name, "") if posted else default) for name, default in FIELDS.items()}
     return ImportFormContext(
         section="datasets",
@@ -101,7 +101,7 @@ def overrides_of(posted: Mapping[str, str]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOutContext:
-    """Rows of the source that are not in the dataset."""
+    """Page of the source rows that are not in the dataset."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -117,8 +117,8 @@ def build_left_out(dataset: Dataset, params: Mapping[str, str]) -> LeftOutContex
     """Return the page of source rows that are not in the dataset."""
     kind: Kind = "excluded" if params.get("kind") == "excluded" else "rejects"
     reasons: dict[str, int] = {}
-    for one in dataset.provenance.get("imports") or []:
-        for name, number in (one.get("excluded_by") or {}).items():
+    for record in dataset.provenance.get("imports") or []:
+        for name, number in (record.get("excluded_by") or {}).items():
             reasons[name] = reasons.get(name, 0) + number
     return LeftOutContext(
         section="datasets",

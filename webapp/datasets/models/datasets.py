@@ -1,4 +1,4 @@
-"""Datasets and their tasks; answers sit in a table of their own because only some people may see them."""
+"""Datasets and their tasks; answers have a separate table because only some roles may see them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from django.db import models
 from django.db.models.functions import Left
 
 INDEXED_CHARS = 50_000
-"""Beginning of a text that a full-text index covers: a document has at most 1 MiB of words."""
+"""Number of characters covered by a full-text index: PostgreSQL limits the words of a document to 1 MiB."""
 
 
 class Dataset(models.Model):
-    """A set of frozen tasks, mirrored from a folder under the data folder or made by an import."""
+    """Set of frozen tasks, mirrored from a folder in the data folder or created by an import."""
 
     name = models.CharField(max_length=200, unique=True)
     provenance: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
@@ -23,15 +23,15 @@ class Dataset(models.Model):
     """Split → number of its active tasks."""
     num_tasks = models.IntegerField(default=0)
     checksum = models.CharField(max_length=64, blank=True, default="")
-    """SHA-256 over the files last synchronised; an unchanged folder is not read again."""
+    """SHA-256 of the files at the last synchronisation; an unchanged folder is not read again."""
     run = models.ForeignKey(
         "webapp.Run", null=True, blank=True, on_delete=models.SET_NULL, related_name="datasets_made"
     )
-    """The curation run that made it."""
+    """Run that created the dataset."""
     created_at = models.DateTimeField(auto_now_add=True)
     synced_at = models.DateTimeField(null=True, blank=True)
     health_checksum = models.CharField(max_length=64, blank=True, default="")
-    """SHA-256 of the ``validation.jsonl`` last mirrored."""
+    """SHA-256 of ``validation.jsonl`` when it was last mirrored."""
 
     class Meta:
         ordering = ["name"]
@@ -41,11 +41,11 @@ class Dataset(models.Model):
 
 
 class Task(models.Model):
-    """One row of a dataset, without anything that gives the answer away."""
+    """Row of a dataset, without its answer."""
 
     dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="tasks")
     key = models.CharField(max_length=64)
-    """The task's content hash: what events call ``task_id``."""
+    """Content hash of the task; the ``task_id`` of events."""
     instance_id = models.CharField(max_length=300)
     split = models.CharField(max_length=64)
     position = models.IntegerField(default=0)
@@ -60,23 +60,23 @@ class Task(models.Model):
     )
     metadata: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     active = models.BooleanField(default=True)
-    """False once a newer version of the dataset no longer has the row; its trajectories stay readable."""
+    """False once the row is missing in a newer version of the dataset; its trajectories stay readable."""
     content = models.CharField(max_length=16, blank=True, default="")
     """Content hash of the row, see ``engine.events.health.content_hash``."""
     validation = models.ForeignKey(
         "webapp.Validation", null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
-    """The newest that counts for this content."""
+    """Newest validation of this content."""
     proof = models.ForeignKey(
         "webapp.Proof", null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
-    """The newest proof of mutated tests for this content."""
+    """Newest proof of mutated tests for this content."""
     health = models.CharField(max_length=16, blank=True, default="")
-    """Status of that validation; empty while there is none."""
+    """Status of ``validation``; empty without one."""
     quarantined = models.BooleanField(default=False)
     quarantine_reason = models.TextField(blank=True, default="")
     quarantine_by = models.CharField(max_length=150, blank=True, default="")
-    """Person who decided; empty for a decision by validation."""
+    """Name of the person who decided; empty for a decision by validation."""
     quarantine_since = models.DateTimeField(null=True, blank=True)
 
     class Meta:
@@ -91,7 +91,7 @@ class Task(models.Model):
                 name="task_statement",
             ),
             models.Index(fields=["dataset", "health", "position"], name="task_health"),
-            # What a dataset's health page counts, read from the index alone.
+            # Covers the counts of a dataset's health page, which are read by an index-only scan.
             models.Index(
                 fields=["dataset"],
                 include=["id", "position", "health", "quarantined", "validation"],
@@ -108,7 +108,7 @@ class Task(models.Model):
 
 
 class TaskAnswer(models.Model):
-    """The answer key of a task: shown to operators and administrators only."""
+    """Answer of a task, shown to operators and administrators only."""
 
     task = models.OneToOneField(Task, on_delete=models.CASCADE, primary_key=True, related_name="answer")
     gold_patch = models.TextField(blank=True, default="")
@@ -123,18 +123,18 @@ class TaskAnswer(models.Model):
     test_command = models.TextField(blank=True, default="")
     grade_rule = models.CharField(max_length=64, blank=True, default="")
     log_parser = models.CharField(max_length=300, blank=True, default="")
-    """Parser of the test log; empty where a report has the outcomes."""
+    """Parser of the test log; empty if the outcomes are in a test report."""
     expected: models.JSONField[dict[str, str], dict[str, str]] = models.JSONField(default=dict, blank=True)
-    """Test → status of the whole map, for the rule ``map_equal``."""
+    """Test → expected status of all tests, for the rule ``map_equal``."""
     hidden_paths: models.JSONField[list[str], list[str]] = models.JSONField(default=list, blank=True)
-    """Files of the image that no agent may see."""
+    """Files of the image that are hidden from agents."""
     timeout_s = models.FloatField(null=True, blank=True)
-    """Time for the tests, seconds, where the row sets one."""
+    """Timeout of the tests, seconds; None if the row sets none."""
     setup_patch = models.TextField(blank=True, default="")
-    """Patch that turns the image into the task, applied before any use."""
+    """Patch applied to the image before any use."""
     deterministic = models.BooleanField(default=False)
     own_box = models.BooleanField(default=False)
-    """Whether the tests run in the sandbox in which the agent worked."""
+    """True if the tests run in the agent's sandbox."""
     metadata: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Validation results of tasks and decisions of people: a mirror of every ``validation.jsonl``."""
+"""Validation results and quarantine decisions of tasks, mirrored from every ``validation.jsonl``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Validation(models.Model):
     repeats = models.IntegerField(default=1)
     noop_seconds = models.FloatField(null=True, blank=True)
     gold_seconds = models.FloatField(null=True, blank=True)
-    """Mean time of one grading; None where there was none."""
+    """Mean time of one grading, seconds; None if nothing was graded."""
     flaky_tests: models.JSONField[list[str], list[str]] = models.JSONField(default=list, blank=True)
     num_flaky_tests = models.IntegerField(default=0)
     reason = models.TextField(blank=True, default="")
@@ -41,7 +41,7 @@ class Validation(models.Model):
     coverage: models.JSONField[dict[str, Any] | None, dict[str, Any] | None] = models.JSONField(
         null=True, blank=True
     )
-    """Mutated tests, see ``engine.events.health.MutantCoverage``; None if not tried."""
+    """Mutated tests, see ``engine.events.health.MutantCoverage``; None if not attempted."""
     sides: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """``{"noop": {...}, "gold": {...}}`` with every verdict and time, see ``engine.events.health.Side``."""
 
@@ -71,7 +71,7 @@ class Proof(models.Model):
     coverage: models.JSONField[dict[str, Any] | None, dict[str, Any] | None] = models.JSONField(
         null=True, blank=True
     )
-    """``MutantCoverage`` of the row's tests; None where the proof failed."""
+    """``MutantCoverage`` of the row's tests; None if the proof failed."""
     problem = models.TextField(blank=True, default="")
     """Reason why the proof failed."""
 

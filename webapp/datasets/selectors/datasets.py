@@ -19,12 +19,12 @@ from webapp.runs.models.runs import Run
 def list_datasets() -> list[Dataset]:
     """Return every dataset with its ``num_runs``, ``num_validated`` and ``num_quarantined`` tasks."""
     tasks = Task.objects.filter(dataset=OuterRef("pk"), active=True)
-    found = Dataset.objects.annotate(
+    datasets = Dataset.objects.annotate(
         num_runs=Count("runs"),
         num_validated=_counted(tasks.exclude(health="")),
         num_quarantined=_counted(tasks.filter(quarantined=True)),
     )
-    return list(found.order_by("name"))
+    return list(datasets.order_by("name"))
 
 
 def _counted(tasks: QuerySet[Task]) -> Coalesce:
@@ -34,7 +34,7 @@ def _counted(tasks: QuerySet[Task]) -> Coalesce:
 
 
 def get_dataset(name: str) -> Dataset | None:
-    """Return one dataset with the run that created it."""
+    """Return a dataset with the run that created the dataset; None if it does not exist."""
     return Dataset.objects.select_related("run").filter(name=name).first()
 
 
@@ -54,11 +54,11 @@ UNVALIDATED, QUARANTINED = "unvalidated", "quarantined"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilters:
-    """Filters of a dataset's tasks; empty means everything."""
+    """Filters of a dataset's tasks; an empty filter matches every task."""
 
     split: str = ""
     q: str = ""
-    """Part of the readable name or of the repository, or the whole key."""
+    """Part of the instance id or of the repository, or the complete key."""
     health: str = ""
     noop: str = ""
     gold: str = ""
@@ -77,7 +77,7 @@ class TaskFilters:
 
 def list_tasks(dataset: Dataset, filters: TaskFilters, *, number: int, size: int = 50) -> Page[Task]:
     """Return tasks in the dataset's order, each with its newest valid validation."""
-    # First which ones, from narrow indexes, then only those with all that a row shows.
+    # The first query selects keys from narrow indexes; the second one loads only the rows of the page.
     page = paginate(
         _narrowed(dataset, filters).only("pk").order_by("position", "id"), number=number, size=size
     )
@@ -113,7 +113,7 @@ def _narrowed(dataset: Dataset, filters: TaskFilters) -> QuerySet[Task]:
 
 
 def get_task(dataset_name: str, key: str) -> Task | None:
-    """Return one task of a dataset, active or not."""
+    """Return a task of a dataset, active or not; None if it does not exist."""
     return (
         Task.objects.select_related("dataset", "validation", "proof")
         .filter(dataset__name=dataset_name, key=key)
@@ -140,7 +140,7 @@ class RunOnTask:
 
 
 def runs_on_task(task: Task, limit: int = 50) -> list[RunOnTask]:
-    """Return runs that attempted to solve a task, newest first, training and evaluations separately."""
+    """Return the results of runs on a task, newest run first, with a row for each phase."""
     rows = (
         Group.objects.filter(task=task)
         .exclude(run__in=Run.writing_tests())

@@ -1,7 +1,8 @@
-"""Settings of sandboxes and gradings that follow from the dataset.
+"""Settings of sandboxes and grading that depend on the dataset.
 
-Recipes for toys have small sandboxes and grade two patches at a time. Rows with published images are whole
-repositories, whose tests need GiBs; they are graded as many at a time as the pool has sandboxes.
+Recipes for toy datasets have small sandboxes and grade two patches concurrently. Rows with published images
+are complete repositories, whose tests need several GiB; as many of them are graded concurrently as the pool
+has sandboxes.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from webapp.datasets.models.datasets import Task
 
 _LOCAL_IMAGE = "local:"
 _PUBLISHED: Mapping[str, int] = MappingProxyType({"memory_mb": 4096, "processes": 256, "disk_mb": 4096})
-"""Least limits of sandboxes of published images: those of the recipes for R2E-Gym."""
+"""Minimum limits of sandboxes with published images, from the recipes for R2E-Gym."""
 
 
 def is_local(dataset: str) -> bool:
-    """Return whether all images of a dataset are folders of this machine."""
+    """Return whether all images of a dataset are folders on this machine."""
     tasks = Task.objects.filter(dataset__name=dataset)
     return tasks.exists() and not tasks.exclude(image__startswith=_LOCAL_IMAGE).exists()
 
 
 def dataset_settings(config: Mapping[str, Any], dataset: str) -> dict[str, Any]:
-    """Return the settings that differ for another dataset than a configuration's, by dotted name.
+    """Return the settings that change when a recipe is used with another dataset, by dotted name.
 
     Args:
-        config: of a recipe.
-        dataset: the chosen one; nothing follows from one with local images or without tasks.
+        config: configuration of the recipe.
+        dataset: name of the chosen dataset; no setting changes if it has local images only, or no tasks.
     """
     sandbox, grading = config.get("sandbox"), config.get("grading")
     own = (config.get("dataset") or {}).get("name")

@@ -1,8 +1,8 @@
-"""Measured difficulty: how often each task was solved, over the graded rollouts of all runs on its dataset.
+"""Measured difficulty: solve rate of each task over the graded rollouts of all runs on its dataset.
 
-Training and evaluation count, imported trajectories too; runs of the oracle and of the no-op policy do not:
-they say something about the task's row, nothing about how hard it is. What infrastructure lost is not graded.
-All sums are over ``webapp_group``, which ingest keeps, and are read from one index.
+Training, evaluation and imported trajectories count. Runs of the oracle and of the no-op policy do not: they
+measure the task's row, not its difficulty. Rollouts lost to infrastructure are not graded. All sums are over
+``webapp_group``, which ingest maintains, and are read from one index.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from webapp.rollouts.models.trajectories import Group
 from webapp.runs.models.runs import Run
 
 SCRIPTED = ("oracle", "noop")
-"""Types of policies that play a script."""
+"""Types of scripted policies."""
 CLASSES = ("none", "mixed", "all", "unmeasured")
-"""Never solved, sometimes, always; not measured yet."""
+"""Classes of tasks: never, sometimes or always solved; not measured yet."""
 BINS = 10
 _Z = NormalDist().inv_cdf(0.975)
 
@@ -40,19 +40,19 @@ class SolveRate:
 
     @property
     def rate(self) -> float | None:
-        """None while nothing was graded."""
+        """Return the share of solved rollouts; None without a graded rollout."""
         return self.solved / self.graded if self.graded else None
 
     @property
     def kind(self) -> str:
-        """One of ``CLASSES``."""
+        """Return the task's class, one of ``CLASSES``."""
         if not self.graded:
             return "unmeasured"
         return "none" if not self.solved else "all" if self.solved == self.graded else "mixed"
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % Wilson score interval (Wilson 1927), as if the attempts were independent and of one policy."""
+        """Return the 95 % Wilson score interval (Wilson 1927) for independent attempts of one policy."""
         if not self.graded:
             return 0.0, 1.0
         p, n = self.solved / self.graded, self.graded
@@ -67,22 +67,22 @@ class Profile:
     """A dataset's tasks by measured difficulty."""
 
     classes: dict[str, int]
-    """Class → number of active tasks; every class is there."""
+    """Class → number of active tasks, for every class."""
     bins: tuple[int, ...]
-    """Measured tasks by solve rate, ``BINS`` equal parts of 0 … 1; the last one includes 1."""
+    """Measured tasks by solve rate, in ``BINS`` equal parts of 0 … 1; the last part includes 1."""
     attempts: int
-    """Graded rollouts behind it."""
+    """Number of graded rollouts of these tasks."""
 
 
 def measuring_runs(dataset_id: int) -> list[int]:
-    """Return runs on a dataset whose policy tries to solve tasks, without knowing the answers."""
+    """Return the ids of runs on a dataset whose policy solves tasks without access to the answers."""
     runs = Run.objects.filter(dataset=dataset_id).exclude(config__policy__type__in=SCRIPTED)
     runs = runs.exclude(pk__in=Run.writing_tests())
     return list(runs.order_by().values_list("pk", flat=True))
 
 
 def _summed(dataset_id: int) -> QuerySet[Any, Any]:
-    """``task_id, n, s, c`` of every measured task of the dataset, active or not.
+    """Return ``task_id, n, s, c`` of every measured task of the dataset, active or not.
 
     Tasks whose rollouts were all ended unsolved by a time limit are not measured.
     """
@@ -97,7 +97,7 @@ def _summed(dataset_id: int) -> QuerySet[Any, Any]:
 
 
 def rates_of(dataset_id: int, task_ids: Collection[int]) -> dict[int, SolveRate]:
-    """Return solve rates of some tasks of a dataset; those without a graded rollout are not among them."""
+    """Return solve rates of some tasks of a dataset; unmeasured tasks have no entry."""
     rows = _summed(dataset_id).filter(task_id__in=task_ids).values_list("task_id", "s", "n", "c")
     return {task_id: SolveRate(*counts) for task_id, *counts in rows}
 
@@ -105,25 +105,25 @@ def rates_of(dataset_id: int, task_ids: Collection[int]) -> dict[int, SolveRate]
 def measured_tasks(
     dataset_id: int, *, kind: str = "", low: float | None = None, high: float | None = None
 ) -> QuerySet[Any, Any]:
-    """Return ids of measured tasks as a subquery: of one class, and within a range of solve rates."""
-    found = _summed(dataset_id)
+    """Return ids of measured tasks as a subquery, limited to a class and a range of solve rates."""
+    sums = _summed(dataset_id)
     if kind == "none":
-        found = found.filter(s=0)
+        sums = sums.filter(s=0)
     elif kind == "all":
-        found = found.filter(s=F("n"))
+        sums = sums.filter(s=F("n"))
     elif kind == "mixed":
-        found = found.filter(s__gt=0, s__lt=F("n"))
+        sums = sums.filter(s__gt=0, s__lt=F("n"))
     if low is not None or high is not None:
-        found = found.annotate(rate=Cast(F("s"), FloatField()) / F("n"))
+        sums = sums.annotate(rate=Cast(F("s"), FloatField()) / F("n"))
     if low is not None:
-        found = found.filter(rate__gte=low)
+        sums = sums.filter(rate__gte=low)
     if high is not None:
-        found = found.filter(rate__lte=high)
-    return found.values("task_id")
+        sums = sums.filter(rate__lte=high)
+    return sums.values("task_id")
 
 
 def by_key(dataset: Dataset) -> dict[str, tuple[int, int]]:
-    """Return task key → (solved, graded) of the dataset's active tasks that were tried."""
+    """Return task key → (solved, graded) of the dataset's active measured tasks."""
     rows = _summed(dataset.pk).filter(task__active=True).values_list("task__key", "s", "n")
     return {key: (solved, graded) for key, solved, graded in rows}
 
@@ -141,7 +141,7 @@ _PROFILE = """
 
 
 def profile(dataset: Dataset) -> Profile:
-    """Return classes and histogram of a whole dataset in one pass over the index."""
+    """Return classes and histogram of a dataset, from one pass over the index."""
     classes = dict.fromkeys(CLASSES, 0)
     bins = [0] * BINS
     attempts = 0

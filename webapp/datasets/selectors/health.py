@@ -1,4 +1,4 @@
-"""Reads of a dataset's health: what validation found, what is in quarantine, how long grading takes."""
+"""Reads of a dataset's health: validation results, quarantine, grading times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OutcomeCount:
     """Number of tasks with one outcome."""
 
     health: str
-    """Empty: never validated."""
+    """Status of the newest validation; empty for tasks that were never validated."""
     noop: str
     gold: str
     quarantined: bool
@@ -34,7 +34,7 @@ class OutcomeCount:
 
 
 def outcome_counts(dataset: Dataset) -> list[OutcomeCount]:
-    """Return active tasks by what their newest validation found and whether they are in quarantine."""
+    """Return numbers of active tasks by result of the newest validation and by quarantine."""
     rows = (
         Task.objects.filter(dataset=dataset, active=True)
         .order_by()
@@ -42,11 +42,14 @@ def outcome_counts(dataset: Dataset) -> list[OutcomeCount]:
         .annotate(tasks=Count("id"))
         .values_list("health", "validation__noop", "validation__gold", "quarantined", "tasks")
     )
-    return [OutcomeCount(health, noop or "", gold or "", held, n) for health, noop, gold, held, n in rows]
+    return [
+        OutcomeCount(health, noop or "", gold or "", quarantined, tasks)
+        for health, noop, gold, quarantined, tasks in rows
+    ]
 
 
 def quarantined_tasks(dataset: Dataset, *, number: int, size: int = 25) -> Page[Task]:
-    """Return tasks in quarantine with the validation behind it, in the dataset's order."""
+    """Return quarantined tasks with their newest validation, in the dataset's order."""
     tasks = Task.objects.filter(dataset=dataset, active=True, quarantined=True)
     return paginate(
         tasks.select_related("validation").defer("problem_statement").order_by("position", "id"),
@@ -56,7 +59,7 @@ def quarantined_tasks(dataset: Dataset, *, number: int, size: int = 25) -> Page[
 
 
 def flaky_tasks(dataset: Dataset, limit: int = 25) -> list[Task]:
-    """Return tasks whose newest validation wavered, those with most wavering tests first."""
+    """Return tasks whose newest validation was flaky, sorted by their number of flaky tests."""
     tasks = Task.objects.filter(dataset=dataset, active=True, health=RowStatus.FLAKY.value)
     return list(
         tasks.select_related("validation")
@@ -70,12 +73,12 @@ class GradingTimes:
     """Duration of one grading of a task: mean of its repeats, over tasks."""
 
     counts: tuple[int, ...]
-    """Tasks per bin of ``SECOND_BOUNDS``, and one more for the rest."""
+    """Tasks per bin of ``SECOND_BOUNDS``, and of one more bin above the last bound."""
     median: float | None
     p95: float | None
     longest: float | None
     total: float
-    """Of one grading of every task, seconds."""
+    """Sum over one grading of every task, seconds."""
 
 
 NO_TIMES = GradingTimes((0,) * (len(SECOND_BOUNDS) + 1), None, None, None, 0.0)
@@ -97,7 +100,7 @@ def grading_times(dataset: Dataset) -> dict[str, GradingTimes]:
     values: dict[str, Any] = {"dataset": dataset.pk, "bounds": list(SECOND_BOUNDS)}
     counts = {side: [0] * (len(SECOND_BOUNDS) + 1) for side in _SIDES}
     with connection.cursor() as cursor:
-        # One pass for both: every pair of bins, summed up here.
+        # One pass over the table for both sides: count pairs of bins, then sum them per side.
         cursor.execute(f"SELECT {bins}, count(*) {_TIMED} GROUP BY 1, 2", values)
         for *pair, tasks in cursor.fetchall():
             for side, position in zip(_SIDES, pair, strict=True):
@@ -105,28 +108,28 @@ def grading_times(dataset: Dataset) -> dict[str, GradingTimes]:
                     counts[side][position] += tasks
         cursor.execute(f"SELECT {totals} {_TIMED}", values)
         row = list(cursor.fetchone() or [])
-    found = {}
-    for at, side in enumerate(_SIDES):
+    times = {}
+    for index, side in enumerate(_SIDES):
         if sum(counts[side]):
-            (median, p95), longest, total = row[3 * at : 3 * at + 3]
-            found[side] = GradingTimes(tuple(counts[side]), median, p95, longest, total)
-    return found
+            (median, p95), longest, total = row[3 * index : 3 * index + 3]
+            times[side] = GradingTimes(tuple(counts[side]), median, p95, longest, total)
+    return times
 
 
 @dataclass(frozen=True, slots=True)
 class MutantCounts:
-    """Required tests by the best proven way to make them false."""
+    """Numbers of required tests by their best proven mutant."""
 
     value: int
     changed: int
     added: int
     none: int
     tasks: int
-    """Tasks for which it was tried."""
+    """Number of tasks with a proof, failed or not."""
     tasks_without: int
-    """Tasks none of whose tests can be mutated: they are never audited."""
+    """Number of tasks without a mutable test; they are never audited."""
     tasks_failed: int
-    """Tasks whose proof failed: they are graded without, too."""
+    """Number of tasks whose proof failed; they are not audited either."""
 
     @property
     def tests(self) -> int:
@@ -135,7 +138,7 @@ class MutantCounts:
 
 
 def mutant_counts(dataset: Dataset) -> MutantCounts | None:
-    """Return the tests by their mutants; None while nobody has tried it."""
+    """Return the numbers of tests by their mutants; None if no task has a proof."""
     sums = ", ".join(
         f"coalesce(sum((p.coverage->>'{kind}')::int), 0)" for kind in ("value", "changed", "added", "none")
     )
@@ -168,15 +171,15 @@ def validation_runs(dataset: Dataset, limit: int = 10) -> list[Run]:
 
 
 def active_run(runs: Sequence[Run]) -> Run | None:
-    """Return the newest of them that is queued or alive."""
+    """Return the newest run that is queued or live; ``runs`` are ordered newest first."""
     return next((run for run in runs if run.state in ACTIVE_STATES), None)
 
 
 def validations_of(task: Task, limit: int = 50) -> list[Validation]:
-    """Return what was ever found about a task, newest first."""
+    """Return the validations of a task, newest first."""
     return list(task.validations.select_related("run").order_by("-time", "-id")[:limit])
 
 
 def decisions_about(task: Task, limit: int = 50) -> list[QuarantineDecision]:
-    """Return what people ever decided about a task, newest first."""
+    """Return the quarantine decisions about a task, newest first."""
     return list(task.decisions.order_by("-time", "-id")[:limit])

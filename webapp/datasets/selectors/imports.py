@@ -1,6 +1,6 @@
-"""Reads of imports: the runs, what may be imported, and the rows that were left out.
+"""Reads of imports: runs, importable files, and rows that were left out.
 
-The lists of rejected and excluded rows are files beside the dataset; a page reads the part it shows.
+The lists of rejected and excluded rows are files beside the dataset; a page reads only the part it shows.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ _DATA = (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".json")
 
 
 def unfinished_imports(limit: int = 5) -> list[Run]:
-    """Import runs that are under way, or ended without a dataset, newest first."""
-    found = Run.objects.filter(kind=RunKind.IMPORT).exclude(state="succeeded")
-    recent = list(found.order_by("-id")[:_CONSIDERED])
+    """Return import runs in progress, and import runs that ended without a dataset, newest first."""
+    unsuccessful = Run.objects.filter(kind=RunKind.IMPORT).exclude(state="succeeded")
+    recent = list(unsuccessful.order_by("-id")[:_CONSIDERED])
     names = {run.config["importing"]["output"] for run in recent}
-    made = dict(Dataset.objects.filter(name__in=names).values_list("name", "synced_at"))
-    return [run for run in recent if not _is_settled(run, made)][:limit]
+    synced = dict(Dataset.objects.filter(name__in=names).values_list("name", "synced_at"))
+    return [run for run in recent if not _is_settled(run, synced)][:limit]
 
 
-def _is_settled(run: Run, made: Mapping[str, datetime | None]) -> bool:
-    """Return whether the dataset of an import that ended has been made after all."""
-    synced_at = made.get(run.config["importing"]["output"])
+def _is_settled(run: Run, synced: Mapping[str, datetime | None]) -> bool:
+    """Return whether the dataset of an ended import was created later, e.g. by another import."""
+    synced_at = synced.get(run.config["importing"]["output"])
     return run.finished_at is not None and synced_at is not None and synced_at > run.finished_at
 
 
 def offered_sources(folders: Sequence[Path]) -> list[str]:
-    """Return what lies in the import folders, relative to them: data files, and folders at the top."""
-    found: list[str] = []
+    """Return the names of data files and subfolders in the import folders."""
+    names: list[str] = []
     for folder in folders:
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if path.name.startswith("."):
                 continue
             if path.is_dir() or path.name.endswith(_DATA):
-                found.append(path.name)
-    return found[:_MAX_OFFERED]
+                names.append(path.name)
+    return names[:_MAX_OFFERED]
 
 
 def left_out(dataset: Dataset, kind: Kind, *, number: int) -> Page[dict[str, Any]]:
@@ -69,8 +69,8 @@ def left_out(dataset: Dataset, kind: Kind, *, number: int) -> Page[dict[str, Any
 
 def _entry(line: bytes, file: str) -> dict[str, Any]:
     try:
-        found = parse_json(line)
+        entry = parse_json(line)
     except ValueError:
-        found = None
+        entry = None
     damaged = f"a damaged line of {file}"
-    return found if isinstance(found, dict) else {"row": None, "reason": damaged, "detail": damaged}
+    return entry if isinstance(entry, dict) else {"row": None, "reason": damaged, "detail": damaged}

@@ -45,7 +45,7 @@ _ANSWER_FIELDS = (
 _BATCH = 500
 _LINES_A_PART = 50
 _BATCH_CHARACTERS = 8 << 20
-"""Number of characters at which a batch of rows, or a part of an export, ends before it is full."""
+"""Maximum number of characters in a batch of rows or in a part of an export."""
 Row = Mapping[str, Any]
 
 
@@ -54,8 +54,8 @@ def sync(*, name: str, run_id: int | None = None, actor: User | None = None) -> 
 
     Args:
         name: the dataset's folder.
-        run_id: the curation run that made it, if one did.
-        actor: who asked; None is the system.
+        run_id: the run that created the dataset, if any.
+        actor: user who requested it; None for the system.
 
     Raises:
         DatasetError: the folder is missing or malformed; nothing was changed.
@@ -71,14 +71,11 @@ def sync(*, name: str, run_id: int | None = None, actor: User | None = None) -> 
             dataset, _ = Dataset.objects.get_or_create(name=name)
             dataset = Dataset.objects.select_for_update().get(pk=dataset.pk)
             if dataset.checksum != checksum:
-                header = _json(files[0].read(), _FILES[0])
                 store_tasks(
                     dataset=dataset,
                     tasks=_json_lines(files[1], _FILES[1]),
                     answers=_json_lines(files[2], _FILES[2]),
-                    provenance=redactor().tree(header.get("provenance", header))
-                    if isinstance(header, dict)
-                    else {},
+                    provenance=_provenance(_json(files[0].read(), _FILES[0])),
                     checksum=checksum,
                 )
                 audit.record(
@@ -128,6 +125,7 @@ def export_parts(*, name: str) -> AsyncIterator[str]:
     Raises DatasetError at the call, not at the first item, if the folder is missing.
     """
     lines = export_lines(name=name)
+    # Read the first line now: an error after the response has begun could not be reported.
     whole = chain([next(lines, "")], lines)
     parts = batched(whole, count=_LINES_A_PART, size=_BATCH_CHARACTERS, size_of=len)
     return in_threads(map("".join, parts))
@@ -153,14 +151,14 @@ def store_tasks(
     provenance: Mapping[str, Any],
     checksum: str = "",
 ) -> None:
-    """Replace a dataset's tasks by these rows (``id`` is the task's key) and link rows that refer to them.
+    """Replace a dataset's tasks by ``tasks`` (``id`` is the task's key) and link rows that refer to them.
 
     Args:
-        dataset: whose tasks these are.
-        tasks: the visible parts of the rows.
-        answers: the hidden parts, in the same order.
+        dataset: the dataset.
+        tasks: visible parts of the rows.
+        answers: hidden parts of the rows, in the same order.
         provenance: the dataset's own description of its origin.
-        checksum: checksum of the files that the rows come from.
+        checksum: checksum of the rows' files.
 
     Raises:
         DatasetError: a row lacks a field, or an answer belongs to another task; nothing was changed.
@@ -197,17 +195,17 @@ def _store_batch(
     dataset: Dataset, batch: Sequence[tuple[int, tuple[Row, Row]]], splits: Counter[str]
 ) -> dict[str, int]:
     """Upsert some rows and return the tasks' ids by key."""
-    made = []
+    tasks = []
     for position, (row, answer) in batch:
         if row.get("id") != answer.get("id"):
             message = f"an answer of '{dataset.name}' belongs to another task, or to none"
             raise DatasetError(message, row=position, field="id")
         try:
-            made.append(_task(dataset, position, row, answer))
+            tasks.append(_task(dataset, position, row, answer))
         except KeyError as error:
             raise DatasetError(f"a task of '{dataset.name}' has no field {error}", row=position) from None
     stored = Task.objects.bulk_create(
-        made, update_conflicts=True, unique_fields=["dataset", "key"], update_fields=list(_TASK_FIELDS)
+        tasks, update_conflicts=True, unique_fields=["dataset", "key"], update_fields=list(_TASK_FIELDS)
     )
     splits.update(task.split for task in stored)
     ids = {task.key: task.pk for task in stored}
@@ -250,7 +248,7 @@ def _json(content: bytes, file: str) -> Any:
 
 
 def _json_lines(lines: Iterable[bytes], file: str) -> Iterator[Row]:
-    # A file's lines end at newlines only: JSON strings may hold other line separators as they are.
+    # A file's lines end at newlines only: JSON strings may contain other line separators unescaped.
     for number, line in enumerate(lines):
         if line.strip():
             row = _json(line, f"{file}, line {number + 1}")

@@ -1,4 +1,4 @@
-"""Export of measured solve rates to engines: a file in the dataset's folder, read at the start of a run."""
+"""Export of measured solve rates to a file in the dataset's folder, which engines read at their start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from webapp.runs.models.runs import Run
 
 
 def measure(*, name: str) -> int:
-    """Write the measured solve rates of a dataset's tasks into its folder; return how many tasks have one.
+    """Write the measured solve rates of a dataset's tasks into its folder; return the number of tasks.
 
     Raises:
         DatasetError: the dataset does not exist, or its folder cannot be written.

@@ -1,7 +1,7 @@
 """Mirror of validation results and of quarantine decisions in Postgres.
 
-The file ``validation.jsonl`` in a dataset's folder is authoritative and read by engines. These tables follow
-it: incrementally, as ``task_validated`` events arrive, and completely, when the dataset is synchronised.
+The file ``validation.jsonl`` in a dataset's folder is authoritative and read by engines. The tables are
+updated incrementally by ``task_validated`` events, and completely when the dataset is synchronised.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def dataset_folder(dataset: Dataset) -> Path:
 
 
 def record(*, run: Run, records: Sequence[ValidationRecord]) -> None:
-    """Store a run's validation results; those of tasks not mirrored yet are stored when the tasks are."""
+    """Store a run's validation results; results of tasks not mirrored yet are stored with the tasks."""
     dataset_id = run.dataset_id
     if dataset_id is None:
         name = run.config.get("dataset", {}).get("name", "")
@@ -68,7 +68,7 @@ def mirror(*, dataset: Dataset) -> None:
 
 
 def refresh_standings(*, task_ids: Sequence[int]) -> None:
-    """Recompute the health status of tasks from all results and decisions for their present content."""
+    """Recompute the health status of tasks from all results and decisions for their current content."""
     faults = sorted(status.value for status in FAULTS)
     ordered = sorted(task_ids)
     with transaction.atomic(), connection.cursor() as cursor:
@@ -110,9 +110,9 @@ def store(
     tasks = dict(Task.objects.filter(dataset=dataset_id, key__in=keys).values_list("key", "pk"))
     runs = _known_runs({record.run_id for record in validations})
     # A repeated record replaces the earlier one: an upsert must not contain the same row twice.
-    found = {record.id: record for record in validations if record.task_id in tasks}
+    unique = {record.id: record for record in validations if record.task_id in tasks}
     Validation.objects.bulk_create(
-        [_validation(tasks[record.task_id], record, runs) for record in found.values()],
+        [_validation(tasks[record.task_id], record, runs) for record in unique.values()],
         batch_size=_BATCH,
         update_conflicts=True,
         unique_fields=["task", "uid"],
@@ -148,7 +148,7 @@ def store(
 
 
 def _proof_of(record: ValidationRecord) -> ProofRecord:
-    """Return the proof that a validation made; it is empty where it made none."""
+    """Return the proof made by a validation; without one its ``coverage`` is None."""
     return ProofRecord(
         id=record.id,
         task_id=record.task_id,

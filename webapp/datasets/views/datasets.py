@@ -1,4 +1,4 @@
-"""Datasets and tasks."""
+"""Pages of datasets and tasks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Endpoints: entered, changed and removed by administrators; their keys reach engines at launch only.
+"""Changes of endpoints by administrators; engines receive the keys at launch only.
 
-A key is sealed together with its address, so that nobody who may write the row, but not read the key, can
-have it sent elsewhere.
+A key is sealed together with its address. A user with write access to the row, but without the sealing keys,
+can therefore not redirect the key to another address.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def save(
         address: base URL of the API, ``https://HOST/v1``.
         note: text for people.
         models: patterns of the models that runs may use, separated by commas; empty allows all.
-        attachable: whether it is a vLLM server that runs may attach to, replacing its weights.
+        attachable: true for a vLLM server that runs may attach to, replacing its weights.
         key: the key; empty for an address without one; None keeps the stored key.
-        actor: who does it; None: a command.
+        actor: user who changes it; None for a command.
 
     Raises:
         ConfigError: a value is not valid, or the address changes while the key is kept.
@@ -87,12 +87,12 @@ def remove(*, endpoint: Endpoint, actor: User | None = None) -> None:
 
 
 def rotate(*, actor: User | None = None) -> int:
-    """Encrypt every key under a new sealing key, forget the old ones; return the number of keys.
+    """Encrypt every key under a new sealing key, remove the old ones; return the number of keys.
 
-    With sealing keys in the environment the first one encrypts; the others may be removed afterwards.
+    If the environment has the sealing keys, the first one encrypts; the others may be removed afterwards.
 
     Raises:
-        ConfigError: a stored key cannot be decrypted; nothing changes and no sealing key is forgotten.
+        ConfigError: a stored key cannot be decrypted; no stored key changes, no sealing key is removed.
     """
     with sealing.locked():
         sealing.rotate_key()
@@ -119,7 +119,7 @@ def key_of(endpoint: Endpoint) -> str:
 def reveal(config: AnyRun, *, run_id: int, epoch: int) -> dict[str, dict[str, str]]:
     """Return address and decrypted key of each endpoint that a configuration uses, to start its engine.
 
-    The audit trail has the names, with the attempt that is given the keys.
+    An audit entry records the names and the attempt that receives the keys.
 
     Raises:
         ConfigError: an endpoint was removed, may not serve the model, or has a key that cannot be decrypted.

@@ -1,8 +1,8 @@
 """Folders, hosts and settings that configurations may use, as granted by the administrator.
 
-The grants are environment variables, listed in this application's README, and the endpoints that
-administrators entered. The engine receives them with every
-launch and checks again (``engine.config.places``).
+The grants are environment variables, listed in this application's README, and the endpoints entered by
+administrators. The engine receives the grants at every launch and checks them again
+(``engine.config.places``).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _EXAMPLES = {
 
 
 def _by_setting(variable: str, kind: type | tuple[type, ...]) -> dict[str, Any]:
-    """Return what a variable says of settings, by their dotted names."""
+    """Return the values of an environment variable with a JSON object of dotted setting names."""
     try:
         values = json.loads(os.environ.get(variable, "") or "{}")
     except ValueError as error:

@@ -1,7 +1,7 @@
 """Request for an endpoint's models, to test its address and key.
 
-The address is an administrator's. Redirects are not followed, so that neither the request nor the key goes
-elsewhere, and time and size of the response are limited.
+Administrators enter the address. Redirects are not followed, so that neither the request nor the key reaches
+another address; time and size of the response are limited.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ class ProbeResult:
     """Answer of an endpoint."""
 
     models: tuple[str, ...]
-    """Models that it lists and runs may use."""
+    """Listed models that runs may use."""
     num_refused: int
     """Listed models that the endpoint's patterns exclude."""
     error: str
-    """Reason for a failure, without secrets; empty when it answered."""
+    """Reason for a failure, without secrets; empty after a success."""
     seconds: float
 
 
 def probe(*, endpoint: Endpoint, actor: User | None = None) -> ProbeResult:
     """Request ``/models`` of an endpoint with its key."""
-    started, error, found = time.monotonic(), "", []
+    started, error, models = time.monotonic(), "", []
     key = ""
     try:
         key = endpoints.key_of(endpoint)
-        found = _models(asyncio.run(_fetch(endpoint.address, key)))
+        models = _models(asyncio.run(_fetch(endpoint.address, key)))
     except (ConfigError, httpx.HTTPError, httpx.InvalidURL, ValueError) as failure:
         error = _without(key, str(failure) or type(failure).__name__)
-    usable = tuple(model for model in found if endpoints.allows(endpoint, model))
+    usable = tuple(model for model in models if endpoints.allows(endpoint, model))
     audit.record(
         actor=actor, action="endpoint.test", target=f"endpoint {endpoint.name}", changes={"error": error}
     )
     return ProbeResult(
         models=tuple(_without(key, model) for model in usable),
-        num_refused=len(found) - len(usable),
+        num_refused=len(models) - len(usable),
         error=error,
         seconds=time.monotonic() - started,
     )
@@ -67,7 +67,7 @@ async def _fetch(address: str, key: str) -> bytes:
     headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     body = b""
     try:
-        # The client's own limit is one for each read: a server that sends byte by byte never reaches it.
+        # The client's own timeout applies to each read: a server that sends single bytes never reaches it.
         async with (
             asyncio.timeout(TIMEOUT_S),
             httpx.AsyncClient(follow_redirects=False, timeout=TIMEOUT_S) as client,
@@ -101,7 +101,7 @@ def _models(body: bytes) -> list[str]:
 
 
 def _reason(body: bytes) -> str:
-    """Return the message of an error response, or the beginning of another response."""
+    """Return the message of a JSON error response, or the beginning of any other response."""
     try:
         answer: Any = json.loads(body)
         message = answer.get("error", answer.get("detail", answer))

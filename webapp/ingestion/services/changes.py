@@ -1,8 +1,7 @@
-"""Changes that a batch of events made, as far as pages differ in showing them.
+"""Areas of a run that a batch of events changed, to select the pages to render again.
 
-A step changes the pages of its rollout, its group and its iteration, and no other: with many rollouts at
-once most batches concern few of the open pages. An event type that is not named here changes every page of
-the run.
+A step changes only the pages of its rollout, its group and its iteration: with many concurrent rollouts most
+batches affect few of the open pages. Event types without a case here change every page of the run.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from engine.events.sandboxes import PoolStatus, SandboxesChanged
 from webapp.runs.models.runs import Run
 
 MAX_NAMED = 200
-"""Largest number of groups and rollouts that are named; a batch about more of them changes every page."""
+"""Maximum number of groups and rollouts in a notification; a batch with more changes every page."""
 
 
 @dataclass(slots=True)
 class Changes:
-    """Areas of a run that changed, and the groups and rollouts among them."""
+    """Changed areas of a run, and changed groups and rollouts."""
 
     areas: set[str] = field(default_factory=set)
-    """``run``: anything; ``progress``, ``rollouts``, ``pool``: its figures; ``steps``."""
+    """``run`` (any page of the run), ``progress``, ``rollouts``, ``pool``, ``steps``."""
     groups: set[tuple[str, int, str]] = field(default_factory=set)
     """Groups (phase, iteration, task) whose rollouts, advantages or number of siblings changed."""
     rollouts: set[tuple[str, int, str, int]] = field(default_factory=set)
@@ -44,27 +43,27 @@ class Changes:
 
 
 def changes_of(run: Run, events: Iterable[e.AnyEvent]) -> Changes:
-    """Return what the events of one batch changed."""
-    found = Changes()
+    """Return the changes made by the events of one batch."""
+    changes = Changes()
     for event in events:
         match event:
             case e.StepFinished(ref=ref):
-                # Costs are summed over rollouts that are not finished, too.
-                found.areas.add("rollouts" if run.uses_endpoint or event.cost is not None else "steps")
-                found.rollouts.add((ref.phase, ref.iteration, ref.task_id, ref.index))
+                # The run's figures include the costs of unfinished rollouts.
+                changes.areas.add("rollouts" if run.uses_endpoint or event.cost is not None else "steps")
+                changes.rollouts.add((ref.phase, ref.iteration, ref.task_id, ref.index))
             case e.TrajectoryStarted(ref=ref):
-                found.areas.add("rollouts")
-                found.groups.add((ref.phase, ref.iteration, ref.task_id))
+                changes.areas.add("rollouts")
+                changes.groups.add((ref.phase, ref.iteration, ref.task_id))
             case e.TrajectoryFinished(ref=ref):
-                found.areas.add("rollouts")
-                found.rollouts.add((ref.phase, ref.iteration, ref.task_id, ref.index))
+                changes.areas.add("rollouts")
+                changes.rollouts.add((ref.phase, ref.iteration, ref.task_id, ref.index))
             case e.GroupFinished():
-                found.areas.add("rollouts")
-                found.groups.add((event.phase, event.iteration, event.task_id))
+                changes.areas.add("rollouts")
+                changes.groups.add((event.phase, event.iteration, event.task_id))
             case SandboxesChanged() | PoolStatus() | EnginesReported():
-                found.areas.add("pool")
+                changes.areas.add("pool")
             case e.RunProgress():
-                found.areas.add("progress")
+                changes.areas.add("progress")
             case _:
-                found.areas.add("run")
-    return found
+                changes.areas.add("run")
+    return changes

@@ -1,4 +1,4 @@
-"""Storage of reports of inference engines: the newest one, and the first one of each interval."""
+"""Storage of inference engine reports: the newest report, and the first report of each interval."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTERVAL_S = 20
 
 
 class EngineStore:
-    """Buffer of one locked run's engine reports."""
+    """Buffer for the engine reports of one locked run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -48,7 +48,7 @@ class EngineStore:
         )
 
     def begin(self) -> None:
-        """Forget the engines of the previous attempt; their history is kept."""
+        """Delete the newest report of the previous attempt; the history is kept."""
         self.flush()
         if self._run.last_seq or self._wrote:
             EngineReport.objects.filter(run=self._run).delete()

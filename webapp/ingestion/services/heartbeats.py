@@ -24,7 +24,7 @@ def beat(*, run_id: int, token: str, epoch: int, seq: int = 0) -> Answer:
     """Record that attempt ``epoch`` is alive and has written events up to ``seq``.
 
     Raises:
-        BadTokenError: not this run's token.
+        BadTokenError: the token is not of this run.
         StaleEpochError: a newer attempt exists.
         RunOverError: the run has ended.
     """

@@ -51,17 +51,17 @@ MAX_BYTES = 64 * 1024 * 1024
 MAX_LINES = 50_000
 """Maximum number of lines in a batch."""
 MAX_TOKENS = token_block.MAX_TOKENS
-"""Maximum number of tokens in a batch; compressed blocks can be far smaller than their tokens."""
+"""Maximum number of tokens in a batch; ``MAX_BYTES`` does not limit them, as blocks are compressed."""
 _EVENT_COLUMNS = ("run_id", "seq", "epoch", "type", "time", "payload")
 _SPOOL_BATCH = 1_000
 
 
 class BadTokenError(TrainyardError):
-    """The run does not exist, or the token is not its token."""
+    """The run does not exist, or the token belongs to another run."""
 
 
 class TooLargeError(TrainyardError):
-    """The batch, or what its test logs unpack to, exceeds ``MAX_BYTES``, ``MAX_LINES`` or ``MAX_TOKENS``."""
+    """The batch or its decompressed test logs exceed ``MAX_BYTES``, ``MAX_LINES`` or ``MAX_TOKENS``."""
 
 
 class MalformedError(TrainyardError):
@@ -89,7 +89,7 @@ class StaleEpochError(TrainyardError):
 
 
 class RunOverError(TrainyardError):
-    """The run has ended, or waits for its next attempt: it accepts no events."""
+    """The run has ended or waits for its next attempt, and accepts no events."""
 
     def __init__(self, run: Run) -> None:
         self.state = run.state
@@ -109,8 +109,10 @@ class Receipt:
 
 
 class ParsedLine(NamedTuple):
-    """An event and its stored JSON text: the whole event except tokens, which have their own table, and
-    the responses that only a replay reads."""
+    """An event and its stored JSON text.
+
+    The text excludes tokens, which have their own table, and responses, which only a replay reads.
+    """
 
     event: AnyEvent
     text: str
@@ -125,12 +127,12 @@ def authenticate(*, run_id: int, token: str) -> Run:
     """Return the run whose newest attempt has the ingest token ``token``.
 
     Raises:
-        BadTokenError: no attempt of the run has it.
-        StaleEpochError: an older attempt has it.
+        BadTokenError: no attempt of the run has the token.
+        StaleEpochError: an older attempt has the token.
         RunOverError: the run has ended.
     """
-    found = RunAttempt.objects.filter(run_id=run_id, token_hash=token_hash(token)).select_related("run")
-    attempt = found.defer("run__config", "run__summary").first()
+    attempts = RunAttempt.objects.filter(run_id=run_id, token_hash=token_hash(token)).select_related("run")
+    attempt = attempts.defer("run__config", "run__summary").first()
     if attempt is None:
         raise BadTokenError("this token does not belong to this run")
     _check_open(attempt.run, attempt.epoch)
@@ -161,10 +163,10 @@ def ingest(*, run_id: int, token: str, body: bytes, encoding: str = "") -> Recei
 
 
 def ingest_spool(*, run_id: int, path: Path) -> Receipt:
-    """Store the events of a spool file beyond the server's cursor, e.g. after the engine died.
+    """Store the events of a spool file after the server's last event, e.g. after the engine died.
 
-    A run that was ended by the reconciler (e.g. because it fell silent) keeps its state while its record is
-    completed; after a run's own ``run_finished`` nothing is accepted. An incomplete last line is ignored.
+    A run that was ended by the reconciler (e.g. for missing heartbeats) keeps its state while its events are
+    completed. After a run's own ``run_finished`` no event is accepted. An incomplete last line is ignored.
 
     Raises MalformedError, GapError.
     """
@@ -190,12 +192,12 @@ def parse_lines(
     Args:
         raw: lines of JSON.
         secrets: further secrets, unknown to this process's redactor.
-        max_tokens: bound on the tokens of all trajectories.
-        logs: room for what the complete test logs of all trajectories unpack to; each has its own without it.
+        max_tokens: maximum number of tokens of all trajectories.
+        logs: budget for the decompressed test logs of all trajectories; None: a separate budget for each log.
 
     Raises:
-        MalformedError: a line is no event, or does not follow the one before.
-        TooLargeError: there are more tokens, or longer logs.
+        MalformedError: a line is not an event, or does not follow the previous line.
+        TooLargeError: the tokens or the logs exceed their limit.
     """
     redactor = _knowing(redaction.redactor(), secrets)
     parsed: list[ParsedLine] = []
@@ -225,11 +227,11 @@ def store(*, run_id: int, lines: Sequence[ParsedLine], attempt: int | None = Non
     Args:
         run_id: the run.
         lines: events with consecutive ``seq``.
-        attempt: the attempt that sends them; None for a spool file that is read from disk.
+        attempt: the sending attempt; None for a spool file that is read from disk.
 
     Raises:
         StaleEpochError, RunOverError: the attempt may not send any more.
-        GapError, MalformedError: these events cannot follow what is stored.
+        GapError, MalformedError: the events cannot follow the stored events.
     """
     run = Run.objects.select_for_update().get(pk=run_id)
     if attempt is not None:
@@ -256,7 +258,7 @@ def store(*, run_id: int, lines: Sequence[ParsedLine], attempt: int | None = Non
 
 
 def _check_order(run: Run, fresh: Sequence[ParsedLine]) -> None:
-    """Check that the server started each attempt, which starts first and once and is silent after its end.
+    """Check that each attempt was started by the server, begins with one start and ends with its end event.
 
     Raises MalformedError.
     """
@@ -302,11 +304,9 @@ def _num_tokens(event: AnyEvent) -> int:
 
 
 _SUSPECT = (b"\\u0000", b"NaN", b"Infinity")
-"""Bytes of values that PostgreSQL's JSON may refuse; lines with them are parsed and cleaned."""
-
-
+"""Byte strings of values that PostgreSQL's JSON may refuse; lines with them are parsed and cleaned."""
 _HUGE = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
-"""Pattern of digits or an exponent that may exceed the range of a float."""
+"""Pattern of numbers that may exceed the range of a float."""
 
 
 def _refuse(number: str) -> Any:

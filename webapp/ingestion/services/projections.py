@@ -3,8 +3,8 @@
 ``Projection`` processes a batch in order. Trajectory events are buffered and written in bulk
 (``trajectory_store``); rare events are written immediately, after the buffer. The result does not
 depend on how the events were split into batches, and replaying the log produces the same rows. A complete
-iteration, evaluation, checkpoint or trajectory is not changed until a later attempt starts before it, and
-only the newest attempt changes the run's state. To project a new event type: add a ``case`` to ``_apply`` and
+iteration, evaluation, checkpoint or trajectory is not changed until a later attempt resumes before it, and
+only the newest attempt changes the run's state. To project a new event type, add a ``case`` to ``_apply`` and
 a method here.
 """
 
@@ -156,7 +156,8 @@ class Projection:
             if event.state == "succeeded":
                 send_on_commit(TaskName.SYNC_DATASET, self._run.config[section]["output"], self._run.pk)
         elif self._run.dataset is not None:
-            # What the run found out about the rows: a validation all, others which mutated tests are proven.
+            # The run may have added to ``validation.jsonl``: a validation its results, other runs proofs of
+            # mutated tests.
             send_on_commit(TaskName.SYNC_DATASET, self._run.dataset.name)
 
     def _task_validated(self, event: e.TaskValidated) -> None:
@@ -170,7 +171,7 @@ class Projection:
         self._fields["selection"] = {**known, event.split: counts}
 
     def _sync_generated_tasks(self) -> None:
-        """Mirror the tasks that the engine generated for this run before this event."""
+        """Mirror the tasks that the engine generated for this run before its first iteration."""
         if self._run.dataset_id is None and makes_own_tasks(self._run.config):
             send_on_commit(TaskName.SYNC_DATASET, str(self._run.config["dataset"]["name"]))
 

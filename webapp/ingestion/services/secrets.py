@@ -1,4 +1,4 @@
-"""Secrets of attempts whose launcher has no pipe to their process."""
+"""Secrets of attempts whose launcher has no pipe to the engine process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def endpoints_of(*, run_id: int, token: str) -> dict[str, dict[str, str]]:
     """Return address and key of each endpoint that a run's configuration uses.
 
     Raises:
-        BadTokenError: not this run's token.
+        BadTokenError: the token is not of this run.
         StaleEpochError: a newer attempt exists.
         RunOverError: the run has ended.
         ConfigError: an endpoint was removed, may not serve the model, or has a key that cannot be decrypted.

@@ -1,4 +1,4 @@
-"""Import of foreign trajectories into a run of their own, by the same events as an engine's."""
+"""Import of foreign trajectories into a new run, by the same events as an engine's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def import_lines(*, file_name: str, lines: Iterable[bytes], actor: User | None =
     of the same name.
 
     Raises:
-        DatasetError: a dataset of that name exists that was not imported; nothing was stored.
+        DatasetError: a dataset of the same name exists that was not imported; nothing was stored.
         MalformedError: a line is not an event; nothing was stored.
     """
     dataset = _dataset(file_name)
@@ -60,10 +60,10 @@ def import_lines(*, file_name: str, lines: Iterable[bytes], actor: User | None =
 
 def _dataset(file_name: str) -> Dataset:
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", file_name).strip("-.")[:200] or "import"
-    dataset, made = Dataset.objects.get_or_create(
+    dataset, created = Dataset.objects.get_or_create(
         name=name, defaults={"provenance": {"imported_from": file_name}}
     )
-    if not made and "imported_from" not in dataset.provenance:
+    if not created and "imported_from" not in dataset.provenance:
         raise DatasetError(f"a dataset '{name}' exists already: rename the file to import it")
     return dataset
 
@@ -87,7 +87,7 @@ def _run(file_name: str, dataset: Dataset, actor: User | None) -> Run:
 
 
 def _split(lines: Iterable[bytes], tasks: IO[bytes], answers: IO[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the events in order; rows of tasks and answers are written to the given files, one a line."""
+    """Yield the events in order; write the rows of tasks and answers to the files, one per line."""
     for number, line in enumerate(lines, start=1):
         try:
             record = parse_json(line)

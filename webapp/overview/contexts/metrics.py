@@ -1,9 +1,9 @@
-"""Numbers for Prometheus, read from Postgres at every scrape: no process keeps counters of its own.
+"""Metrics for Prometheus, read from Postgres at every scrape; no process keeps counters.
 
-Counters and histograms of a pool are those of a run's newest attempt and begin at 0 with the next one, which
-Prometheus takes for a restart. Labels are of live runs, their nodes and lists known here, never free text of
-an engine, so that a server keeps few series.
-To add a metric: a family in one of the functions of ``_Collector.collect``.
+Counters and histograms of a pool belong to a run's newest attempt and begin at 0 with the next attempt, which
+Prometheus treats as a restart. Label values are live runs, their nodes and fixed lists, never free text of an
+engine, to limit the number of series. To add a metric, add a family to one of the functions that
+``_Collector.collect`` calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from webapp.sandboxes.models import Pool
 
 
 def exposition() -> bytes:
-    """Return the text format, as of now."""
+    """Return the current metrics in Prometheus's text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector())
     return generate_latest(registry)

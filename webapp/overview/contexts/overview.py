@@ -1,4 +1,4 @@
-"""The overview: what needs attention, what is running, what has finished."""
+"""Overview page: open alerts, and troubled, active and finished runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from webapp.runs.selectors import runs as run_reads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewContext:
-    """The page."""
+    """Overview page."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -27,11 +27,11 @@ class OverviewContext:
     finished: tuple[RunRow, ...]
     can_operate: bool
     changeable: frozenset[int]
-    """Runs of the page that its viewer may change."""
+    """Ids of the shown runs that the user may change."""
 
 
 def build_overview(*, role: Role, user_id: int | None) -> OverviewContext:
-    """Return the page as a user with a role sees it; a fixed number of queries."""
+    """Return the overview for a role and a user, with a fixed number of queries."""
     troubled = run_reads.troubled_runs(now=timezone.now())
     active = run_reads.active_runs()
     finished = run_reads.finished_runs()

@@ -27,6 +27,7 @@ from webapp.endpoints.services import places
 from webapp.experiments.models import Experiment
 from webapp.rollouts.selectors import scores
 from webapp.runs.models.runs import Run
+from webapp.runs.selectors.results import existing_runs
 from webapp.runs.services import drafts, learning, states
 from webapp.runs.services.states import IllegalTransitionError
 
@@ -161,7 +162,7 @@ def _check_sources(run: Run) -> None:
 
 def _live_sources(named: Sequence[tuple[str, Sequence[str]]]) -> list[Problem]:
     """Return a problem for each run that is live: a judge would learn from a part of its rollouts."""
-    numbers = {int(name) for _, names in named for name in names if name.isdecimal()}
+    numbers = [run.pk for run in existing_runs([name for _, names in named for name in names])]
     live_runs = Run.objects.filter(pk__in=numbers, state__in=states.LIVE)
     live = set(map(str, live_runs.values_list("pk", flat=True)))
     return [

@@ -19,7 +19,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:  # 
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Render status 403 with the role that is needed."""
+    """Render status 403 with the required role."""
     return render(request, "core/errors/403.html", {"reason": str(exception)}, status=403)
 
 

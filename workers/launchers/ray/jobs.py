@@ -1,6 +1,6 @@
 """Client of the REST interface of a Ray cluster's dashboard: jobs, nodes, version.
 
-Ray's own ``JobSubmissionClient`` speaks the same interface; importing it costs each worker process 57 MB and
+Ray's own ``JobSubmissionClient`` uses the same interface; importing it costs each worker process 57 MB and
 4 s, and ties the workers to one version of Ray.
 """
 
@@ -20,11 +20,11 @@ TOKEN_VARIABLE = "RAY_AUTH_TOKEN"
 TIMEOUT = httpx.Timeout(20.0, connect=3.0)
 ENTRYPOINT_FAILED = "JOB_ENTRYPOINT_COMMAND_ERROR"
 NOT_READY = "No available agent"
-"""Beginning of Ray's answer, with status 500, while the head's agent, which takes the jobs, is starting."""
+"""Beginning of Ray's response, with status 500, while the head's job agent is starting."""
 
 
 class ClusterUnreachableError(TrainyardError):
-    """The cluster's dashboard does not answer, or takes no jobs yet."""
+    """The cluster's dashboard does not answer, or does not accept jobs yet."""
 
 
 class ClusterRefusedError(TrainyardError):
@@ -47,7 +47,7 @@ class Cluster:
 
     ray_version: str
     nodes: tuple[Mapping[str, float], ...]
-    """Total resources of each node that is alive: ``CPU``, ``GPU``, ``memory`` in bytes, custom ones."""
+    """Total resources of each live node: ``CPU``, ``GPU``, ``memory`` in bytes, custom resources."""
 
     @property
     def has_gpus(self) -> bool:
@@ -59,14 +59,14 @@ class RayJobs:
     """Client of one cluster. Every method raises ClusterUnreachableError and ClusterRefusedError.
 
     Args:
-        address: of the dashboard, ``http://HOST:8265``.
+        address: address of the dashboard, ``http://HOST:8265``.
     """
 
     def __init__(self, address: str) -> None:
         self._address = address.rstrip("/")
 
     def submit(self, job: Mapping[str, Any]) -> None:
-        """Submit a job; no effect if the cluster has one with its ``submission_id``."""
+        """Submit a job; no effect if the cluster has a job with its ``submission_id``."""
         try:
             self._request("POST", "/api/jobs/", job)
         except ClusterRefusedError:
@@ -74,18 +74,18 @@ class RayJobs:
                 raise
 
     def find(self, submission_id: str) -> Job | None:
-        """Return a job; None if the cluster has none of this id."""
-        found = self._request("GET", f"/api/jobs/{submission_id}")
-        if found is None:
+        """Return a job; None if the cluster has no job with this id."""
+        record = self._request("GET", f"/api/jobs/{submission_id}")
+        if record is None:
             return None
         return Job(
-            status=found["status"],
-            message=found["message"] or "",
-            error_type=found.get("error_type") or "",
+            status=record["status"],
+            message=record["message"] or "",
+            error_type=record.get("error_type") or "",
         )
 
     def stop(self, submission_id: str) -> None:
-        """End a job: SIGTERM to all its processes, then SIGKILL; no effect if there is none or it ended."""
+        """End a job: SIGTERM to all its processes, then SIGKILL; no effect on missing or ended jobs."""
         self._request("POST", f"/api/jobs/{submission_id}/stop")
 
     def cluster(self) -> Cluster:
@@ -99,7 +99,7 @@ class RayJobs:
         )
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the JSON of an answer; None for status 404."""
+        """Return the JSON body of the response; None for status 404."""
         token = os.environ.get(TOKEN_VARIABLE, "")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:

@@ -1,11 +1,11 @@
 """Launcher of engines as jobs of a Ray cluster.
 
-The submission id is the attempt's name, recorded before the job is submitted: an attempt has one job however
-often it is submitted, and a worker that dies loses none. The host of such an attempt is the address of the
+The submission id is the attempt's name, recorded before the job is submitted. An attempt submitted twice
+therefore has one job, and a worker that dies loses none. The host of an attempt is the address of the
 cluster's dashboard, so any worker can poll it.
 
-Run folders must lie at the same path on the workers' machine and on the nodes (shared storage). The
-engine writes ``engine.log`` and its spool there; what it spooled is taken from there when its node is gone.
+Run folders must have the same path on the workers' machine and on the nodes (shared storage). The engine
+writes ``engine.log`` and its spool there; the workers read the spool from there if a node is lost.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ log = logging.getLogger(__name__)
 NODE_UNFIT = 78
 """Exit code of the start script on a node that cannot run the engine."""
 UNFIT = "trainyard: "
-"""Beginning of the line in which the start script says why. It need not be the last line of the log: Ray
-writes the script there too, before or after the script's output."""
+"""Beginning of the start script's error line. It need not be the last line of the log: Ray writes the script
+itself to the log too, before or after the script's output."""
 KILL_AFTER_S = 1
 """Time from SIGTERM to SIGKILL when a job is killed, seconds. Ray sends both to all processes of a job; an
-orderly stop is asked for by the heartbeat's answer instead, which reaches the engine only."""
+orderly stop is requested in the heartbeat's response instead, which only the engine receives."""
 RETRY_AFTER_S = 5.0
-"""Time for which a cluster that did not answer is not asked again: its runs must not delay other runs."""
+"""Time without requests to a cluster that did not answer, seconds: its runs must not delay other runs."""
 _STATES = {"PENDING": ProcessState.PENDING, "RUNNING": ProcessState.ALIVE}
 
 SCRIPT = """\
@@ -65,10 +65,10 @@ class RayLauncher:
 
     def __init__(self) -> None:
         self._retry_at: dict[str, tuple[float, str]] = {}
-        """Cluster that did not answer → when it is asked again (monotonic clock), and its error."""
+        """Address of a cluster that did not answer → time of the next request (monotonic clock), error."""
 
     def check(self, run: AnyRun) -> None:
-        """Compare what the run asks with what the cluster has."""
+        """Compare the requested resources with those of the cluster."""
         settings = run.launcher.ray
         address = _address(settings)
         if problem := unreachable_web(site.TRAINYARD_WEB_URL, address):
@@ -81,13 +81,13 @@ class RayLauncher:
             raise ConfigError(*problems)
 
     def launch(self, order: LaunchOrder, record: Recorder) -> None:
-        """Submit the attempt's job; a cluster that does not answer is left to the reconciler."""
+        """Submit the attempt's job; if the cluster does not answer, the reconciler handles the attempt."""
         address = _address(order.settings.ray)
         record(address, order.name)
         try:
             RayJobs(address).submit(_job(order))
         except ClusterUnreachableError:
-            record(address, order.name)  # it may still take the job, and has the time for that from now on
+            record(address, order.name)  # the cluster may still accept the job: its grace time starts now
         except ClusterRefusedError as error:
             raise ConfigError(Problem(str(error), "launcher.ray")) from error
 
@@ -108,12 +108,12 @@ class RayLauncher:
         return report_of(job)
 
     def ask_to_stop(self, *, host: str, handle: str) -> None:
-        """Do nothing: the next heartbeat's answer tells the engine; a pending job has no process."""
+        """Do nothing: the response to the next heartbeat stops the engine; a pending job has no process."""
 
     def kill(self, *, host: str, handle: str) -> None:
-        """Have the cluster kill the job; no effect if the cluster does not answer.
+        """Request the end of the job from the cluster; no effect if the cluster does not answer.
 
-        Ray ends a pending job only once it could start; the server then refuses it as fenced.
+        Ray ends a pending job only once it could start; the server then refuses its events as fenced.
         """
         try:
             RayJobs(host).stop(handle)
@@ -134,7 +134,7 @@ def _address(settings: RayConfig) -> str:
 
 
 def report_of(job: Job) -> ProcessReport:
-    """Translate the state of a job into a report."""
+    """Convert the state of a job to a report."""
     state = _STATES.get(job.status, ProcessState.DEAD)
     if state is ProcessState.PENDING:
         return ProcessReport(state, f"the Ray cluster has not started the job yet: {job.message}")
@@ -147,16 +147,16 @@ def report_of(job: Job) -> ProcessReport:
 def _job(order: LaunchOrder) -> dict[str, Any]:
     """Return the body of the request that submits an attempt."""
     settings = order.settings.ray
-    wanted = dict(reservation(settings))
+    resources = dict(reservation(settings))
     environment = dict(settings.runtime_env)
     variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(KILL_AFTER_S), **environment.get("env_vars", {})}
     return {
         "submission_id": order.name,
         "entrypoint": start_script(order),
-        "entrypoint_num_cpus": wanted.pop("CPU", 0),
-        "entrypoint_num_gpus": wanted.pop("GPU", 0),
-        "entrypoint_memory": int(wanted.pop("memory", 0)),
-        "entrypoint_resources": wanted,
+        "entrypoint_num_cpus": resources.pop("CPU", 0),
+        "entrypoint_num_gpus": resources.pop("GPU", 0),
+        "entrypoint_memory": int(resources.pop("memory", 0)),
+        "entrypoint_resources": resources,
         "runtime_env": environment | {"env_vars": variables},
     }
 

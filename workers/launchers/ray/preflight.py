@@ -1,4 +1,4 @@
-"""Comparison of what a run asks with what a Ray cluster has."""
+"""Comparison of the resources of a run with those of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from engine.errors import Problem
 from workers.launchers.ray.jobs import Cluster
 
 OLDEST = (2, 50)
-"""Oldest version of Ray whose interface is known to fit."""
+"""Oldest version of Ray with a known compatible interface."""
 GB = 1e9
 
 
 def missing(settings: RayConfig, cluster: Cluster, bundles: Sequence[Bundles] = ()) -> list[Problem]:
-    """Return what a cluster lacks for a run, each problem with the setting that asks for it.
+    """Return the resources that a cluster lacks for a run, each as a problem of the requesting setting.
 
     Args:
-        settings: what the run's own process asks of one node.
-        cluster: what there is.
-        bundles: what its other processes ask; they fit one kind after the other.
+        settings: resources that the run's own process requests on one node.
+        cluster: version and nodes of the cluster.
+        bundles: resources of the run's other processes, in the order of their placement.
     """
     if _version(cluster.ray_version) < OLDEST:
-        known, found = ".".join(map(str, OLDEST)), cluster.ray_version or "of an unknown version"
-        return [Problem(f"the cluster runs Ray {found}; {known} or newer is needed", "launcher.ray.address")]
+        oldest, version = ".".join(map(str, OLDEST)), cluster.ray_version or "of an unknown version"
+        message = f"the cluster runs Ray {version}; {oldest} or newer is needed"
+        return [Problem(message, "launcher.ray.address")]
     if not cluster.nodes:
         return [Problem("the cluster has no node that is alive", "launcher.ray.address")]
     asked = list(_asked(settings))
@@ -40,7 +41,7 @@ def missing(settings: RayConfig, cluster: Cluster, bundles: Sequence[Bundles] = 
         sum_asked = ", ".join(_amount(name, wanted) for _, name, wanted in asked)
         problems = [Problem(f"asks {sum_asked}, but no single node has all of it", "launcher.ray")]
     if not problems:
-        problems = [problem for one in bundles if (problem := _too_large(one, cluster))]
+        problems = [problem for kind in bundles if (problem := _too_large(kind, cluster))]
     if not problems and bundles:
         own = {name: wanted for _, name, wanted in asked}
         problems = [problem] if (problem := _too_many(bundles, own, cluster)) else []
@@ -48,7 +49,7 @@ def missing(settings: RayConfig, cluster: Cluster, bundles: Sequence[Bundles] = 
 
 
 def unreachable_web(web_url: str, address: str) -> Problem | None:
-    """Return the problem of a web server on loopback that nodes of a cluster elsewhere cannot reach."""
+    """Return a problem if nodes of a remote cluster cannot reach the web server, which is on loopback."""
     if _is_loopback(web_url) and not _is_loopback(address):
         return Problem(
             f"the cluster's nodes cannot send events to {web_url}: set TRAINYARD_WEB_URL to an address of "
@@ -64,7 +65,7 @@ def reservation(settings: RayConfig) -> Mapping[str, float]:
 
 
 def _asked(settings: RayConfig) -> Iterator[tuple[str, str, float]]:
-    """Yield setting, Ray's name and amount of everything that is asked for."""
+    """Yield setting, Ray's name and amount of each requested resource."""
     asked = [
         ("cpus", "CPU", settings.cpus),
         ("gpus", "GPU", settings.gpus),
@@ -77,46 +78,47 @@ def _asked(settings: RayConfig) -> Iterator[tuple[str, str, float]]:
 
 
 def _too_large(bundles: Bundles, cluster: Cluster) -> Problem | None:
-    """Return the problem of bundles of which no node has room for one."""
+    """Return a problem if no node is large enough for a single bundle."""
     for name, amount in bundles.resources.items():
         largest = max(node.get(name, 0.0) for node in cluster.nodes)
         if largest < amount:
-            found = _amount(name, largest, unit=False)
-            return Problem(f"asks {bundles.describe(name)}, the largest node has {found}", bundles.setting)
+            available = _amount(name, largest, unit=False)
+            message = f"asks {bundles.describe(name)}, the largest node has {available}"
+            return Problem(message, bundles.setting)
     return None
 
 
 def _too_many(bundles: Sequence[Bundles], own: Mapping[str, float], cluster: Cluster) -> Problem | None:
-    """Return the problem of bundles that do not fit beside the run's own process, wherever that runs."""
+    """Return a problem if the bundles do not fit beside the run's own process, on whatever node that runs."""
     placed = max(
         _placed(bundles, [_rest(node, own) if node is home else node for node in cluster.nodes])
         for home in cluster.nodes
         if all(home.get(name, 0.0) >= amount for name, amount in own.items())
     )
-    for number, (one, count) in enumerate(zip(bundles, placed, strict=True)):
-        if count < one.count:
-            others = [", ".join(_amount(*part) for part in own.items())] if own else []
-            others += [str(other) for other in bundles[:number]]
-            beside = f" beside the run's own {' and '.join(others)}" if others else ""
-            return Problem(f"asks {one}, the cluster has room for {count}{beside}", one.setting)
+    for number, (kind, count) in enumerate(zip(bundles, placed, strict=True)):
+        if count < kind.count:
+            occupants = [", ".join(_amount(*part) for part in own.items())] if own else []
+            occupants += [str(earlier) for earlier in bundles[:number]]
+            beside = f" beside the run's own {' and '.join(occupants)}" if occupants else ""
+            return Problem(f"asks {kind}, the cluster has room for {count}{beside}", kind.setting)
     return None
 
 
 def _placed(bundles: Sequence[Bundles], nodes: Sequence[Mapping[str, float]]) -> list[int]:
-    """Return how many of each kind of bundles fit, placed one kind after the other."""
+    """Place the bundles one kind after the other; return the number of placed bundles of each kind."""
     free, placed = list(nodes), []
-    for one in bundles:
-        left = one.count
+    for kind in bundles:
+        left = kind.count
         for number, node in enumerate(free):
-            count = min(left, _num_fitting(one.resources, node))
-            free[number] = _rest(node, {name: count * amount for name, amount in one.resources.items()})
+            count = min(left, _num_fitting(kind.resources, node))
+            free[number] = _rest(node, {name: count * amount for name, amount in kind.resources.items()})
             left -= count
-        placed.append(one.count - left)
+        placed.append(kind.count - left)
     return placed
 
 
 def _num_fitting(wanted: Mapping[str, float], node: Mapping[str, float]) -> int:
-    """Return how many times a node has a set of resources."""
+    """Return the number of sets of resources that fit on a node."""
     return min(int(node.get(name, 0.0) // amount) for name, amount in wanted.items())
 
 
