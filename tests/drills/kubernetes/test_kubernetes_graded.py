@@ -52,7 +52,7 @@ async def failing_cluster(home: Path) -> AsyncIterator[FakeCluster]:
     async with prepared(home, seed=5) as cluster:
         faults = [
             Fault(FaultKind.EVICT, count=3, delay_s=0.3),
-            Fault(FaultKind.CUT, count=2, delay_s=0.3, name="sb-"),
+            Fault(FaultKind.CUT, count=2, delay_s=0.1, name="sb-"),
             Fault(FaultKind.CREATED_BUT_ERROR, verbs={"create"}, resources=PODS, count=2),
             Fault(FaultKind.SERVER_ERROR, verbs={"create", "delete"}, resources=PODS, count=3),
             Fault(FaultKind.TOO_MANY_REQUESTS, verbs={"create"}, resources=PODS, count=2),

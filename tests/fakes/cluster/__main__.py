@@ -1,7 +1,6 @@
 """Serve a fake cluster until Ctrl-C: ``python -m tests.fakes.cluster --home DIR``.
 
-Prints the path of a kubeconfig. Counters can be reached under ``/_fake/`` with the administrator's token, see
-``control``.
+Prints the path of a kubeconfig.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
 import ssl
 import tempfile
 from collections.abc import Sequence
@@ -16,26 +17,25 @@ import trustme
 import yaml
 
 from engine.sandbox.local.backend import LocalBackend
-from tests.fakes.cluster import objects
-from tests.fakes.cluster.admission import Admission
-from tests.fakes.cluster.auth import Auth
-from tests.fakes.cluster.bridge import Addresses
-from tests.fakes.cluster.containers import Exit
-from tests.fakes.cluster.control import Control
-from tests.fakes.cluster.controllers import Collector
+from tests.fakes.cluster.api import objects
+from tests.fakes.cluster.api.admission import Admission
+from tests.fakes.cluster.api.auth import Auth
+from tests.fakes.cluster.api.resources import NAMESPACES
+from tests.fakes.cluster.api.rest import Rest
+from tests.fakes.cluster.api.server import Server
+from tests.fakes.cluster.api.store import Store
+from tests.fakes.cluster.controllers import Collector, Workloads
 from tests.fakes.cluster.counters import Counters
 from tests.fakes.cluster.faults import Faults
-from tests.fakes.cluster.images import Registry
-from tests.fakes.cluster.kubelet import Kubelet
-from tests.fakes.cluster.nodes import Nodes, NodeSpec
-from tests.fakes.cluster.resources import NAMESPACES
-from tests.fakes.cluster.rest import Rest
+from tests.fakes.cluster.nodes.bridge import Addresses
+from tests.fakes.cluster.nodes.containers import Exit
+from tests.fakes.cluster.nodes.execution import execute
+from tests.fakes.cluster.nodes.images import Registry
+from tests.fakes.cluster.nodes.kubelet import Kubelet
+from tests.fakes.cluster.nodes.machines import Nodes, NodeSpec
+from tests.fakes.cluster.nodes.worker import Cause, PodWorker
+from tests.fakes.cluster.process import work_switch
 from tests.fakes.cluster.scheduler import Scheduler
-from tests.fakes.cluster.server import Server
-from tests.fakes.cluster.store import Store
-from tests.fakes.cluster.subresources import Subresources
-from tests.fakes.cluster.worker import Cause, PodWorker
-from tests.fakes.cluster.workloads import Workloads
 
 _PAUSE = "registry.k8s.io/pause:3.10"
 _BOOKMARK_S = 5.0
@@ -72,7 +72,6 @@ class FakeCluster:
         scheduler: bool = True,
         tls: bool = True,
     ) -> None:
-        self.home = home
         self.store = Store()
         self.counters = Counters()
         self.faults = Faults(seed)
@@ -93,12 +92,12 @@ class FakeCluster:
         self.admission = Admission(self.store)
         self.server = Server(
             self.store,
-            Rest(self.store, self.admission),
+            Rest(self.store, self.admission, self.auth),
             self.auth,
             self.faults,
             self.counters,
-            Subresources(self.store, self.auth, self.kubelet),
-            Control(self),
+            execute=functools.partial(execute, self.kubelet),
+            switch=functools.partial(work_switch, self),
             bookmark_every_s=_BOOKMARK_S,
         )
         self._node_specs = (

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
-from tests.fakes.cluster.store import Change
+from tests.fakes.cluster.api.store import Change
 
 WRITES = frozenset(("create", "patch", "delete", "deletecollection"))
 
@@ -61,15 +60,3 @@ class Counters:
         self.codes.clear()
         self.pods_created = 0
         self.pods_peak = len(self._live)
-
-    def snapshot(self) -> dict[str, Any]:
-        """All of it, for JSON."""
-        return {
-            "requests": {f"{verb} {resource}": n for (verb, resource), n in sorted(self.requests.items())},
-            "codes": {str(code): n for code, n in sorted(self.codes.items())},
-            "writes": self.writes,
-            "reads": self.reads,
-            "pods_created": self.pods_created,
-            "pods_live": self.pods_live,
-            "pods_peak": self.pods_peak,
-        }

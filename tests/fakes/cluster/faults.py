@@ -5,8 +5,8 @@
     ...
     assert fault.hits == 3
 
-To add a kind: a member here, and the place that draws it (``server`` for requests and watches, ``worker`` for
-pods, ``containers`` for connections to agents).
+To add a kind: a member here, and the place that draws it (``api.server`` for requests and watches,
+``nodes.worker`` for pods, ``nodes.containers`` for connections to agents).
 """
 
 from __future__ import annotations
@@ -67,10 +67,9 @@ class Fault:
 
     kind: FaultKind
     verbs: Collection[str] = ()
-    """For requests: get, list, watch, create, patch, delete, deletecollection; subresources too, as
-    ``create/exec``."""
+    """For requests: get, list, watch, create, patch, delete, deletecollection."""
     resources: Collection[str] = ()
-    """For requests: plural names, e.g. ``pods``."""
+    """For requests: plural names, e.g. ``pods``, ``pods/exec``."""
     name: str = ""
     """Pattern searched in the object's name."""
     probability: float = 1.0

@@ -15,12 +15,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 import yaml
 
-from tests.fakes.cluster.control import PREFIX
+from tests.fakes.cluster.api.errors import ApiError
+from tests.fakes.cluster.api.server import PREFIX
+
+if TYPE_CHECKING:
+    from tests.fakes.cluster.cluster import FakeCluster
 
 _REPO = Path(__file__).parents[3]
 _START_S = 60.0
@@ -87,22 +91,43 @@ class ClusterProcess:
                 await process.wait()
 
     async def switch(self, name: str, /, *, wait_s: float = 30.0, **arguments: Any) -> Any:
-        """Work one of ``control``'s switches. Raises RuntimeError with the cluster's words when it
-        refuses."""
+        """Call ``work_switch`` in the other process. Raises RuntimeError with its message when it refuses."""
         assert self._http is not None
         response = await self._http.post(PREFIX + name, content=json.dumps(arguments), timeout=wait_s)
         if response.status_code >= 400:
             raise RuntimeError(response.json()["message"])
         return response.json()
 
-    async def state(self) -> dict[str, Any]:
-        """Counters (see ``Counters.snapshot``), ``sandboxes`` and ``workers``."""
-        state: dict[str, Any] = await self.switch("state")
+    async def state(self) -> dict[str, int]:
+        """Return the counts of ``writes`` and ``reads``."""
+        state: dict[str, int] = await self.switch("state")
         return state
 
     async def settled(self, timeout_s: float = 120.0) -> None:
         """Wait until no pod is live and no sandbox exists. Raises RuntimeError telling what is left."""
         await self.switch("settled", timeout_s=timeout_s, wait_s=timeout_s + 10)
+
+
+async def work_switch(cluster: FakeCluster, name: str, arguments: bytes) -> bytes:
+    """Do in the cluster's process what ``ClusterProcess.switch`` asked for; return JSON.
+
+    Raises:
+        ApiError: 404 for an unknown switch, 504 when the cluster did not settle in time.
+    """
+    result: dict[str, Any] = {}
+    match name:
+        case "state":
+            result = {"writes": cluster.counters.writes, "reads": cluster.counters.reads}
+        case "reset":
+            cluster.counters.reset()
+        case "settled":
+            try:
+                await cluster.settled(**json.loads(arguments))
+            except TimeoutError as error:
+                raise ApiError(504, "Timeout", str(error)) from None
+        case _:
+            raise ApiError(404, "NotFound", f"there is no switch '{name}'")
+    return json.dumps(result).encode()
 
 
 def _client(kubeconfig: Path) -> httpx.AsyncClient:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from tests.fakes.cluster.objects import condition
-from tests.fakes.cluster.quantities import Amounts, amounts, of_pod
-from tests.fakes.cluster.resources import NODES, PODS, Object
-from tests.fakes.cluster.store import Change, Record, Store
+from tests.fakes.cluster.api.objects import condition
+from tests.fakes.cluster.api.quotas import Amounts, amounts, of_pod
+from tests.fakes.cluster.api.resources import NODES, PODS, Object
+from tests.fakes.cluster.api.store import Change, Record, Store
 
 _ENDED = ("Succeeded", "Failed")
 

@@ -17,7 +17,7 @@ from engine.sandbox.kubernetes.manifests import labels, spec
 from engine.sandbox.kubernetes.manifests.images import resolve_image
 from engine.sandbox.kubernetes.manifests.preload import daemon_set
 from tests.builders.kubernetes_builders import MANIFESTS
-from tests.fakes.cluster.pod_security import violations
+from tests.fakes.cluster.api.pod_security import violations
 
 GOLDEN = Path(__file__).parent / "golden"
 OWNER = spec.Owner(name="trainyard-0123", uid="b1c2")

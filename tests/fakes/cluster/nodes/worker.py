@@ -7,15 +7,14 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from engine.errors import SandboxError
-from tests.fakes.cluster import statuses
-from tests.fakes.cluster.containers import Container, Exit
+from tests.fakes.cluster.api.objects import condition, now
+from tests.fakes.cluster.api.resources import CONFIGMAPS, Object
 from tests.fakes.cluster.faults import FaultKind
-from tests.fakes.cluster.images import RegistryImage
-from tests.fakes.cluster.objects import condition, now
-from tests.fakes.cluster.resources import CONFIGMAPS, Object
+from tests.fakes.cluster.nodes.containers import Container, Exit
+from tests.fakes.cluster.nodes.images import RegistryImage
 
 if TYPE_CHECKING:
-    from tests.fakes.cluster.kubelet import Kubelet
+    from tests.fakes.cluster.nodes.kubelet import Kubelet
 
 _AGAIN_S = 0.2
 """Pause before what could not be mounted or started is tried again."""
@@ -156,17 +155,9 @@ class PodWorker:
             if image is not None:
                 await images.pull(reference, image)
                 return image
-            await self._back_off(container, reference)
-
-    async def _back_off(self, container: Container, reference: str) -> None:
-        what = f'failed to pull and unpack image "{reference}": failed to resolve reference "{reference}"'
-        why = f"rpc error: code = NotFound desc = {what}: {reference}: not found"
-        self._wait(container, "ErrImagePull", why)
-        await asyncio.sleep(self.kubelet.pull_backoff_s / 2)
-        self._wait(
-            container, "ImagePullBackOff", f'Back-off pulling image "{reference}": ErrImagePull: {why}'
-        )
-        await asyncio.sleep(self.kubelet.pull_backoff_s)
+            why = f'failed to resolve reference "{reference}": {reference}: not found'
+            self._wait(container, "ErrImagePull", f"rpc error: code = NotFound desc = {why}")
+            await asyncio.sleep(_AGAIN_S)
 
     def _wait(self, container: Container, reason: str, message: str) -> None:
         container.waiting, container.message = reason, message
@@ -197,11 +188,22 @@ class PodWorker:
         def change(pod: Object) -> None:
             status = pod["status"]
             status.setdefault("startTime", now())
-            status.update(hostIP=statuses.HOST_IP, podIP=self.address, podIPs=[{"ip": self.address}])
-            statuses.write(status, self.inits, self.containers, over=over)
+            status["podIP"] = self.address
+            if self.inits:
+                status["initContainerStatuses"] = [container.status() for container in self.inits]
+            status["containerStatuses"] = [container.status() for container in self.containers]
+            status["phase"] = self._phase(over=over)
+            condition(pod, "PodReadyToStartContainers", true=True)
             if reason:
                 status.update(phase="Failed", reason=reason, message=message)
             if reason == Cause.EVICTED.value:
                 condition(pod, "DisruptionTarget", true=True, reason="TerminationByKubelet", message=message)
 
         self.kubelet.set_status(self.key, self.uid, change)
+
+    def _phase(self, *, over: bool) -> str:
+        """Return the pod's phase; ``over`` when no container will start any more."""
+        if over:
+            succeeded = all(one.exit is not None and one.exit.code == 0 for one in self.containers)
+            return "Succeeded" if succeeded else "Failed"
+        return "Running" if all(one.started_at is not None for one in self.containers) else "Pending"

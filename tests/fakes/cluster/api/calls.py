@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from aiohttp import web
 
-from tests.fakes.cluster.errors import bad_request
-from tests.fakes.cluster.resources import Object, Resource, find
+from tests.fakes.cluster.api.errors import bad_request
+from tests.fakes.cluster.api.resources import Object, Resource, find
 
-_VERBS = {
-    "POST": "create",
-    "PATCH": "patch",
-    "DELETE": "delete",
-    "GET": "get",
-}
+_VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete", "GET": "get"}
+
+Match = Callable[[Object], bool]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,12 +23,12 @@ class Call:
     verb: str
     """As RBAC has it: get, list, watch, create, patch, delete, deletecollection."""
     resource: Resource
-    namespace: str = ""
-    name: str = ""
-    subresource: str = ""
-    query: Mapping[str, str] = field(default_factory=dict)
+    namespace: str
+    name: str
+    subresource: str
+    query: Mapping[str, str]
     user: str
-    content_type: str = ""
+    content_type: str
     body: bytes = b""
 
     @property
@@ -49,6 +46,18 @@ class Call:
         if text and not text.isdigit():
             raise bad_request(f"invalid value '{text}' of query parameter {name}")
         return int(text) if text else None
+
+    def selection(self) -> Match:
+        """A predicate for the label selector: equalities only. Raises ApiError 400 for any other."""
+        if "fieldSelector" in self.query:
+            raise bad_request("field selectors are not served here")
+        wanted: dict[str, str] = {}
+        for term in filter(None, self.query.get("labelSelector", "").split(",")):
+            key, equals, value = term.partition("=")
+            if not equals or key.endswith("!"):
+                raise bad_request(f"unable to parse requirement: invalid label selector '{term}'")
+            wanted[key] = value
+        return lambda obj: wanted.items() <= (obj["metadata"].get("labels") or {}).items()
 
     def target(self) -> str:
         """The name of the object: the path's, or for a new one the body's. Raises ApiError 400."""
@@ -84,12 +93,15 @@ def parse(request: web.BaseRequest, user: str) -> Call | None:
     if resource is None or (namespace and not resource.namespaced):
         return None
     name = rest[1] if len(rest) > 1 else ""
+    subresource = rest[2] if len(rest) > 2 else ""
+    if subresource not in ("", resource.subresource):
+        return None
     call = Call(
         verb=_VERBS.get(request.method, ""),
         resource=resource,
         namespace=namespace,
         name=name,
-        subresource=rest[2] if len(rest) > 2 else "",
+        subresource=subresource,
         query=request.query,
         user=user,
         content_type=request.headers.get("Content-Type", ""),

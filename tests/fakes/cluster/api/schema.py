@@ -11,8 +11,8 @@ from typing import Any
 
 from kubernetes import client
 
-from tests.fakes.cluster.errors import bad_request
-from tests.fakes.cluster.resources import Object, Resource
+from tests.fakes.cluster.api.errors import bad_request
+from tests.fakes.cluster.api.resources import Object, Resource
 
 _PREFIXES = ("V1", "CoreV1", "RbacV1")
 _PRIMITIVES: dict[str, tuple[type, ...]] = {

@@ -14,15 +14,13 @@ import random
 from collections.abc import Mapping
 
 from engine.sandbox.agent.wire import decode, frame
-from tests.fakes.cluster.processes import Inside
+from tests.fakes.cluster.nodes.processes import Inside
 
 _HANDSHAKE_S = 5.0
 _MAX_FIRST = 1024
 _TRIES, _TRY_EVERY_S = 200, 0.05
 _CHUNK = 1 << 18
 _HOSTS = 254
-_REST = 256
-"""How many addresses rest before the oldest is used again."""
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -148,22 +146,15 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 class Addresses:
-    """Hands out addresses below 127.0.0.0/8 that no pod of this cluster has, and hardly one of another."""
+    """Hands out addresses below 127.0.0.0/8, each once, that other clusters of this machine hardly use."""
 
     def __init__(self) -> None:
         draw = random.SystemRandom()
         self._second = draw.randrange(64, 250)
         self._next = draw.randrange(_HOSTS**2)
-        self._free: list[str] = []
 
     def take(self) -> str:
-        """An address."""
-        if len(self._free) > _REST:
-            return self._free.pop(0)
+        """Return a new address."""
         self._next = (self._next + 1) % _HOSTS**2
         third, fourth = divmod(self._next, _HOSTS)
         return f"127.{self._second}.{third + 1}.{fourth + 1}"
-
-    def give_back(self, address: str) -> None:
-        """Let it be used again, long after."""
-        self._free.append(address)

@@ -22,43 +22,37 @@ class Resource:
     plural: str
     kind: str
     namespaced: bool = True
-    subresources: tuple[str, ...] = ()
-    virtual: bool = False
-    """Only ``create`` exists and nothing is stored: reviews."""
+    subresource: str = ""
+    """The one subresource that is served."""
 
     @property
     def api_version(self) -> str:
-        """As objects carry it: ``v1``, ``apps/v1``."""
+        """``apiVersion`` of its objects: ``v1``, ``apps/v1``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def qualified(self) -> str:
-        """As messages name it: ``pods``, ``jobs.batch``."""
+        """Its name in messages: ``pods``, ``jobs.batch``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
 _RBAC = "rbac.authorization.k8s.io"
-_AUTHZ = "authorization.k8s.io"
+_REVIEWS = "authorization.k8s.io"
 
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False)
 NODES = Resource("", "v1", "nodes", "Node", False)
-PODS = Resource("", "v1", "pods", "Pod", True, ("exec",))
+PODS = Resource("", "v1", "pods", "Pod", True, "exec")
 CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap")
-SERVICEACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, ("token",))
+SERVICEACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, "token")
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
-LIMITRANGES = Resource("", "v1", "limitranges", "LimitRange")
 DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
-NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 RUNTIMECLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
 PRIORITYCLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
-LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 ROLES = Resource(_RBAC, "v1", "roles", "Role")
 ROLEBINDINGS = Resource(_RBAC, "v1", "rolebindings", "RoleBinding")
 CLUSTERROLES = Resource(_RBAC, "v1", "clusterroles", "ClusterRole", False)
 CLUSTERROLEBINDINGS = Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", False)
-ACCESSREVIEWS = Resource(
-    _AUTHZ, "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False, virtual=True
-)
+ACCESSREVIEWS = Resource(_REVIEWS, "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False)
 
 RESOURCES = (
     NAMESPACES,
@@ -67,22 +61,22 @@ RESOURCES = (
     CONFIGMAPS,
     SERVICEACCOUNTS,
     QUOTAS,
-    LIMITRANGES,
     DAEMONSETS,
-    NETWORKPOLICIES,
     RUNTIMECLASSES,
     PRIORITYCLASSES,
-    LEASES,
     ROLES,
     ROLEBINDINGS,
     CLUSTERROLES,
     CLUSTERROLEBINDINGS,
     ACCESSREVIEWS,
+    Resource("", "v1", "limitranges", "LimitRange"),
+    Resource("coordination.k8s.io", "v1", "leases", "Lease"),
+    Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
 )
 
-_BY_PATH = {(one.group, one.version, one.plural): one for one in RESOURCES}
+_BY_PATH = {(resource.group, resource.version, resource.plural): resource for resource in RESOURCES}
 
 
 def find(group: str, version: str, plural: str) -> Resource | None:
-    """The resource at an API path."""
+    """Return the resource at an API path."""
     return _BY_PATH.get((group, version, plural))

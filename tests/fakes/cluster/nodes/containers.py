@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,16 +14,16 @@ from engine.sandbox.agent.listen import TOKEN_VARIABLE
 from engine.sandbox.agent_sandbox import AgentSandbox
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.local.images import load_image
-from tests.fakes.cluster.bridge import AgentPort, Relay, Stream, greet, splice
+from tests.fakes.cluster.api.objects import now
+from tests.fakes.cluster.api.quotas import amounts
+from tests.fakes.cluster.api.resources import Object
 from tests.fakes.cluster.faults import FaultKind
-from tests.fakes.cluster.images import RegistryImage
-from tests.fakes.cluster.objects import now
-from tests.fakes.cluster.processes import Inside, inside
-from tests.fakes.cluster.quantities import amounts
-from tests.fakes.cluster.resources import Object
+from tests.fakes.cluster.nodes.bridge import AgentPort, Relay, Stream, greet, splice
+from tests.fakes.cluster.nodes.images import RegistryImage
+from tests.fakes.cluster.nodes.processes import Inside, inside
 
 if TYPE_CHECKING:
-    from tests.fakes.cluster.kubelet import Kubelet
+    from tests.fakes.cluster.nodes.kubelet import Kubelet
 
 _MIB = 1 << 20
 _KILLED = 137
@@ -69,7 +68,6 @@ class Container:
         self.spec = spec
         self.address = address
         self.lazy = lazy
-        self.id = secrets.token_hex(32)
         self.image: RegistryImage | None = None
         self.env: dict[str, str] = {}
         self.box: AgentSandbox | None = None
@@ -79,7 +77,6 @@ class Container:
         self.message = ""
         self.exit: Exit | None = None
         self.started_at: str | None = None
-        self.finished_at: str | None = None
         self.struck: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         """Set by whoever ends it from outside: the kernel, a crash."""
         self._process: asyncio.subprocess.Process | None = None
@@ -95,13 +92,23 @@ class Container:
         """It ended; the first end counts. Nothing where it never ran."""
         if self.exit is None and self.started_at is not None:
             self.exit = exit_
-            self.finished_at = now()
             self.waiting = ""
 
     def strike(self, exit_: Exit) -> None:
         """End it from outside, as the kernel or a crash would."""
         if not self.struck.done():
             self.struck.set_result(exit_)
+
+    def status(self) -> Object:
+        """Return the container's entry in the pod's status."""
+        message = self.exit.message if self.exit is not None else self.message
+        told = {"message": message} if message else {}
+        state: Object = {"waiting": {"reason": self.waiting, **told}}
+        if self.exit is not None:
+            state = {"terminated": {"exitCode": self.exit.code, "reason": self.exit.word, **told}}
+        elif self.started_at is not None:
+            state = {"running": {"startedAt": self.started_at}}
+        return {"name": self.name, "image": self.spec["image"], "state": state}
 
     @property
     def name(self) -> str:

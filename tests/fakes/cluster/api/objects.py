@@ -6,8 +6,8 @@ import datetime
 import re
 import uuid
 
-from tests.fakes.cluster.errors import bad_request, invalid
-from tests.fakes.cluster.resources import Object, Resource
+from tests.fakes.cluster.api.errors import bad_request, invalid
+from tests.fakes.cluster.api.resources import Object, Resource
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.fakes.cluster.pods import containers
-from tests.fakes.cluster.resources import Object
+from tests.fakes.cluster.api.resources import Object
 
 _LABEL = "pod-security.kubernetes.io/enforce"
 _BASELINE_CAPABILITIES = frozenset(
-    (
+    [
         "AUDIT_WRITE",
         "CHOWN",
         "DAC_OVERRIDE",
@@ -26,10 +25,10 @@ _BASELINE_CAPABILITIES = frozenset(
         "SETPCAP",
         "SETUID",
         "SYS_CHROOT",
-    )
+    ]
 )
 _RESTRICTED_VOLUMES = frozenset(
-    (
+    [
         "name",
         "configMap",
         "csi",
@@ -39,8 +38,15 @@ _RESTRICTED_VOLUMES = frozenset(
         "persistentVolumeClaim",
         "projected",
         "secret",
-    )
+    ]
 )
+
+
+def containers(spec: Object) -> Iterator[tuple[str, Object]]:
+    """Yield every container of a pod with the path of its field."""
+    for field in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(field) or []):
+            yield f"spec.{field}[{index}]", container
 
 
 def violations(namespace: Object, spec: Object) -> str | None:

@@ -10,16 +10,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
-from tests.fakes.cluster import watches
-from tests.fakes.cluster.auth import Auth
-from tests.fakes.cluster.calls import Call, parse
-from tests.fakes.cluster.control import PREFIX, Control
+from tests.fakes.cluster.api.auth import Auth
+from tests.fakes.cluster.api.calls import Call, parse
+from tests.fakes.cluster.api.errors import ApiError, conflict, gone, internal, too_many_requests
+from tests.fakes.cluster.api.rest import Answer, Rest, event
+from tests.fakes.cluster.api.store import Store
 from tests.fakes.cluster.counters import Counters
-from tests.fakes.cluster.errors import ApiError, conflict, gone, internal, too_many_requests
 from tests.fakes.cluster.faults import Fault, FaultKind, Faults
-from tests.fakes.cluster.nodes import VERSION
-from tests.fakes.cluster.rest import Answer, Rest
-from tests.fakes.cluster.store import Store
 
 _BEFORE = (
     FaultKind.TOO_MANY_REQUESTS,
@@ -32,17 +29,18 @@ _BEFORE = (
 )
 _AFTER = (FaultKind.CREATED_BUT_ERROR, FaultKind.CREATED_BUT_RESET)
 _JSON = "application/json"
+_VERSION = {"major": "1", "minor": "33", "gitVersion": "v1.33.0+fake"}
 
-Handler = Callable[[Call, web.BaseRequest], Awaitable[web.StreamResponse | Answer | None]]
-"""Answers a subresource; None where it is not its own."""
+PREFIX = "/_fake/"
+"""Path of the switches, for administrators only; see ``tests.fakes.cluster.process``."""
 
 
 class Server:
     """Serves the API on 127.0.0.1.
 
     Args:
-        control: what answers below ``/_fake/``.
-        special: what answers subresources and reviews.
+        execute: serves pods/exec.
+        switch: works a switch by its name and the JSON of its arguments.
         bookmark_every_s: pause between a silent watch's bookmarks; a minute on a real cluster.
     """
 
@@ -53,9 +51,9 @@ class Server:
         auth: Auth,
         faults: Faults,
         counters: Counters,
-        special: Handler,
-        control: Control,
         *,
+        execute: Callable[[Call, web.BaseRequest], Awaitable[web.StreamResponse]],
+        switch: Callable[[str, bytes], Awaitable[bytes]],
         bookmark_every_s: float,
     ) -> None:
         self.store = store
@@ -63,8 +61,8 @@ class Server:
         self.auth = auth
         self.faults = faults
         self.counters = counters
-        self.special = special
-        self.control = control
+        self.execute = execute
+        self.switch = switch
         self.bookmark_every_s = bookmark_every_s
         self.port = 0
         self._runner: web.ServerRunner | None = None
@@ -94,11 +92,11 @@ class Server:
             user = self.auth.user(request)
             if request.path.startswith(PREFIX):
                 self.auth.check_admin(user)
-                data = await self.control.answer(request.path.removeprefix(PREFIX), await request.read())
+                data = await self.switch(request.path.removeprefix(PREFIX), await request.read())
                 return web.Response(body=data, content_type=_JSON)
             call = parse(request, user)
             if request.path == "/version":
-                return _response(Answer(200, json.dumps(VERSION).encode()))
+                return _response(Answer(200, json.dumps(_VERSION).encode()))
             if call is None:
                 raise ApiError(404, "NotFound", "the server could not find the requested resource")
             return await self._serve(call, request)
@@ -120,22 +118,20 @@ class Server:
         where = {"verb": call.verb, "resource": plural, "name": name}
         if fault := self.faults.draw(*_BEFORE, **where):
             await self._strike(fault, call, request)
-        special = await self.special(call, request)
-        if isinstance(special, web.StreamResponse):
-            return special
-        if special is None and call.verb == "watch":
-            return await self._watch(call, request)
-        if special is None:
-            stale = self.faults.draw(FaultKind.STALE_LIST, **where) if call.verb == "list" else None
-            special = self.rest.answer(call, behind=stale.behind if stale else 0)
+        if call.subresource == "exec":
+            return await self.execute(call, request)
+        if call.verb == "watch":
+            return await self._watch(call, request, where)
+        stale = self.faults.draw(FaultKind.STALE_LIST, **where) if call.verb == "list" else None
+        answer = self.rest.answer(call, behind=stale.behind if stale else 0)
         if fault := self.faults.draw(*_AFTER, **where):
             if fault.kind is FaultKind.CREATED_BUT_RESET:
                 await self._reset(request)
             raise internal("injected after the work was done")
         if self.faults.draw(FaultKind.HALF_OPEN, **where):
-            return await self._stop_halfway(special, request)
-        self.counters.codes[special.code] += 1
-        return _response(special)
+            return await self._stop_halfway(answer, request)
+        self.counters.codes[answer.code] += 1
+        return _response(answer)
 
     async def _strike(self, fault: Fault, call: Call, request: web.BaseRequest) -> None:
         match fault.kind:
@@ -171,17 +167,9 @@ class Server:
         await asyncio.Event().wait()
         return response
 
-    async def _watch(self, call: Call, request: web.BaseRequest) -> web.StreamResponse:
-        where = {"verb": "watch", "resource": call.resource.plural, "name": call.name}
-        if self.faults.draw(FaultKind.GONE, **where):
-            lines = _once(watches.line("ERROR", json.dumps(gone().status()).encode()))
-        else:
-            lines = watches.lines(self.store, call, self.bookmark_every_s)
-        return await self._send(lines, request, where)
-
-    async def _send(
-        self, lines: AsyncIterator[bytes], request: web.BaseRequest, where: dict[str, str]
-    ) -> web.StreamResponse:
+    async def _watch(self, call: Call, request: web.BaseRequest, where: dict[str, str]) -> web.StreamResponse:
+        refused = self.faults.draw(FaultKind.GONE, **where)
+        events = _once(gone()) if refused else self.rest.watch(call, self.bookmark_every_s)
         twice = self.faults.draw(FaultKind.DUPLICATE, **where)
         silent = self.faults.draw(FaultKind.HALF_OPEN, **where)
         dropped = self.faults.draw(FaultKind.DROP_WATCH, **where)
@@ -191,7 +179,7 @@ class Server:
         self.counters.codes[200] += 1
         try:
             async with asyncio.timeout(dropped.delay_s if dropped else silent.delay_s if silent else None):
-                async for data in lines:
+                async for data in events:
                     await response.write(data)
                     if twice:
                         await response.write(data)
@@ -205,8 +193,8 @@ class Server:
         return response
 
 
-async def _once(data: bytes) -> AsyncIterator[bytes]:
-    yield data
+async def _once(error: ApiError) -> AsyncIterator[bytes]:
+    yield event("ERROR", json.dumps(error.status()).encode())
 
 
 def _response(answer: Answer) -> web.Response:

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 
 from aiohttp import web
 
-from tests.fakes.cluster.calls import Call
-from tests.fakes.cluster.errors import ApiError
-from tests.fakes.cluster.resources import (
+from tests.fakes.cluster.api.calls import Call
+from tests.fakes.cluster.api.errors import ApiError
+from tests.fakes.cluster.api.resources import (
+    ACCESSREVIEWS,
     CLUSTERROLEBINDINGS,
     CLUSTERROLES,
     NAMESPACES,
@@ -22,7 +23,7 @@ from tests.fakes.cluster.resources import (
     ROLES,
     Object,
 )
-from tests.fakes.cluster.store import Store
+from tests.fakes.cluster.api.store import Store
 
 _ADMIN, _NOBODY = "kubernetes-admin", "system:anonymous"
 
@@ -59,7 +60,7 @@ class Auth:
 
     def check(self, call: Call) -> None:
         """Raise ApiError 403 unless the caller may do this."""
-        if not call.resource.virtual and not self.allows(
+        if call.resource is not ACCESSREVIEWS and not self.allows(
             call.user, call.verb, call.resource.group, call.plural, _namespace(call)
         ):
             raise denied(call)
@@ -68,7 +69,7 @@ class Auth:
         """Raise ApiError 403 as if no rule had been loaded yet; a review finds that nothing is allowed."""
         if call.user == _ADMIN:
             return
-        if not call.resource.virtual:
+        if call.resource is not ACCESSREVIEWS:
             raise denied(call)
         call.user = _NOBODY
 

@@ -7,15 +7,15 @@ import logging
 from collections.abc import Callable
 
 from engine.sandbox.local.backend import LocalBackend
-from tests.fakes.cluster import deletion
-from tests.fakes.cluster.bridge import Addresses
-from tests.fakes.cluster.containers import Container
+from tests.fakes.cluster.api.resources import PODS, Object
+from tests.fakes.cluster.api.rest import delete
+from tests.fakes.cluster.api.store import Key, Record, Store
 from tests.fakes.cluster.counters import Counters
 from tests.fakes.cluster.faults import Faults
-from tests.fakes.cluster.images import NodeImages, Registry
-from tests.fakes.cluster.resources import PODS, Object
-from tests.fakes.cluster.store import Key, Record, Store
-from tests.fakes.cluster.worker import Cause, PodWorker
+from tests.fakes.cluster.nodes.bridge import Addresses
+from tests.fakes.cluster.nodes.containers import Container
+from tests.fakes.cluster.nodes.images import NodeImages, Registry
+from tests.fakes.cluster.nodes.worker import Cause, PodWorker
 
 _log = logging.getLogger(__name__)
 
@@ -49,8 +49,6 @@ class Kubelet:
         self.addresses = addresses
         self.pod_pids_limit = pod_pids_limit
         self.own_agents = own_agents
-        self.pull_backoff_s = 0.5
-        """How long a failed pull waits for the next try; 10 to 300 on a real node."""
         self.lost: set[str] = set()
         """Names of nodes whose kubelet answers nobody."""
         self.images: dict[str, NodeImages] = {}
@@ -106,7 +104,6 @@ class Kubelet:
             _log.exception("the worker of pod %s/%s failed", *worker.key)
             raise
         finally:
-            self.addresses.give_back(worker.address)
             del self.workers[worker.uid]
             current = self.store.by_uid(worker.uid)
             ending = current and current[1].obj["metadata"].get("deletionTimestamp")
@@ -115,7 +112,7 @@ class Kubelet:
 
     def confirm(self, record: Record) -> None:
         """A pod that is being deleted has ended: let its object go."""
-        deletion.delete(self.store, PODS, record, {"gracePeriodSeconds": 0})
+        delete(self.store, PODS, record, {"gracePeriodSeconds": 0})
 
     def node_images(self, node: str) -> NodeImages:
         """What that node has pulled."""

@@ -2,20 +2,19 @@
 changes.
 
 Objects are immutable once stored: a write brings a new one. Every resource has its own log, so that a watch
-sees only its changes, a list can be answered as of an older version, and the next page of a list shows the
-first page's world. Old changes are forgotten; whoever still needs them gets 410.
+sees only its changes and a list can be answered as of an older version. Logs are never compacted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import bisect
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.fakes.cluster.errors import gone
-from tests.fakes.cluster.resources import RESOURCES, Object, Resource
+from tests.fakes.cluster.api.resources import RESOURCES, Object, Resource
 
 Key = tuple[str, str]
 """Namespace (empty for cluster-wide objects) and name."""
@@ -67,18 +66,11 @@ class Change:
 
 
 class _Log:
-    """The changes of one resource, oldest first; positions never change when old ones are forgotten."""
+    """The changes of one resource, oldest first."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
-        self.start = 0
-        self.floor = 0
-        """Versions below this cannot be told any more."""
         self.waiting: set[asyncio.Future[None]] = set()
-
-    @property
-    def end(self) -> int:
-        return self.start + len(self.changes)
 
     def append(self, change: Change) -> None:
         self.changes.append(change)
@@ -88,28 +80,8 @@ class _Log:
         self.waiting.clear()
 
     def position(self, version: int) -> int:
-        """Of the first change after ``version``. Raises ApiError 410."""
-        if version < self.floor:
-            raise gone(f"too old resource version: {version} ({self.floor})")
-        low, high = 0, len(self.changes)
-        while low < high:
-            middle = (low + high) // 2
-            if self.changes[middle].version <= version:
-                low = middle + 1
-            else:
-                high = middle
-        return self.start + low
-
-    def forget(self, keep: int) -> None:
-        drop = len(self.changes) - keep
-        if drop > 0:
-            self.floor = self.changes[drop - 1].version
-            del self.changes[:drop]
-            self.start += drop
-
-
-_HISTORY = 8_000
-"""Changes per resource that are kept for watches, stale lists and later pages."""
+        """Return the position of the first change after ``version``."""
+        return bisect.bisect_right(self.changes, version, key=lambda change: change.version)
 
 
 class Store:
@@ -150,7 +122,7 @@ class Store:
         new = self._stamp(obj)
         self._objects[resource][key] = new
         self._index(resource, key, old, new)
-        self._log(resource, Change("MODIFIED" if old else "ADDED", new.version, key, old, new))
+        self._logs[resource].append(Change("MODIFIED" if old else "ADDED", new.version, key, old, new))
         return new
 
     def remove(self, resource: Resource, key: Key) -> Record:
@@ -158,7 +130,7 @@ class Store:
         old = self._objects[resource].pop(key)
         last = self._stamp(old.copy())
         self._index(resource, key, old, None)
-        self._log(resource, Change("DELETED", last.version, key, old, last))
+        self._logs[resource].append(Change("DELETED", last.version, key, old, last))
         return last
 
     def _stamp(self, obj: Object) -> Record:
@@ -177,17 +149,11 @@ class Store:
             for owner in _owners(new):
                 self._dependents.setdefault(owner, {})[resource, key] = None
 
-    def _log(self, resource: Resource, change: Change) -> None:
-        log = self._logs[resource]
-        log.append(change)
-        if len(log.changes) > 2 * _HISTORY:
-            log.forget(_HISTORY)
-
     def at(self, resource: Resource, version: int) -> dict[Key, Record]:
-        """The objects as they were at ``version``. Raises ApiError 410."""
+        """Return the objects as they were at ``version``."""
         log = self._logs[resource]
         state = dict(self._objects[resource])
-        for change in reversed(log.changes[log.position(version) - log.start :]):
+        for change in reversed(log.changes[log.position(version) :]):
             if change.old is None:
                 state.pop(change.key, None)
             else:
@@ -195,21 +161,19 @@ class Store:
         return state
 
     def position(self, resource: Resource, version: int | None = None) -> int:
-        """Where a watch from ``version`` (now when None) reads on. Raises ApiError 410."""
+        """Return the position from which a watch reads that has seen ``version`` (None: the current one)."""
         log = self._logs[resource]
-        return log.end if version is None else log.position(version)
+        return len(log.changes) if version is None else log.position(version)
 
     async def changes(
         self, resource: Resource, position: int, timeout_s: float | None = None
     ) -> tuple[list[Change], int]:
-        """Changes from ``position`` on and the next position; waits for at least one, or empty at the
-        timeout.
+        """Return the changes from ``position`` on and the next position.
 
-        Raises:
-            ApiError: 410, what comes next is forgotten.
+        Waits for at least one change; none after the timeout.
         """
         log = self._logs[resource]
-        if position >= log.end:
+        if position >= len(log.changes):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             log.waiting.add(future)
             try:
@@ -219,9 +183,7 @@ class Store:
                 return [], position
             finally:
                 log.waiting.discard(future)
-        if position < log.start:
-            raise gone()
-        return log.changes[position - log.start :], log.end
+        return log.changes[position:], len(log.changes)
 
     async def follow(self, resource: Resource) -> AsyncIterator[Change]:
         """Every object that exists as an addition, then all changes: what the cluster's own parts live on."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tests.fakes.cluster.resources import Object, Resource
+from tests.fakes.cluster.api.resources import Object, Resource
 
 
 class ApiError(Exception):
@@ -90,9 +90,9 @@ def forbidden(resource: Resource, name: str, why: str) -> ApiError:
     return ApiError(403, "Forbidden", message, details=_details(resource, name))
 
 
-def gone(message: str = "The resourceVersion for the provided watch is too old.") -> ApiError:
+def gone() -> ApiError:
     """410: the asked version is compacted."""
-    return ApiError(410, "Expired", message)
+    return ApiError(410, "Expired", "The resourceVersion for the provided watch is too old.")
 
 
 def too_many_requests(message: str, retry_after_s: int) -> ApiError:

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from aiohttp import WSMsgType, web
 
 from engine.errors import SandboxError
-from tests.fakes.cluster.calls import Call
-from tests.fakes.cluster.errors import internal
-from tests.fakes.cluster.resources import Object
-from tests.fakes.cluster.store import Record
+from tests.fakes.cluster.api.calls import Call
+from tests.fakes.cluster.api.errors import internal, not_found
+from tests.fakes.cluster.api.resources import PODS, Object
 
 if TYPE_CHECKING:
-    from tests.fakes.cluster.kubelet import Kubelet
+    from tests.fakes.cluster.nodes.kubelet import Kubelet
 
 _V5 = "v5.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _ERROR, _CLOSE = 0, 1, 2, 3, 255
@@ -29,38 +28,35 @@ _CHUNK = 32 * 1024
 Process = asyncio.subprocess.Process
 
 
-class Execution:
-    """Runs commands in containers for clients of the API."""
+async def execute(kubelet: Kubelet, call: Call, request: web.BaseRequest) -> web.StreamResponse:
+    """Serve one exec from the handshake to the exit status.
 
-    def __init__(self, kubelet: Kubelet) -> None:
-        self.kubelet = kubelet
+    A request that does not accept ``*/*`` is answered 406, in the words of the API server's router.
 
-    async def serve(self, call: Call, record: Record, request: web.BaseRequest) -> web.StreamResponse:
-        """Serve one exec from the handshake to the exit status.
-
-        A request that does not accept ``*/*`` is answered 406, in the words of the API server's router.
-
-        Raises:
-            ApiError: 500 where no such container runs or the command cannot be started.
-        """
-        accepted = request.headers.get("Accept", "*/*").split(",")
-        if all(kind.partition(";")[0].strip() != "*/*" for kind in accepted):
-            return web.Response(status=406, text="406: Not Acceptable\n\nAvailable representations: */*")
-        command = request.query.getall("command")
-        worker, name = self.kubelet.workers.get(record.uid), call.query.get("container", "")
-        container = worker.find(name) if worker else None
-        if container is None or not container.running:
-            raise internal(f'unable to upgrade connection: container not found ("{name}")')
-        try:
-            process = await container.spawn(command, stdin=call.flag("stdin"))
-        except (SandboxError, OSError) as error:
-            raise internal(f"error executing command in container: {error}") from None
-        socket = web.WebSocketResponse(protocols=(_V5,), max_msg_size=0, compress=False)
-        await socket.prepare(request)
-        await socket.send_bytes(bytes([_STDOUT]))
-        await _carry(_Streams(socket), process, command)
-        await socket.close()
-        return socket
+    Raises:
+        ApiError: 404 without the pod, 500 where no such container runs or the command cannot be started.
+    """
+    record = kubelet.store.get(PODS, call.namespace, call.name)
+    if record is None:
+        raise not_found(PODS, call.name)
+    accepted = request.headers.get("Accept", "*/*").split(",")
+    if all(kind.partition(";")[0].strip() != "*/*" for kind in accepted):
+        return web.Response(status=406, text="406: Not Acceptable\n\nAvailable representations: */*")
+    command = request.query.getall("command")
+    worker, name = kubelet.workers.get(record.uid), call.query.get("container", "")
+    container = worker.find(name) if worker else None
+    if container is None or not container.running:
+        raise internal(f'unable to upgrade connection: container not found ("{name}")')
+    try:
+        process = await container.spawn(command, stdin=call.flag("stdin"))
+    except (SandboxError, OSError) as error:
+        raise internal(f"error executing command in container: {error}") from None
+    socket = web.WebSocketResponse(protocols=(_V5,), max_msg_size=0, compress=False)
+    await socket.prepare(request)
+    await socket.send_bytes(bytes([_STDOUT]))
+    await _carry(_Streams(socket), process, command)
+    await socket.close()
+    return socket
 
 
 class _Streams:

@@ -1,17 +1,16 @@
-"""The cluster's machines: adding and losing them."""
+"""The machines of the cluster: adding and losing them."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
 
-from tests.fakes.cluster import deletion, objects
-from tests.fakes.cluster.kubelet import Kubelet
-from tests.fakes.cluster.objects import condition
-from tests.fakes.cluster.resources import NODES, PODS, Object
-from tests.fakes.cluster.store import Record, Store
-
-VERSION: Object = {"major": "1", "minor": "33", "gitVersion": "v1.33.0+fake"}
+from tests.fakes.cluster.api import objects
+from tests.fakes.cluster.api.objects import condition
+from tests.fakes.cluster.api.resources import NODES, PODS
+from tests.fakes.cluster.api.rest import delete
+from tests.fakes.cluster.api.store import Record, Store
+from tests.fakes.cluster.nodes.kubelet import Kubelet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,6 @@ class Nodes:
         node = objects.begin(NODES, {"metadata": {"name": spec.name}, "spec": {}}, "")
         room = {"cpu": spec.cpu, "memory": spec.memory, "ephemeral-storage": "1Ti", "pods": "110"}
         node["status"] = {"allocatable": room}
-        condition(node, "Ready", true=True, reason="KubeletReady")
         self.store.put(NODES, node)
 
     def lose(self, name: str) -> None:
@@ -60,9 +58,6 @@ class Nodes:
         loop = asyncio.get_running_loop()
         for pod in self.store.all(PODS):
             if pod.obj["spec"].get("nodeName") == name:
-                obj = pod.copy()
-                condition(obj, "Ready", true=False, reason="NodeNotReady")
-                self.store.put(PODS, obj)
                 loop.call_later(self.eviction_after_s, self._evict, pod)
 
     def _evict(self, record: Record) -> None:
@@ -73,4 +68,4 @@ class Nodes:
         pod = current.copy()
         text = "Taint manager: deleting due to NoExecute taint"
         condition(pod, "DisruptionTarget", true=True, reason="DeletionByTaintManager", message=text)
-        deletion.delete(self.store, PODS, self.store.put(PODS, pod))
+        delete(self.store, PODS, self.store.put(PODS, pod))
