@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
+from engine.models.weights.checkpoint_folder import open_network_weights, read_config
 from engine.models.weights.conversion import iterate_published, meta_network, published_tensors
-from engine.models.weights.opening import open_network_weights, read_config
 from engine.models.weights.policy_files import (
     carry_files,
     draft_folder,

@@ -105,7 +105,7 @@ def _transformer(
     import torch
 
     from engine.inference.builtin.sampler import TransformerPolicy
-    from engine.models.opening import open_model
+    from engine.models.loader import open_model
 
     cuda = torch.cuda.is_available()
     dtype = torch.bfloat16 if cuda else torch.float32

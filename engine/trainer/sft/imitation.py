@@ -21,7 +21,7 @@ from engine.models.builtin.architectures import ARCHITECTURES
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML
-from engine.models.opening import fresh_tokenizer, save_policy_checkpoint
+from engine.models.loader import fresh_tokenizer, save_policy_checkpoint
 from engine.tokens import TokenRecord
 from engine.trainer.sft.muon import MuonWithAdam
 

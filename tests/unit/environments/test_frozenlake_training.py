@@ -16,7 +16,7 @@ from engine.config.recipes import resolve
 from engine.environments.frozenlake_maps import frozenlake_rows
 from engine.events.token_block import decode
 from engine.models.chat.chatml import ChatML
-from engine.models.opening import fresh_tokenizer, open_model
+from engine.models.loader import fresh_tokenizer, open_model
 from engine.orchestrator.policies.warm_start import warm_start
 from engine.rollout.expert_episodes import ExpertEpisodes
 from engine.tools.schemas import LAKE_TOOLS

@@ -1,4 +1,4 @@
-"""The weights of a checkpoint folder, whatever format they are in, by the names of a model's parameters."""
+"""A checkpoint folder: its weights in any format, by the names of a model's parameters, and its files."""
 
 from __future__ import annotations
 
