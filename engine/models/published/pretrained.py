@@ -23,8 +23,7 @@ from engine.models.base import Head, LanguageModel
 from engine.models.published.architectures import check_architecture
 from engine.models.published.networks import build_causal, layers_of, trunk_of
 from engine.models.published.shapes import max_context
-from engine.models.weights.checkpoint_folder import check_quantisation
-from engine.models.weights.settings import read_settings
+from engine.models.weights.checkpoint_folder import check_quantisation, read_settings
 
 
 class PretrainedModel(LanguageModel):

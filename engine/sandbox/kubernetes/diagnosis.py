@@ -22,7 +22,7 @@ from engine.errors import (
 from engine.sandbox.agent.interpreters import NO_PYTHON_STATUS
 from engine.sandbox.kubernetes.manifests.labels import IMAGE
 from engine.sandbox.kubernetes.manifests.spec import PRISTINE, SANDBOX
-from engine.sandbox.registry_errors import without_image
+from engine.sandbox.registries import without_image
 
 Json = dict[str, Any]
 _PULL = frozenset(("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"))
