@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 
 from bench.harness import store
+from engine.processes.ports import free_port
 from webapp.supervisor.embedded import EmbeddedPostgres
-from webapp.supervisor.home import free_port
 
 SIBLINGS, RUNS = 8, 40
 PAGES = {

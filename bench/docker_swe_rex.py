@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import os
 import secrets
-import socket
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from bench.docker import daemon
 from bench.harness import store
 from bench.sandbox import SPEC, Row, row, seconds_of
 from engine.config.sandbox import DockerConfig
+from engine.processes.ports import free_port
 from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.docker.image import DockerImage
 from engine.sandbox.local.images import build_image
@@ -72,9 +72,7 @@ async def in_turns(backend: DockerBackend, folder: Path, count: int) -> list[Row
     from swerex.runtime.remote import RemoteRuntime
 
     image, _ = await backend.images.ensure(SPEC.image)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     token = secrets.token_hex(16)
     config = server_config(image, folder, port, token)
     container = await backend.daemon.call(lambda client: client.create_container_from_config(config)["Id"])

@@ -39,7 +39,7 @@ from engine.inference.vllm.publishing.publication import Publisher, ServedModel
 from engine.inference.vllm.replicas import Replica
 from engine.inference.vllm.servers.environment import find_interpreter, inherited_environment
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
-from engine.models.opening import OpenedModel, open_model
+from engine.models.loader import OpenedModel, open_model
 from engine.orchestrator.policies.engines import model_folder
 from engine.orchestrator.policies.frozen_weights import FrozenWeights
 from engine.types import RolloutKey, Step

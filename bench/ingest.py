@@ -28,8 +28,8 @@ import httpx
 import psutil
 
 from bench.harness import store
+from engine.processes.ports import free_port
 from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis, die_with_parent, stop_process
-from webapp.supervisor.home import free_port
 
 PROJECT = Path(__file__).resolve().parent.parent
 BATCH = 500

@@ -32,7 +32,7 @@ from engine.events.spool import SpoolSink
 from engine.garbage import collect_rarely
 from engine.inference.base import ChatRequest, ChatResponse
 from engine.inference.scripted.tokens import TokenizedPolicy
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.orchestrator.loop_probe import LoopProbe
 from engine.orchestrator.watch.event_observer import EventObserver
 from engine.rollout import GroupRequest

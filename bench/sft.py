@@ -19,7 +19,7 @@ import torch
 
 from bench.trl_harness import Timing, against_trl, compared, write_tokenizer_settings
 from engine.config.fine_tuning import FineTuningConfig
-from engine.models.opening import open_model, save_policy_checkpoint
+from engine.models.loader import open_model, save_policy_checkpoint
 from engine.tokens import TokenRecord
 from engine.trainer.batch import IMITATION
 from engine.trainer.trainer import Trainer

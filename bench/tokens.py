@@ -33,9 +33,9 @@ from bench.harness import store
 from engine.events.spool import SPOOL_NAME, SpoolSink
 from engine.events.token_block import TokenBlock, decode, encode
 from engine.events.types import RunStarted, TrajectoryFinished, TrajectoryStarted
+from engine.processes.ports import free_port
 from engine.tokens import TOKEN_COLUMNS, TokenRecord
 from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis
-from webapp.supervisor.home import free_port
 
 TRAJECTORIES, TOKENS, OLD = 512, 40_000, 16
 DISTINCT = 64

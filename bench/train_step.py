@@ -24,7 +24,7 @@ from bench.trl_harness import Timing, against_trl, compared, write_tokenizer_set
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.models.builtin.transformer import Transformer
-from engine.models.opening import open_model, save_policy_checkpoint
+from engine.models.loader import open_model, save_policy_checkpoint
 from engine.tokens import TokenRecord
 from engine.trainer.trainer import Trainer
 from engine.types import Group

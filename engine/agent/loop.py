@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from engine.agent.conversation import Continuation, Conversation, Turn
-from engine.agent.opening import open_conversation
+from engine.agent.conversation_factory import open_conversation
 from engine.agent.prompts import Prompt
 from engine.agent.replay import FinishedTurn, Replay
 from engine.config.rollout import AgentConfig

@@ -207,7 +207,9 @@ class Grader:
         reference = None
         if draws or run.signs or excused(run.judgement.tests):
             reference = await self._references.get(job.row, job.content)
-        run = run.cleared(reference.signs if reference is not None else _unprovable(run))
+        # These signs count only where a gold patch's runs show whether it gives them, too.
+        unproven = (VERIFIER_FAILED, *run.evidence.data_signs)
+        run = run.cleared(unproven if reference is None else reference.signs)
         grade = without_excuses(await grade_of(run), reference)
         if not grade.reward:
             return grade
@@ -247,11 +249,6 @@ class Grader:
             run = await self._runs.execute(job.row, job.patch, timeout_s=job.timeout_s, overlay=overlay)
             job.seconds.append(time.monotonic() - began)
         return run
-
-
-def _unprovable(run: RunResult) -> tuple[str, ...]:
-    """Return the signs of a run that count only where a gold patch's runs show whether it gives them, too."""
-    return (VERIFIER_FAILED, *run.evidence.data_signs)
 
 
 def _lost(error: SandboxError) -> Grade:

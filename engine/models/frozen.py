@@ -18,10 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from engine.errors import CheckpointError
-from engine.models.opening import open_model, save_policy_checkpoint
+from engine.models.loader import open_model, save_policy_checkpoint
 from engine.models.references import find_model
 from engine.models.weights.adapted import BASE, base_folder
-from engine.models.weights.opening import policy_files
+from engine.models.weights.checkpoint_folder import policy_files
 from engine.models.weights.policy_files import ADAPTERS
 from engine.reading import read_json
 

@@ -80,13 +80,10 @@ def load_weights(
         CheckpointError: the files of ``source`` became unreadable.
     """
     materialise(root, device, offload=offload)
-    named = {_stored_name(name): tensor for name, tensor in model.state_dict(keep_vars=True).items()}
+    state = model.state_dict(keep_vars=True)
+    # Weights are stored without the names of the wrappers that peft puts around layers with adapters.
+    named = {name.replace(".base_layer.", "."): tensor for name, tensor in state.items()}
     fill({name: tensor for name, tensor in named.items() if name in source.tensors}, source)
-
-
-def _stored_name(name: str) -> str:
-    """Return the name under which a parameter is stored; peft wraps layers that have adapters."""
-    return name.replace(".base_layer.", ".")
 
 
 def materialise(root: nn.Module, device: torch.device, *, offload: bool = False) -> None:

@@ -26,7 +26,6 @@ from engine.orchestrator.policies.policies import open_run_policy
 from engine.orchestrator.policies.warm_start import with_start_policy
 from engine.orchestrator.setup import announce, build_scheduler, open_environments, peak_memory_mb
 from engine.orchestrator.watch.event_observer import TRAIN_PHASE
-from engine.rollout.scheduler import GroupRequest
 
 Sampling = TypeVar("Sampling", RolloutRun, EvaluateRun)
 Summary = dict[str, float | int | str | None]
@@ -90,7 +89,8 @@ async def _collect(
     try:
         environments = await open_environments(config, run)
         if phase == TRAIN_PHASE:
-            _announce_tasks(run, groups, policy.version)
+            task_ids = [group.row.task.id for group in groups]
+            run.sink.emit(IterationStarted, iteration=0, policy_version=policy.version, task_ids=task_ids)
         recorded = await in_flight(config.rollout, run.run_dir / SPOOL_NAME)
         first = FirstRollouts.of(
             config.policy,
@@ -113,11 +113,6 @@ async def _collect(
         return policy.version, await policy.take_metrics() | collector.load.metrics
     finally:
         await policy.close()
-
-
-def _announce_tasks(run: RunContext, groups: list[GroupRequest], version: int) -> None:
-    task_ids = [group.row.task.id for group in groups]
-    run.sink.emit(IterationStarted, iteration=0, policy_version=version, task_ids=task_ids)
 
 
 def _metrics(

@@ -17,7 +17,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from engine.config.run import FineTuneRun, JudgeTrainingRun
 from engine.errors import TrainerError
@@ -91,14 +90,9 @@ async def imitate(
     return RunResult(state="succeeded", summary=summary)
 
 
-def _instances(path: Path) -> list[str]:
-    """Return the instance of each trajectory. Raises DatasetError."""
-    return [trajectory.instance_id for trajectory in read_trajectories(path)]
-
-
 def _examples(config: FineTuneRun, run: RunContext, trainer: AsyncTrainer) -> Examples:
     path = run.run_dir / TRAJECTORIES_FILE
-    instances = _instances(path)
+    instances = [trajectory.instance_id for trajectory in read_trajectories(path)]
     told = 0.0
 
     def progress(done: int) -> None:

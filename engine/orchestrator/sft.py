@@ -10,7 +10,7 @@ from pathlib import Path
 from engine.config.environment import FrozenLakeConfig
 from engine.config.run import SftRun
 from engine.events.types import CheckpointSaved
-from engine.models.opening import OpenedModel, open_model
+from engine.models.loader import OpenedModel, open_model
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.policies.warm_start import imitate
 from engine.orchestrator.setup import announce, peak_memory_mb

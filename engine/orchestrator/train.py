@@ -36,7 +36,7 @@ from engine.orchestrator.collection.ledger import Ledger, Part, read_evaluations
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.evaluations import run_evaluation, spread
 from engine.orchestrator.policies.engines import start_training_engines
-from engine.orchestrator.policies.trained import open_trained_policy
+from engine.orchestrator.policies.policies import open_trained_policy
 from engine.orchestrator.policies.warm_start import with_start_policy
 from engine.orchestrator.setup import (
     RunEnvironments,

@@ -54,19 +54,14 @@ def _sort(line: str, removed: list[str], added: list[str], body: list[str]) -> N
     elif line.startswith("-"):
         added.append("+" + line[1:])
     elif line.startswith("\\"):
-        # It speaks of the line before it, which may wait in either block.
-        target = _last_block(removed, added, body)
-        target.append(line)
+        # The marker belongs to the line before it. In a patch removals come first, so that the block filled
+        # last is that of the additions, now removals.
+        (removed or added or body).append(line)
     else:
         body += removed + added
         removed.clear()
         added.clear()
         body.append(line)
-
-
-def _last_block(removed: list[str], added: list[str], body: list[str]) -> list[str]:
-    # In a patch removals come first, so that the block filled last is that of the additions, now removals.
-    return removed or added or body
 
 
 def _reverse_header(header: list[str]) -> list[str]:

@@ -19,3 +19,10 @@ def hold_free_port(host: str) -> socket.socket:
         held.close()
         raise
     return held
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a port of ``host`` that is free now; until it is used, others may be given it, too."""
+    with hold_free_port(host) as held:
+        port: int = held.getsockname()[1]
+        return port

@@ -15,6 +15,7 @@ from typing import Any
 from engine.errors import PreflightError
 from engine.processes import guard
 from engine.processes.guarded import Ending
+from engine.processes.ports import hold_free_port
 from engine.ray.cluster import TOKEN, connect
 from engine.ray.placement import Placement
 
@@ -40,13 +41,8 @@ class ProcessActor:
         return address
 
     def free_port(self) -> int:
-        """Return a free TCP port of the node's address, which nobody else is given while the actor lives.
-
-        The same as ``engine.processes.ports.hold_free_port``, which nodes need not have.
-        """
-        self._port = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._port.bind((self.address(), 0))
+        """Return a free TCP port of the node's address, which nobody else is given while the actor lives."""
+        self._port = hold_free_port(self.address())
         port: int = self._port.getsockname()[1]
         return port
 
@@ -105,7 +101,8 @@ class NodeProcess:
 
     def __init__(self, placement: Placement, bundle: int, resources: Mapping[str, float]) -> None:
         ray = connect()
-        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+        for module in (__name__, hold_free_port.__module__):
+            ray.cloudpickle.register_pickle_by_value(sys.modules[module])
         rest = dict(resources)
         self._actor = (
             ray.remote(ProcessActor)

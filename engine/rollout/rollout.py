@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -21,7 +22,6 @@ from engine.rollout.observer import GuardedObserver, ObserverFailedError
 from engine.rollout.places import Slots, open_gate
 from engine.rollout.recorded import RecordedTurns
 from engine.rollout.seeds import environment_seed, step_seed
-from engine.rollout.stopwatch import Stopwatch
 from engine.sandbox.failures import Decision, decide, kind_of, own_doing
 from engine.tokens import TokenRecord
 from engine.types import (
@@ -151,7 +151,7 @@ class Rollout:
         self.parts.slots.grading += 1
         self._enter(RolloutPhase.GRADING)
         try:
-            async with Stopwatch(self._spent, "grading"):
+            async with _Stopwatch(self._spent, "grading"):
                 return await self._environment.grade(self._patch)
         except Exception as error:
             return self._lost_grade(error)
@@ -231,7 +231,7 @@ class Rollout:
         self._environment = environment
         loop: AgentLoop | None = None
         try:
-            async with Stopwatch(self._spent, "sandbox"):
+            async with _Stopwatch(self._spent, "sandbox"):
                 sandbox_id = await environment.reset()
             self._enter(RolloutPhase.TOOLS)
             self._announced = True
@@ -242,7 +242,7 @@ class Rollout:
             finally:
                 self._release()
             if self._outcome.termination not in INFRASTRUCTURE_REASONS:
-                async with Stopwatch(self._spent, "sandbox"), asyncio.timeout(_PATCH_DEADLINE_S):
+                async with _Stopwatch(self._spent, "sandbox"), asyncio.timeout(_PATCH_DEADLINE_S):
                     await self._take_patch(environment)
                 if environment.grades_in_place and not self._is_repeated():
                     await self._grade_in_place(environment)
@@ -277,7 +277,7 @@ class Rollout:
     async def _grade_in_place(self, environment: Environment) -> None:
         """Grade the attempt; where the sandbox fails, the whole attempt has failed."""
         self._enter(RolloutPhase.GRADING)
-        async with Stopwatch(self._spent, "grading"):
+        async with _Stopwatch(self._spent, "grading"):
             try:
                 grade = await environment.grade(self._patch)
             except (SandboxError, TimeoutError):
@@ -289,7 +289,7 @@ class Rollout:
 
     async def _close(self, environment: Environment) -> None:
         try:
-            async with Stopwatch(self._spent, "sandbox"):
+            async with _Stopwatch(self._spent, "sandbox"):
                 await environment.close()
         except SandboxError as error:
             _log.warning(
@@ -363,3 +363,18 @@ class Rollout:
 
 def _nothing(termination: TerminationReason) -> AgentOutcome:
     return AgentOutcome(termination=termination, steps=(), tokens=TokenRecord())
+
+
+class _Stopwatch:
+    """Context manager that reports the duration of its block, also when the block raises."""
+
+    def __init__(self, spent: Callable[[str, float], None], part: str) -> None:
+        self._spent = spent
+        self._part = part
+        self._began = 0.0
+
+    async def __aenter__(self) -> None:
+        self._began = time.monotonic()
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._spent(self._part, time.monotonic() - self._began)

@@ -1,13 +1,16 @@
-"""Registries that images come from, and whether a run may use them."""
+"""Registries of images: whether a run may use them, and their error messages."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 
 from engine.build_contexts import NOT_PULLED
 from engine.config.places import ANY
 from engine.config.sandbox import SandboxConfig
 from engine.errors import PreflightError
+
+_TAG_OR_DIGEST = re.compile(r"(@[^@]+|:[^:/]+)$")
 
 
 def with_registry(image: str) -> str:
@@ -48,3 +51,11 @@ def check_registries(images: Iterable[str], config: SandboxConfig) -> None:
     for image in dict.fromkeys(images):
         if refusal := refused_registry(image, config):
             raise PreflightError(refusal)
+
+
+def without_image(said: str, image: str) -> str:
+    """Remove an image's name, which may itself contain ``429`` or ``unknown``, from a registry's error."""
+    repository = _TAG_OR_DIGEST.sub("", image)
+    for name in (image, repository, repository.partition("/")[2]):
+        said = said.replace(name, "") if name else said
+    return said

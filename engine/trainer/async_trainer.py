@@ -19,7 +19,7 @@ from engine.inference.base import WeightConsumer
 from engine.models.base import LanguageModel
 from engine.models.chat.base import Chat
 from engine.models.frozen import freeze_policy
-from engine.models.opening import OpenedModel, keep_files, open_model, write_policy_files
+from engine.models.loader import OpenedModel, keep_files, open_model, write_policy_files
 from engine.models.precision import weight_type
 from engine.models.weights.adapted import BASE
 from engine.ray.placement import Notice, ignore

@@ -12,7 +12,7 @@ from engine.errors import CheckpointError
 from engine.models.frozen import is_frozen, verify_frozen
 from engine.models.references import last_checkpoint
 from engine.models.weights.adapted import base_folder
-from engine.models.weights.opening import SHARDS
+from engine.models.weights.checkpoint_folder import SHARDS
 from engine.models.weights.policy_files import ADAPTERS, draft_folder, read_provenance, write_json
 from engine.trainer.checkpoints.checkpoint import load_latest, read_checkpoint
 from engine.trainer.shards import read_part

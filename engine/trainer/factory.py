@@ -20,7 +20,7 @@ from engine.config.trainer import TrainerConfig
 from engine.errors import ConfigError
 from engine.models.base import LanguageModel
 from engine.models.frozen import freeze_policy
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.ray.cluster import has_gpus
 from engine.ray.placement import Notice, ignore
 from engine.trainer.learner import Learner

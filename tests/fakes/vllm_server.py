@@ -188,7 +188,7 @@ class FakeVllm:
         import torch
 
         from engine.models.sharding import load_weights
-        from engine.models.weights.opening import open_weights
+        from engine.models.weights.checkpoint_folder import open_weights
 
         assert self.policy is not None
         model = self.policy._model
@@ -425,7 +425,7 @@ def main(token_s: float = 0.0) -> None:
 async def _serve(options: argparse.Namespace) -> None:
     policy = None
     if options.model:
-        from engine.models.opening import open_model
+        from engine.models.loader import open_model
 
         opened = open_model(options.model, home=Path(options.model))
         policy = TransformerPolicy(opened.model, opened.chat())

@@ -20,7 +20,7 @@ from engine.inference.vllm.publishing.live_transfer import LiveTransfer
 from engine.inference.vllm.publishing.publication import Publisher, ServedModel
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.models.builtin.architectures import SHIPPED
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.trainer.trainer import Trainer
 from tests.unit.trainer.rl_model import make_groups, make_model
 

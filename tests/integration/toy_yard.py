@@ -34,7 +34,7 @@ from engine.models.builtin.architectures import TransformerConfig
 from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.chatml import ChatML
-from engine.models.opening import save_policy_checkpoint
+from engine.models.loader import save_policy_checkpoint
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.setup import build_scheduler, open_environments

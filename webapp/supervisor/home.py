@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 
 from engine.errors import TrainyardError
 from engine.files import atomic_write
+from engine.processes.ports import free_port
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 """Folder of the packages: a checkout, or where an installed wheel lies."""
@@ -110,14 +111,9 @@ def port_is_free(port: int) -> bool:
         return True
 
 
-def free_port(preferred: int | None = None) -> int:
-    """Return the preferred loopback port if it is free, else a port chosen by the kernel."""
-    if preferred is not None and port_is_free(preferred):
-        return preferred
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def choose_port(preferred: int) -> int:
+    """Return the preferred loopback port if it is free, else one chosen by the kernel."""
+    return preferred if port_is_free(preferred) else free_port()
 
 
 @contextmanager

@@ -28,8 +28,8 @@ from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis, die_with
 from webapp.supervisor.home import (
     PROJECT,
     Ports,
+    choose_port,
     exclusive,
-    free_port,
     load_ports,
     load_secrets,
     note_address,
@@ -192,8 +192,8 @@ def _choose_ports(home: Path, web_port: int | None) -> Ports:
             f"`make demo PORT={web + 1}` or `trainyard up --port {web + 1}`"
         )
     return Ports(
-        postgres=free_port(last.postgres if last else 15432),
-        redis=free_port(last.redis if last else 16379),
+        postgres=choose_port(last.postgres if last else 15432),
+        redis=choose_port(last.redis if last else 16379),
         web=web,
     )
 

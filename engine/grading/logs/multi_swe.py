@@ -11,7 +11,6 @@ import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from engine.errors import DatasetError
 from engine.grading.logs.lazy_import import import_without_init, package_folder
@@ -45,7 +44,10 @@ def multi_swe_parser(name: str) -> Callable[[str], dict[str, str]]:
     instance = instances.Instance.create(request, config)
 
     def parse(log: str) -> dict[str, str]:
-        return _statuses(instance.parse_log(log))
+        result = instance.parse_log(log)
+        statuses = dict.fromkeys(result.skipped_tests, "SKIPPED")
+        statuses.update(dict.fromkeys(result.passed_tests, "PASSED"))
+        return statuses | dict.fromkeys(result.failed_tests, "FAILED")
 
     return parse
 
@@ -60,9 +62,3 @@ def _load(folder: Path, org: str, repo: str) -> None:
                 spec.loader.exec_module(importlib.util.module_from_spec(spec))
                 return
     raise DatasetError(f"multi_swe_bench knows no repository '{org}/{repo}'")
-
-
-def _statuses(result: Any) -> dict[str, str]:
-    statuses = dict.fromkeys(result.skipped_tests, "SKIPPED")
-    statuses.update(dict.fromkeys(result.passed_tests, "PASSED"))
-    return statuses | dict.fromkeys(result.failed_tests, "FAILED")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 
 from engine.grading.running.placement import commands
@@ -35,13 +34,9 @@ def with_recorded_unittest(answer: TaskAnswer, folder: str) -> TaskAnswer:
 
 def _recorded(script: str, folder: str) -> str:
     lines = script.split("\n")
-    for number in _command_lines(script):
-        lines[number] = _UNITTEST.sub(rf"\1 {folder}/trainyard_unittest.py", lines[number])
+    for first, _, text in commands(script):  # here-documents are no commands
+        if text.startswith("#"):
+            continue
+        for number in range(first, first + text.count("\n") + 1):
+            lines[number] = _UNITTEST.sub(rf"\1 {folder}/trainyard_unittest.py", lines[number])
     return "\n".join(lines)
-
-
-def _command_lines(script: str) -> Iterator[int]:
-    """Yield the numbers of the lines that are commands, without comments and here-documents."""
-    for first, _, text in commands(script):
-        if not text.startswith("#"):
-            yield from range(first, first + text.count("\n") + 1)

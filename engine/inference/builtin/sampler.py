@@ -23,9 +23,12 @@ from torch import Tensor
 from engine.errors import ModelError, described
 from engine.inference.base import Generation, GenerationRequest, TrainablePolicy, WeightSource
 from engine.inference.builtin.cache_slots import CacheSlots
-from engine.inference.builtin.caches import open_cache
 from engine.inference.builtin.sampling import sample
 from engine.models.base import LanguageModel
+from engine.models.builtin.tiled_cache import TiledCache
+from engine.models.builtin.transformer import Transformer
+from engine.models.caches.base import Cache
+from engine.models.caches.paged import PagedCache
 from engine.models.chat.base import Chat
 from engine.threads import in_thread
 
@@ -92,7 +95,12 @@ class TransformerPolicy(TrainablePolicy):
         self._model = model
         self._trained = trained
         self._max_batch = max_batch
-        self._cache = open_cache(model, max_batch, low=low)
+        # To add a cache for another implementation: a case here.
+        self._cache: Cache = (
+            TiledCache(model, max_batch)
+            if isinstance(model, Transformer)
+            else PagedCache(model, max_batch, low=low)
+        )
         self._slots: CacheSlots[_Sequence] = CacheSlots(self._cache, max_batch)
         self._waiting: deque[_Sequence] = deque()
         self._wake = threading.Condition()

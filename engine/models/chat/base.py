@@ -1,7 +1,7 @@
 """Interfaces of text and conversations in tokens; importing them loads no model.
 
 To add a way of writing conversations: a class with ``Chat``'s methods, opened in
-``engine.models.chat.opening``.
+``engine.models.chat.factory``.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ class PublishedTokenizer:
             )
         self._backend = backend
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
-        self.template = _template_text(tokenizer.chat_template)
+        template: str | Mapping[str, str] | None = tokenizer.chat_template
+        self.template = "".join(template.values()) if isinstance(template, Mapping) else template or ""
         """Chat template; all of them where the folder has several by purpose, empty without one."""
         self.control = {
             number: token.content
@@ -93,10 +94,6 @@ class PublishedTokenizer:
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
-
-
-def _template_text(template: str | Mapping[str, str] | None) -> str:
-    return "".join(template.values()) if isinstance(template, Mapping) else template or ""
 
 
 def _marked(spelling: re.Match[str]) -> str:

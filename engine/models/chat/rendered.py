@@ -20,7 +20,6 @@ from engine.errors import CheckpointError, ModelError, described
 from engine.models.chat.base import Message, Reply, ToolDeclaration
 from engine.models.chat.calls import CallStyle, arguments_json, call_style, read_calls
 from engine.models.chat.harmony import Harmony
-from engine.models.chat.messages import fold_system, probe_call
 from engine.models.chat.published import PublishedTokenizer
 from engine.models.chat.rendering import PROBE_TOOL, TemplateTokenizer, open_renderer
 from engine.models.chat.template import RENDER_ERRORS
@@ -155,7 +154,7 @@ class RenderedChat:
     ) -> list[int]:
         declared: Any = list(tools) or None
         if self._folds_system:
-            messages = fold_system(messages)
+            messages = _fold_system(messages)
         try:
             protected: Any = [self.tokenizer.protect_message(message) for message in messages]
             return list(self._renderer.render_ids(protected, tools=declared, add_generation_prompt=header))
@@ -188,7 +187,7 @@ class RenderedChat:
         last: dict[str, Any] = {"role": "assistant", "content": _PLACEHOLDER}
         results = [message for message in messages if message["role"] == "tool"]
         if results:
-            calls = [probe_call(result["name"], _PLACEHOLDER, result["tool_call_id"]) for result in results]
+            calls = [_probe_call(result["name"], _PLACEHOLDER, result["tool_call_id"]) for result in results]
             last = {"role": "assistant", "content": "", "tool_calls": calls}
         conversation = [_USER, last, *(self.tokenizer.protect_message(message) for message in messages)]
         try:
@@ -244,7 +243,7 @@ class RenderedChat:
     @functools.cached_property
     def _end_of_call(self) -> int:
         """Id with which a computed function call ends."""
-        calls = [probe_call("probe", "x", "call00000")]
+        calls = [_probe_call("probe", "x", "call00000")]
         return self._last_stop([_USER, {"role": "assistant", "content": "", "tool_calls": calls}, _RESULT])
 
     def _last_stop(self, messages: Sequence[Message]) -> int:
@@ -340,3 +339,17 @@ def _with_calls(reply: Reply, content: str, calls: Sequence[NativeCall]) -> Repl
         return reply
     content = reply.content if any(call.error for call in calls) else content
     return replace(reply, content=content, calls=tuple(calls))
+
+
+def _fold_system(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages with a leading system message put before the text of the one that follows."""
+    if len(messages) < 2 or messages[0]["role"] != "system":
+        return messages
+    text = f"{messages[0]['content']}\n\n{messages[1]['content']}"
+    return [{**messages[1], "content": text}, *messages[2:]]
+
+
+def _probe_call(name: str, where: str, identifier: str) -> dict[str, Any]:
+    """Return a function call in OpenAI's form, for the template to write."""
+    function = {"name": name, "arguments": {"where": where}}
+    return {"id": identifier, "type": "function", "function": function}

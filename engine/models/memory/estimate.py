@@ -10,9 +10,9 @@ from engine.config.trainer import TrainerConfig
 from engine.models.base import LanguageModel
 from engine.models.builtin.architectures import ARCHITECTURES
 from engine.models.builtin.transformer import Transformer
+from engine.models.loader import is_builtin, open_model
 from engine.models.memory.activations import measure_activations
 from engine.models.memory.plan import Activations, MemoryPlan, plan_memory
-from engine.models.opening import is_builtin, open_model
 from engine.models.precision import weight_type
 from engine.models.references import find_model
 from engine.models.sizes import ModelSizes, count_sizes
@@ -25,7 +25,7 @@ def estimate_memory(
     """Return the sizes of a policy as it would be trained, and the memory of an update on a GPU.
 
     Args:
-        ref: reference of a policy, as in ``engine.models.opening``.
+        ref: reference of a policy, as in ``engine.models.loader``.
         config: settings of the update.
         home: the data folder, for ``run:<id>``.
         longest: maximum tokens of a sample.

@@ -23,8 +23,7 @@ from engine.models.base import Head, LanguageModel
 from engine.models.published.architectures import check_architecture
 from engine.models.published.networks import build_causal, layers_of, trunk_of
 from engine.models.published.shapes import max_context
-from engine.models.weights.opening import check_quantisation
-from engine.models.weights.settings import read_settings
+from engine.models.weights.checkpoint_folder import check_quantisation, read_settings
 
 
 class PretrainedModel(LanguageModel):
@@ -60,7 +59,8 @@ class PretrainedModel(LanguageModel):
         """Return the output layer."""
         weight = self.get_submodule(self._head_name).weight
         assert isinstance(weight, Tensor)
-        return Head(weight=weight, scale=_logit_scale(self.config), softcap=_logit_softcap(self.config))
+        softcap: float | None = getattr(self.config, "final_logit_softcapping", None)
+        return Head(weight=weight, scale=_logit_scale(self.config), softcap=softcap)
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
@@ -128,7 +128,3 @@ def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
 def _logit_scale(config: PreTrainedConfig) -> float:
     """Return the factor of the logits: Granite divides, Cohere multiplies."""
     return float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", 1.0))
-
-
-def _logit_softcap(config: PreTrainedConfig) -> float | None:
-    return getattr(config, "final_logit_softcapping", None)

@@ -20,7 +20,7 @@ from engine.models.published.architectures import check_architecture
 from engine.models.published.networks import build_causal
 from engine.models.published.shapes import SHAPES
 from engine.models.references import find_model
-from engine.models.weights.settings import read_settings
+from engine.models.weights.checkpoint_folder import read_settings
 
 _SIZES: Mapping[str, int] = {
     "hidden_size": 64,

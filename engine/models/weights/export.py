@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
+from engine.models.weights.checkpoint_folder import open_network_weights, read_config, read_settings
 from engine.models.weights.conversion import iterate_published, meta_network, published_tensors
-from engine.models.weights.opening import open_network_weights, read_config
 from engine.models.weights.policy_files import (
     carry_files,
     draft_folder,
@@ -19,7 +19,6 @@ from engine.models.weights.policy_files import (
     write_config,
     write_json,
 )
-from engine.models.weights.settings import read_settings
 from engine.models.weights.writing import MAX_FILE_BYTES, write_safetensors
 
 

@@ -62,7 +62,8 @@ class _Records(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return a class of records. Raises CheckpointError for anything else."""
         if "." not in name:
-            if (module, name) in _OTHERS or (module == "torch" and _is_dtype(name)):
+            is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+            if is_dtype or (module, name) in _OTHERS:
                 return super().find_class(module, name)
             if module in _RECORDS:
                 found = super().find_class(module, name)
@@ -72,7 +73,3 @@ class _Records(pickle.Unpickler):
             f"the shards' .metadata asks for {module}.{name}, which no checkpoint of weights needs; "
             "it may be an attack: do not use this folder"
         )
-
-
-def _is_dtype(name: str) -> bool:
-    return isinstance(getattr(torch, name, None), torch.dtype)

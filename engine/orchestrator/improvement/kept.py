@@ -120,7 +120,9 @@ def read_kept(
             case "trajectory_started":
                 steps.pop(_key_of(line.data), None)
             case "step_finished" if (key := _key_of(line.data)) in keys:
-                steps.setdefault(key, []).append(_stored_step(StepFinished.model_validate_json(line.data)))
+                step = StepFinished.model_validate_json(line.data)
+                fields = {name: getattr(step, name) for name in StoredStep.model_fields}
+                steps.setdefault(key, []).append(StoredStep(**fields))
             case "trajectory_finished" if line.end in wanted:
                 key = wanted[line.end]
                 event = TrajectoryFinished.model_validate_json(line.data)
@@ -129,10 +131,6 @@ def read_kept(
 
 def _key_of(line: bytes) -> RolloutKey:
     return RolloutKey(**json.loads(line)["ref"])
-
-
-def _stored_step(step: StepFinished) -> StoredStep:
-    return StoredStep(**{name: getattr(step, name) for name in StoredStep.model_fields})
 
 
 def _stored(

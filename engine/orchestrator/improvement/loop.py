@@ -18,7 +18,6 @@ fine-tuning. What was kept once is what is trained on, also where rollouts of th
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,6 @@ from engine.config.rollout import EARLY_STOP
 from engine.config.run import ImproveRun
 from engine.config.training import HeldoutConfig
 from engine.errors import DatasetError
-from engine.evaluation.metrics import EvaluationSummary
 from engine.events.spool import SPOOL_NAME
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, write_trajectories
 from engine.events.types import CheckpointSaved, IterationFinished, IterationStarted
@@ -194,7 +192,11 @@ class ImprovementLoop:
             policy_version=number,
             metrics=metrics,
         )
-        self._record.evaluations[number] = _rates(summary)
+        self._record.evaluations[number] = {
+            "solve_rate": summary.solve_rate,
+            "interval_low": summary.interval_low,
+            "interval_high": summary.interval_high,
+        }
 
     async def _collect(
         self, policy: Policy, groups: Sequence[GroupRequest], *, evaluation: HeldoutConfig | None = None
@@ -303,8 +305,3 @@ def _losses(tuned: Mapping[str, float | int | str | None]) -> dict[str, float]:
         for name, metric in names.items()
         if isinstance(value := tuned.get(name), int | float)
     }
-
-
-def _rates(summary: EvaluationSummary) -> dict[str, float]:
-    values = dataclasses.asdict(summary)
-    return {name: values[name] for name in ("solve_rate", "interval_low", "interval_high")}

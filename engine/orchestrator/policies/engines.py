@@ -28,7 +28,7 @@ from engine.inference.vllm.replicas import Replica
 from engine.inference.vllm.servers.environment import find_interpreter
 from engine.inference.vllm.servers.processes import LocalProcess, RayProcess, ServerProcess
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
-from engine.models.opening import OpenedModel, open_model, save_policy
+from engine.models.loader import OpenedModel, open_model, save_policy
 from engine.models.references import find_model
 from engine.models.weights.adapted import BASE
 from engine.models.weights.policy_files import ADAPTERS

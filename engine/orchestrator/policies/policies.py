@@ -6,6 +6,7 @@ Models are imported only when needed: the oracle must not wait for torch.
 from __future__ import annotations
 
 import asyncio
+import copy
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -19,13 +20,16 @@ from engine.config.policies import (
     TransformerPolicyConfig,
 )
 from engine.config.rollout import AgentConfig
+from engine.config.run import TrainRun
 from engine.inference.base import Policy, TokenPolicy
 from engine.inference.scripted.policies import NoopPolicy, OraclePolicy, ReplayPolicy
 from engine.orchestrator.context import RunContext
 from engine.tools.tool_sets import TOOL_SETS
 
 if TYPE_CHECKING:
+    from engine.inference.builtin.sampler import TransformerPolicy
     from engine.inference.endpoint.policy import EndpointPolicy
+    from engine.trainer.async_trainer import AsyncTrainer
 
 SPENDING_NAME = "spending.json"
 """File in the run folder with the money that its attempts have spent."""
@@ -99,13 +103,28 @@ def open_endpoint(config: EndpointPolicyConfig, run_dir: Path | None) -> Endpoin
     return EndpointPolicy(config, find_endpoint(config.endpoint), book=book)
 
 
+def open_trained_policy(config: TrainRun, trainer: AsyncTrainer) -> TransformerPolicy:
+    """Return the sampler of the trainer's weights, or of a copy where it samples during updates."""
+    from engine.inference.builtin.sampler import TransformerPolicy
+    from engine.models.precision import product_type
+
+    is_copied = config.schedule.mode != "sync"
+    return TransformerPolicy(
+        copy.deepcopy(trainer.model) if is_copied else trainer.model,
+        trainer.chat,
+        max_batch=config.policy.max_batch,
+        low=product_type(config.trainer.precision),
+        trained=trainer.model if is_copied else None,
+    )
+
+
 def _transformer(
     config: TransformerPolicyConfig, agent: AgentConfig, home: Path, version: int
 ) -> TokenPolicy:
     import torch
 
     from engine.inference.builtin.sampler import TransformerPolicy
-    from engine.models.opening import open_model
+    from engine.models.loader import open_model
 
     cuda = torch.cuda.is_available()
     dtype = torch.bfloat16 if cuda else torch.float32

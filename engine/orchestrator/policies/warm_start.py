@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
+from engine.agent.prompts import load_prompt
 from engine.config.environment import FrozenLakeConfig
 from engine.config.policies import TransformerPolicyConfig
 from engine.config.rollout import AgentConfig
@@ -16,10 +20,17 @@ from engine.config.run import EvaluateRun, ImproveRun, RolloutRun, SftRun, Train
 from engine.errors import ConfigError
 from engine.events.types import CheckpointSaved
 from engine.files import replace_folder
+from engine.models.builtin.architectures import ARCHITECTURES
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
+from engine.rollout.expert_episodes import ExpertEpisodes
+from engine.tools.schemas import LAKE_TOOLS
 
 WARM = "warm"
 """Value of ``policy.checkpoint`` in runs that start from the warm-start policy."""
+_ARCHITECTURE = "frozenlake"
+_FOLDER = "warm_starts"
+_VERSION = 1
+"""Version of the warm start; raise it whenever the same settings would produce other weights."""
 
 Run = TypeVar("Run", TrainRun, ImproveRun, RolloutRun, EvaluateRun)
 
@@ -59,8 +70,6 @@ async def imitate(environment: FrozenLakeConfig, config: SftRun, run: RunContext
 
 
 async def _taught(environment: FrozenLakeConfig, agent: AgentConfig, run: RunContext) -> Path:
-    from engine.trainer.sft.frozenlake import warm_start  # deferred: scripted runs never load torch
-
     while True:
         folder = await asyncio.to_thread(
             warm_start,
@@ -74,3 +83,61 @@ async def _taught(environment: FrozenLakeConfig, agent: AgentConfig, run: RunCon
             run.check()
             return folder
         await run.safe_point()  # a paused run holds no other up: it starts over, or finds what others taught
+
+
+def warm_start(
+    environment: FrozenLakeConfig,
+    agent: AgentConfig,
+    *,
+    home: Path,
+    progress: Callable[[str, int, int], None] = lambda _message, _done, _total: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Path | None:
+    """Return the checkpoint folder of a policy trained by imitation; trained once, then reused.
+
+    Args:
+        environment: the maps, and the ``warm_start_*`` settings.
+        agent: prompt and limits of the episodes.
+        home: the data folder; the checkpoint is under ``warm_starts/``, named by a hash of all it depends on.
+        progress: called with a message, steps done and steps in all.
+        should_stop: polled every step.
+
+    Returns:
+        The folder; None when it was stopped, with nothing written.
+    """
+    from engine.trainer.sft.imitation import (  # deferred: scripted runs never load torch
+        ImitationSettings,
+        train_by_imitation,
+    )
+
+    folder = home / _FOLDER / f"frozenlake-{_content_hash(environment, agent)}"
+    train_by_imitation(
+        folder,
+        ImitationSettings(
+            architecture=_ARCHITECTURE,
+            steps=environment.warm_start_steps,
+            batch_size=environment.warm_start_trajectories,
+            seed=environment.warm_start_seed,
+        ),
+        partial(ExpertEpisodes, environment, agent),
+        {
+            "command": "engine.orchestrator.policies.warm_start.warm_start",
+            "environment": environment.model_dump(mode="json"),
+            "agent": agent.model_dump(mode="json"),
+        },
+        progress=progress,
+        should_stop=should_stop,
+    )
+    return folder if folder.is_dir() else None
+
+
+def _content_hash(environment: FrozenLakeConfig, agent: AgentConfig) -> str:
+    prompt = load_prompt(agent.prompt, agent.tool_format, LAKE_TOOLS).content_hash
+    content = [
+        _VERSION,
+        environment.model_dump(mode="json"),
+        agent.model_dump(mode="json"),
+        prompt,
+        ARCHITECTURES[_ARCHITECTURE].to_json(),
+    ]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import structlog
@@ -79,7 +78,8 @@ def _selected(
         return _chosen_before(rows, known[purpose], config.split)
     selection = select(rows, config, dataset_path(run.home, config.name))
     _report(run, config, selection)
-    _save(path, {**known, purpose: [row.task.id for row in selection.rows]})
+    known[purpose] = [row.task.id for row in selection.rows]
+    atomic_write(path, json.dumps(known), durable=True)
     return selection.rows
 
 
@@ -101,7 +101,3 @@ def _report(run: RunContext, config: DatasetConfig, selection: Selection) -> Non
     }
     log.info("tasks_selected", dataset=config.name, split=config.split, **counts)
     run.sink.emit(TasksSelected, dataset=config.name, split=config.split, **counts)
-
-
-def _save(path: Path, selection: dict[str, list[str]]) -> None:
-    atomic_write(path, json.dumps(selection), durable=True)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from engine.errors import TrainyardError
 from engine.events.schedule import BatchSelected, SelectedGroup
 from engine.events.spool import read_lines
-from engine.events.token_block import TokenBlock, decode
+from engine.events.token_block import decode
 from engine.events.types import TrajectoryFinished
 from engine.orchestrator.collection.ledger import type_of
 from engine.orchestrator.collection.rollout_lines import RolloutLines, rollout_event
@@ -197,7 +197,7 @@ def recorded_trajectory(finished: Mapping[str, Any], steps: Iterable[Mapping[str
         termination=TerminationReason(event.termination),
         patch=event.patch,
         grade=grade,
-        tokens=_tokens(event.tokens),
+        tokens=decode(event.tokens.data) if event.tokens is not None else TokenRecord(),
         timings=Timings(
             queue=event.queue_seconds,
             sandbox=event.sandbox_seconds,
@@ -215,7 +215,3 @@ def recorded_trajectory(finished: Mapping[str, Any], steps: Iterable[Mapping[str
         prompt_hash=event.prompt_hash,
         cost=event.cost,
     )
-
-
-def _tokens(block: TokenBlock | None) -> TokenRecord:
-    return decode(block.data) if block is not None else TokenRecord()

@@ -11,7 +11,7 @@ import torch
 from engine.config.policies import EndpointPolicyConfig, TransformerPolicyConfig
 from engine.config.run import VerifierRun
 from engine.errors import ConfigError, Problem
-from engine.models.opening import OpenedModel, open_model
+from engine.models.loader import OpenedModel, open_model
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.policies.policies import open_endpoint
 from engine.verifiers.execution_free import EndpointJudge, Judge, TokenJudge

@@ -19,7 +19,6 @@ from engine.config.run import JudgeTrainingRun
 from engine.config.verifier import TRAINING_SPLITS, JudgementsConfig
 from engine.errors import ConfigError, DatasetError, Problem, ScoreError
 from engine.files import atomic_write
-from engine.models.chat.base import Chat, Message
 from engine.orchestrator.context import RunContext, RunResult
 from engine.orchestrator.fine_tune import imitate
 from engine.orchestrator.verification.stored_trajectories import (
@@ -222,7 +221,9 @@ def _examples(config: JudgeTrainingRun, run: RunContext, trainer: AsyncTrainer) 
     )
 
     def record(one: Judgement) -> TokenRecord:
-        return _record(chat, one.messages[:-1], replies[ANSWERS[0] if one.resolved else ANSWERS[1]])
+        prompt = chat.open(one.messages[:-1])
+        reply = replies[ANSWERS[0] if one.resolved else ANSWERS[1]]
+        return TokenRecord(ids=[*prompt, *reply], mask=[False] * len(prompt) + [True] * len(reply))
 
     rendered = _rendered(stored, run, form, record)
     found = Examples()
@@ -244,8 +245,3 @@ def _examples(config: JudgeTrainingRun, run: RunContext, trainer: AsyncTrainer) 
             "judgements.extra or trainer.max_tokens higher; only tasks of judgements.splits are used"
         )
     return found
-
-
-def _record(chat: Chat, prompt: Sequence[Message], reply: Sequence[int]) -> TokenRecord:
-    ids = chat.open(prompt)
-    return TokenRecord(ids=[*ids, *reply], mask=[False] * len(ids) + [True] * len(reply))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from engine.config.verifier import TRAINING_SPLITS
 from engine.errors import TrainyardError
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.orchestrator.verification.stored_trajectories import StoredTrajectories
 from engine.orchestrator.verification.train_judge import labelled
 from engine.verifiers.execution_free.training_set import (

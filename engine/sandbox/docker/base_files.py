@@ -67,7 +67,11 @@ class BaseFiles:
 
     def _read(self, client: docker.APIClient, path: str) -> FileState | None:
         archive = self._archive(client, path)
-        return None if archive is None else _only_file(b"".join(archive))
+        if archive is None:
+            return None
+        with tarfile.open(fileobj=io.BytesIO(b"".join(archive))) as tar:
+            member = tar.next()
+            return None if member is None else _file(tar, member)
 
     def _read_many(
         self, client: docker.APIClient, folder: str, names: Collection[str]
@@ -119,12 +123,6 @@ def _remove(client: docker.APIClient, container: str) -> None:
         client.remove_container(container, v=True, force=True)
     except docker.errors.NotFound:
         pass
-
-
-def _only_file(archive: bytes) -> FileState | None:
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        member = tar.next()
-        return None if member is None else _file(tar, member)
 
 
 def _file(tar: tarfile.TarFile, member: tarfile.TarInfo) -> FileState | None:

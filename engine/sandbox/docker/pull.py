@@ -23,7 +23,7 @@ import stamina
 from engine.config.sandbox import DockerConfig
 from engine.errors import ImageError
 from engine.sandbox.docker.daemon import Daemon
-from engine.sandbox.registry_errors import without_image
+from engine.sandbox.registries import without_image
 
 _MAX_PAUSE_S = 120.0
 _REPORT_S = 5.0

@@ -22,7 +22,7 @@ from engine.errors import (
 from engine.sandbox.agent.interpreters import NO_PYTHON_STATUS
 from engine.sandbox.kubernetes.manifests.labels import IMAGE
 from engine.sandbox.kubernetes.manifests.spec import PRISTINE, SANDBOX
-from engine.sandbox.registry_errors import without_image
+from engine.sandbox.registries import without_image
 
 Json = dict[str, Any]
 _PULL = frozenset(("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"))
@@ -91,7 +91,8 @@ def waiting(pod: Json) -> Waiting:
     for state in _waiting_states(status):
         if state.get("reason") in _PULL:
             return Waiting("pull", _words(state))
-    trouble = next((state for state in _waiting_states(status) if _is_trouble(state)), None)
+    usual = (None, "ContainerCreating", "PodInitializing")
+    trouble = next((state for state in _waiting_states(status) if state.get("reason") not in usual), None)
     return Waiting("pull" if _pulling(pod) else "start", _words(trouble) if trouble else "")
 
 
@@ -192,10 +193,6 @@ def _waiting_states(status: Json) -> Iterator[Json]:
         for container in status.get(field) or []:
             if waiting_state := (container.get("state") or {}).get("waiting"):
                 yield waiting_state
-
-
-def _is_trouble(state: Json) -> bool:
-    return state.get("reason") not in (None, "ContainerCreating", "PodInitializing")
 
 
 def _pulling(pod: Json) -> bool:

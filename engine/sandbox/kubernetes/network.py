@@ -123,7 +123,8 @@ async def reachable(config: KubernetesConfig, agent: AgentClient, also: Sequence
     for attempt in range(_TRIES):
         if attempt:
             await asyncio.sleep(_SETTLE_S)
-        found = await _try(config, agent, [*also, *_OUTSIDE])
+        targets = [*also, *_OUTSIDE]
+        found = _found(await _run(config, agent, f"TARGETS = {targets!r}\n{_PROBE}"))
         if not found:
             break
     return found
@@ -166,10 +167,6 @@ async def _try_pod(config: KubernetesConfig, pod: Pod, other: Pod) -> list[str] 
         return found
     listened_from = time.monotonic() - heard.seconds
     return [] if heard.exit_code == 0 and listened_from < ended - _WINDOW_S / 2 else None
-
-
-async def _try(config: KubernetesConfig, agent: AgentClient, targets: Sequence[Target]) -> list[str]:
-    return _found(await _run(config, agent, f"TARGETS = {list(targets)!r}\n{_PROBE}"))
 
 
 async def _run(config: KubernetesConfig, agent: AgentClient, script: str) -> ExecResult:

@@ -11,7 +11,7 @@ import json
 from functools import cache
 from typing import Any
 
-from engine.sandbox.seccomp.profile import RULES, Argument, Rule, Verdict, syscalls
+from engine.sandbox.seccomp.profile import RULES, Argument, Verdict, syscalls
 
 _ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64")
 _ALLOW, _ERRNO = "SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO"
@@ -48,15 +48,12 @@ def _rows() -> list[dict[str, Any]]:
     names = {verdict: [row.name for row in syscalls() if row.verdict == verdict] for verdict in Verdict}
     plain = [name for name in names[Verdict.ALLOWED] if name not in conditional]
     absent = {"names": names[Verdict.ABSENT], "action": _ERRNO, "errnoRet": Verdict.ABSENT.errno}
-    rules = [row for rule in RULES for row in _alternatives(rule)]
-    return [{"names": plain, "action": _ALLOW}, absent, *rules]
-
-
-def _alternatives(rule: Rule) -> list[dict[str, Any]]:
-    return [
+    rules = [
         {"names": [rule.name], "action": _ALLOW, "args": [_condition(one) for one in alternative]}
+        for rule in RULES
         for alternative in rule.alternatives
     ]
+    return [{"names": plain, "action": _ALLOW}, absent, *rules]
 
 
 def _condition(argument: Argument) -> dict[str, Any]:

@@ -34,7 +34,7 @@ import structlog
 import torch
 
 from engine.errors import CheckpointError
-from engine.models.weights.opening import SHARDS
+from engine.models.weights.checkpoint_folder import SHARDS
 from engine.trainer.learner import Learner
 from engine.trainer.shards import Fingerprint, fingerprint
 

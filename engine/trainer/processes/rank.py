@@ -30,7 +30,7 @@ from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError, PublicationError, TrainerError, TrainyardError, described
 from engine.inference.base import WeightConsumer
 from engine.models.base import LanguageModel
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.models.precision import weight_type
 from engine.trainer.batch import Row
 from engine.trainer.learner import Learned, Share

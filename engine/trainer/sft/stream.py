@@ -19,7 +19,7 @@ from typing import TypeAlias
 from engine.config.run import SftRun
 from engine.datasets.curation.statements import Hint
 from engine.errors import TrainyardError
-from engine.models.opening import read_chat
+from engine.models.loader import read_chat
 from engine.trainer.sft.data import HINTS, EncodedEpisode, EpisodeMaker, encode_episode, source_files
 
 _POOL_BATCHES = 48

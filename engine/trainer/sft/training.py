@@ -29,7 +29,7 @@ from engine.models.builtin.architectures import ARCHITECTURES
 from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
-from engine.models.opening import OpenedModel, save_policy
+from engine.models.loader import OpenedModel, save_policy
 from engine.models.weights.policy_files import write_json
 from engine.trainer.sft.data import RESERVED_PACKAGES, Episode, EpisodeMaker, SourceFile, source_files
 from engine.trainer.sft.evaluation import exact_fix_rate

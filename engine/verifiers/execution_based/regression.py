@@ -54,7 +54,7 @@ class RegressionSuite:
     @property
     def selection(self) -> TestSelection:
         """Return the tests to run."""
-        files = () if self.script else _files(self.tests)
+        files = () if self.script else tuple(dict.fromkeys(map(_file, self.tests)))
         return TestSelection(files=files, signs=self.signs, script=self.script)
 
 
@@ -180,10 +180,6 @@ def _touched(
     executed = set(report.executed.get(test, ()))
     imported = importing.get(_file(test), ())
     return tuple(path for path in changed if path in executed or path in imported)
-
-
-def _files(tests: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(map(_file, tests)))
 
 
 def _file(test: str) -> str:

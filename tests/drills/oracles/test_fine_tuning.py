@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.config.fine_tuning import ConversationConfig, FineTuningConfig
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.models.published.tiny import write_tiny_model
 from engine.tokens import TokenRecord
 from engine.trainer.batch import IMITATION

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from engine.errors import TrainerError
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.trainer.checkpoints.checkpoint import restore_training, write_snapshot
 from engine.trainer.processes.link import ADDRESS, KEY
 from tests.unit.trainer.checkpoint_builders import snapshot_of

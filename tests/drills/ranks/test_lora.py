@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.models.opening import open_model, save_policy_checkpoint
+from engine.models.loader import open_model, save_policy_checkpoint
 from tests.unit.models.tiny_families import write_tiny
 from tests.unit.trainer.rl_model import make_model
 from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.inference.vllm.publishing.transfer import WriteFolder
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import write_snapshot
 from engine.trainer.factory import TrainingSetup

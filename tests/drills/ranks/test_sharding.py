@@ -14,9 +14,9 @@ from transformers import AutoConfig
 from engine.models.published.networks import build_causal
 from engine.models.published.pretrained import PretrainedModel
 from engine.models.sharding import load_weights, shard
+from engine.models.weights.checkpoint_folder import open_weights
 from engine.models.weights.conversion import meta_network, published_tensors
 from engine.models.weights.model_weights import expected_tensors
-from engine.models.weights.opening import open_weights
 from engine.models.weights.writing import write_safetensors
 from tests.builders.process_memory import forget_peak, memory
 from tests.unit.trainer.rank_pair import rank_pair

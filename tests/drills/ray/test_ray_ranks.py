@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest
 from tests.builders.ray_clusters import RayCluster
 from workers.launchers.base import PROJECT

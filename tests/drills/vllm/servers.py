@@ -18,7 +18,7 @@ from engine.inference.base import Generation, GenerationRequest, SamplingParams
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.models.base import LanguageModel
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from tests.unit.models import small
 
 QUICKSTART = Path(engine.models.builtin.__file__).parent / "shipped" / "quickstart"

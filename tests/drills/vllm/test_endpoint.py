@@ -22,7 +22,7 @@ from engine.inference.endpoint import keys
 from engine.inference.endpoint.keys import Endpoint
 from engine.inference.endpoint.policy import EndpointPolicy
 from engine.inference.vllm.servers.server import VllmServer
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.models.published.networks import build_causal
 from engine.models.published.tiny import write_tiny_model
 from engine.orchestrator import execute

@@ -23,7 +23,7 @@ from engine.config.run import (
     with_registries,
 )
 from engine.errors import CheckpointError, ConfigError
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.run import CONFIG_NAME, LAUNCH_NAME, Launch, run_attempt
 
 

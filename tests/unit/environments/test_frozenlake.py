@@ -14,7 +14,7 @@ from engine.environments.frozenlake_maps import DIRECTIONS, GOAL, LARGEST, PLAYE
 from engine.errors import ConfigError
 from engine.models.builtin.architectures import ARCHITECTURES, SHIPPED
 from engine.models.chat.chatml import ChatML
-from engine.models.opening import fresh_tokenizer
+from engine.models.loader import fresh_tokenizer
 from engine.tools import ObservationStyle
 from engine.tools.parser import parse
 from engine.tools.rendering import render_response

@@ -16,9 +16,10 @@ from engine.config.recipes import resolve
 from engine.environments.frozenlake_maps import frozenlake_rows
 from engine.events.token_block import decode
 from engine.models.chat.chatml import ChatML
-from engine.models.opening import fresh_tokenizer, open_model
+from engine.models.loader import fresh_tokenizer, open_model
+from engine.orchestrator.policies.warm_start import warm_start
+from engine.rollout.expert_episodes import ExpertEpisodes
 from engine.tools.schemas import LAKE_TOOLS
-from engine.trainer.sft.frozenlake import Episodes, warm_start
 from tests.builders.cut_runs import cut_off
 from tests.unit.environments.lake_builders import AGENT, LAKE, of_type, perform, small_run
 
@@ -37,7 +38,7 @@ def weights(folder: Path) -> str:
 
 def test_the_expert_is_seen_as_a_policy_would_be() -> None:
     tokenizer = fresh_tokenizer("frozenlake")
-    episodes = Episodes(LAKE_CONFIG, AGENT, ChatML(tokenizer)).take(40)
+    episodes = ExpertEpisodes(LAKE_CONFIG, AGENT, ChatML(tokenizer)).take(40)
     heldout = [str(r.task.metadata["grid"]) for r in frozenlake_rows(LAKE_CONFIG) if r.split == "heldout"]
     moved = 0
     for episode in episodes:
@@ -50,7 +51,7 @@ def test_the_expert_is_seen_as_a_policy_would_be() -> None:
         assert all(turn.split("move ")[-1] in LAKE_TOOLS["move"].parameters[0].choices for turn in turns)
         moved += len(turns)
     assert moved > 40
-    again = Episodes(LAKE_CONFIG, AGENT, ChatML(tokenizer)).take(40)
+    again = ExpertEpisodes(LAKE_CONFIG, AGENT, ChatML(tokenizer)).take(40)
     assert again == episodes
 
 

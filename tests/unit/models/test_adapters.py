@@ -22,12 +22,12 @@ from engine.models.adapters import (
 )
 from engine.models.attention import Segments
 from engine.models.base import LanguageModel
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.models.published.networks import build_causal
 from engine.models.published.pretrained import PretrainedModel
 from engine.models.sharding import load_weights
 from engine.models.weights.adapted import AdaptedWeights
-from engine.models.weights.opening import open_weights
+from engine.models.weights.checkpoint_folder import open_weights
 from engine.models.weights.source import TensorsInMemory, WeightSource
 from tests.unit.models.tiny_families import tiny_config, write_tiny
 

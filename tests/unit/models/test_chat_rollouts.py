@@ -14,7 +14,7 @@ from engine.inference.scripted.tokens import TokenizedPolicy
 from engine.models.builtin.architectures import SHIPPED
 from engine.models.builtin.tokenizer import load_tokenizer
 from engine.models.chat.chatml import ChatML
-from engine.models.chat.opening import open_chat
+from engine.models.chat.factory import open_chat
 from engine.models.families import family_of
 from engine.rollout import GroupRequest
 from engine.tools.formats import ToolFormat

@@ -15,7 +15,7 @@ from engine.models.builtin.batch_invariance import choose_tiles
 from engine.models.builtin.kv_cache import KVCache
 from engine.models.builtin.transformer import Transformer
 from engine.models.caches.base import Piece
-from engine.models.opening import open_model, save_policy_checkpoint
+from engine.models.loader import open_model, save_policy_checkpoint
 from tests.unit.models.small import CONFIG, model, prompt, tokenizer
 
 

@@ -16,8 +16,8 @@ from engine.errors import CheckpointError
 from engine.models.published.networks import build_causal
 from engine.models.published.pretrained import PretrainedModel
 from engine.models.sharding import load_weights
+from engine.models.weights.checkpoint_folder import open_weights
 from engine.models.weights.conversion import iterate_published, meta_network, published_tensors
-from engine.models.weights.opening import open_weights
 from engine.models.weights.safetensors_folder import SafetensorsFolder
 from engine.models.weights.source import TensorsInMemory, WeightSource, read_tensor
 from engine.models.weights.writing import write_safetensors

@@ -17,11 +17,11 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from engine.errors import CheckpointError
-from engine.models.opening import open_model, save_policy_checkpoint, write_policy_files
+from engine.models.loader import open_model, save_policy_checkpoint, write_policy_files
 from engine.models.sharding import load_weights
+from engine.models.weights.checkpoint_folder import open_weights
 from engine.models.weights.export import export_folder
 from engine.models.weights.model_weights import stored_tensors
-from engine.models.weights.opening import open_weights
 from engine.models.weights.safetensors_folder import SafetensorsFolder
 from engine.models.weights.source import read_tensor
 from engine.trainer.shards import stored_part

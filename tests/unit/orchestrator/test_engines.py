@@ -12,7 +12,7 @@ from engine.config.policies import VllmConfig
 from engine.errors import CheckpointError, ConfigError
 from engine.inference.endpoint import keys
 from engine.inference.endpoint.keys import VLLM_KEY, Endpoint
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.orchestrator.policies.engines import attached_servers, engine_devices, model_folder
 
 

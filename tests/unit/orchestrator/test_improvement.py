@@ -21,7 +21,7 @@ from engine.events.selection import select
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, StoredTrajectory, read_trajectories
 from engine.events.token_block import decode
 from engine.models import frozen
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.orchestrator.context import RunStopped
 from engine.orchestrator.improvement.kept import choose_kept, read_kept
 from engine.trainer.__main__ import main

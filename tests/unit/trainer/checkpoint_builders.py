@@ -11,7 +11,7 @@ import torch
 
 from engine.models.builtin.tokenizer import BpeTokenizer
 from engine.models.builtin.transformer import Transformer
-from engine.models.opening import OpenedModel, write_policy_files
+from engine.models.loader import OpenedModel, write_policy_files
 from engine.trainer.checkpoints.checkpoint import Snapshot, take_snapshot
 from engine.trainer.learner import Learner
 from engine.trainer.shards import read_part

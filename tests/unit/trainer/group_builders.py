@@ -12,7 +12,7 @@ import torch
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.models.builtin.transformer import Transformer
-from engine.models.opening import save_policy_checkpoint
+from engine.models.loader import save_policy_checkpoint
 from engine.ray.placement import ignore
 from engine.trainer.processes.group import TrainerGroup
 from engine.trainer.processes.launchers import open_launcher

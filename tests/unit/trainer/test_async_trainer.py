@@ -12,7 +12,7 @@ import torch
 
 from engine.config.run import TrainRun
 from engine.errors import CheckpointError, TrainerError, UpdateAbandonedError
-from engine.models.opening import save_policy_checkpoint
+from engine.models.loader import save_policy_checkpoint
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import write_snapshot
 from engine.trainer.factory import TrainingSetup

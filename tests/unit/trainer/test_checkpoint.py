@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from engine.errors import CheckpointError
 from engine.evaluation.metrics import EvaluationSummary
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.orchestrator.training.progress import HELDOUT, TRAIN, TrainProgress
 from engine.trainer.checkpoints.checkpoint import (
     Checkpoint,

@@ -13,7 +13,7 @@ from torch.nn import functional
 from engine.config.fine_tuning import FineTuningConfig
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.tokens import TokenRecord
 from engine.trainer.__main__ import main
 from engine.trainer.batch import IMITATION

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from engine.errors import CheckpointError, PublicationError, RankLostError
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.trainer.checkpoints.checkpoint import load_latest, restore_training, write_snapshot
 from tests.unit.trainer.checkpoint_builders import snapshot_of
 from tests.unit.trainer.group_builders import alone, distance, episodes, group, whole_model, write_policy

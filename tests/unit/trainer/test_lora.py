@@ -15,7 +15,7 @@ from engine.errors import CheckpointError
 from engine.models.adapters import adapter_parameters
 from engine.models.builtin.transformer import Transformer
 from engine.models.frozen import freeze_policy
-from engine.models.opening import open_model, save_policy_checkpoint
+from engine.models.loader import open_model, save_policy_checkpoint
 from engine.trainer.__main__ import main
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import load_latest, write_snapshot

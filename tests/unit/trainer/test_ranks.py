@@ -19,7 +19,7 @@ from torch.nn import functional
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.models.attention import attend
-from engine.models.opening import open_model, write_policy_files
+from engine.models.loader import open_model, write_policy_files
 from engine.models.published.networks import build_causal
 from engine.models.published.pretrained import PretrainedModel
 from engine.trainer.batch import Row

@@ -20,7 +20,7 @@ from engine.events.stored_trajectories import (
 )
 from engine.events.token_block import TokenBlock, decode
 from engine.models.chat.base import Chat
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.tokens import TOKEN_COLUMNS, TokenRecord
 from engine.tools.parser import parse, read_native
 from engine.tools.rendering import render_native

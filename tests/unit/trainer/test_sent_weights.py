@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from engine.errors import PublicationError, TrainerError, UpdateAbandonedError
-from engine.models.opening import save_policy_checkpoint
+from engine.models.loader import save_policy_checkpoint
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import write_snapshot
 from engine.trainer.export import export_policy

@@ -25,7 +25,7 @@ from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML
-from engine.models.opening import OpenedModel, open_model
+from engine.models.loader import OpenedModel, open_model
 from engine.models.published.networks import build_causal
 from engine.models.published.pretrained import PretrainedModel
 from engine.tools import MemoryFileStore, run_immediately

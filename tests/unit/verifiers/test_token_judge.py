@@ -16,7 +16,7 @@ from engine.errors import ScoreError
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.chatml import ChatML
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.verifiers.execution_free import (
     TokenJudge,
     forced_choice,

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.verifiers.execution_free.training_set import (
     ExampleFormat,
     Labelled,

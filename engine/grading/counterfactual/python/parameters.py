@@ -63,7 +63,7 @@ class ParameterTable:
         """Return the tables of a test function whose rows are known."""
         # The parts of a test's name are in the order in which the decorators are applied.
         decorators = [*reversed(function.node.decorator_list), *reversed(function.class_decorators)]
-        tables = [_table(one, literal) for one in decorators if _is_parametrize(one)]
+        tables = [_table(node, literal) for node in decorators if dotted(node).endswith("mark.parametrize")]
         parts = [None if table is None else table.row_names() for table in tables]
         return [
             replace(table, around=_around(parts[:place], parts[place + 1 :]))
@@ -129,10 +129,6 @@ def _around(
         )
         for names in islice(product(*first, *last), _MAX_NAMES)
     )
-
-
-def _is_parametrize(decorator: ast.expr) -> bool:
-    return dotted(decorator).endswith("mark.parametrize")
 
 
 def _table(call: ast.expr, literal: Literal) -> ParameterTable | None:

@@ -24,6 +24,7 @@ from engine.errors import ConfigError, Problem
 from engine.inference.base import WeightStream
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.publishing.transfer import SentWeights, digested
+from engine.processes.ports import free_port
 
 Way = Literal["nccl", "ipc"]
 _connections: list[_Connection] = []
@@ -168,9 +169,9 @@ def _init_info(settings: SendLive, workers: int) -> Any:
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
     host = _own_address(settings.servers[0][0])
-    with socket.create_server((host, 0)) as free:
-        port: int = free.getsockname()[1]
-    return NCCLTrainerInitInfo(rank=0, master_address=host, master_port=port, world_size=1 + workers)
+    return NCCLTrainerInitInfo(
+        rank=0, master_address=host, master_port=free_port(host), world_size=1 + workers
+    )
 
 
 def _own_address(server: str) -> str:

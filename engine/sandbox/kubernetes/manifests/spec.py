@@ -163,7 +163,9 @@ def _purpose_annotations(spec: SandboxSpec, deadline: float, *, warm: bool) -> d
 
 def container_resources(config: KubernetesConfig, limits: SandboxLimits) -> tuple[Json, Json]:
     """Return requests and limits of a pod's two containers."""
-    return _resources(config, limits), _pristine_resources(config)
+    fixed = {"memory": f"{config.pristine_memory_mb}Mi", "ephemeral-storage": "16Mi"}
+    pristine = {"requests": {"cpu": "10m", **fixed}, "limits": {"cpu": "1", **fixed}}
+    return _resources(config, limits), pristine
 
 
 def _pod_spec(
@@ -252,7 +254,9 @@ def _container(
         "resources": resources,
         "securityContext": security(config.added_capabilities),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [_agent_mount(config)],
+        "volumeMounts": [
+            {"name": "agent", "mountPath": _FOLDER if config.agent_image else _FILES, "readOnly": True}
+        ],
     }
 
 
@@ -295,11 +299,6 @@ def _resources(config: KubernetesConfig, limits: SandboxLimits) -> Json:
     }
 
 
-def _pristine_resources(config: KubernetesConfig) -> Json:
-    fixed = {"memory": f"{config.pristine_memory_mb}Mi", "ephemeral-storage": "16Mi"}
-    return {"requests": {"cpu": "10m", **fixed}, "limits": {"cpu": "1", **fixed}}
-
-
 def _cores(count: float) -> str:
     return f"{count:g}" if count == int(count) else f"{round(count * 1000)}m"
 
@@ -320,7 +319,3 @@ def _agent_volume(config: KubernetesConfig) -> Json:
     }
     volume = {"name": "agent", "emptyDir": {"medium": "Memory", "sizeLimit": "192Mi"}}
     return {"initContainers": [bring], "volumes": [volume]}
-
-
-def _agent_mount(config: KubernetesConfig) -> Json:
-    return {"name": "agent", "mountPath": _FOLDER if config.agent_image else _FILES, "readOnly": True}

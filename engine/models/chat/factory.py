@@ -1,4 +1,4 @@
-"""Opening of a model's conversations.
+"""Factory of a model's conversations.
 
 To add a family known by hand: its renderer in ``engine.models.families``.
 """

@@ -1,4 +1,4 @@
-"""Opening of a rollout's conversation with either kind of policy."""
+"""Factory of conversations with either kind of policy."""
 
 from __future__ import annotations
 

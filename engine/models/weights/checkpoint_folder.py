@@ -1,23 +1,23 @@
-"""The weights of a checkpoint folder, whatever format they are in, by the names of a model's parameters."""
+"""A checkpoint folder: its weights in any format, by the names of a model's parameters, and its files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from engine.errors import CheckpointError
+from engine.errors import CheckpointError, described
 from engine.models.base import LanguageModel
 from engine.models.builtin.transformer import Transformer
 from engine.models.weights.adapted import AdaptedWeights, base_folder
 from engine.models.weights.dcp_folder import DcpFolder
 from engine.models.weights.model_weights import ModelWeights, expected_tensors, plan_as_stored, tied_names
-from engine.models.weights.policy_files import ADAPTERS, carried_files
+from engine.models.weights.policy_files import ADAPTERS, carried_files, check_readable
 from engine.models.weights.safetensors_folder import INDEX, SINGLE, SafetensorsFolder, read_index
 from engine.models.weights.source import WeightSource
 from engine.reading import read_json
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 SHARDS = "shards"
 """Folder in a run's checkpoint with distributed weights (DCP), under ``model.NAME``."""
@@ -126,3 +126,21 @@ def read_config(folder: Path) -> dict[str, Any]:
         if isinstance(layers := config.get(name), int) and layers > _MAX_LAYERS:
             raise CheckpointError(f"{path} has {name} {layers}; models of up to {_MAX_LAYERS} are opened")
     return config
+
+
+def read_settings(folder: Path) -> PreTrainedConfig:
+    """Return ``config.json`` as ``transformers`` reads it; no code of the folder is run.
+
+    Raises:
+        CheckpointError: files are missing or damaged, or have impossible settings.
+    """
+    from transformers import AutoConfig
+
+    check_readable(folder)
+    try:
+        settings: PreTrainedConfig = AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # damaged files and impossible settings make transformers raise anything
+        raise CheckpointError(f"cannot read the model in {folder}: {described(error)}") from error
+    return settings

@@ -1,4 +1,4 @@
-"""Opening of models for sampling and training, and saving of built-in policies.
+"""Loading of models for sampling and training, and saving of built-in policies.
 
 A folder is what ``transformers`` publishes: config.json, safetensors, tokenizer files. With a provenance.json
 that names no other implementation, it is a policy of our own, which our own ``Transformer`` computes: its
@@ -23,12 +23,12 @@ from engine.models.builtin.tokenizer import BpeTokenizer, load_tokenizer, phrase
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML
-from engine.models.chat.opening import open_chat
+from engine.models.chat.factory import open_chat
 from engine.models.families import Family, family_of
 from engine.models.references import Reference, find_model
 from engine.models.sharding import load_weights
+from engine.models.weights.checkpoint_folder import open_weights, read_config
 from engine.models.weights.model_weights import stored_tensors
-from engine.models.weights.opening import open_weights, read_config
 from engine.models.weights.policy_files import (
     carry_files,
     check_readable,

@@ -1,4 +1,4 @@
-"""Opening models: position encodings count, and what cannot be trained says so before anything starts."""
+"""Loading models: position encodings count, and what cannot be trained says so before anything starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.models import hub
 from engine.models.attention import Segments
 from engine.models.builtin.architectures import SHIPPED
 from engine.models.builtin.transformer import Transformer
-from engine.models.opening import open_model
+from engine.models.loader import open_model
 from engine.models.published.pretrained import PretrainedModel
 from tests.fakes.hub import fake_hub
 from tests.unit.models.tiny_families import write_tiny
