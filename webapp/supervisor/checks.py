@@ -140,15 +140,20 @@ def _services() -> list[Finding]:
     statuses = load_status(settings.TRAINYARD_HOME)
     if not statuses:
         return [Finding("services", "warning", "not started by this data folder's supervisor", _START)]
-    log = settings.TRAINYARD_HOME / "logs"
     return [
         Finding(f"service: {status.name}", "ok", f"up, {status.restarts} restarts")
         if status.state is ServiceState.UP
         else Finding(
-            f"service: {status.name}", "error", status.reason or str(status.state), f"read its log in {log}"
+            f"service: {status.name}", "error", status.reason or str(status.state), _read_log(status.name)
         )
         for status in statuses
     ]
+
+
+def _read_log(service: str) -> str:
+    """Return the advice to read a service's log."""
+    servers = {"postgresql": "postgres/postgres.log", "redis": "redis/redis.log"}
+    return f"read {settings.TRAINYARD_HOME / servers.get(service, f'logs/{service}.log')}"
 
 
 def _servers() -> list[Finding]:
@@ -164,7 +169,7 @@ def _server(name: str, variable: str, trouble: str) -> Finding:
     if os.environ.get(variable):
         return Finding(name, "error", trouble, f"start the server that {variable} names, or unset {variable}")
     if load_status(settings.TRAINYARD_HOME):
-        return Finding(name, "error", trouble, f"read its log in {settings.TRAINYARD_HOME}")
+        return Finding(name, "error", trouble, _read_log("postgresql" if name == "database" else name))
     return Finding(name, "warning", "the embedded server is not running", _START)
 
 
@@ -177,7 +182,7 @@ def _migrations() -> Finding:
     if not pending:
         return Finding("migrations", "ok", "the tables are up to date")
     reason = f"{len(pending)} migrations are not applied"
-    return Finding("migrations", "error", reason, "run `manage.py migrate`, or restart `trainyard up`")
+    return Finding("migrations", "error", reason, "restart `trainyard up`, or run `python -m django migrate`")
 
 
 def _sandboxes(backends: Iterable[str]) -> list[Finding]:

@@ -247,10 +247,15 @@ class GroupBuffer:
         max_rounds = self._algorithm.max_resampling_rounds
         if not self._is_sync:
             return len(self.replaced) < max_rounds * self._batch
-        round_groups = [other for other in self.open.values() if other.round_number == one.round_number]
-        groups = [other.group for other in round_groups if other.group is not None]
-        is_complete = not self._ahead and len(groups) == len(round_groups)
-        return is_complete and one.round_number < max_rounds and not all(map(_is_lost, groups))
+        peers = [
+            other
+            for other in (*self.open.values(), *self.replaced.values())
+            if other.round_number == one.round_number
+        ]
+        groups = [other.group for other in peers if other.group is not None]
+        if self._ahead or len(groups) < len(peers) or one.round_number == max_rounds:
+            return False
+        return one.round_number > 0 or not all(map(_is_lost, groups))
 
     def _in_place_of(self, key: GroupKey) -> NextGroup:
         tried = self._tasks[key.iteration]
@@ -291,5 +296,5 @@ def _key(group: SelectedGroup) -> GroupKey:
 
 
 def _is_lost(group: Group) -> bool:
-    """Return whether infrastructure lost all of a group: other tasks would be lost too."""
+    """Return whether infrastructure lost all rollouts of a group."""
     return all(map(is_infrastructure, group.trajectories))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -151,16 +152,35 @@ async def test_it_stops_after_the_rounds_and_trains_on_what_there_is() -> None:
     assert [group.task.id for group in found.trained] in (["t0", "t32"], ["t32", "t0"])
 
 
-async def test_a_round_that_infrastructure_lost_is_not_repeated_with_other_tasks() -> None:
-    class Dead(Roller):
-        def trajectory(self, iteration: int, task_id: str, index: int) -> Trajectory:
-            return make_trajectory(None, index=index, task_id=task_id, iteration=iteration)
+class Losing(Roller):
+    """Loses the rollouts of some tasks; those of all others are uniform."""
 
-    roller = Dead()
+    def __init__(self, is_lost: Callable[[str], bool]) -> None:
+        super().__init__()
+        self.is_lost = is_lost
+
+    def trajectory(self, iteration: int, task_id: str, index: int) -> Trajectory:
+        reward = None if self.is_lost(task_id) else 1.0
+        return make_trajectory(reward, index=index, task_id=task_id, iteration=iteration)
+
+
+async def test_a_first_round_that_infrastructure_lost_is_not_repeated_with_other_tasks() -> None:
+    roller = Losing(lambda _: True)
     feed = feed_of(roller, TaskCursor(rows(64), per_iteration=4, seed=0), wanted=4)
     found = await feed.next_batch(policy_version=0)
     await feed.close()
     assert (len(roller.asked), len(found.trained), len(found.discarded)) == (1, 0, 4)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+async def test_a_lost_group_is_replaced_wherever_it_stands_in_its_round(place: int) -> None:
+    cursor = TaskCursor(rows(64), per_iteration=2, seed=0)
+    lost = cursor.peek()[place].task.id
+    roller = Losing(lost.__eq__)
+    feed = feed_of(roller, cursor, wanted=2, rounds=1)
+    await feed.next_batch(policy_version=0)
+    await feed.close()
+    assert [len(asked) for asked in roller.asked] == [2, 2]
 
 
 async def test_it_stops_where_the_split_has_no_task_left() -> None:
