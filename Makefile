@@ -59,7 +59,9 @@ drills-here: # with the Docker daemon that answers, if one does; the first time 
 	@$(BIN)/python -m tests.drills $(ONLY)
 
 .PHONY: lock
-lock: $(DEV_STAMP) $(RAY_STAMP) ## write the installed versions into requirements/constraints.txt
+lock: ## resolve the lists anew, without the constraints, and write requirements/constraints.txt
+	@deploy/setup/venv.sh "$(PYTHON)" "$(VENV)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet $(foreach list,web engine dev ray,-r requirements/$(list).txt)
 	@mkdir -p build; head -2 requirements/constraints.txt >build/constraints.txt
 	@$(BIN)/python -m pip freeze --exclude-editable | grep -v '^torch==' >>build/constraints.txt
 	@mv build/constraints.txt requirements/constraints.txt

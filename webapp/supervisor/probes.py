@@ -41,9 +41,12 @@ def redis_probe(url: str) -> Probe:
 
     def probe() -> str:
         # The client's own retries sleep for seconds; callers that wait probe again themselves.
-        client = redis.Redis.from_url(
-            url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=Retry(NoBackoff(), 0)
-        )
+        try:
+            client = redis.Redis.from_url(
+                url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=Retry(NoBackoff(), 0)
+            )
+        except ValueError as error:
+            return str(error)
         try:
             client.ping()
         except redis.RedisError as error:

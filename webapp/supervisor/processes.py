@@ -17,6 +17,7 @@ from pathlib import Path
 from engine.errors import PreflightError
 from engine.processes import process_start
 from webapp.supervisor.embedded import die_with_parent
+from webapp.supervisor.home import PROJECT
 from webapp.supervisor.interrupts import starting_a_process
 from webapp.supervisor.probes import Answer, Probe, Watch
 from webapp.supervisor.status import ServiceState, ServiceStatus
@@ -52,6 +53,7 @@ def spawn_logged(
         return subprocess.Popen(
             list(command),
             env=dict(environment),
+            cwd=PROJECT,
             stdout=output,
             stderr=output,
             stdin=subprocess.DEVNULL,

@@ -85,6 +85,7 @@ class Stack:
                 subprocess.Popen(
                     [sys.executable, "-m", module, *command],
                     env=self.environment,
+                    cwd=PROJECT,  # the caller's folder would come first among the places of modules
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,

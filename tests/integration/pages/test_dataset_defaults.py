@@ -55,7 +55,7 @@ def test_the_form_enters_them_and_keeps_what_is_changed_back() -> None:
     posted = {field.key: field.value for field in fields.values()}
     posted |= {
         "recipe": "quickstart",
-        "overrides": page["overrides"],
+        "rendered": page["rendered"],
         "sandbox.memory_mb": "256",
         "then": "draft",
     }

@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from engine.config.presets import PRESETS
 from engine.config.recipes import RECIPES, resolve
 from engine.errors import ConfigError, Problem
+from tests.builders.html_regions import form_values
 from tests.builders.web_builders import make_user
 from webapp.core.permissions import Role
-from webapp.models import Dataset, Run
+from webapp.models import Dataset, Run, Task
 from webapp.runs.contexts.config_view import describe
 from webapp.runs.contexts.forms.form import FormSection, edited, form_sections
 from webapp.runs.contexts.forms.offers import run_offers
-from webapp.runs.services.drafts import Draft, Origin, draft
+from webapp.runs.services.drafts import Draft, Origin, draft, policy_types, setting_texts
 
 pytestmark = pytest.mark.django_db
 
@@ -161,10 +163,85 @@ def test_datasets_and_splits_are_offered_with_their_numbers_of_tasks() -> None:
     assert [one.value for one in offers["evaluation.split"]] == ["test"]
 
 
-@pytest.mark.parametrize("rendered", ["", "[", "[1]", '{"a": {"b": 1}, "name.x": [], "policy.type": [1]}'])
+HOSTILE = json.dumps(
+    {
+        "overrides": {"a": {"b": 1}, "name.x": [], "policy.type": [1]},
+        "follows": {"sandbox.kubernetes.namespace": 1, "x": 2},
+    }
+)
+
+
+@pytest.mark.parametrize("rendered", ["", "[", "[1]", '{"overrides": []}', HOSTILE])
 def test_a_form_whose_hidden_field_was_changed_still_answers(client: Client, rendered: str) -> None:
     client.force_login(make_user("olga", Role.OPERATOR))
-    posted = {"recipe": "quickstart", "overrides": rendered, "trainer.iterations": "5", "then": "check"}
+    posted = {"recipe": "quickstart", "rendered": rendered, "trainer.iterations": "5", "then": "check"}
     answer = client.post("/runs/new/", posted)
     assert answer.status_code == 200
-    assert answer.context["overrides"].count('"trainer.iterations": "5"') == 1
+    assert answer.context["rendered"].count('"trainer.iterations": "5"') == 1
+
+
+def test_naming_the_recipes_preset_replaces_its_section_unless_a_person_only_went_back() -> None:
+    named = {"algorithm.preset": "grpo_pp"}
+    own = draft(recipe="quickstart").resolved().model_dump()["algorithm"]
+    plain = draft(recipe="quickstart", overrides=named).resolved().model_dump()["algorithm"]
+    assert plain == resolve("quickstart", named).model_dump()["algorithm"] != own
+    shown = texts(draft(recipe="quickstart", overrides=named))
+    assert posted_form("quickstart", shown, before=named).overrides == named
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_drafts_equal_what_the_engine_resolves(recipe: str) -> None:
+    original = draft(recipe=recipe)
+    choices: list[dict[str, Any]] = [{}, {"name": "other"}]
+    if "algorithm" in original.original:
+        choices += [{"algorithm.preset": preset} for preset in PRESETS]
+    choices += [{"policy.type": kind} for kind in policy_types(original.model)]
+    for overrides in choices:
+        made = draft(recipe=recipe, overrides=overrides)
+        try:
+            expected = resolve(recipe, {**made.follows, **overrides})
+        except ConfigError:
+            continue
+        assert made.resolved() == expected
+        shown = dict(setting_texts(expected))
+        assert {key: made.text(key) for key in shown} == shown
+
+
+def test_sections_that_agree_only_with_other_settings_can_be_chosen_together(client: Client) -> None:
+    client.force_login(make_user("olga", Role.OPERATOR))
+    single = {"algorithm.preset": "reinforce_pp", "rollout.group_size": 1}
+    config = draft(recipe="quickstart", overrides=single).resolved().model_dump(mode="json")
+    parent = Run.objects.create(recipe="quickstart", kind="train", config=config)
+    both = {"algorithm.preset": "grpo_pp", "rollout.group_size": 8}
+    assert draft(parent=parent, overrides=both).resolved().model_dump()["rollout"]["group_size"] == 8
+    form = {"clone": str(parent.pk), "then": "check", "algorithm.preset": "grpo_pp"}
+    answer = client.post("/runs/new/", form)
+    assert answer.status_code == 200
+    assert "rollout.group_size" in {finding.setting for finding in answer.context["findings"]}
+
+
+def test_what_followed_when_the_form_was_shown_is_not_a_persons_change(client: Client) -> None:
+    client.force_login(make_user("olga", Role.OPERATOR))
+    late = Dataset.objects.create(name="late")
+    shown = client.get("/runs/new/?recipe=quickstart&dataset.name=late").content.decode()
+    Task.objects.create(dataset=late, key="a", instance_id="a", split="train", image="example.org/image:1")
+    answer = client.post("/runs/new/", form_values(shown, "run-form") | {"then": "check"})
+    fields = {field.key: field for section in answer.context["sections"] for field in section.fields}
+    assert (fields["sandbox.backend"].value, fields["sandbox.backend"].origin) == ("docker", Origin.FOLLOWS)
+
+
+@pytest.mark.parametrize("value", ["\ud800", "a\x00b", json.loads("[" * 200 + "]" * 200)])
+def test_values_that_no_database_stores_are_refused(client: Client, value: Any) -> None:
+    client.force_login(make_user("olga", Role.OPERATOR))
+    with pytest.raises(ConfigError, match="cannot be stored"):
+        draft(recipe="quickstart", overrides={"dataset.name": value})
+    rendered = json.dumps({"overrides": {"dataset.name": value}})
+    answer = client.post("/runs/new/", {"recipe": "quickstart", "rendered": rendered, "then": "check"})
+    assert answer.status_code == 200
+
+
+def test_a_dataset_in_a_section_as_a_whole_counts_for_what_follows() -> None:
+    dataset = Dataset.objects.create(name="published")
+    Task.objects.create(dataset=dataset, key="a", instance_id="a", split="train", image="example.org/image:1")
+    section = draft(recipe="quickstart").original["dataset"] | {"name": "published"}
+    assert draft(recipe="quickstart", overrides={"dataset": section}).follows["sandbox.backend"] == "docker"

@@ -99,6 +99,8 @@ def launch(
             watch(made, as_json=as_json)
     finally:
         if as_json:
+            for run in made:
+                run.refresh_from_db()
             print_json([run_record(run) for run in made])
 
 
@@ -160,7 +162,7 @@ def collect(
         run = collection.create(request, experiment=find_experiment(experiment))
         runs.start(run=run)
     if not as_json:
-        _print_collection(run, skip)
+        _print_collection(run, asked=skip != "none")
     try:
         if wait:
             watch([run], as_json=as_json)
@@ -169,12 +171,12 @@ def collect(
             print_json(run_record(run))
 
 
-def _print_collection(run: Run, skip: str) -> None:
+def _print_collection(run: Run, *, asked: bool) -> None:
     print(describe(run))
-    skipped = run.config["collection"]["skip_runs"]
-    if skipped:
-        print(f"{skip} in run {', '.join(skipped)}: left out")
-    elif skip != "none":
+    collection = run.config["collection"]
+    if collection["skip_runs"]:
+        print(f"{collection['skip']} in run {', '.join(collection['skip_runs'])}: left out")
+    elif asked:
         print("no earlier collection of this model on the dataset: nothing is left out")
     print(f"open:   {django_settings.TRAINYARD_WEB_URL}/runs/{run.pk}/")
     print(f"export: trainyard evaluation predictions {run.pk} --output predictions.jsonl", flush=True)

@@ -8,7 +8,10 @@ from typing import Any, Literal
 
 from django.contrib.auth.models import User
 
+from engine.config.recipes import resolve
 from engine.config.recipes.quickstart import DATASET as QUICKSTART
+from engine.errors import ConfigError
+from engine.types import RunKind
 from webapp.datasets.selectors.difficulty import SCRIPTED
 from webapp.experiments.models import Experiment
 from webapp.runs.models.runs import Run
@@ -45,8 +48,11 @@ class CollectionRequest:
 def create(
     request: CollectionRequest, *, actor: User | None = None, experiment: Experiment | None = None
 ) -> Run:
-    """Create a draft. Raises ConfigError as ``runs.create``."""
+    """Create a draft. Raises ConfigError as ``runs.create``, also for recipes of other kinds."""
     overrides = _overrides(request)
+    kind = RunKind(resolve(request.recipe).kind)
+    if kind is not RunKind.ROLLOUT:
+        raise ConfigError(f"recipe {request.recipe} is of kind {kind}: collections need one of kind rollout")
     skipping = {**overrides, "collection.skip": request.skip}
     # Without earlier runs to skip, the configuration refuses any value but "none".
     if draft(recipe=request.recipe, overrides=skipping).follows.get("collection.skip_runs"):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, get_args
@@ -30,11 +30,12 @@ from engine.config.run import (
     PRESET_KEY,
     AnyRun,
     parse_run_config,
-    policy_type,
     with_overrides,
 )
 from engine.errors import ConfigError
+from engine.reading import LimitError, check_nesting
 from engine.types import RunKind, RunState
+from webapp.core.services.cleaning import without_nul
 from webapp.datasets.selectors.defaults import dataset_settings, is_local
 from webapp.endpoints.services import places
 from webapp.runs.models.runs import Run
@@ -68,22 +69,22 @@ class Draft:
 
     original: Mapping[str, Any]
     """Configuration of the recipe or of the cloned run."""
-    selected: Mapping[str, Any]
-    """``original`` under the chosen preset and type of policy: valid, with every setting."""
+    model: AnyRun
+    """``original`` under the chosen preset and type of policy; its sections may contradict each other."""
     follows: Mapping[str, Any]
     """Settings that follow from dataset and model."""
     overrides: Mapping[str, Any]
     """Settings of a person that differ from ``base``; preset and type of policy from ``original``."""
 
     @cached_property
+    def selected(self) -> dict[str, Any]:
+        """Return ``model`` as JSON."""
+        return self.model.model_dump(mode="json")
+
+    @cached_property
     def base(self) -> dict[str, Any]:
         """Return ``selected`` with ``follows``: the values before a person's changes."""
         return _with(self.selected, self.follows)
-
-    @cached_property
-    def model(self) -> AnyRun:
-        """Return ``selected`` as a parsed configuration."""
-        return parse_run_config(self.selected)
 
     @property
     def data(self) -> dict[str, Any]:
@@ -145,26 +146,50 @@ class Draft:
 
 
 def draft(
-    *, recipe: str = "", parent: Run | None = None, overrides: Mapping[str, Any] | None = None
+    *,
+    recipe: str = "",
+    parent: Run | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    follows: Mapping[str, Any] | None = None,
 ) -> Draft:
     """Return the draft of a recipe, or of a run to clone; a clone has no settings that follow.
 
+    Args:
+        recipe: its name; not used for a clone.
+        parent: the run to clone.
+        overrides: a person's settings.
+        follows: settings that followed when a form was rendered; None: what follows now.
+
     Raises:
-        ConfigError: there is no such recipe, or the run's configuration is of another version.
+        ConfigError: there is no such recipe, the run's configuration is of another version, or the database
+            cannot store an override.
     """
     given = dict(overrides or {})
+    check_storable(given)
     config = parse_run_config(parent.config) if parent is not None else resolve(recipe)
     original = config.model_dump(mode="json")
-    selected = _under_policy(_under_preset(original, given.get(PRESET_KEY)), given.get(POLICY_TYPE_KEY))
-    follows = _follows(original, selected, given) if parent is None else {}
-    base = _with(selected, follows)
-    # Unknown settings are kept, so that ``resolved`` refuses them.
+    model = _select(config, given)
+    if follows is None:
+        follows = _follows(original, model.model_dump(mode="json"), given) if parent is None else {}
+    made = Draft(original=original, model=model, follows=follows, overrides={})
+    # Unknown settings are kept, so that ``resolved`` refuses them; naming a preset replaces its section.
     own = {
         key: value
         for key, value in given.items()
-        if as_text(value) != _text_of(original if key in _SELECTING else base, key) or not _has(base, key)
+        if key == PRESET_KEY or as_text(value) != made.base_text(key) or not _has(made.base, key)
     }
-    return Draft(original=original, selected=selected, follows=follows, overrides=own)
+    return replace(made, overrides=own)
+
+
+def check_storable(given: Any) -> None:
+    """Raise ConfigError for JSON that the database cannot store, or that is nested too deep."""
+    try:
+        check_nesting(given)
+        json.dumps(given, ensure_ascii=False).encode()
+    except (LimitError, ValueError) as error:
+        raise ConfigError(f"the overrides cannot be stored: {error}") from None
+    if without_nul(given) != given:
+        raise ConfigError("the overrides cannot be stored: they contain the character NUL")
 
 
 def as_text(value: object) -> str:
@@ -193,25 +218,31 @@ def setting_texts(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, str
 
 def policy_types(config: AnyRun) -> tuple[str, ...]:
     """Return the types of policy that a configuration may have; empty for kinds of run without a policy."""
+    return tuple(_policy_classes(config))
+
+
+def _policy_classes(config: AnyRun) -> dict[str, type[BaseModel]]:
     field = type(config).model_fields.get("policy")
     if field is None:
-        return ()
+        return {}
     members = get_args(field.annotation) or (field.annotation,)
-    return tuple(get_args(member.model_fields["type"].annotation)[0] for member in members)
+    return {get_args(member.model_fields["type"].annotation)[0]: member for member in members}
 
 
-def _under_preset(config: dict[str, Any], preset: object) -> dict[str, Any]:
-    current = config.get("algorithm", {}).get("preset")
-    if current is None or not isinstance(preset, str) or preset not in PRESETS or preset == current:
-        return config
-    return parse_run_config(with_overrides(config, {PRESET_KEY: preset})).model_dump(mode="json")
+def _select(config: AnyRun, given: Mapping[str, Any]) -> AnyRun:
+    """Return a configuration with the sections of the chosen preset and type of policy.
 
-
-def _under_policy(config: dict[str, Any], chosen: object) -> dict[str, Any]:
-    if chosen == policy_type(config) or chosen not in policy_types(parse_run_config(config)):
-        return config
-    settings = {"type": chosen, **_REQUIRED.get(str(chosen), {})}
-    return parse_run_config({**config, "policy": settings}).model_dump(mode="json")
+    Sections are not compared: a person's other settings may be what makes them agree.
+    """
+    sections: dict[str, BaseModel] = {}
+    preset, chosen = given.get(PRESET_KEY), given.get(POLICY_TYPE_KEY)
+    algorithm = getattr(config, "algorithm", None)
+    if algorithm is not None and isinstance(preset, str) and preset in PRESETS:
+        sections["algorithm"] = type(algorithm)(preset=preset)
+    classes = _policy_classes(config)
+    if isinstance(chosen, str) and chosen in classes and chosen != config.policy.type:  # type: ignore[union-attr]
+        sections["policy"] = classes[chosen](type=chosen, **_REQUIRED.get(chosen, {}))
+    return config.model_copy(update=sections)
 
 
 def _follows(
@@ -219,8 +250,13 @@ def _follows(
 ) -> dict[str, Any]:
     """Return the settings that follow from the dataset and, in a collection, from its model."""
 
+    try:
+        merged = with_overrides(selected, {key: given[key] for key in given if key not in _SELECTING})
+    except ConfigError:  # an override leads through something that is no section; ``resolved`` refuses it
+        return {}
+
     def text(setting: str) -> str:
-        return as_text(given[setting]) if setting in given else _text_of(selected, setting)
+        return _text_of(merged, setting)
 
     dataset = text("dataset.name")
     settings = dataset_settings(original, dataset)
@@ -255,13 +291,17 @@ def _earlier_runs(original: Mapping[str, Any], given: Mapping[str, Any]) -> list
 
 
 def _with(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a configuration with some of its settings replaced."""
-    result: dict[str, Any] = {
-        key: dict(value) if isinstance(value, dict) else value for key, value in config.items()
-    }
+    """Return a copy with other values of settings that it has."""
+    result = dict(config)
     for setting, value in values.items():
-        section, _, name = setting.rpartition(".")
-        (result[section] if section else result)[name] = value
+        if not _has(result, setting):
+            continue
+        *sections, name = setting.split(".")
+        node = result
+        for section in sections:
+            node[section] = dict(node[section])
+            node = node[section]
+        node[name] = value
     return result
 
 

@@ -21,7 +21,6 @@ from webapp.core.contexts.frame import Crumb
 from webapp.core.contexts.numbers import MOST_ID, whole
 from webapp.core.pages import page, params_of, posted_of
 from webapp.core.permissions import Person
-from webapp.core.services.cleaning import without_nul
 from webapp.experiments.models import Experiment
 from webapp.runs.contexts.forms.chosen import build_chosen
 from webapp.runs.contexts.forms.differences import Difference, count_differences
@@ -64,7 +63,7 @@ def _draft(recipe: str, parent: Run | None, data: Mapping[str, str]) -> Draft | 
     if parent is None and not recipe:
         return None
     try:
-        before = drafts.draft(recipe=recipe, parent=parent, overrides=_before(data))
+        before = drafts.draft(recipe=recipe, parent=parent, **_before(data))
         overrides = edited(before, data)
         draft = drafts.draft(recipe=recipe, parent=parent, overrides=overrides)
         if not draft.missing:
@@ -76,14 +75,18 @@ def _draft(recipe: str, parent: Run | None, data: Mapping[str, str]) -> Draft | 
 
 
 def _before(data: Mapping[str, str]) -> dict[str, Any]:
-    """Return the overrides of the rendered form; without a form, preset and type of policy."""
-    if "overrides" not in data:
-        return {key: data[key] for key in (PRESET_KEY, POLICY_TYPE_KEY) if key in data}
+    """Return the overrides of the rendered form and what followed; without a form what selects settings."""
+    if "rendered" not in data:
+        return {"overrides": {key: data[key] for key in (PRESET_KEY, POLICY_TYPE_KEY) if key in data}}
     try:
-        rendered = parse_json(data["overrides"])
-    except ValueError:
+        rendered = parse_json(data["rendered"])
+        drafts.check_storable(rendered)
+    except (ValueError, ConfigError):
         return {}
-    return without_nul(rendered) if isinstance(rendered, dict) else {}
+    if not isinstance(rendered, dict):
+        return {}
+    parts = {name: rendered.get(name) for name in ("overrides", "follows")}
+    return {name: part for name, part in parts.items() if isinstance(part, dict)}
 
 
 def _create(
@@ -160,7 +163,7 @@ def _context(
         sections=sections,
         others=others,
         short=short.title if short is not None else "",
-        overrides=json.dumps(draft.overrides) if draft is not None else "",
+        rendered=json.dumps({"overrides": draft.overrides, "follows": draft.follows}) if draft else "",
         findings=tuple(draft.findings()) if draft is not None and not refused else (),
         chosen=build_chosen(draft) if draft is not None else None,
         plan=build_plan(draft, posted) if draft is not None else None,

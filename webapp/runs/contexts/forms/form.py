@@ -221,8 +221,11 @@ def edited(before: Draft, posted: Mapping[str, str]) -> dict[str, Any]:
             overrides.pop(field.key, None)
             continue
         text = posted.get(field.key, field.value).replace("\r\n", "\n")
-        if text != field.value:
-            overrides[field.key] = _value(field, text)
+        if text == field.value:
+            continue
+        overrides[field.key] = _value(field, text)
+        if field.key == PRESET_KEY and text == field.original:
+            del overrides[field.key]  # back to the recipe, with its own differences from the preset
     return overrides
 
 

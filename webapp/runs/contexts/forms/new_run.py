@@ -39,8 +39,8 @@ class RunFormContext:
     """Sections behind the main ones, in the form of a recipe that has main settings."""
     short: str
     """Title of the form of a recipe with main settings; empty for other recipes."""
-    overrides: str
-    """Settings of a person, as JSON: the next request rebuilds the shown form from them."""
+    rendered: str
+    """Settings of a person and what followed, as JSON: the next request rebuilds the shown form from them."""
     findings: tuple[LintFinding, ...]
     """Errors first."""
     chosen: ChosenView | None
