@@ -105,10 +105,7 @@ async def test_preflight_of_no_cluster_at_all(tmp_path: Path) -> None:
 
 
 async def test_an_open_network_is_refused(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def open_to_all(*_: object) -> list[str]:
-        return ["10.96.0.1:443"]
-
-    monkeypatch.setattr(network, "_try", open_to_all)
+    monkeypatch.setattr(network, "_found", lambda _: ["10.96.0.1:443"])
     monkeypatch.setattr(network, "_SETTLE_S", 0.01)
     async with opened(cluster) as backend:
         for _ in range(2):
