@@ -51,7 +51,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     parsed: dict[str, Any] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
-        if not equals:
+        if not (key and equals):
             raise ConfigError(f"--set {setting}: expected KEY=VALUE")
         try:
             parsed[key] = parse_json(value, parse_constant=str)

@@ -17,7 +17,6 @@ import typer
 from ninja.responses import NinjaJSONEncoder
 
 from engine.errors import TrainyardError
-from engine.reading import parse_json
 from engine.terminal import visible_text
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -64,20 +63,6 @@ def at_most_one(**flags: bool) -> None:
     given = [f"--{name.replace('_', '-')}" for name, on in flags.items() if on]
     if len(given) > 1:
         raise typer.BadParameter(f"{' and '.join(given)} exclude each other")
-
-
-def parse_overrides(settings: Iterable[str] | None) -> dict[str, Any]:
-    """Parse ``["trainer.iterations=5"]`` to a dict; values are JSON if they parse, else text."""
-    overrides: dict[str, Any] = {}
-    for setting in settings or ():
-        key, separator, value = setting.partition("=")
-        if not separator or not key:
-            raise CommandError(f"--set wants KEY=VALUE, not '{setting}'")
-        try:
-            overrides[key] = parse_json(value, parse_constant=str)
-        except ValueError:
-            overrides[key] = value
-    return overrides
 
 
 def print_json(value: Any, *, indent: int | None = None) -> None:

@@ -104,7 +104,7 @@ def test_errors_have_a_message_and_an_exit_status() -> None:
     assert refused.status == 2
     assert "--archive and --restore exclude each other" in refused.errors
     wrong = command_result("run", "launch", "quickstart", "--set", "seed")
-    assert wrong.errors == "Error: --set wants KEY=VALUE, not 'seed'\n"
+    assert wrong.errors == "Error: --set seed: expected KEY=VALUE\n"
     choice = command_result("search", "x", "--place", "moon")
     assert choice.status == 2
     assert "'moon' is not one of steps, observations" in choice.errors

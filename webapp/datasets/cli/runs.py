@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 
 import typer
 
+from engine.config.base import parse_settings
 from webapp.core.cli import (
     AsJson,
     CommandError,
     Settings,
     command_group,
-    parse_overrides,
     print_json,
     print_result,
 )
@@ -53,7 +53,7 @@ def validate(
     The last line is one JSON object of counts. The exit status is 0 if the run succeeds, whatever it finds.
     """
     run = dataset_runs.launch_validation(
-        name=name, repeats=repeats, splits=split or [], rows=rows, overrides=parse_overrides(settings)
+        name=name, repeats=repeats, splits=split or [], rows=rows, overrides=parse_settings(settings or ())
     )
     if no_wait:
         print_run(run, as_json=as_json)
@@ -90,7 +90,7 @@ def curate(
         "curation.output": output,
         "curation.extra_tasks": [],
     }
-    run = runs.create(recipe="quickstart-dataset", overrides=overrides | parse_overrides(settings))
+    run = runs.create(recipe="quickstart-dataset", overrides=overrides | parse_settings(settings or ()))
     runs.start(run=run)
     if not as_json:
         print(describe(run))

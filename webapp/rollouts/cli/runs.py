@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
+from engine.config.base import parse_settings
 from webapp.core.cli import (
     CommandError,
     OnlyJson,
     Settings,
     command_group,
-    parse_overrides,
     print_json,
     write_text,
 )
@@ -64,7 +64,7 @@ def what_if(
         phase="train",
         iteration=iteration,
         task_key=task,
-        settings=parse_overrides(settings),
+        settings=parse_settings(settings or ()),
     )
     if outcome is None:
         raise CommandError(f"there is no group of task {task} in iteration {iteration} of run {run_id}")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from engine.config.base import parse_settings
 from engine.events.stored_trajectories import write_trajectories
 from engine.terminal import visible_line
 from webapp.core.cli import (
@@ -18,7 +19,6 @@ from webapp.core.cli import (
     Settings,
     command_group,
     one_of,
-    parse_overrides,
     print_json,
     print_result,
 )
@@ -45,7 +45,7 @@ def export(
 
     'python -m engine.trainer conversations' converts them for other trainers.
     """
-    query, seed = learning.query_of_recipe(recipe, parse_overrides(settings))
+    query, seed = learning.query_of_recipe(recipe, parse_settings(settings or ()))
     chosen = learning_reads.choose(query, seed=seed)
     try:
         count = write_trajectories(output, learning_reads.stored(chosen.ids))
@@ -63,7 +63,7 @@ def count(
     as_json: OnlyJson = True,
 ) -> None:
     """Print the counts of the trajectories that a fine-tuning run would train on, as one line of JSON."""
-    query, seed = learning.query_of_recipe(recipe, parse_overrides(settings))
+    query, seed = learning.query_of_recipe(recipe, parse_settings(settings or ()))
     chosen = asdict(learning_reads.choose(query, seed=seed))
     numbers = chosen.pop("ids")
     counts = {"trajectories": len(numbers), **chosen, "runs": dict(chosen["runs"])}

@@ -9,8 +9,9 @@ import typer
 from django.conf import settings as django_settings
 from django.db import transaction
 
+from engine.config.base import parse_settings
 from engine.config.recipes import RECIPES, resolve
-from webapp.core.cli import AsJson, CommandError, Settings, command_group, parse_overrides, print_json
+from webapp.core.cli import AsJson, CommandError, Settings, command_group, print_json
 from webapp.runs.cli.describe import (
     ExperimentName,
     RunId,
@@ -52,7 +53,7 @@ def parse_each(setting: str | None, recipe: str, given: Mapping[str, Any]) -> li
     """
     if setting is None:
         return [{}]
-    ((key, values),) = parse_overrides([setting]).items()
+    ((key, values),) = parse_settings([setting]).items()
     if not isinstance(values, list) or not values:
         raise CommandError(f"--each wants KEY=[VALUE, ...] with at least one value, not '{setting}'")
     name = given.get("name", resolve(recipe).name)
@@ -80,7 +81,7 @@ def launch(
     With --each and --experiment there is one run for each value, and the experiment's page compares them.
     With --wait the exit status is 1 unless all runs succeed.
     """
-    given = parse_overrides(settings)
+    given = parse_settings(settings or ())
     with transaction.atomic():  # a refused run leaves neither other runs nor an experiment
         group = find_experiment(experiment)
         made = [
@@ -112,7 +113,7 @@ def clone(
     as_json: AsJson = False,
 ) -> None:
     """Create a draft with another run's configuration and some changes."""
-    run = runs.clone(run=find_run(run_id), overrides=parse_overrides(settings))
+    run = runs.clone(run=find_run(run_id), overrides=parse_settings(settings or ()))
     if start:
         runs.start(run=run)
     print_run(run, as_json=as_json)
@@ -156,7 +157,7 @@ def collect(
     request = CollectionRequest(
         dataset=dataset, model=model, endpoint=endpoint, recipe=recipe, split=split, samples=samples,
         concurrency=concurrency, temperature=temperature, start_index=start, limit=limit, shuffle=shuffle,
-        skip=skip, settings=parse_overrides(settings),
+        skip=skip, settings=parse_settings(settings or ()),
     )  # fmt: skip
     with transaction.atomic():  # a refused run leaves no experiment
         run = collection.create(request, experiment=find_experiment(experiment))

@@ -17,8 +17,9 @@ from django.conf import settings as django_settings
 from django.db import OperationalError
 from django.utils import timezone
 
+from engine.config.base import parse_settings
 from engine.types import RunState
-from webapp.core.cli import AsJson, CommandError, Settings, parse_overrides, print_json
+from webapp.core.cli import AsJson, CommandError, Settings, print_json
 from webapp.datasets.services import datasets
 from webapp.runs.cli.describe import explained
 from webapp.runs.contexts.phase import phase_of
@@ -90,7 +91,7 @@ def _find_or_launch(say: _Say, *, fresh: bool, settings: Sequence[str]) -> Run:
     if done is not None and not fresh and not settings:
         say("The quickstart run has finished before; `trainyard run launch quickstart` starts another.")
         return done
-    run = runs.create(recipe=RECIPE, overrides=parse_overrides(settings))
+    run = runs.create(recipe=RECIPE, overrides=parse_settings(settings or ()))
     runs.start(run=run)
     return run
 
