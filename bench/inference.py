@@ -37,11 +37,12 @@ from engine.inference.builtin.sampler import TransformerPolicy
 from engine.inference.vllm.policy import VllmPolicy
 from engine.inference.vllm.publishing.publication import Publisher, ServedModel
 from engine.inference.vllm.replicas import Replica
-from engine.inference.vllm.servers.environment import find_interpreter, inherited_environment
+from engine.inference.vllm.servers.environment import INHERITED, find_interpreter
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.models.loader import OpenedModel, open_model
 from engine.orchestrator.policies.engines import model_folder
 from engine.orchestrator.policies.frozen_weights import FrozenWeights
+from engine.processes.guarded import inherited_environment
 from engine.types import RolloutKey, Step
 from tests.builders.rollout_builders import make_row
 
@@ -129,7 +130,7 @@ class Offline:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=inherited_environment() | command.environment(key=""),
+            env=inherited_environment(INHERITED) | command.environment(key=""),
         )
         self._read()
 

@@ -35,8 +35,8 @@ from engine.inference.scripted.tokens import TokenizedPolicy
 from engine.models.loader import open_model
 from engine.orchestrator.loop_probe import LoopProbe
 from engine.orchestrator.watch.event_observer import EventObserver
+from engine.processes.launchers import LocalProcesses
 from engine.rollout import GroupRequest
-from engine.rollout.processes.launchers import LocalWorkers
 from engine.sandbox.pool.pool import SandboxPool
 from engine.tools.rendering import render_response
 from engine.types import Group
@@ -132,7 +132,7 @@ async def measure(workers: int, trajectories: int, steps: int) -> dict[str, floa
                 agent=agent, sandbox=sandbox, files=FILES, command=output, start_s=START_S
             )
             parts = await opened.enter_async_context(
-                opened_workers(pool, grader, count=workers, launcher=LocalWorkers(), environments=settings)
+                opened_workers(pool, grader, count=workers, launcher=LocalProcesses(), environments=settings)
             )
         scheduler = swe_scheduler(
             pool,

@@ -101,6 +101,10 @@ class PreflightError(TrainyardError):
     """The machine lacks something the run needs; the message says how to provide it."""
 
 
+class NodeLostError(PreflightError):
+    """The machine on which a process was to start was lost before."""
+
+
 class FencedError(TrainyardError):
     """A newer attempt (a higher epoch) of this run exists; this process must stop writing."""
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from engine.config.environment import FrozenLakeConfig, ReproductionConfig
+from engine.config.placement import worker_bundles
 from engine.config.policies import EndpointPolicyConfig, TransformerPolicyConfig
 from engine.config.run import EvaluateRun, ImproveRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
@@ -35,6 +36,8 @@ from engine.orchestrator.context import RunContext
 from engine.orchestrator.watch.event_observer import EventObserver
 from engine.orchestrator.watch.metrics import is_infrastructure
 from engine.orchestrator.watch.phase_lanes import PhaseLanes
+from engine.processes.launchers import LocalProcesses, ProcessLauncher
+from engine.ray.launcher import RayProcesses
 from engine.rollout.environments import (
     FrozenLakeEnvironments,
     RolloutGrader,
@@ -42,7 +45,6 @@ from engine.rollout.environments import (
     wanted_images,
 )
 from engine.rollout.processes.environments import FrozenLakeSettings, SweSettings
-from engine.rollout.processes.launchers import open_worker_launcher
 from engine.rollout.processes.workers import RolloutWorkers, WorkerSettings
 from engine.rollout.scheduler import RolloutScheduler
 from engine.sandbox.backends import make_backend
@@ -164,10 +166,14 @@ async def _open_workers(
     if config.rollout.workers == 1:
         return None
     grading = None if isinstance(config.environment, ReproductionConfig) else config.grading
+    launcher: ProcessLauncher = LocalProcesses()
+    if config.rollout.launcher == "ray":
+        bundles = worker_bundles(config.rollout)
+        launcher = RayProcesses(bundles, name="rollout workers", notice=run.notice())
     workers = RolloutWorkers(
         WorkerSettings(
             count=config.rollout.workers,
-            launcher=open_worker_launcher(config.rollout, notice=run.notice()),
+            launcher=launcher,
             environments=FrozenLakeSettings(agent=config.agent)
             if shared is None
             else SweSettings(

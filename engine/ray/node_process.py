@@ -12,16 +12,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from engine.errors import PreflightError
+from engine.errors import NodeLostError, PreflightError
 from engine.processes import guard
-from engine.processes.guarded import Ending
+from engine.processes.guarded import ALL, Ending
 from engine.processes.ports import hold_free_port
 from engine.ray.cluster import TOKEN, connect
 from engine.ray.placement import Placement
-
-
-class NodeLostError(PreflightError):
-    """The node on which a process was to start was lost before."""
 
 
 class ProcessActor:
@@ -137,17 +133,10 @@ class NodeProcess:
         command: Sequence[str],
         environment: Mapping[str, str],
         *,
-        inherited: Sequence[str] = ("*",),
+        inherited: Sequence[str] = ALL,
         log: Path | None = None,
     ) -> None:
-        """Start a command; called once.
-
-        Args:
-            command: program and arguments.
-            environment: its variables besides those of the node.
-            inherited: patterns of names of the node's variables that it inherits.
-            log: file, also on the node, to which its output is appended; None: the log of the cluster.
-        """
+        """Start a command, as ``Process.start``; without a log its output is in the cluster's."""
         self._running = self._actor.run.remote(
             guard.__file__, list(command), dict(environment), list(inherited), str(log or "")
         )

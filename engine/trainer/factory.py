@@ -25,8 +25,8 @@ from engine.ray.cluster import has_gpus
 from engine.ray.placement import Notice, ignore
 from engine.trainer.learner import Learner
 from engine.trainer.processes.group import TrainerGroup
-from engine.trainer.processes.launchers import open_launcher
 from engine.trainer.processes.rank import RankSettings
+from engine.trainer.processes.start import open_launcher
 from engine.trainer.trainer import Trainer
 
 

@@ -20,9 +20,9 @@ from engine.inference.vllm.policy import Publisher, VllmPolicy
 from engine.inference.vllm.publishing.publication import PublicationReport
 from engine.inference.vllm.publishing.server_update import ReplicaProof
 from engine.inference.vllm.replicas import Replica
-from engine.inference.vllm.servers.processes import LocalProcess
 from engine.inference.vllm.servers.server import VllmServer
 from engine.models.chat.chatml import ChatML
+from engine.processes.guarded import GuardedProcess
 from engine.types import RolloutKey, Step
 from tests.builders.rollout_builders import make_row
 from tests.fakes.vllm_script import scripted
@@ -179,8 +179,7 @@ async def started(
 
 def pid_of(server: VllmServer) -> int:
     """Return the process id of the guard of a started server on this machine."""
-    assert isinstance(server.process, LocalProcess)
-    assert server.process.pid is not None
+    assert isinstance(server.process, GuardedProcess)
     return server.process.pid
 
 

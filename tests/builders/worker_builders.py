@@ -16,12 +16,12 @@ from engine.config.rollout import AgentConfig
 from engine.config.sandbox import SandboxConfig
 from engine.inference.base import ChatPolicy, ChatRequest, ChatResponse
 from engine.processes.guarded import Ending
+from engine.processes.launchers import ProcessLauncher
 from engine.processes.link import LOOPBACK
 from engine.rollout import SweEnvironments
 from engine.rollout.environments import RolloutGrader
 from engine.rollout.processes import worker
 from engine.rollout.processes.environments import WorkerGrader
-from engine.rollout.processes.launchers import WorkerLauncher
 from engine.rollout.processes.messages import RunServices
 from engine.rollout.processes.services import WorkerPool
 from engine.rollout.processes.workers import RolloutWorkers, WorkerSettings
@@ -80,10 +80,19 @@ class MemorySettings:
 class ThreadWorker:
     """A worker in a thread (``engine.processes.guarded.Process``)."""
 
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        self._twin: socket.socket
-        self._thread = threading.Thread(target=self._run, args=(dict(variables),), daemon=True)
+    _twin: socket.socket
+    _thread: threading.Thread
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str], **_: Any) -> None:  # noqa: ARG002
+        self._thread = threading.Thread(target=self._run, args=(dict(environment),), daemon=True)
         self._thread.start()
+
+    def reserve(self, timeout_s: float) -> tuple[str, int]:
+        """Workers listen to nobody."""
+        raise NotImplementedError
+
+    def terminate(self) -> None:
+        self.kill()
 
     def _run(self, variables: dict[str, str]) -> None:
         connection = worker.connect(variables)
@@ -104,16 +113,21 @@ class ThreadWorker:
 
 
 class ThreadWorkers:
-    """Launcher of workers in threads of this process (``WorkerLauncher``)."""
+    """Launcher of workers in threads of this process (``ProcessLauncher``)."""
+
+    isolates_devices = False
 
     def __init__(self) -> None:
         self.started: list[ThreadWorker] = []
 
+    def open(self) -> None:
+        """Do nothing."""
+
     def host(self) -> str:
         return LOOPBACK
 
-    def start(self, number: int, variables: Mapping[str, str]) -> ThreadWorker:
-        self.started.append(ThreadWorker(variables))
+    def create(self, number: int) -> ThreadWorker:
+        self.started.append(ThreadWorker())
         return self.started[-1]
 
     def close(self) -> None:
@@ -127,7 +141,7 @@ async def opened_workers(
     *,
     count: int = 2,
     agent: AgentConfig | None = None,
-    launcher: WorkerLauncher | None = None,
+    launcher: ProcessLauncher | None = None,
     **changes: Any,
 ) -> AsyncIterator[RolloutWorkers]:
     """Yield workers over sandboxes in memory that share the pool's places and the grader."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,7 +27,6 @@ from engine.inference.vllm.publishing.live_transfer import LiveTransfer, choose_
 from engine.inference.vllm.publishing.publication import Publisher, ServedModel
 from engine.inference.vllm.replicas import Replica
 from engine.inference.vllm.servers.environment import find_interpreter
-from engine.inference.vllm.servers.processes import LocalProcess, RayProcess, ServerProcess
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.models.loader import OpenedModel, open_model, save_policy
 from engine.models.references import find_model
@@ -35,8 +35,9 @@ from engine.models.weights.policy_files import ADAPTERS
 from engine.models.weights.safetensors_folder import INDEX, SINGLE
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.policies.frozen_weights import FrozenWeights
+from engine.processes.launchers import LocalProcesses, ProcessLauncher
 from engine.ray.cluster import has_gpus
-from engine.ray.placement import Placement
+from engine.ray.launcher import RayProcesses
 from engine.trainer.checkpoints.checkpoint import Checkpoint
 from engine.trainer.factory import training_device
 
@@ -211,7 +212,7 @@ def _connector(
             ),
         )
     python = find_interpreter(vllm.python)
-    places = _places(vllm, run, first_device=sampled.first_device)
+    launcher, devices = _open_launcher(vllm, run, first_device=sampled.first_device)
 
     def start(number: int) -> Replica:
         command = ServerCommand(
@@ -220,7 +221,7 @@ def _connector(
             max_context=max_context,
             dtype=str(sampled.dtype).removeprefix("torch."),
             tensor_parallel=vllm.tensor_parallel,
-            devices=places[number].devices,
+            devices=devices[number],
             gpu_memory=vllm.gpu_memory,
             cpu_cache_gib=vllm.cpu_cache_gib,
             max_batch=config.max_batch,
@@ -231,22 +232,17 @@ def _connector(
         )
         name = f"engine-{number}"
         log = run.run_dir / ENGINES / f"{name}.log"
-        return Replica(name=name, server=VllmServer(command, log=log, process=places[number].process))
+        return Replica(
+            name=name, server=VllmServer(command, log=log, create=partial(launcher.create, number))
+        )
 
     return start
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Place of a server."""
-
-    process: ServerProcess
-    devices: tuple[str, ...] | None
-    """See ``ServerCommand.devices``."""
-
-
-def _places(vllm: VllmConfig, run: RunContext, *, first_device: int) -> list[_Place]:
-    """Return the places of all servers; on a cluster they are reserved until the run ends.
+def _open_launcher(
+    vllm: VllmConfig, run: RunContext, *, first_device: int
+) -> tuple[ProcessLauncher, Sequence[tuple[str, ...] | None]]:
+    """Return the launcher of all servers, reserved until the run ends, and the devices of each server.
 
     Raises:
         ConfigError: there are too few CUDA devices.
@@ -254,15 +250,12 @@ def _places(vllm: VllmConfig, run: RunContext, *, first_device: int) -> list[_Pl
         RunStopped, FencedError, DeliveryError: the attempt must end while the cluster has no room.
     """
     if vllm.launcher == "local":
-        return [_Place(LocalProcess(), one) for one in engine_devices(vllm, first=first_device)]
+        return LocalProcesses(), engine_devices(vllm, first=first_device)
     on_gpu = has_gpus()
-    bundles = server_bundles(vllm, gpus=on_gpu)
-    placement = Placement(bundles, name="engines", notice=run.notice())
-    run.closing.callback(placement.release)
-    return [
-        _Place(RayProcess(placement, number, bundles.resources), None if on_gpu else ())
-        for number in range(bundles.count)
-    ]
+    launcher = RayProcesses(server_bundles(vllm, gpus=on_gpu), name="engines", notice=run.notice())
+    launcher.open()
+    run.closing.callback(launcher.close)
+    return launcher, [None if on_gpu else ()] * vllm.replicas
 
 
 def attached_servers(config: VllmConfig) -> list[Endpoint]:

@@ -21,11 +21,11 @@ import structlog
 from engine.errors import TrainyardError, WorkersLostError, described
 from engine.inference.base import ChatPolicy, Policy, TokenPolicy
 from engine.processes.guarded import Process, wait_until_ended
+from engine.processes.launchers import ProcessLauncher, run_module
 from engine.processes.link import Listener
 from engine.redaction import redactor
 from engine.rollout.environments import RolloutGrader
 from engine.rollout.processes.connection import WorkerConnection
-from engine.rollout.processes.launchers import WorkerLauncher
 from engine.rollout.processes.messages import (
     EnvironmentSettings,
     NewParts,
@@ -45,6 +45,8 @@ SILENT_S = 60.0
 MAX_LOSSES, WINDOW_S = 5, 600.0
 """Losses within this time, seconds, after which the run ends."""
 _POLL_S = 0.2
+_ALONE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+"""Variables that keep numeric libraries from starting a thread for each core: workers compute little."""
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
@@ -54,7 +56,7 @@ class WorkerSettings:
     """Settings of a run's rollout workers, and the parts of the run that they share."""
 
     count: int
-    launcher: WorkerLauncher
+    launcher: ProcessLauncher
     environments: EnvironmentSettings
     memory_mb: int = 0
     """Memory beyond which a worker ends itself, MiB; 0 sets no limit."""
@@ -114,6 +116,7 @@ class RolloutWorkers:
             WorkersLostError: one does not start.
             PreflightError: the Ray cluster cannot be used.
         """
+        await asyncio.to_thread(self._settings.launcher.open)
         host = await asyncio.to_thread(self._settings.launcher.host)
         self._listener = Listener(self._key.encode(), (host, 0))
         self._tasks.append(asyncio.create_task(self._accept(self._listener)))
@@ -210,7 +213,9 @@ class RolloutWorkers:
         waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
         assert self._listener is not None
         variables = {ADDRESS: self._listener.address, KEY: self._key, NUMBER: str(number)}
-        process = await asyncio.to_thread(self._settings.launcher.start, number, variables)
+        process = await asyncio.to_thread(self._settings.launcher.create, number)
+        variables |= _ALONE
+        await asyncio.to_thread(run_module, process, "engine.rollout.processes", environment=variables)
         self._processes[number] = process
         pid, connection = await self._unless_ended(waiting, process, name)
         stream = await MessageStream.over(connection)

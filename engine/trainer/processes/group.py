@@ -2,7 +2,7 @@
 
 The orchestrator stays one process. It plans the update and sends every rank its own rows; each forwards
 them and all end with the same weights, sharded. The first rank then sends the whole weights to the sampler's
-model, where there is one. ``launchers`` start the processes, here or on other machines.
+model, where there is one. ``start`` starts the processes, here or on other machines.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from torch import nn
 
 from engine.errors import TrainerError, TrainyardError
 from engine.inference.base import WeightConsumer
+from engine.processes.launchers import ProcessLauncher
 from engine.trainer.batch import Row
 from engine.trainer.learner import Learned, Learner, Share
-from engine.trainer.processes.launchers import RankLauncher
 from engine.trainer.processes.link import RankListener, await_end, shut_down
 from engine.trainer.processes.rank import RankSettings, tensor_bytes
+from engine.trainer.processes.start import RankProcesses
 from engine.trainer.processes.watch import RankWatch
 from engine.trainer.shards import Fingerprint
 
@@ -38,7 +39,7 @@ class TrainerGroup(Learner):
 
     Args:
         settings: what every rank is told.
-        launcher: starts the processes.
+        launcher: creates the processes; None: people start them with ``torchrun``.
         sampler: receives the whole weights after every update; None: nothing here samples.
 
     Raises:
@@ -47,13 +48,13 @@ class TrainerGroup(Learner):
     """
 
     def __init__(
-        self, settings: RankSettings, launcher: RankLauncher, *, sampler: nn.Module | None = None
+        self, settings: RankSettings, launcher: ProcessLauncher | None, *, sampler: nn.Module | None = None
     ) -> None:
         config = settings.config
         super().__init__(settings.algorithm, config, max_context=settings.max_context, seed=settings.seed)
         self._sampler = sampler
         self._size = config.data_parallel * config.context_parallel
-        self._launcher = launcher
+        self._ranks = RankProcesses(launcher)
         self._commands: dict[int, Connection] = {}
         self._events: dict[int, Connection] = {}
         self._watch: RankWatch | None = None
@@ -95,15 +96,15 @@ class TrainerGroup(Learner):
             shut_down(connection, how=socket.SHUT_WR)
         for connection in self._commands.values():
             await_end(connection, deadline - time.monotonic())
-        self._launcher.close(deadline)
+        self._ranks.close(deadline)
         for connection in (*self._commands.values(), *self._events.values()):
             connection.close()
 
     def _open(self, settings: RankSettings) -> None:
         config = settings.config
-        listener = self._launcher.listen()
+        listener = self._ranks.listen()
         try:
-            self._launcher.start(self._size, listener)
+            self._ranks.start(self._size, listener)
             self._accept(listener, config.rank_timeout_s)
         finally:
             listener.close()
@@ -117,7 +118,7 @@ class TrainerGroup(Learner):
         """Wait until both connections of every rank are there."""
         deadline = time.monotonic() + timeout_s
         while len(self._commands) + len(self._events) < 2 * self._size:
-            self._launcher.check()
+            self._ranks.check()
             if time.monotonic() > deadline:
                 missing = sorted(set(range(self._size)) - (set(self._commands) & set(self._events)))
                 raise TrainerError(
@@ -130,7 +131,7 @@ class TrainerGroup(Learner):
 
     def _stop(self) -> None:
         """End all ranks at once."""
-        self._launcher.kill()
+        self._ranks.kill()
         for connection in (*self._commands.values(), *self._events.values()):
             shut_down(connection)
 

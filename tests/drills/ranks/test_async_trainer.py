@@ -58,7 +58,7 @@ async def test_ranks_that_compute_are_ended_by_a_cancelled_update(config: TrainR
     update.cancel()
     with pytest.raises(asyncio.CancelledError):
         await update
-    assert all(process.poll() is not None for process in processes)
+    assert all(process.ending() is not None for process in processes)
     with pytest.raises(TrainerError):
         await trainer.snapshot(tmp_path, 1, **CURSOR)
     await trainer.close()

@@ -19,7 +19,7 @@ from engine.trainer.processes.link import ADDRESS, KEY
 from tests.unit.trainer.checkpoint_builders import snapshot_of
 from tests.unit.trainer.group_builders import alone, distance, episodes, group, whole_model, write_policy
 from tests.unit.trainer.rl_training_script import make_tokenizer
-from tests.unit.trainer.trainer_builders import processes_of
+from tests.unit.trainer.trainer_builders import pids_of, processes_of
 
 torch.set_num_threads(1)
 
@@ -74,10 +74,10 @@ def test_a_rank_that_hangs_is_named(policy: Path) -> None:
     with group(policy, None) as ranks:
         assert ranks._watch is not None
         ranks._watch._timeout_s = 20  # only now: a rank may take longer to start on a busy machine
-        os.kill(processes_of(ranks)[1].pid, signal.SIGSTOP)
+        os.kill(pids_of(ranks)[1], signal.SIGSTOP)
         with pytest.raises(TrainerError, match="rank 1 of the trainer gave no sign of life for 20 s"):
             ranks.update(episodes(), temperature=1.0)
-        assert all(process.poll() is not None for process in processes_of(ranks))
+        assert all(process.ending() is not None for process in processes_of(ranks))
 
 
 def test_a_rank_that_cannot_start_is_named(policy: Path) -> None:

@@ -14,17 +14,17 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.inference.vllm.publishing.transfer import WriteFolder
 from engine.models.loader import open_model
+from engine.processes.launchers import LocalProcesses
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import write_snapshot
 from engine.trainer.factory import TrainingSetup
 from engine.trainer.processes.group import TrainerGroup
-from engine.trainer.processes.launchers import LocalRanks
 from engine.trainer.processes.rank import RankSettings
 from tests.builders.process_memory import forget_peak, memory
 from tests.unit.models.chat_templates import TEMPLATES
 from tests.unit.models.tiny_families import write_tiny
 from tests.unit.trainer.test_sent_weights import GROUPS, assert_sent_as_exported
-from tests.unit.trainer.trainer_builders import make_run, processes_of
+from tests.unit.trainer.trainer_builders import make_run, pids_of
 from tests.unit.trainer.weight_consumers import IDS, Drop, Hoard, Store
 
 
@@ -82,7 +82,7 @@ def large(tmp_path: Path) -> Iterator[tuple[TrainerGroup, int]]:
         device="cpu",
     )
     whole = sum(p.numel() * 4 for p in open_model(str(folder), home=tmp_path, read=False).model.parameters())
-    group = TrainerGroup(settings, LocalRanks())
+    group = TrainerGroup(settings, LocalProcesses())
     try:
         yield group, whole
     finally:
@@ -91,7 +91,7 @@ def large(tmp_path: Path) -> Iterator[tuple[TrainerGroup, int]]:
 
 def peaks(group: TrainerGroup, consumer: Any) -> list[int]:
     """Return the memory that each rank needs on top to send its weights, in bytes."""
-    pids = [process.pid for process in processes_of(group)]
+    pids = pids_of(group)
     for pid in pids:
         forget_peak(pid)
     before = [memory("VmRSS:", pid) for pid in pids]

@@ -10,12 +10,13 @@ import asyncio
 import json
 import sys
 
+from engine.config.placement import worker_bundles
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.inference.base import ChatRequest, ChatResponse
+from engine.ray.launcher import RayProcesses
 from engine.ray.placement import ignore
 from engine.rollout import GroupRequest
-from engine.rollout.processes.launchers import open_worker_launcher
 from engine.sandbox.pool.pool import SandboxPool
 from tests.builders.rollout_builders import SUBMIT, PatchGrader, Recorder, make_row, respond, swe_scheduler
 from tests.builders.worker_builders import TurnsPolicy, opened_workers
@@ -47,7 +48,7 @@ class Held(TurnsPolicy):
 
 async def main() -> None:
     pool, recorder, policy = SandboxPool(MemoryBackend(), SandboxConfig()), Recorder(), Held()
-    launcher = open_worker_launcher(CONFIG, notice=ignore)
+    launcher = RayProcesses(worker_bundles(CONFIG), name="rollout workers", notice=ignore)
     async with opened_workers(pool, PatchGrader(), count=WORKERS, launcher=launcher) as workers:
         scheduler = swe_scheduler(pool, policy, workers=workers, observer=recorder)
         request = GroupRequest(row=make_row(), iteration=0, phase="train", size=SIBLINGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +15,11 @@ from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import EngineError, ImageError, ModelError, WorkersLostError
 from engine.inference.base import ChatRequest, ChatResponse, Policy
-from engine.processes.guarded import Ending
-from engine.processes.link import LOOPBACK
+from engine.processes.guarded import GuardedProcess
+from engine.processes.launchers import LocalProcesses
 from engine.rollout import GroupRequest, RolloutScheduler
 from engine.rollout.processes import worker
 from engine.rollout.processes import workers as supervision
-from engine.rollout.processes.launchers import LocalWorkers
 from engine.rollout.processes.messages import portable
 from engine.rollout.processes.worker import EXIT_MEMORY
 from engine.rollout.processes.workers import RolloutWorkers
@@ -198,23 +198,16 @@ async def test_recorded_turns_are_repeated_in_workers() -> None:
     assert [turn.is_replayed for _, turn in second.turns] == [True, True, False]
 
 
-class Stillborn:
+class EndsAtOnce(GuardedProcess):
+    def start(self, command: Sequence[str], environment: Mapping[str, str], **_: Any) -> None:  # noqa: ARG002
+        super().start((sys.executable, "-c", "raise SystemExit(7)"), environment)
+
+
+class Stillborn(LocalProcesses):
     """Launcher of workers that end at once."""
 
-    def host(self) -> str:
-        return LOOPBACK
-
-    def start(self, number: int, variables: Mapping[str, str]) -> Stillborn:
-        return self
-
-    def ending(self) -> Ending:
-        return Ending.of_status(7)
-
-    def kill(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
+    def create(self, number: int) -> GuardedProcess:  # noqa: ARG002
+        return EndsAtOnce()
 
 
 async def test_workers_that_do_not_start_end_the_run_with_the_reason() -> None:
@@ -258,7 +251,7 @@ async def test_a_worker_ends_itself_beyond_its_memory() -> None:
     """In a process of its own."""
     losses: list[str] = []
     async with opened_workers(
-        shared_pool(), PatchGrader(), count=1, launcher=LocalWorkers(), memory_mb=1, on_loss=losses.append
+        shared_pool(), PatchGrader(), count=1, launcher=LocalProcesses(), memory_mb=1, on_loss=losses.append
     ):
         await until(lambda: losses)
     assert f"ended with code {EXIT_MEMORY}" in losses[0]

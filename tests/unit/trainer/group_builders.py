@@ -15,8 +15,8 @@ from engine.models.builtin.transformer import Transformer
 from engine.models.loader import save_policy_checkpoint
 from engine.ray.placement import ignore
 from engine.trainer.processes.group import TrainerGroup
-from engine.trainer.processes.launchers import open_launcher
 from engine.trainer.processes.rank import RankSettings
+from engine.trainer.processes.start import open_launcher
 from engine.trainer.trainer import Trainer
 from engine.types import Group
 from tests.unit.trainer.rl_model import make_groups, make_model

@@ -28,8 +28,8 @@ from engine.trainer.checkpoints.checkpoint import (
 from engine.trainer.checkpoints.writer import CheckpointWriter
 from engine.trainer.learner import Learner
 from engine.trainer.processes.group import TrainerGroup
-from engine.trainer.processes.launchers import open_launcher
 from engine.trainer.processes.rank import RankSettings
+from engine.trainer.processes.start import open_launcher
 from engine.trainer.trainer import Trainer
 from tests.unit.trainer.checkpoint_builders import snapshot_of
 from tests.unit.trainer.rl_model import make_groups, make_model

@@ -59,7 +59,7 @@ def test_ranks_update_publish_save_and_resume_in_one_until_one_dies(tmp_path: Pa
         for _ in range(2):
             with pytest.raises(RankLostError, match="rank 1 of the trainer ended"):
                 ranks.update(episodes(), temperature=1.0)
-        assert all(process.poll() is not None for process in processes_of(ranks))
+        assert all(process.ending() is not None for process in processes_of(ranks))
         assert all(torch.equal(*pair) for pair in zip(after, shared.parameters(), strict=True))
     checkpoint = load_latest(tmp_path)
     assert checkpoint is not None

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.run import TrainRun, parse_run_config
 from engine.config.trainer import TrainerConfig
 from engine.models.builtin.transformer import Transformer
+from engine.processes.guarded import GuardedProcess, Process
 from engine.trainer.learner import Learner
 from engine.trainer.processes.group import TrainerGroup
-from engine.trainer.processes.launchers import LocalRanks
 from engine.trainer.trainer import Trainer
 
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
 
 
-def processes_of(group: Learner) -> list[subprocess.Popen[bytes]]:
+def processes_of(group: Learner) -> list[Process]:
     assert isinstance(group, TrainerGroup)
-    assert isinstance(group._launcher, LocalRanks)
-    return group._launcher.processes
+    return group._ranks.processes
+
+
+def pids_of(group: Learner) -> list[int]:
+    """Return the process ids of the ranks, without their guards."""
+    guards = [process.pid for process in processes_of(group) if isinstance(process, GuardedProcess)]
+    return [rank.pid for guard in guards for rank in psutil.Process(guard).children()]
 
 
 def make_run(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from engine.errors import PreflightError
@@ -55,12 +52,3 @@ def _has_vllm(python: Path) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
-
-
-def inherited_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables that a server may inherit from this process."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if any(fnmatchcase(name, pattern) for pattern in INHERITED)
-    }

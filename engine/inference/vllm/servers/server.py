@@ -6,17 +6,20 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.errors import EngineError
+from engine.errors import EngineError, NodeLostError
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.clients.facts import ServerFacts
-from engine.inference.vllm.servers.processes import LocalProcess, ServerProcess
+from engine.inference.vllm.servers.environment import INHERITED
+from engine.processes.guarded import GuardedProcess, Process, end_process
 
 _WORKER = Path(__file__).parent / "worker"
 _POLL_S = 0.2
+_NODE_LOST_S = 0.5
+"""Time after which another node is asked for, seconds."""
 _LOG_LINES = 25
 _CPU_BLOCK = 32
 """Tokens of a block of the KV cache, the unit of shared prefixes; with vLLM's 128 short turns share none."""
@@ -122,13 +125,17 @@ class VllmServer:
     Args:
         command: what to start.
         log: file to which the output of all its processes is appended.
-        process: where it runs; None: a session of its own on this machine.
+        create: returns the process of the next start; may block. By default one of this machine.
     """
 
-    def __init__(self, command: ServerCommand, *, log: Path, process: ServerProcess | None = None) -> None:
+    def __init__(
+        self, command: ServerCommand, *, log: Path, create: Callable[[], Process] = GuardedProcess
+    ) -> None:
         self.command = command
         self.log = log
-        self.process = process or LocalProcess()
+        self.process: Process | None = None
+        """Process of the last start."""
+        self._create = create
         self.api_key = secrets.token_hex(32)
         self.address = ""
         """``http://HOST:PORT`` once started."""
@@ -148,13 +155,9 @@ class VllmServer:
                 the last lines of its log.
             PreflightError: there is no machine for it.
         """
-        command = self.command
-        host, port = await self.process.reserve(command.start_timeout_s)
-        port = command.port or port
-        self.address = f"http://{host}:{port}"
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        self.process.start(command.arguments(host, port), command.environment(self.api_key), self.log)
+        self.process, self.address = await self._spawn()
         client = self.client()
         try:
             await self._await_health(client)
@@ -167,11 +170,12 @@ class VllmServer:
 
     def is_alive(self) -> bool:
         """Return whether the server's processes run; it need not be healthy."""
-        return self.process.is_started and self.process.ending() is None
+        return self.process is not None and self.process.ending() is None
 
     async def stop(self) -> None:
         """End all processes of the server; safe to call at any time."""
-        await self.process.stop()
+        if self.process is not None:
+            await asyncio.to_thread(end_process, self.process)
 
     def log_tail(self) -> str:
         """Return the last lines that this start of the server wrote to its log."""
@@ -183,12 +187,36 @@ class VllmServer:
             return "(nothing was written)"
         return "\n".join(lines[-_LOG_LINES:])
 
+    async def _spawn(self) -> tuple[Process, str]:
+        """Start the process and return it with its address.
+
+        A cluster continues to place processes on a lost node for some seconds, until it notices the loss.
+        """
+        command, deadline = self.command, time.monotonic() + self.command.start_timeout_s
+        while True:
+            process = await asyncio.to_thread(self._create)
+            try:
+                host, port = await asyncio.to_thread(process.reserve, deadline - time.monotonic())
+                port = command.port or port
+                arguments, variables = command.arguments(host, port), command.environment(self.api_key)
+                process.start(arguments, variables, inherited=INHERITED, log=self.log)
+            except NodeLostError:
+                process.kill()
+                if time.monotonic() + _NODE_LOST_S >= deadline:
+                    raise
+                await asyncio.sleep(_NODE_LOST_S)
+            except BaseException:
+                process.kill()
+                raise
+            else:
+                return process, f"http://{host}:{port}"
+
     async def _await_health(self, client: VllmClient) -> None:
         deadline = time.monotonic() + self.command.start_timeout_s
         while not await client.healthy():
-            if (ending := self.process.ending()) is not None:
+            if self.process is not None and (ending := self.process.ending()) is not None:
                 raise EngineError(
-                    f"the vLLM server ended while starting, {ending}; the end of "
+                    f"the vLLM server ended while starting, {ending.text}; the end of "
                     f"{self.log}:\n{self.log_tail()}",
                     kind="lost",
                 )

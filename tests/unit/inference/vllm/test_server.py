@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from engine.errors import EngineError, PreflightError
-from engine.inference.vllm.servers.environment import find_interpreter, inherited_environment
+from engine.inference.vllm.servers.environment import INHERITED, find_interpreter
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
+from engine.processes.guarded import GuardedProcess, inherited_environment
 from tests.builders.vllm_policies import pid_of
 
 
@@ -79,9 +80,9 @@ def test_a_server_inherits_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in secrets:
         monkeypatch.setenv(name, "hidden")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
-    assert "hidden" not in inherited_environment().values()
+    assert "hidden" not in inherited_environment(INHERITED).values()
     assert "hidden" not in make_command().environment("key").values()
-    assert inherited_environment()["NCCL_SOCKET_IFNAME"] == "lo"
+    assert inherited_environment(INHERITED)["NCCL_SOCKET_IFNAME"] == "lo"
 
 
 def test_an_interpreter_without_vllm_is_named_with_the_remedy() -> None:
@@ -144,7 +145,8 @@ async def test_stop_is_safe_at_any_time(tmp_path: Path) -> None:
     program.chmod(0o755)
     server = VllmServer(make_command(python=program, start_timeout_s=0), log=tmp_path / "log")
     await server.stop()
-    server.process.start(server.command.arguments("127.0.0.1", 1), {}, server.log)
+    server.process = GuardedProcess()
+    server.process.start(server.command.arguments("127.0.0.1", 1), {}, log=server.log)
     while not server.log.read_text().strip():
         await asyncio.sleep(0.01)
     command = psutil.Process(int(server.log.read_text()))
