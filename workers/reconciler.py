@@ -9,6 +9,7 @@
     cluster does not answer      the same: nothing could be started there
     cluster has no such job      wait for signs of life of a process that outlived the cluster's head, then
                                  the same as for a process that is gone
+    another program silent       fail the run after a day
     stopping and silent, or      kill it
     stopping for too long
     too many attempts lost       fail the run with the reason
@@ -54,6 +55,8 @@ STOPPING_GRACE = timedelta(seconds=7)
 life has the state's timeout for its last events and the removal of its sandboxes."""
 DISCONNECTED_AFTER = timedelta(days=1)
 """Time without a response of its cluster and without a sign of life after which a run fails."""
+EXTERNAL_AFTER = timedelta(days=1)
+"""Time without a sign of life of another program after which its run fails."""
 
 _NOT_STARTED_OR_ENDED = (ProcessState.DEAD, ProcessState.PENDING)
 
@@ -110,6 +113,7 @@ def decide(
         ProcessState.PENDING: states.TIMEOUTS[RunState.QUEUED].after,
         ProcessState.DISCONNECTED: DISCONNECTED_AFTER,
         ProcessState.MISSING: MISSING_GRACE,
+        ProcessState.EXTERNAL: EXTERNAL_AFTER,
     }[process]
     return Decision.RECOVER if silent >= patience else Decision.WAIT
 
@@ -175,7 +179,7 @@ def _recover(run: Run, attempt: RunAttempt | None, report: ProcessReport | None)
         attempts.give_up(run_id=run.pk, epoch=epoch, to=RunState.STOPPED, reason=reason)
         return
     why, detail = _why(run, report)
-    if process is ProcessState.DISCONNECTED:
+    if process in (ProcessState.DISCONNECTED, ProcessState.EXTERNAL):
         attempts.give_up(run_id=run.pk, epoch=epoch, to=RunState.FAILED, reason=why, detail=detail)
         return
     out_of_memory = report is not None and report.out_of_memory
@@ -229,6 +233,8 @@ def _why(run: Run, report: ProcessReport | None) -> tuple[str, str]:
         return "no process was started", ""
     if report.state in (ProcessState.MISSING, ProcessState.DISCONNECTED):
         return report.message, ""
+    if report.state is ProcessState.EXTERNAL:
+        return "the program that runs it sent nothing for a day", ""
     if report.state is ProcessState.DEAD:
         unexpected = "its process ended unexpectedly"
         if report.out_of_memory:

@@ -46,6 +46,7 @@ class StorageConfig(Section):
 class LauncherConfig(Section):
     """Place where the run's process starts."""
 
-    backend: Literal["local", "ray"] = "local"
-    """Launcher: a process on the workers' machine, or a job of a Ray cluster."""
+    backend: Literal["local", "ray", "external"] = "local"
+    """Launcher: a process on the workers' machine, a job of a Ray cluster, or none: another program runs it
+    and posts its events."""
     ray: RayConfig = RayConfig()

@@ -27,6 +27,7 @@ from webapp.rollouts import api as trajectories
 from webapp.runs.api import alerts, logs, plans, runs, timelines
 from webapp.runs.api import checkpoints as run_checkpoints
 from webapp.runs.api import edits as run_edits
+from webapp.runs.services.attempts import NoTokenError
 from webapp.runs.services.edits import EditConflictError
 from webapp.runs.services.states import IllegalTransitionError
 from webapp.sandboxes import api as pool
@@ -88,6 +89,11 @@ def _not_allowed(_request: HttpRequest, error: PermissionDenied) -> HttpResponse
 @api.exception_handler(DataError)
 def _unstorable(_request: HttpRequest, _error: Exception) -> HttpResponse:
     return _answer(422, detail="a value cannot be stored: it holds the character NUL or does not fit")
+
+
+@api.exception_handler(NoTokenError)
+def _no_token(_request: HttpRequest, error: NoTokenError) -> HttpResponse:
+    return _answer(409, detail=str(error))
 
 
 @api.exception_handler(IllegalTransitionError)

@@ -7,7 +7,12 @@ here, and the settings to ``engine.config.launcher``.
 from __future__ import annotations
 
 from workers.launchers.base import Launcher
+from workers.launchers.external import ExternalLauncher
 from workers.launchers.local import LocalLauncher
 from workers.launchers.ray.launcher import RayLauncher
 
-LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher(), "ray": RayLauncher()}
+LAUNCHERS: dict[str, Launcher] = {
+    "local": LocalLauncher(),
+    "ray": RayLauncher(),
+    "external": ExternalLauncher(),
+}

@@ -42,6 +42,8 @@ class ProcessState(StrEnum):
     """The cluster does not answer."""
     MISSING = "missing"
     """The cluster answers and does not have the job; the process may still run, unknown to the cluster."""
+    EXTERNAL = "external"
+    """Another program runs it; only its events and heartbeats are signs of life."""
 
 
 @dataclass(frozen=True, slots=True)

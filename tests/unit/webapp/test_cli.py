@@ -31,8 +31,8 @@ SERVING = ("demo", "up")
 COMMANDS = {
     "demo", "up", "quickstart", "doctor", "plan", "collect", "search",
     *(f"run {name}" for name in (
-        "launch", "list", "stop", "pause", "resume", "clone", "edit", "log", "compare", "timeline", "what-if",
-        "export",
+        "launch", "list", "stop", "token", "pause", "resume", "clone", "edit", "log", "compare", "timeline",
+        "what-if", "export",
     )),
     *(f"dataset {name}" for name in (
         "import", "export", "sync", "validate", "curate", "quarantine", "difficulty",

@@ -36,7 +36,7 @@ API_OPERATORS = {
     *(
         f"POST /runs/{{int:run_id}}/{action}"
         for action in (
-            "start", "stop", "pause", "resume", "clone", "edit", "archive", "restore", "acknowledge",
+            "start", "stop", "token", "pause", "resume", "clone", "edit", "archive", "restore", "acknowledge",
         )
     ),
     "GET /runs/{int:run_id}/checkpoints/{int:iteration}", "GET /runs/{int:run_id}/log", "POST /pool/reap",

@@ -119,11 +119,14 @@ def key_of(endpoint: Endpoint) -> str:
 def reveal(config: AnyRun, *, run_id: int, epoch: int) -> dict[str, dict[str, str]]:
     """Return address and decrypted key of each endpoint that a configuration uses, to start its engine.
 
-    An audit entry records the names and the attempt that receives the keys.
+    An audit entry records the names and the attempt that receives the keys. Programs other than our engine
+    receive none.
 
     Raises:
         ConfigError: an endpoint was removed, may not serve the model, or has a key that cannot be decrypted.
     """
+    if config.launcher.backend == "external":
+        return {}
     chat = {s.value for s in places(config) if isinstance(s.place, EndpointPlace)}
     attached = {n for s in places(config) if isinstance(s.place, AttachedServers) for n in s.value}
     names = sorted(chat | {name for name in attached if _NAME.fullmatch(name)})

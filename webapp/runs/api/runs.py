@@ -19,6 +19,7 @@ from webapp.runs.models.runs import Run
 from webapp.runs.selectors import engines as engine_reads
 from webapp.runs.selectors import iterations as iteration_reads
 from webapp.runs.selectors import runs as run_reads
+from webapp.runs.services import attempts
 from webapp.runs.services import runs as run_writes
 from webapp.runs.services.edits import version_of
 
@@ -369,6 +370,22 @@ def stop_run(request: HttpRequest, run_id: int) -> Run:
     run = find_to_change(request, run_id)
     run_writes.stop(run=run, actor=caller(request))
     return run
+
+
+class TokenOut(Schema):
+    """Credentials with which another program posts the events of a run."""
+
+    token: str
+    epoch: int
+    """Attempt number, part of every event and heartbeat."""
+    url: str
+    """Address of the run's routes ``events`` and ``heartbeat``."""
+
+
+@router.post("/runs/{int:run_id}/token", auth=operator, response=TokenOut)
+def issue_run_token(request: HttpRequest, run_id: int) -> attempts.IssuedToken:
+    """Return a new ingest token of a run that another program executes; it replaces the last one."""
+    return attempts.issue_token(run=find_to_change(request, run_id), actor=caller(request))
 
 
 @router.post("/runs/{int:run_id}/pause", auth=operator, response=RunOut)

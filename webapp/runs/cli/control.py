@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -19,7 +20,7 @@ from webapp.runs.contexts.timeline import Strip, build_timeline
 from webapp.runs.selectors.logs import log_tail
 from webapp.runs.selectors.runs import RunFilters, list_runs
 from webapp.runs.selectors.timelines import list_timelines
-from webapp.runs.services import edits, runs
+from webapp.runs.services import attempts, edits, runs
 
 app = command_group()
 
@@ -63,6 +64,19 @@ def stop(run_id: RunId, as_json: AsJson = False) -> None:
     run = find_run(run_id)
     runs.stop(run=run)
     print_run(run, as_json=as_json)
+
+
+@app.command()
+def token(run_id: RunId, as_json: AsJson = False) -> None:
+    """Print a new token with which another program posts a run's events; it replaces the last one.
+
+    The run has `launcher.backend=external`.
+    """
+    issued = asdict(attempts.issue_token(run=find_run(run_id)))
+    if as_json:
+        print_json(issued)
+    else:
+        print("\n".join(f"{name}: {value}" for name, value in issued.items()))
 
 
 @app.command()

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import F, Max, Model
 from django.utils import timezone
 
+from engine.errors import TrainyardError
 from engine.redaction import redact
 from engine.types import RunState, TerminationReason
 from webapp.core.services import audit, notifications
@@ -34,6 +37,10 @@ MAX_OUT_OF_MEMORY = 2
 """Out-of-memory attempts in a row, without progress, after which the run fails: the next would, too."""
 
 
+class NoTokenError(TrainyardError):
+    """No other program may post the events of the run."""
+
+
 class SupersededError(Exception):
     """The attempt was replaced or stopped before its process was started."""
 
@@ -48,6 +55,35 @@ class Claim:
     config: dict[str, Any]
     acked_seq: int = 0
     """Sequence number of the run's last stored event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedToken:
+    """Credentials of a program that executes a run of the launcher ``external``."""
+
+    token: str
+    epoch: int
+    """Attempt number, part of every event and heartbeat."""
+    url: str
+    """Address of the run's routes ``events`` and ``heartbeat``."""
+
+
+@transaction.atomic
+def issue_token(*, run: Run, actor: User | None = None) -> IssuedToken:
+    """Replace the ingest token of a live run that another program executes, and return the new one.
+
+    Raises NoTokenError: the run has another launcher, or is not live.
+    """
+    if run.launcher_backend != "external":
+        raise NoTokenError("another program can execute a run with launcher.backend=external only")
+    run = Run.objects.select_for_update().get(pk=run.pk)
+    if run.state not in states.LIVE:
+        raise NoTokenError(f"run {run.pk} is {run.state}: start it, and ask again once it is starting")
+    token = secrets.token_urlsafe(32)
+    RunAttempt.objects.filter(run=run, epoch=run.epoch).update(token_hash=token_hash(token))
+    audit.record(actor=actor, action="run.token", run_id=run.pk, changes={"attempt": run.epoch})
+    url = f"{settings.TRAINYARD_WEB_URL}/api/v1/runs/{run.pk}"
+    return IssuedToken(token=token, epoch=run.epoch, url=url)
 
 
 @transaction.atomic

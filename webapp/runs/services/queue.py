@@ -36,7 +36,7 @@ def why_waiting(*, run: Run, host: str) -> str:
         if per_person and person is not None and taken[person] >= per_person:
             continue  # waits for other runs of its person, so takes no place on the machine
         taken[person] += 1
-        earlier += backend != "ray"
+        earlier += backend not in ("ray", "external")
     if per_person and run.created_by_id is not None and taken[run.created_by_id] >= per_person:
         return f"Waits for an earlier run of the same person to end: {per_person} may run at once"
     if run.launcher_backend == "local":

@@ -1,0 +1,97 @@
+"""Runs that another program executes: token, events, end."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from engine.types import RunState
+from tests.builders.web_builders import make_run
+from webapp.ingestion.services import ingest
+from webapp.ingestion.services.secrets import endpoints_of
+from webapp.models import AuditEntry, Iteration, Run, Step, Trajectory
+from webapp.runs.services import attempts, runs
+from workers import lifecycle, reconciler
+
+pytestmark = pytest.mark.django_db
+README = Path(__file__).parents[3] / "webapp" / "README.md"
+
+
+@pytest.fixture
+def run(settings: Any, tmp_path: Path) -> Run:
+    """A run that its workers have handed over."""
+    settings.TRAINYARD_HOME = tmp_path
+    run = make_run(**{"launcher.backend": "external"})
+    runs.start(run=run)
+    assert lifecycle.launch(run_id=run.pk)
+    run.refresh_from_db()
+    return run
+
+
+def served(request: httpx.Request) -> httpx.Response:
+    """Answer as the web server does."""
+    credentials = {"Authorization": request.headers["Authorization"]}
+    answer = Client(headers=credentials).post(
+        request.url.path, request.content, content_type="application/x-ndjson"
+    )
+    return httpx.Response(answer.status_code, content=answer.content, request=request)
+
+
+def age(run: Run, **since: float) -> None:
+    past = timezone.now() - timedelta(**since)
+    Run.objects.filter(pk=run.pk).update(heartbeat_at=past, state_changed_at=past)
+
+
+def test_the_example_of_the_readme_becomes_a_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(httpx, "Client", partial(httpx.Client, transport=httpx.MockTransport(served)))
+    issued = asdict(attempts.issue_token(run=run))
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    exec(re.sub(r"issued = .*", f"issued = {issued!r}", example, count=1), {})
+    run.refresh_from_db()
+    assert run.state == RunState.SUCCEEDED
+    assert Iteration.objects.get(run=run).metrics == {"reward/mean": 1.0}
+    trajectory = Trajectory.objects.get(run=run)
+    assert (trajectory.reward, trajectory.num_steps) == (1.0, 1)
+    assert Step.objects.get(trajectory=trajectory).tool == "execute_bash"
+
+
+def test_a_new_token_replaces_the_last_and_reveals_no_endpoint(run: Run) -> None:
+    first = attempts.issue_token(run=run).token
+    second = attempts.issue_token(run=run).token
+    with pytest.raises(ingest.BadTokenError):
+        ingest.authenticate(run_id=run.pk, token=first)
+    assert ingest.authenticate(run_id=run.pk, token=second).pk == run.pk
+    assert endpoints_of(run_id=run.pk, token=second) == {}
+    assert AuditEntry.objects.filter(run=run, action="run.token").count() == 2
+
+
+def test_only_live_external_runs_have_tokens(run: Run) -> None:
+    with pytest.raises(attempts.NoTokenError, match="launcher.backend=external"):
+        attempts.issue_token(run=make_run())
+    runs.stop(run=run)
+    age(run, minutes=1)
+    reconciler.reconcile()
+    run.refresh_from_db()
+    assert run.state == RunState.STOPPED
+    with pytest.raises(attempts.NoTokenError, match="is stopped"):
+        attempts.issue_token(run=run)
+
+
+def test_a_silent_external_run_fails_after_a_day_and_is_not_relaunched(run: Run) -> None:
+    age(run, hours=23)
+    reconciler.reconcile()
+    run.refresh_from_db()
+    assert run.state == RunState.STARTING
+    age(run, hours=25)
+    reconciler.reconcile()
+    run.refresh_from_db()
+    assert (run.state, run.reason) == (RunState.FAILED, "the program that runs it sent nothing for a day")
