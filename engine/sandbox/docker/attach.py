@@ -1,10 +1,10 @@
-"""The byte stream to a container's stdin and stdout, without the exec API.
+"""Byte stream to a container's stdin and stdout, without the exec API.
 
-Docker's attach is an HTTP request that turns into a raw connection: what is written is the container's
-stdin, what is read comes in pieces with an eight-byte header (``1`` stdout, ``2`` stderr; length).
-``attach`` speaks it on the event loop, so that a thousand attached sandboxes need no thread; only stdout
-reaches the reader, the beginning of stderr is kept for whoever asks why the container ended. Attach before
-the start: nothing is lost.
+Docker's attach is an HTTP request that turns into a raw connection. Bytes written to it are the container's
+stdin; bytes read from it are chunks with an eight-byte header (``1`` stdout, ``2`` stderr; length).
+``attach`` runs on the event loop, so that a thousand attached sandboxes need no thread. Only stdout reaches
+the reader; the beginning of stderr is kept to explain why the container ended. Attach before the start, so
+that no output is lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class AttachedStream(asyncio.StreamReaderProtocol):
 
     Args:
         reader: receives stdout.
-        ended: awaited when the connection is gone, before the reader learns of it: the place to find out why.
+        ended: awaited when the connection is lost, before the reader sees the end; may determine the cause.
     """
 
     def __init__(self, reader: asyncio.StreamReader, ended: Callable[[], Awaitable[None]]) -> None:
@@ -120,9 +120,9 @@ async def attach(
     """Connect to a container that was created with an open stdin and not yet started.
 
     Args:
-        address: of the daemon.
-        api_version: such as ``1.41``.
-        container: its id.
+        address: the daemon's address.
+        api_version: e.g. ``1.41``.
+        container: the container's id.
         ended: see ``AttachedStream``.
 
     Raises:

@@ -1,11 +1,11 @@
 """The Docker backend: one container per sandbox, with its agent on the attached stdin and stdout.
 
-    open ── image there? pull ── ledger entry ── create ── attach ── start ── greeting ── list the workdir
+    open ── pull if missing ── ledger entry ── create ── attach ── start ── greeting ── list the workdir
 
-A container has no network, no capability, no way to new privileges, limits on memory, processes, CPU and
-disk, and labels that say whose it is and until when. When its owner dies the connection ends, with it the
-agent's input, with that the agent and everything in the container; ``reap`` removes the rest. Another kind
-of start failure gets a type in ``Container.start_failure``.
+A container has no network, no capabilities and no way to gain privileges. Its memory, processes, CPU and disk
+are limited; its labels name the owner and the deadline. When the owner dies, the connection and with it the
+agent's input end; the agent then exits and ends every process of the container. ``reap`` removes the rest.
+To report another kind of start failure, add its type to ``Container.start_failure``.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class DockerBackend:
     Args:
         config: the backend's settings.
         home: the data folder; the ledger is below ``sandboxes/docker/``.
-        warm: the sandboxes started ahead of demand; None starts none. Those of an event loop are removed by
-            ``close``, which it must call before it ends.
-        registries: hosts of the images that Dockerfiles of tasks build on; ``*`` for any.
+        warm: the sandboxes started ahead of demand; None starts none. Call ``close``, which removes them,
+            before the event loop ends.
+        registries: hosts of the base images allowed in tasks' Dockerfiles; ``*`` for any.
 
     Raises:
         PreflightError: the daemon's address cannot be used.
@@ -96,7 +96,7 @@ class DockerBackend:
         self.daemon = Daemon(find_daemon(config.host, self.home), config.daemon_timeout_s)
         self.images = Images(self.daemon, config, self.home, registries=registries)
         self.quota = True
-        """Ability of the storage driver to limit what a container writes; known after the first start."""
+        """Ability of the storage driver to limit a container's disk use; known after the first start."""
         self._containers: dict[str, Container] = {}
         """Containers from before their creation until the daemon confirmed their removal."""
         self._live: dict[str, Container] = {}
@@ -121,10 +121,10 @@ class DockerBackend:
 
     async def prepare(self, images: Mapping[str, int]) -> None:
         """Fetch missing images, a few at a time; then start up to ``warm_per_image`` sandboxes of each."""
-        found = await asyncio.gather(*(self.images.ensure(name) for name in images), return_exceptions=True)
+        results = await asyncio.gather(*(self.images.ensure(name) for name in images), return_exceptions=True)
         warm = self._warm_pool()
         kinds: dict[Hashable, tuple[SandboxSpec, int]] = {}
-        for name, result in zip(images, found, strict=True):
+        for name, result in zip(images, results, strict=True):
             if isinstance(result, BaseException):
                 _log.warning("image could not be prepared", image=name, error=str(result))
             else:
@@ -138,7 +138,7 @@ class DockerBackend:
         return await self.daemon.call(lambda client: reap(client, self.ledger, run_id))
 
     def population(self) -> Population:
-        """See ``Counting``; counts this process's containers, those not yet removed included."""
+        """See ``Counting``; counts this process's containers, including those not yet removed."""
         count, node = len(self._containers), str(self._facts.get("Name", ""))
         idle = self._warm.idle if self._warm is not None else 0
         return Population(existing=count, idle=idle, nodes={node: count} if count and node else {})
@@ -151,9 +151,9 @@ class DockerBackend:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self._free_leftovers()
         base_files, self._base_files = list(self._base_files.values()), {}
-        for one in base_files:
+        for image_files in base_files:
             with contextlib.suppress(SandboxError):
-                await asyncio.to_thread(one.close)
+                await asyncio.to_thread(image_files.close)
         self.daemon.close()
 
     async def facts(self) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class DockerBackend:
         if loop is not self._loop:
             facts = await self.facts()
             count = self.config.max_creating or 2 * int(facts.get("NCPU", 1))
-            if loop is not self._loop:  # nobody was faster meanwhile
+            if loop is not self._loop:  # no concurrent call did it meanwhile
                 self._loop, self._places, self._watch = loop, asyncio.Semaphore(count), None
         return self._places
 
@@ -218,12 +218,12 @@ class DockerBackend:
         self.ledger.write(entry)
         container = self._containers[sandbox_id] = Container(self.daemon, self.ledger, entry, spec)
         arrived()
-        if warm:  # labels cannot be changed when it is taken: its deadline is that of the ledger
+        if warm:  # labels cannot be changed later: the ledger has the real deadline
             spec = replace(spec, limits=replace(spec.limits, lifetime_s=_LABELLED_S))
         async with self._freed_on_failure(container, spec):
             container.container_id = await self._create(sandbox_id, spec, image, container)
             container.client = await self._connect(container)
-            await self.daemon.call(lambda docker: docker.start(container.container_id))
+            await self.daemon.call(lambda client: client.start(container.container_id))
             container.env = (await container.client.hello(self.config.start_timeout_s)).env
         return container
 
@@ -232,7 +232,7 @@ class DockerBackend:
         try:
             yield
         except BaseException as error:
-            # Not even a second cancellation stops the cleaning up.
+            # Shielded, so that a second cancellation does not stop the cleanup.
             await asyncio.shield(self._in_background(self._free(container, container.abandon())))
             raise container.start_failure(error, spec) from error
 
@@ -245,13 +245,13 @@ class DockerBackend:
                 container.become(spec)
             stamps = await list_tree(container.client, spec.workdir)
         self._enter(container)
-        inside = {name: value for name, value in container.env.items() if name not in _NOT_THE_IMAGES}
+        container_env = {name: value for name, value in container.env.items() if name not in _NOT_THE_IMAGES}
         return AgentSandbox(
             container.entry.id,
             spec,
             container.client,
             startup=Startup(node=""),
-            env={**_DEFAULTS, **inside, **image.env, **spec.env},
+            env={**_DEFAULTS, **container_env, **image.env, **spec.env},
             base_tree=BaseTree(self._base_files_of(image), spec.workdir, stamps),
             end=lambda: self._leave(container),
         )
@@ -263,7 +263,7 @@ class DockerBackend:
             source = WarmSource(
                 launch=self._launch,
                 discard=self._discard,
-                usable=lambda one: one.usable,
+                usable=lambda container: container.usable,
                 existing=lambda: len(self._containers),
             )
             self._warm = WarmPool(source, self._settings)
@@ -297,7 +297,7 @@ class DockerBackend:
                 except docker.errors.APIError as error:
                     if not quota or "storage-opt" not in str(error.explanation).lower():
                         raise
-                    self.quota = False
+                    self.quota = False  # the storage driver has none: create the container without
 
         container.creating = asyncio.ensure_future(self.daemon.call(create))
         return await asyncio.shield(container.creating)
@@ -317,9 +317,9 @@ class DockerBackend:
     def _enter(self, container: Container) -> None:
         loop = asyncio.get_running_loop()
         self._live[container.entry.id] = container
-        gone = SandboxDiedError("the sandbox reached the end of its lifetime")
-        left = container.entry.deadline - time.monotonic()
-        container.lifetime = loop.call_later(max(0.0, left), container.fail, gone)
+        expiry = SandboxDiedError("the sandbox reached the end of its lifetime")
+        remaining_s = container.entry.deadline - time.monotonic()
+        container.lifetime = loop.call_later(max(0.0, remaining_s), container.fail, expiry)
         if not self.quota and (self._watch is None or self._watch.done()):
             self._watch = loop.create_task(watch(self.daemon, lambda: self._live, self.config.disk_check_s))
         if self._leftovers:
@@ -330,11 +330,11 @@ class DockerBackend:
         await self._free(container, container.end())
 
     async def _free(self, container: Container, ending: Awaitable[bool]) -> None:
-        gone = False
+        removed = False
         try:
-            gone = await ending
-        finally:  # cancelled in the middle of it as well
-            if gone:
+            removed = await ending
+        finally:  # also when it is cancelled midway
+            if removed:
                 self._containers.pop(container.entry.id, None)
             else:
                 self._leftovers.append(container)
@@ -354,7 +354,7 @@ class DockerBackend:
 
 
 def _kind(spec: SandboxSpec, image: DockerImage) -> Hashable:
-    """Return what containers that can stand in for each other share; the run is in their labels."""
+    """Return the key of interchangeable containers; it includes the run, which is in their labels."""
     return image.id, spec.run_id, same_limits(spec.limits)
 
 

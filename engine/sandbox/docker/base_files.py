@@ -1,8 +1,8 @@
 """The original files of an image's workdir, read from a container that is created and never started.
 
-No command can touch it, so what is read there is what the image holds. One serves all sandboxes of an
-image; it is made when the first diff needs a content, and made again when somebody removed it. Single files
-are asked for by name, many by one archive of the whole workdir.
+No command runs in that container, so its files are the image's. One container serves all sandboxes of an
+image. It is created when the first diff needs a file, and again if another process removed it. A few files
+are requested by name, many as one archive of the workdir.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ class BaseFiles:
         self._kept_bytes = 0
 
     def states(self, folder: str, names: Sequence[str]) -> dict[str, FileState]:
-        """Return mode and content of files below an absolute path, absent ones left out.
+        """Return mode and content of files below an absolute path; absent files are omitted.
 
         Raises:
             SandboxError: the daemon does not answer.
         """
         with self._lock:
-            found: dict[str, FileState | None] = {}
+            states: dict[str, FileState | None] = {}
             if len(names) > _ONE_BY_ONE:
-                found.update(self._daemon.do(lambda client: self._read_many(client, folder, set(names))))
+                states.update(self._daemon.do(lambda client: self._read_many(client, folder, set(names))))
             for name in names:
-                if name not in found:
-                    found[name] = self._state(posixpath.join(folder, name))
-        return {name: state for name, state in found.items() if state is not None}
+                if name not in states:
+                    states[name] = self._state(posixpath.join(folder, name))
+        return {name: state for name, state in states.items() if state is not None}
 
     def _state(self, path: str) -> FileState | None:
         if path not in self._kept:
-            found = self._daemon.do(lambda client: self._read(client, path))
-            self._kept_bytes += len(path) + (len(found.data) if found else 0)
+            state = self._daemon.do(lambda client: self._read(client, path))
+            self._kept_bytes += len(path) + (len(state.data) if state else 0)
             if self._kept_bytes > _KEPT_BYTES:
                 self._kept, self._kept_bytes = {}, 0
-            self._kept[path] = found
+            self._kept[path] = state
         return self._kept[path]
 
     def _read(self, client: docker.APIClient, path: str) -> FileState | None:
@@ -76,25 +76,25 @@ class BaseFiles:
     def _read_many(
         self, client: docker.APIClient, folder: str, names: Collection[str]
     ) -> dict[str, FileState | None]:
-        """Read files from an archive of the folder; hard links are left out."""
+        """Read files from an archive of the folder; hard links are omitted and later read by name."""
         archive = self._archive(client, folder)
         if archive is None:
             return {}
-        found: dict[str, FileState | None] = dict.fromkeys(names)
+        states: dict[str, FileState | None] = dict.fromkeys(names)
         file = io.BufferedReader(_Parts(archive))
         try:
             with tarfile.open(fileobj=file, mode="r|") as tar:
                 for member in tar:
                     name = member.name.partition("/")[2]
-                    if name in found and member.islnk():
-                        del found[name]
-                    elif name in found:
-                        found[name] = _file(tar, member)
+                    if name in states and member.islnk():
+                        del states[name]
+                    elif name in states:
+                        states[name] = _file(tar, member)
         except tarfile.TarError as error:
             raise docker.errors.DockerException(f"the archive of {folder} broke off: {error}") from error
-        while file.read(1 << 20):  # so that the connection can be used again
+        while file.read(1 << 20):  # so that the connection can be reused
             pass
-        return found
+        return states
 
     def _archive(self, client: docker.APIClient, path: str) -> Iterable[bytes] | None:
         for attempt in (1, 2):
@@ -107,7 +107,7 @@ class BaseFiles:
             except docker.errors.NotFound as error:
                 if "No such container" not in str(error.explanation) or attempt == 2:
                     return None
-                self._container = None
+                self._container = None  # another process removed it: create a new one
         return None
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""Images built from a dataset's Dockerfile, where the administrator has granted a network for builds.
+"""Builds of images from a dataset's Dockerfile, where the administrator has granted a network for them.
 
-A Dockerfile is a stranger's code. Its commands run in containers of the daemon with the granted network
-(``none`` has no access), limited memory and a deadline, without build arguments, secrets or proxies of this
-machine. The daemon limits no disk during a build: a result that is too large is removed. Images that it
-builds on or copies from are of listed registries: the daemon names each step before it pulls anything for it.
-Triggers of a base image (``ONBUILD``) are not named: where registries are listed they end the build.
+A Dockerfile is untrusted code. Its commands run in containers with the granted network (``none``: no access),
+a memory limit and a deadline, without build arguments, secrets or proxies of this machine. The daemon cannot
+limit disk use during a build, so a result that is too large is removed. Base images and sources of ``COPY``
+must come from listed registries: the daemon reports each step before it pulls an image for it. Triggers of
+a base image (``ONBUILD``) are reported without their images, so with listed registries they end the build.
 """
 
 from __future__ import annotations
@@ -35,19 +35,18 @@ _STEP = re.compile(r"Step (\d+)/(\d+) : (\w+)\s+(.*)", re.DOTALL)
 _FROM = re.compile(r"(?:--\S+\s+)*(\S+)(?:\s+AS\s+([a-z][\w.-]*))?\s*", re.IGNORECASE)
 _COPIED = re.compile(r"--from=(\S+)", re.IGNORECASE)
 _QUOTED_FLAG = re.compile(r"(?:--\S+\s+)*--\S*[\\`\"']")
-"""Flags of an instruction, of which Docker removes characters from the last."""
+"""Flags of an instruction, the last with quotes or backslashes, which Docker would remove."""
 _TRIGGERS = re.compile(r"# Executing \d+ build trigger")
 
 
 def build(
     daemon: Daemon, home: Path, name: str, config: DockerConfig, *, registries: Collection[str] = (ANY,)
 ) -> str:
-    """Return the id of the image ``dockerfile:<hash>``, built if it is missing; blocks.
+    """Build the image ``dockerfile:<hash>`` if it is missing, and return its id; blocks.
 
     Raises:
-        ImageError: builds are not granted, the context is missing, an image that it names is not of the
-            registries, or the build failed, took too long or became too large; says which, with the end of
-            its output.
+        ImageError: builds are not granted, the context is missing, an image is of an unlisted registry, or
+            the build failed, took too long or became too large; the message has the end of its output.
     """
     try:
         path = context_path(home, name)
@@ -60,7 +59,7 @@ def build(
 
 
 def tag_of(name: str, registries: Collection[str]) -> str:
-    """Return the tag of a built image; it depends on the registries that were allowed."""
+    """Return the tag of a built image, which depends on the allowed registries."""
     allowed = hashlib.sha256(" ".join(sorted(registries)).encode()).hexdigest()[:8]
     return f"{REPOSITORY}:{name.removeprefix(PREFIX)}-{allowed}"
 
@@ -73,28 +72,28 @@ def _present(client: docker.APIClient, tag: str) -> str:
 
 
 class _Steps:
-    """Steps of a build, as the daemon reports them before it carries them out.
+    """Steps of a build, which the daemon reports before it executes them.
 
-    What commands print is among the same output: a step that is not the next one ends the build.
+    The same stream contains the output of commands, so a step out of sequence ends the build.
     """
 
     def __init__(self, name: str, registries: Collection[str]) -> None:
         self._name, self._registries = name, registries
         self._stages: set[str] = {"scratch"}
         self._stage = ""
-        """Name of the current stage, by which only later ones may go: within it, it is that of an image."""
+        """Name of the current stage, which only later stages can use; within the stage it names an image."""
         self._last, self._count = 0, ""
         self.has_begun = ANY in registries
-        """Whether the images that the build names were seen, or may be any."""
+        """Whether a FROM step was checked, or all registries are allowed."""
 
     def check(self, output: str) -> None:
-        """Raise ImageError where a step names an image of a registry that is not listed."""
+        """Raise ImageError if a step names an image of an unlisted registry or cannot be checked."""
         if ANY in self._registries:
             return
         if _TRIGGERS.match(output):
             raise ImageError(
-                f"image '{self._name}' is not built: the image that it builds on has ONBUILD triggers, whose "
-                "registries cannot be checked"
+                f"image '{self._name}' is not built: its base image has ONBUILD triggers, whose registries "
+                "cannot be checked"
             )
         step = _STEP.match(output)
         if step is None:
@@ -172,7 +171,7 @@ def _build(
     if size_mb >= config.build_disk_mb:
         client.remove_image(tag, force=True)
         raise ImageError(
-            f"image '{name}' has {size_mb} MiB when built; allowed are {config.build_disk_mb} MiB "
+            f"image '{name}' has {size_mb} MiB; at most {config.build_disk_mb} MiB are allowed "
             "(sandbox.docker.build_disk_mb)"
         )
     return str(image["Id"])

@@ -1,4 +1,4 @@
-"""One sandbox's container with its ledger entry and connection, and the cause of its end."""
+"""Container of one sandbox: its ledger entry, its connection, and the diagnosis of its end."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ class Container:
         self.client: AgentClient | None = None
         self.lifetime: asyncio.TimerHandle | None = None
         self.env: Mapping[str, str] = {}
-        """Environment that the agent found inside."""
+        """Environment variables reported by the agent."""
         self._expected = False
         self._background: set[asyncio.Task[None]] = set()
 
     @property
     def usable(self) -> bool:
-        """Return whether the agent can be asked, as far as is known."""
+        """Return whether the agent accepts calls, as far as is known."""
         return not self._expected and self.client is not None and self.client.usable
 
     def become(self, spec: SandboxSpec) -> None:
-        """Make a container that was started ahead of demand that of ``spec``; its lifetime begins now."""
+        """Assign a container started ahead of demand to ``spec``; its lifetime begins now."""
         deadline = time.monotonic() + spec.limits.lifetime_s
         self.entry = replace(self.entry, name=spec.name, deadline=deadline)
         self.ledger.write(self.entry)
@@ -121,12 +121,12 @@ class Container:
     def _verdict(self, state: dict[str, Any]) -> SandboxError:
         if state["OOMKilled"] and state["ExitCode"] == 137:
             return SandboxMemoryError(f"the sandbox went over its memory limit of {self.memory_mb} MiB")
-        said = self.stderr() or state["Error"]
-        detail = f"its container ended with status {state['ExitCode']}" + (f": {said}" if said else "")
+        message = self.stderr() or state["Error"]
+        detail = f"its container ended with status {state['ExitCode']}" + (f": {message}" if message else "")
         return SandboxDiedError(f"the sandbox ended while it was in use: {detail}")
 
     async def abandon(self) -> bool:
-        """Clean up after a failed or cancelled start; returns as ``end`` does."""
+        """Clean up after a failed or cancelled start; return the result of ``end``."""
         self._expected = True
         if self.creating is not None:
             with contextlib.suppress(SandboxError):
@@ -136,17 +136,16 @@ class Container:
         return await self.end()
 
     def start_failure(self, error: BaseException, spec: SandboxSpec) -> BaseException:
-        """Return the error of a failed start."""
+        """Convert an exception during the start to the error for the caller."""
         if not isinstance(error, Exception):
-            return error  # cancelled: whatever the container said, nobody asked
-        said = self.stderr()
-        if NO_PYTHON in said:
-            return ImageError(f"image '{spec.image}': {said}")
+            return error  # cancelled: nobody reads the container's output
+        output = self.stderr()
+        if NO_PYTHON in output:
+            return ImageError(f"image '{spec.image}': {output}")
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             return ImageError(f"image '{spec.image}' has no folder {spec.workdir}")
-        if isinstance(error, SandboxStartError) and "/bin/sh" in str(
-            error
-        ):  # the API has no other sign of it
+        # The API reports a missing shell only in its message.
+        if isinstance(error, SandboxStartError) and "/bin/sh" in str(error):
             return ImageError(f"image '{spec.image}' has no /bin/sh: {error}")
         if isinstance(error, SandboxDiedError):
             return SandboxStartError(f"{error}")

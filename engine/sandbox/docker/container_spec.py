@@ -1,10 +1,9 @@
-"""Docker's view of a sandbox: the body of its create request and the labels that identify it.
+"""Create request of a sandbox's container, and the labels that identify it.
 
-``container_config`` is a pure function of its arguments. The agent comes in over stdin (``bootstrap``), so
-that nothing has to be mounted or copied and a daemon on another machine works as well; it is the
-container's init, which is enough of one: it reaps orphans while a command runs and kills whatever is left
-after it, so there is no need for Docker's own ``--init`` (under which it could not use ``kill(-1)``). To
-set another limit, add it to ``_host_config``.
+``container_config`` is a pure function of its arguments. The agent is sent over stdin (``bootstrap``): no
+file is mounted or copied, and a daemon on another machine works as well. The agent is the container's init:
+it reaps orphans while a command runs and kills the remaining processes after it. Docker's own ``--init`` is
+not used, as under it the agent could not use ``kill(-1)``. To set another limit, add it to ``_host_config``.
 """
 
 from __future__ import annotations
@@ -57,13 +56,13 @@ for name, source, code in marshal.loads(read(int.from_bytes(read(4), "big"))):
     exec(marshal.loads(code) if same else compile(source, "agent/" + name + ".py", "exec"), module.__dict__)
     setattr(package, name, module)
 """
-"""Pythons of the host's own version are sent compiled code: compiling takes as long as their start."""
+"""Interpreters of the host's version run compiled code: compiling takes as long as their start."""
 _MARSHAL_VERSION = 2
-"""Oldest format with which text and bytes are exchanged between all Pythons."""
+"""Oldest marshal format that exchanges text and bytes between all Python versions."""
 _OPEN_FILES = 16_384
 _SHM_BYTES = 64 << 20
 _CORE_BYTES = 1
-"""0 would let the kernel pipe cores to a handler outside of the container."""
+"""With 0 the kernel may still pipe cores to a handler outside of the container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +122,7 @@ def labels(sandbox_id: str, spec: SandboxSpec, owner: ContainerOwner) -> dict[st
 
 @functools.cache
 def bootstrap() -> bytes:
-    """Return the agent for the container's stdin: a loader and modules, each after four bytes of length."""
+    """Return the agent for the container's stdin: a loader and modules, each after a four-byte length."""
     folder = Path(engine.sandbox.agent.__file__).parent
     sources = {name: (folder / f"{name}.py").read_text() for name in _MODULES}
     modules = [
@@ -145,11 +144,11 @@ def container_config(
     """Return the body of the request that creates a sandbox's container.
 
     Args:
-        spec: what is wanted.
+        spec: the sandbox's specification.
         image: the image, present in the daemon.
         config: the backend's settings.
         labels: see ``labels``.
-        quota: whether the storage driver can limit what a container writes.
+        quota: whether the storage driver can limit a container's disk use.
     """
     candidates = {"candidates": (image.python,)} if image.python else {}
     return {
@@ -163,7 +162,7 @@ def container_config(
         "Labels": dict(labels),
         "Tty": False,
         "OpenStdin": True,
-        "StdinOnce": True,  # the end of our connection is the end of the agent's input, and so of the agent
+        "StdinOnce": True,  # the agent exits when our connection, and with it its input, ends
         "AttachStdin": True,
         "AttachStdout": True,
         "AttachStderr": True,
@@ -214,7 +213,7 @@ def _ulimit(name: str, value: int) -> dict[str, object]:
 
 
 def base_files_config(image: DockerImage, owner: ContainerOwner, lifetime_s: float) -> dict[str, Any]:
-    """Return the body of the request that creates the never started container of base files."""
+    """Return the body of the request that creates the never-started container of base files."""
     return {
         "Image": image.id,
         "Entrypoint": ["/never-started"],

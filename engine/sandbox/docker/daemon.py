@@ -1,8 +1,7 @@
 """The Docker daemon: its address, calls in threads, and failures as typed errors.
 
-The Docker SDK blocks, so every call runs in a bounded pool of threads and never on the event loop. Calls
-go through ``Daemon.call`` with a function of the SDK's client; another kind of failure gets a line in
-``explain``.
+The Docker SDK blocks, so every call runs in a bounded pool of threads and never on the event loop. Pass
+``Daemon.call`` a function of the SDK's client. To convert another kind of failure, extend ``explain``.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def find_daemon(host: str, home: Path) -> Address:
     """Return the daemon's address: ``host``, else DOCKER_HOST, else one below ``home``, else the system's.
 
     Raises:
-        PreflightError: the address is of a kind that cannot be used.
+        PreflightError: the address has an unsupported scheme.
     """
     own = home / "docker" / "docker.sock"
     url = host or os.environ.get("DOCKER_HOST") or (f"unix://{own}" if own.is_socket() else _SYSTEM)
@@ -86,7 +85,7 @@ def explain(error: Exception, where: str) -> SandboxError:
     """Convert an SDK failure to a ``SandboxError``.
 
     Args:
-        error: what a call raised.
+        error: exception raised by a call.
         where: the daemon's address.
     """
     if isinstance(error, docker.errors.ImageNotFound):
@@ -104,8 +103,8 @@ class Daemon:
     """Client of one daemon.
 
     Args:
-        address: where it is.
-        timeout_s: for one answer.
+        address: the daemon's address.
+        timeout_s: timeout of one response, seconds.
     """
 
     def __init__(self, address: Address, timeout_s: float) -> None:

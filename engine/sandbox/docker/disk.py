@@ -1,8 +1,8 @@
-"""Disk limits for storage drivers that have none: containers that wrote too much are ended.
+"""Disk limits for storage drivers without quotas: containers that wrote too much are killed.
 
-Docker limits a container's layer only on XFS with project quotas and a few other file systems. Elsewhere no
-file may grow beyond the limit (an rlimit), and the sum is looked at every few seconds: whoever is above it
-ends with ``SandboxResourceError``, and its neighbours keep their disk.
+Docker limits a container's layer only on XFS with project quotas and a few other file systems. Elsewhere an
+rlimit caps the size of each file, and the total is checked every few seconds. A sandbox above its limit ends
+with ``SandboxResourceError``, which saves its neighbours' disk space.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def watch(daemon: Daemon, live: Callable[[], Mapping[str, Watched]], pause
         try:
             written = await daemon.call(sizes)
         except SandboxError as error:
-            _log.warning("cannot see what containers wrote", error=str(error))
+            _log.warning("cannot read the disk use of containers", error=str(error))
             continue
         for sandbox, container in list(live().items()):
             if written.get(sandbox, 0) > container.disk_bytes:

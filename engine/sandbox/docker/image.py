@@ -14,7 +14,7 @@ class DockerImage:
     name: str
     """Name of the image in the task."""
     user: str | None = None
-    """User of commands; None for the configured or the image's own."""
+    """User that runs commands; None for the configured user or the image's own."""
     python: str = ""
     """Interpreter of the agent; empty to search for one."""
     binds: tuple[tuple[str, str], ...] = ()

@@ -1,9 +1,9 @@
 """Images of one daemon: fetched when missing, kept within a disk budget.
 
-Every caller of the same image waits for one pull. When each image was last used is written next to the
-ledger, so that processes share the knowledge; beyond the budget the longest unused that Trainyard brought
-in are removed, never one that a container uses. An image named ``local:…`` is one of this machine's, see
-``local_images``; one named ``dockerfile:…`` is built, see ``builds``.
+All callers of an image wait for the same pull. The time of each image's last use is stored next to the
+ledger, where all processes read it. Beyond the budget the least recently used images that Trainyard fetched
+are removed, unless a container uses them. ``local:…`` names an image of this machine (``local_images``),
+``dockerfile:…`` an image to build (``builds``).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Images:
     """The images of one daemon.
 
     Args:
-        daemon: who has them.
-        config: patience, credentials and budget.
+        daemon: the daemon that stores the images.
+        config: timeouts, credentials and budget.
         home: the data folder.
-        registries: hosts of the images that Dockerfiles build on; ``*`` for any.
+        registries: hosts of the base images allowed in Dockerfiles; ``*`` for any.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Images:
         """Return an image, fetched if missing, and the seconds the fetch took.
 
         Raises:
-            ImageError: it cannot be had.
+            ImageError: the image cannot be pulled, built or imported.
             SandboxStartError: the daemon does not answer.
         """
         began = time.monotonic()
@@ -107,9 +107,9 @@ class Images:
             self._brought(image)
             await self._keep_within_budget()
         else:
-            found = await self._daemon.call(lambda client: _inspect(client, name))
-            image = DockerImage(id=found or await self._pull(name), name=name)
-            if found is None:
+            image_id = await self._daemon.call(lambda client: _inspect(client, name))
+            image = DockerImage(id=image_id or await self._pull(name), name=name)
+            if image_id is None:
                 self._brought(image)
                 await self._keep_within_budget()
         return image
@@ -124,10 +124,10 @@ class Images:
     async def _pull(self, name: str) -> str:
         async with self._places:
             await asyncio.to_thread(pull, self._daemon, name, self._config, _log.info)
-        found = await self._daemon.call(lambda client: _inspect(client, name))
-        if found is None:
+        image_id = await self._daemon.call(lambda client: _inspect(client, name))
+        if image_id is None:
             raise ImageError(f"image '{name}' was pulled and is gone again: is the disk full?")
-        return found
+        return image_id
 
     def _record(self, image_id: str) -> Path:
         return self._used / f"{hashlib.sha256(image_id.encode()).hexdigest()[:24]}.json"
@@ -140,7 +140,7 @@ class Images:
     def _touch(self, image: DockerImage) -> None:
         try:
             os.utime(self._record(image.id))
-        except FileNotFoundError:  # an image we did not bring in is not ours to remove
+        except FileNotFoundError:  # not fetched by Trainyard, so never removed by it
             pass
 
     def _records(self) -> list[tuple[str, Path]]:
@@ -158,9 +158,9 @@ class Images:
             return
         ours = self._records()
         present = {row["Id"]: row for row in client.df()["Images"]}
-        left = _bytes_of([present[one] for one, _ in ours if one in present])
-        for image_id, path in ours[:-1]:  # the last is what the room is for
-            if left <= self._config.image_budget_gb * 1e9:
+        used_bytes = _bytes_of([present[known_id] for known_id, _ in ours if known_id in present])
+        for image_id, path in ours[:-1]:  # the most recent one was just fetched
+            if used_bytes <= self._config.image_budget_gb * 1e9:
                 return
             row = present.get(image_id)
             if row is None:
@@ -168,7 +168,7 @@ class Images:
             elif _remove(client, row):
                 _log.info("image removed to make room", image=image_id, tags=row.get("RepoTags"))
                 path.unlink(missing_ok=True)
-                left -= row["Size"] - max(0, row.get("SharedSize", 0))
+                used_bytes -= row["Size"] - max(0, row.get("SharedSize", 0))
                 self._known = {key: image for key, image in self._known.items() if image.id != image_id}
 
 
@@ -181,18 +181,18 @@ def local_version(home: Path, name: str) -> tuple[int, int]:
 
 
 def _bytes_of(rows: list[dict[str, Any]]) -> int:
-    """Return the disk use of images together: their unshared parts plus the largest shared part."""
+    """Return the total disk use of images: their unshared parts plus the largest shared part."""
     shared = [max(0, row.get("SharedSize", 0)) for row in rows]
-    alone = sum(row["Size"] - part for row, part in zip(rows, shared, strict=True))
-    return int(alone + max(shared, default=0))
+    unshared = sum(row["Size"] - part for row, part in zip(rows, shared, strict=True))
+    return int(unshared + max(shared, default=0))
 
 
 def _inspect(client: docker.APIClient, name: str) -> str | None:
     try:
-        found: str = client.inspect_image(name)["Id"]
+        image_id: str = client.inspect_image(name)["Id"]
     except docker.errors.ImageNotFound:
         return None
-    return found
+    return image_id
 
 
 def _remove(client: docker.APIClient, row: dict[str, Any]) -> bool:

@@ -2,8 +2,8 @@
 
 The image's root file system becomes a Docker image of one layer, with the small ``/etc`` and the links of
 the base system; the host's programs, its Python and the image's own binds are mounted read-only. Commands
-run as uid 1000, so that nothing of the system is writable to them. This needs a daemon that sees this
-machine's files.
+run as uid 1000, which cannot write to system files. The daemon must share this machine's
+file system.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _FOLDERS = ("dev", "proc", "root", "run", "sys", "var")
 
 
 def import_local(daemon: Daemon, home: Path, name: str) -> DockerImage:
-    """Return a local image, imported into the daemon if this version is missing; blocks.
+    """Import a local image into the daemon if this version is missing, and return it; blocks.
 
     Args:
-        daemon: who gets it.
+        daemon: the daemon that stores the image.
         home: the data folder.
         name: ``local:<name>``.
 
     Raises:
         ImageError: the daemon is on another machine.
-        SandboxStartError: it is not built, or the daemon does not answer.
+        SandboxStartError: the image is not built, or the daemon does not answer.
     """
     if not daemon.address.local:
-        raise ImageError(f"image '{name}' is one of this machine's, and {daemon.address.url} is not")
+        raise ImageError(f"image '{name}' exists only on this machine, not at {daemon.address.url}")
     image = load_image(home, name)
     base = prepare(home / "sandboxes")
     etc = next(source for source, target in base.binds if target == "/etc")

@@ -1,6 +1,6 @@
-"""Preflight of Docker sandboxes: starts one and reports what the daemon lacks.
+"""Preflight of Docker sandboxes: a trial start, and findings about the daemon.
 
-To add a check, append to one of the lists; say what to do, not only what is wrong.
+To add a check, append to one of the lists; its message must include the remedy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LIMITS = (
 
 
 async def check(backend: DockerBackend) -> list[PreflightFinding]:
-    """Return what the daemon lacks for sandboxes, by starting one; empty when nothing is missing."""
+    """Start a sandbox and return findings about the daemon; empty when nothing is missing."""
     problem = await _problem(backend)
     if problem is not None:
         return [PreflightFinding.error(problem)]
@@ -51,31 +51,31 @@ async def _problem(backend: DockerBackend) -> str | None:
 
 
 def _weaker(backend: DockerBackend, facts: dict[str, Any]) -> list[str]:
-    found = [
-        f"this kernel does not let Docker limit {what}; enable the control group for it."
-        for key, what in _LIMITS
+    messages = [
+        f"Docker cannot limit {resource} on this kernel; enable the control group for it."
+        for key, resource in _LIMITS
         if not facts.get(key)
     ]
     if backend.daemon.address.local and not backend.quota:
-        found.append(
+        messages.append(
             f"Docker's storage ({facts.get('Driver')}) cannot limit what a container writes; a file "
             f"is limited in size, and the sum is checked every {backend.config.disk_check_s:g} s. "
             "Put Docker's data folder on XFS mounted with pquota."
         )
     if not any("seccomp" in option for option in facts.get("SecurityOptions") or ()):
-        found.append("the daemon has no seccomp filter; use a kernel and a Docker with seccomp.")
+        messages.append("the daemon has no seccomp filter; use a kernel and a Docker with seccomp.")
     if not any(name in option for option in facts.get("SecurityOptions") or () for name in _USER_NAMESPACES):
-        found.append(
+        messages.append(
             "the daemon gives containers no user namespace, so users inside share the host's limits on file "
             "watches and pending signals: set userns-remap in the daemon's configuration, or run it rootless."
         )
     if backend.config.network != "none":
-        found.append(f"sandbox.docker.network is '{backend.config.network}': agents can reach it.")
-    return found
+        messages.append(f"sandbox.docker.network is '{backend.config.network}': agents can reach it.")
+    return messages
 
 
 async def _probe(backend: DockerBackend) -> str | None:
-    """Run one command in a sandbox of a throw-away image; return what went wrong, None if nothing."""
+    """Run one command in a sandbox of a throw-away image; return the problem, or None."""
     backend.home.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         tree = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-preflight-")))

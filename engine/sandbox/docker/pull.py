@@ -1,8 +1,8 @@
 """Image pulls: credentials, progress, and retries for busy registries.
 
-A registry that is busy or unreachable is asked again, each time after a longer pause with jitter, so that
-many machines do not come back at once. One that says no (missing, denied) is believed at once. What it says
-is text: a new way of saying no goes into ``_FINAL``.
+Requests to a busy or unreachable registry are retried with exponential backoff and jitter, so that many
+machines do not return at once. A refusal (missing, denied) is final. Registries report it only as text: add
+new phrases to ``_FINAL``.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def pull(daemon: Daemon, image: str, config: DockerConfig, report: Callable[[str
     """Fetch an image; blocks.
 
     Args:
-        daemon: who fetches it.
-        image: its reference.
-        config: patience and credentials.
+        daemon: the daemon that fetches the image.
+        image: the image's reference.
+        config: retries, size limit and credentials.
         report: called with a line every few seconds.
 
     Raises:
-        ImageError: the registry refuses, or did not deliver within the retries.
+        ImageError: the registry refuses, all attempts failed, or the image is too large.
     """
     attempts = stamina.retry_context(
         on=_BusyRegistryError,
@@ -98,7 +98,7 @@ def pull(daemon: Daemon, image: str, config: DockerConfig, report: Callable[[str
 
 
 class _BusyRegistryError(Exception):
-    """A registry failed in a way that may pass."""
+    """A pull failed with a transient error."""
 
 
 def _attempt(
@@ -107,12 +107,12 @@ def _attempt(
     try:
         _pull_once(client, image, config, report)
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
-        said = str(getattr(error, "explanation", None) or error)
-        words = without_image(said, image)
-        if _FINAL.search(words) and not _BUSY.search(words):
-            raise ImageError(_refusal(image, said)) from error
-        report(f"{image}: {said}")
-        raise _BusyRegistryError(said) from error
+        message = str(getattr(error, "explanation", None) or error)
+        reason = without_image(message, image)
+        if _FINAL.search(reason) and not _BUSY.search(reason):
+            raise ImageError(_refusal(image, message)) from error
+        report(f"{image}: {message}")
+        raise _BusyRegistryError(message) from error
 
 
 def _refusal(image: str, said: str) -> str:
@@ -149,10 +149,10 @@ def _pull_once(
 
 
 def _credentials(repository: str, config: DockerConfig) -> dict[str, Any] | None:
-    """Read the configured credentials; None lets the SDK use the user's own."""
+    """Read the configured credentials; None makes the SDK use the user's own."""
     if not config.registry_config:
         return None
     registry, _ = docker.auth.resolve_repository_name(repository)
     known = docker.auth.load_config(config_path=config.registry_config)
-    found: dict[str, Any] | None = known.resolve_authconfig(registry)
-    return found or {}
+    credentials: dict[str, Any] | None = known.resolve_authconfig(registry)
+    return credentials or {}

@@ -1,8 +1,8 @@
 """Removal of containers without a living owner.
 
-When an owner dies its connections end, and with them its agents, within moments; what is left are stopped
-containers. They, and everything past its deadline, are found by label. Whether an owner lives can be told
-only on its own machine; a stranger's container is an orphan when it has stopped or its time is over.
+When an owner dies, its connections end and its agents exit within moments, which leaves stopped containers.
+These, and containers past their deadline, are found by label. Only the owner's own machine can check whether
+it is alive; elsewhere a container is an orphan once it has stopped or its deadline is over.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _GRACE_S = 30.0
 
 
 def orphaned(container: dict[str, Any], now: float) -> bool:
-    """Return whether a row of the daemon's list may be removed.
+    """Return whether a container may be removed.
 
     Args:
-        container: its ``Labels`` and ``State``.
+        container: row of the daemon's list, with ``Labels`` and ``State``.
         now: seconds since the epoch.
     """
     labels = container["Labels"]
@@ -52,10 +52,10 @@ def orphaned(container: dict[str, Any], now: float) -> bool:
 
 
 def reap(client: docker.APIClient, ledger: Ledger, run_id: str | None = None) -> int:
-    """Remove all orphans, or one run's; return the number of sandboxes. Safe beside other reapers."""
+    """Remove all orphans, or one run's; return the number of sandboxes. Safe to run concurrently."""
     wanted = [ROLE] if run_id is None else [f"{RUN_ID}={run_id}"]
     containers = client.containers(all=True, filters={"label": wanted})
-    # A container started ahead of demand got its deadline later, in the ledger.
+    # The real deadline of a container started ahead of demand is in the ledger.
     late = {entry.id for entry in ledger.entries() if time.monotonic() > entry.deadline + _GRACE_S}
     orphans = [
         container
@@ -63,10 +63,10 @@ def reap(client: docker.APIClient, ledger: Ledger, run_id: str | None = None) ->
         if orphaned(container, time.time()) or container["Labels"].get(SANDBOX_ID) in late
     ]
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        gone = list(threads.map(lambda container: remove(client, container["Id"]), orphans))
+        successes = list(threads.map(lambda container: remove(client, container["Id"]), orphans))
     removed = {
         container["Labels"].get(SANDBOX_ID, container["Id"])
-        for container, success in zip(orphans, gone, strict=True)
+        for container, success in zip(orphans, successes, strict=True)
         if success and container["Labels"].get(ROLE) == SANDBOX
     }
     present = {container["Labels"].get(SANDBOX_ID) for container in containers} - removed
@@ -84,5 +84,5 @@ def remove(client: docker.APIClient, container: str) -> bool:
     except docker.errors.NotFound:
         return True
     except docker.errors.APIError as error:
-        return bool(error.status_code == 409)  # somebody else is removing it
+        return bool(error.status_code == 409)  # another process is removing it
     return True

@@ -70,7 +70,7 @@ async def test_an_image_is_built_once_and_only_where_that_is_granted(daemon: Dae
     [
         ("FROM scratch\nCOPY gone /\n", {}, "failed: COPY failed"),
         ("FROM scratch\nRUN true\n", {}, "failed: "),
-        ("FROM scratch\nCOPY big /big\n", {"build_disk_mb": 16}, "has 17 MiB when built; allowed are 16"),
+        ("FROM scratch\nCOPY big /big\n", {"build_disk_mb": 16}, "has 17 MiB; at most 16 MiB are allowed"),
     ],
 )
 async def test_a_build_that_fails_says_why_and_leaves_no_image(
