@@ -1,8 +1,8 @@
 """Command line of a cluster: ``python -m engine.sandbox.kubernetes preflight``, ``preload IMAGE…``,
 ``seccomp``.
 
-What ``preload`` prints is for ``kubectl apply -f -``. A setting is given as ``--set KEY=VALUE``, as below
-``sandbox.kubernetes`` of a run.
+Pipe the output of ``preload`` to ``kubectl apply -f -``. ``--set KEY=VALUE`` changes a setting of
+``sandbox.kubernetes``.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class _Session:
 
 
 class KubernetesBackend:
-    """Sandbox backend on Kubernetes pods. Opens everything on first use; call ``close`` at the end.
+    """Sandbox backend on Kubernetes pods. Connects on first use; call ``close`` at the end.
 
     Args:
         config: budgets and limits of sandboxes, and the section ``kubernetes``.
@@ -125,7 +125,7 @@ class KubernetesBackend:
         if session is None:
             return
         await session.warm.close()
-        # Without its owner's lease a pod is an orphan, so that is given up whatever became of the pods.
+        # Release the lease even if removals failed: without it the remaining pods are orphans to collect.
         await _best_effort(session.fleet.remove_all(_CLOSE_S), session.lease.name)
         await _best_effort(session.lease.release(session.api), session.lease.name)
         session.informer.cancel()
@@ -209,7 +209,7 @@ def _warm_pods(fleet: Fleet) -> WarmSource[Pod]:
 
 
 async def _hold_lease(api: KubeApi, config: KubernetesConfig) -> OwnerLease:
-    """Hold a lease, which keeps the ConfigMap that it names, then create that ConfigMap. Raises ApiError."""
+    """Hold a lease, whose reference protects the agent's ConfigMap, then create that. Raises ApiError."""
     lease = OwnerLease(config)
     await lease.hold(api)
     if not config.agent_image:

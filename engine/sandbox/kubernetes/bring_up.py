@@ -1,7 +1,7 @@
 """Start-up of a pod, from creation to two connected agents, with a separate timeout for each stage.
 
-Waiting for a node, pulling the image and the rest each have their time, because an autoscaler may need
-minutes and a registry more, while an agent that does not answer within seconds never will.
+An autoscaler may need minutes and a registry more, while an agent that does not answer within seconds never
+will.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def wait_until_running(config: KubernetesConfig, informer: PodInformer, na
     Raises:
         ImageError: the image cannot be pulled.
         SandboxStartTimeoutError: a stage took too long; the message names it and the cluster's reason.
-        SandboxError: it failed.
+        SandboxError: the pod failed.
     """
     limits = {
         "schedule": config.schedule_timeout_s,
@@ -79,7 +79,7 @@ async def connect(config: KubernetesConfig, pod: Pod, dial: Dial) -> None:
         dial: opens the stream to the agent of a container.
 
     Raises:
-        SandboxStartTimeoutError: they did not answer in time.
+        SandboxStartTimeoutError: an agent did not answer in time.
         SandboxError: the pod failed meanwhile.
     """
     give_up = time.monotonic() + config.start_timeout_s

@@ -1,7 +1,7 @@
 """Byte stream to an agent in a pod: over the pod network, or through the API server's ``pods/exec``.
 
-When a stream ends, whoever reads it should learn why, which the cluster tells a moment later: a stream's end
-is held back until its ``ended`` callback returns.
+The cluster reports why a stream ended only a moment later. The reader therefore sees the end only after the
+``ended`` callback has returned.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def over_network(host: str, port: int, token: bytes, ended: Ended) -> Stre
     """Connect to an agent over the pod network and send the token.
 
     Raises:
-        OSError: nobody listens there (yet), or there is no route.
+        OSError: nothing listens there (yet), or there is no route.
     """
     reader = asyncio.StreamReader(limit=_LIMIT)
     try:
@@ -97,7 +97,7 @@ async def _pump(
 ) -> None:
     """Copy bytes between a socket and an exec's websocket until either ends."""
     outward = asyncio.create_task(_to_stdin(reader, websocket))
-    complained = 0
+    stderr_bytes = 0
     try:
         async for message in websocket:
             if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
@@ -107,11 +107,11 @@ async def _pump(
                 writer.write(data)
                 await writer.drain()
             elif channel == _STDERR:
-                complained += len(data)
-            if channel == _STATUS or complained > STDERR_BYTES:
+                stderr_bytes += len(data)
+            if channel == _STATUS or stderr_bytes > STDERR_BYTES:
                 break
     except (OSError, aiohttp.ClientError):
-        pass  # whoever reads sees the end
+        pass  # the reader sees the end of the stream
     finally:
         outward.cancel()
         await asyncio.gather(outward, return_exceptions=True)
@@ -125,5 +125,5 @@ async def _to_stdin(reader: asyncio.StreamReader, websocket: aiohttp.ClientWebSo
         await websocket.send_bytes(bytes([_STDIN]) + data)
     if websocket.protocol == EXEC_PROTOCOLS[0]:
         await websocket.send_bytes(bytes([_HALF_CLOSE, _STDIN]))
-    else:  # v4 cannot say that stdin is over
+    else:  # v4 has no message for the end of stdin
         await websocket.close()

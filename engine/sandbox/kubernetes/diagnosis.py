@@ -1,7 +1,7 @@
 """Interpretation of a pod's status: running, waiting or failed. Pure functions of the JSON.
 
-A reason that clusters report and that is not known here becomes a plain start or died error with the
-cluster's own words; give it a line in the tables when it deserves a kind of its own.
+An unknown reason becomes a plain start or died error with the cluster's words; to give it another type, add
+it to the tables.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def waiting(pod: Json) -> Waiting:
 def failure(pod: Json | None) -> SandboxError | None:
     """Return the reason why a pod cannot host a sandbox (any more); None while it may."""
     if pod is None:
-        return SandboxEvictedError("the pod was deleted by somebody else")
+        return SandboxEvictedError("the pod was deleted by another client")
     name, status = pod["metadata"]["name"], pod.get("status", {})
     reason = str(status.get("reason") or "")
     if reason == _LIFETIME:
@@ -117,7 +117,7 @@ def failure(pod: Json | None) -> SandboxError | None:
         if error := _hopeless(pod, state):
             return error
     if pod["metadata"].get("deletionTimestamp"):
-        return SandboxEvictedError(f"pod {name} is being deleted by somebody else")
+        return SandboxEvictedError(f"pod {name} is being deleted by another client")
     if status.get("phase") in ("Failed", "Succeeded"):
         return SandboxDiedError(f"pod {name} ended: {reason} {status.get('message') or ''}".rstrip(" :"))
     return None
@@ -203,7 +203,7 @@ def _pulling(pod: Json) -> bool:
 
 
 def _condition(status: Json, kind: str) -> Json | None:
-    return next((found for found in status.get("conditions") or [] if found.get("type") == kind), None)
+    return next((item for item in status.get("conditions") or [] if item.get("type") == kind), None)
 
 
 def _words(state: Json) -> str:

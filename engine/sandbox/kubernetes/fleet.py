@@ -200,7 +200,7 @@ class Fleet:
             raise
 
     async def _exists(self, name: str) -> bool:
-        """Return whether an earlier attempt with a lost response made the pod. Raises SandboxStartError."""
+        """Return whether an earlier attempt, response lost, created the pod. Raises SandboxStartError."""
         try:
             observed = await self._api.get(f"{self.path}/{name}")
         except ApiError as error:
@@ -208,11 +208,11 @@ class Fleet:
                 return False
             raise _start_error(error, self.config.namespace) from error
         if observed["metadata"].get("labels", {}).get(labels.OWNER) != self._lease.name:
-            raise SandboxStartError(f"a pod named {name} exists and belongs to somebody else")
+            raise SandboxStartError(f"a pod named {name} exists and has another owner")
         self.informer.note(observed)
         return True
 
-    # --- what the informer and broken connections tell ---------------------------------------------
+    # --- reports of the informer and of broken connections -----------------------------------------
 
     def _seen(self, name: str, observed: Json | None) -> None:
         pod = self.pods.get(name)
@@ -225,7 +225,7 @@ class Fleet:
             self.remove(stray)
 
     def _failed(self, pod: Pod) -> None:
-        if pod.warm and pod.ready:  # no holder exists that would remove it
+        if pod.warm and pod.ready:  # no sandbox uses it, so nothing else removes it
             self.remove(pod)
 
     # --- removal -----------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def _no_room(error: Exception) -> bool | float:
     """Return whether to retry after an exceeded quota or a name conflict, or the seconds to wait first."""
     if not isinstance(error, ApiError):
         return False
-    if error.status == 403 and "exceeded quota" in str(error):  # the API has no other sign of it
+    if error.status == 403 and "exceeded quota" in str(error):  # the API reports it only in the message
         return _QUOTA_PAUSE_S * random.uniform(1.0, 1.5)
     return error.status == 409
 

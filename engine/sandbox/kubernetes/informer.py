@@ -1,8 +1,8 @@
-"""Informer of the cluster's pods: one list and one watch, kept consistent through all failures of watches.
+"""Informer of the cluster's pods: one list and one watch, kept consistent when watches fail.
 
-A dropped or silent connection is opened again at the last version seen; 410 means listing again; every few
-minutes all pods are listed anyway. A list may be stale: older versions never replace newer ones, deleted
-pods do not come back, and a pod that a list does not show counts as gone only after it was asked for by name.
+A dropped or silent connection is reopened at the last seen version; status 410 requires a new list. All pods
+are listed every few minutes anyway. A list may be stale: older versions never replace newer ones, and deleted
+pods do not reappear. A pod missing from a list counts as gone only after a request for it by name.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ class PodInformer:
             async with asyncio.timeout(timeout_s):
                 while True:
                     event.clear()
-                    found = check(self.pods.get(name))
-                    if found is not None:
-                        return found
+                    value = check(self.pods.get(name))
+                    if value is not None:
+                        return value
                     try:
                         async with asyncio.timeout(_LOOK_AGAIN_S):
                             await event.wait()
@@ -136,15 +136,15 @@ class PodInformer:
                 del self._waiters[name]
 
     async def _list(self) -> str:
-        found = await self._api.list(self._path, labelSelector=self._selector)
+        listing = await self._api.list(self._path, labelSelector=self._selector)
         self.lists += 1
         names = set()
-        for pod in found["items"]:
+        for pod in listing["items"]:
             names.add(pod["metadata"]["name"])
             self.note(pod)
         for name in set(self.pods) - names:
             await self._look(name)
-        return str(found["metadata"]["resourceVersion"])
+        return str(listing["metadata"]["resourceVersion"])
 
     def _look_soon(self, name: str) -> None:
         if name not in self._looks:
@@ -172,19 +172,19 @@ class PodInformer:
         }
         try:
             async for event in self._api.watch(self._path, silence_s=self._silence_s, **query):
-                kind, thing = event["type"], event["object"]
+                kind, resource = event["type"], event["object"]
                 if kind == "ERROR":
-                    raise ApiError(str(thing.get("message")), status=int(thing.get("code") or 0))
-                self._version = str(thing["metadata"]["resourceVersion"])
+                    raise ApiError(str(resource.get("message")), status=int(resource.get("code") or 0))
+                self._version = str(resource["metadata"]["resourceVersion"])
                 if kind == "DELETED":
-                    self._bury(thing["metadata"]["uid"])
-                    self._drop(thing["metadata"]["name"])
+                    self._bury(resource["metadata"]["uid"])
+                    self._drop(resource["metadata"]["name"])
                 elif kind != "BOOKMARK":
-                    self.note(thing)
+                    self.note(resource)
         except ApiError as error:
             if error.status != 0 or self._version == began_at:
                 raise
-            _log.info("pod watch goes on", error=str(error))
+            _log.info("pod watch is reopened", error=str(error))
 
     def _drop(self, name: str) -> None:
         pod = self.pods.pop(name, None)

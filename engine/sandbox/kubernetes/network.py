@@ -1,8 +1,8 @@
-"""Verification that the cluster enforces network isolation: an unenforced policy looks like any other.
+"""Verification that the cluster enforces network isolation, as an unenforced policy looks like any other.
 
-The first sandbox of a process tries to connect out before it is used. It first tries the
-cluster's own API, which every pod reaches where no policy is enforced. The next sandbox that lives beside
-another one tries to reach that one, in whose base container a listener runs meanwhile.
+The first sandbox of a process tries to connect to the outside before it is used. It first tries the cluster's
+API, which every pod reaches if no policy is enforced. The next sandbox that runs beside another one tries to
+connect to a listener in the ``pristine`` container of that one.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class NetworkProbe:
         self._lock = asyncio.Lock()
 
     async def check(self, pod: Pod, other: Callable[[], Pod | None]) -> None:
-        """Probe from ``pod`` whatever was not probed yet.
+        """Run the probes that have not finished yet, from ``pod``.
 
         Args:
             other: returns another pod as a target.
@@ -99,9 +99,9 @@ class NetworkProbe:
                 self._judge(await reachable(self._config, pod.agent, [pod.api] if pod.api else []))
                 self._outside_done = True
             if not self._pods_done and (neighbour := other()) is not None:
-                found = await reachable_pod(self._config, pod, neighbour)
-                if found is not None:
-                    self._judge(found)
+                endpoints = await reachable_pod(self._config, pod, neighbour)
+                if endpoints is not None:
+                    self._judge(endpoints)
                     self._pods_done = True
 
     def _judge(self, found: Sequence[str]) -> None:
@@ -112,22 +112,22 @@ class NetworkProbe:
 
 
 async def reachable(config: KubernetesConfig, agent: AgentClient, also: Sequence[Target]) -> list[str]:
-    """Return the endpoints, of ``also`` and of usual ones outside, to which a command can connect.
+    """Return the endpoints, of ``also`` and of a fixed list outside, to which a command can connect.
 
     A policy may take some seconds to reach a new pod's node, so reachable endpoints are tried again.
 
     Raises:
         SandboxError: the probe could not run.
     """
-    found: list[str] = []
+    endpoints: list[str] = []
     for attempt in range(_TRIES):
         if attempt:
             await asyncio.sleep(_SETTLE_S)
         targets = [*also, *_OUTSIDE]
-        found = _found(await _run(config, agent, f"TARGETS = {targets!r}\n{_PROBE}"))
-        if not found:
+        endpoints = _found(await _run(config, agent, f"TARGETS = {targets!r}\n{_PROBE}"))
+        if not endpoints:
             break
-    return found
+    return endpoints
 
 
 async def reachable_pod(config: KubernetesConfig, pod: Pod, other: Pod) -> list[str] | None:
@@ -136,14 +136,14 @@ async def reachable_pod(config: KubernetesConfig, pod: Pod, other: Pod) -> list[
     Raises:
         SandboxError: the probe could not run in ``pod``.
     """
-    found: list[str] | None = None
+    endpoints: list[str] | None = None
     for attempt in range(_TRIES):
         if attempt:
             await asyncio.sleep(_SETTLE_S)
-        found = await _try_pod(config, pod, other)
-        if not found:
+        endpoints = await _try_pod(config, pod, other)
+        if not endpoints:
             break
-    return found
+    return endpoints
 
 
 async def _try_pod(config: KubernetesConfig, pod: Pod, other: Pod) -> list[str] | None:
@@ -154,19 +154,18 @@ async def _try_pod(config: KubernetesConfig, pod: Pod, other: Pod) -> list[str] 
     try:
         tried = await _run(config, pod.agent, setting + _REACH)
         ended = time.monotonic()
-        heard = await listening
+        listener = await listening
     except SandboxError:
-        if (
-            listening.done() and listening.exception() is not None
-        ):  # the other pod's failure is not this one's
-            return None
+        if listening.done() and listening.exception() is not None:
+            return None  # the other pod failed, not this one
         raise
     finally:
         listening.cancel()
-    if found := _found(tried):
-        return found
-    listened_from = time.monotonic() - heard.seconds
-    return [] if heard.exit_code == 0 and listened_from < ended - _WINDOW_S / 2 else None
+    if endpoints := _found(tried):
+        return endpoints
+    # Without a connection, the result counts only if the listener ran for half of the attempt.
+    listened_from = time.monotonic() - listener.seconds
+    return [] if listener.exit_code == 0 and listened_from < ended - _WINDOW_S / 2 else None
 
 
 async def _run(config: KubernetesConfig, agent: AgentClient, script: str) -> ExecResult:
@@ -185,8 +184,8 @@ async def _run(config: KubernetesConfig, agent: AgentClient, script: str) -> Exe
 
 def _found(result: ExecResult) -> list[str]:
     if result.exit_code != 0:
-        said = (result.stdout + result.stderr)[-500:].decode(errors="replace")
-        raise SandboxStartError(f"whether sandboxes reach the network could not be tried: {said}")
+        output = (result.stdout + result.stderr)[-500:].decode(errors="replace")
+        raise SandboxStartError(f"the network probe failed: {output}")
     return result.stdout.decode(errors="replace").split()
 
 

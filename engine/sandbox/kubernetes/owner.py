@@ -1,8 +1,7 @@
-"""Ownership of pods: one Lease object per process, renewed while it lives, owner reference of all its pods.
+"""Ownership of pods: one Lease per process, renewed while it runs, is the owner reference of all its pods.
 
-Times are the cluster's, taken from its answers, so that no machine's clock matters. When a process dies its
-lease runs out; whoever deletes it then (``reaper``) takes the pods along by the cluster's own garbage
-collection.
+Times are the cluster's, taken from its responses, so that local clocks do not matter. When a process dies its
+lease expires. A reaper then deletes the lease, and the cluster's garbage collection deletes the pods.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class OwnerLease:
         except ApiError as error:
             if error.status != 409:
                 raise
-            lease = await api.get(f"{self._path}/{self.name}")  # an earlier try whose answer got lost
+            lease = await api.get(f"{self._path}/{self.name}")  # created by an earlier attempt, response lost
         self._uid = lease["metadata"]["uid"]
 
     def _body(self, now: float) -> Json:
@@ -110,8 +109,8 @@ class OwnerLease:
         except ApiError as error:
             if error.status != 404:
                 raise
-            # A reaper deleted the lease after a long silence; further pods have an owner again.
-            _log.error("the lease was taken away; its pods are gone", lease=self.name)
+            # A reaper deleted the lease after a long silence: create it again for further pods.
+            _log.error("the lease was deleted; its pods are gone", lease=self.name)
             await self._create(api)
 
 

@@ -31,7 +31,7 @@ class Pod:
         self.name = name
         self.spec = spec
         self.warm = warm
-        """State of a pod that was started ahead of demand and is not claimed yet."""
+        """Whether the pod was started ahead of demand and is not claimed yet."""
         self.ready = False
         self.ending = False
         self.node = ""
@@ -91,7 +91,7 @@ class Pod:
         self.check()
 
     def connect(self, stream: Stream) -> AgentClient:
-        """Return a client of one of its agents; closing it means that the pod is to end."""
+        """Return a client of one of the pod's agents; closing the client marks the pod as ending."""
         client = _PodClient(self, *stream)
         self._clients.append(client)
         if self.failed:
@@ -110,6 +110,6 @@ class _PodClient(AgentClient):
         self._pod = pod
 
     async def close(self) -> None:
-        """Close the client; see ``AgentClient.close``. The reason of the end is not looked up."""
+        """Mark the pod as ending, so that no cause is looked up, and close the client."""
         self._pod.ending = True
         await super().close()

@@ -1,7 +1,7 @@
-"""Removal of pods whose owner is dead or whose deadline is over, and of ConfigMaps of old agents.
+"""Removal of pods whose owner is dead or whose deadline has passed, and of ConfigMaps of old agents.
 
-An owner is dead when its lease ran out or is gone. Deleting the lease takes its pods along; they are deleted
-by their labels as well, because the cluster's garbage collection may be slow.
+An owner is dead when its lease has expired or is gone. Deleting the lease leaves its pods to the cluster's
+garbage collection; as that may be slow, they are deleted by label as well.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ async def reap(api: KubeApi, config: KubernetesConfig, run_id: str | None = None
     """Remove all orphans, or those of one run; return the number of pods. Safe beside live owners.
 
     Raises:
-        ApiError: the cluster does not answer or does not allow it.
+        ApiError: the cluster does not answer or denies a request.
     """
     leases = leases_path(config.namespace)
     pods = f"/api/v1/namespaces/{config.namespace}/pods"
     wanted = {**labels.OURS}
     if run_id is not None:
         wanted[labels.RUN_ID] = labels.label_value(run_id)
-    # Pods first: a lease is always older than its pods, so that none of them can seem to have no owner.
-    found = await api.list(pods, labelSelector=labels.selector(wanted))
-    held = await api.list(leases, labelSelector=labels.selector(labels.OURS))
+    # Pods first: a lease is older than its pods, so that none of them can seem to have no owner.
+    pod_list = await api.list(pods, labelSelector=labels.selector(wanted))
+    lease_list = await api.list(leases, labelSelector=labels.selector(labels.OURS))
     now = api.now()
-    alive = {lease["metadata"]["name"] for lease in held["items"] if not expired(lease, now)}
+    alive = {lease["metadata"]["name"] for lease in lease_list["items"] if not expired(lease, now)}
     by_owner: defaultdict[str, list[Json]] = defaultdict(list)
-    for pod in found["items"]:
+    for pod in pod_list["items"]:
         by_owner[pod["metadata"]["labels"].get(labels.OWNER, "")].append(pod)
     removed = 0
     for owner, owned in by_owner.items():
@@ -56,11 +56,11 @@ async def reap(api: KubeApi, config: KubernetesConfig, run_id: str | None = None
                 await api.delete(f"{pods}/{pod['metadata']['name']}", grace_s=config.delete_grace_s)
                 removed += 1
     if run_id is None:
-        for lease in held["items"]:
+        for lease in lease_list["items"]:
             if lease["metadata"]["name"] not in alive:
                 await api.delete(f"{leases}/{lease['metadata']['name']}")
-        living = [lease for lease in held["items"] if lease["metadata"]["name"] in alive]
-        await _remove_old_agents(api, config, living, found["items"])
+        living = [lease for lease in lease_list["items"] if lease["metadata"]["name"] in alive]
+        await _remove_old_agents(api, config, living, pod_list["items"])
     return removed
 
 
@@ -70,7 +70,7 @@ async def _remove_old_agents(
     """Remove the ConfigMaps of agents that no live process and no pod uses. Raises ApiError."""
     named = [(lease["metadata"].get("labels") or {}).get(labels.AGENT) for lease in leases]
     if None in named:
-        return  # a process of an older version, which does not say what it uses
+        return  # a process of an older version, whose lease does not name its ConfigMap
     mounted = {
         (volume.get("configMap") or {}).get("name")
         for pod in pods

@@ -1,6 +1,6 @@
 """Pristine workdir of a pod: its state before the first command, and the original content of its files.
 
-The stamps are the sandbox's own, taken before anything ran in it; contents come from the other container.
+Stamps are taken in the sandbox's container before any command; contents come from the ``pristine`` one.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class PodTree:
         return asyncio.run_coroutine_threadsafe(self._fetch(names), self._loop).result()
 
     async def _fetch(self, names: Sequence[str]) -> dict[str, FileState]:
-        found: dict[str, FileState] = {}
+        states: dict[str, FileState] = {}
         for batch in batches(names, self._stamps):
-            found |= await fetch_files(self._pristine, self._workdir, batch)
-        return found
+            states |= await fetch_files(self._pristine, self._workdir, batch)
+        return states
 
 
 async def take_stamps(client: AgentClient, workdir: str, image: str) -> Mapping[str, Stamp]:

@@ -116,7 +116,7 @@ async def test_a_probe_that_cannot_run_is_the_sandboxs_failure(
     async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         with monkeypatch.context() as patched:
             patched.setattr(network, "_PROBE", "raise SystemExit('no more memory')")
-            with pytest.raises(SandboxStartError, match="could not be tried: no more memory"):
+            with pytest.raises(SandboxStartError, match="probe failed: no more memory"):
                 await use(backend)
         await use(backend)
 

@@ -45,7 +45,7 @@ async def test_a_prepared_cluster_passes_preflight_once_an_image_is_known(cluste
     ("options", "why"),
     [
         ({"nodes": []}, "no nodes available to schedule pods"),
-        ({"scheduler": False}, "no scheduler has looked at it"),
+        ({"scheduler": False}, "no scheduler has processed it"),
         ({}, "0/3 nodes are available"),
     ],
     ids=["no nodes", "no scheduler", "cordoned nodes"],
@@ -71,7 +71,7 @@ async def test_preflight_finds_a_node_whose_kubelet_is_dead(cluster_home: Path) 
         cluster.kubelet.lost.add("only")
         async with opened(cluster, preflight_timeout_s=2.0) as backend:
             (found,) = await preflight(backend)
-        assert "Node only did not begin to run a pod" in found.message
+        assert "Node only did not start a pod" in found.message
 
 
 async def test_preflight_names_what_is_missing(cluster: FakeCluster) -> None:

@@ -1,1 +1,1 @@
-"""Requests to the API server: the client, its errors, its retries, and the rights behind them."""
+"""Requests to the API server: the client, its errors, its retries, and the account's known rights."""

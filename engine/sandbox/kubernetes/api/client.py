@@ -1,9 +1,9 @@
-"""A thin JSON client of the Kubernetes API.
+"""Thin JSON client of the Kubernetes API.
 
-Configuration, TLS and credentials are the official client's (``kubernetes.aio``); requests and answers stay
-plain dictionaries, because building its model objects costs more than everything else a sandbox's start does
-here. Every request has a timeout, writes have a common rate limit, and transient errors are retried.
-A new kind of object needs no code: pass its path.
+Configuration, TLS and credentials come from the official client (``kubernetes.aio``). Requests and responses
+stay plain dictionaries: building its model objects costs more than the rest of a sandbox's start. Every
+request has a timeout, writes have a common rate limit, and transient errors are retried. A new kind of object
+needs no code: pass its path.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EXEC = Right("get", "", "pods/exec")
 
 
 class KubeApi:
-    """Client of one cluster's API; create it with ``connect``, close it, keep it on one event loop."""
+    """Client of one cluster's API: create it with ``connect``, use it on one event loop, close it."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class KubeApi:
             rights: the known rights of the account, shared with its other clients.
 
         Raises:
-            ApiError: there is no usable configuration; says where it was looked for.
+            ApiError: the configuration, which the message names, is missing or unusable.
         """
         configuration = Configuration()
         refresh = None
@@ -156,7 +156,7 @@ class KubeApi:
             silence_s: silence after which the connection counts as broken, seconds.
 
         Raises:
-            ApiError: refused (410: too old), or broken.
+            ApiError: the watch was refused (410: version too old) or broke.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=silence_s, sock_read=silence_s)
         try:
@@ -175,13 +175,13 @@ class KubeApi:
     async def exec(self, path: str, container: str, argv: Sequence[str]) -> aiohttp.ClientWebSocketResponse:
         """Start a command in a pod's container, with its streams on a websocket.
 
-        Streams have connections of their own: hundreds live as long as their sandboxes.
+        Streams use separate connections: hundreds stay open as long as their sandboxes.
 
         Args:
             path: API path of the pod.
 
         Raises:
-            ApiError: refused.
+            ApiError: the server refused the stream or could not be reached.
         """
         if self._streams is None:
             configuration = copy.deepcopy(self._client.configuration)
@@ -205,7 +205,7 @@ class KubeApi:
         except aiohttp.WSServerHandshakeError as error:
             starting = error.status == 403 and _EXEC in self.rights
             raise ApiError(
-                f"exec in {path}: the handshake was answered {error.status}",
+                f"exec in {path}: the handshake failed with status {error.status}",
                 status=error.status,
                 starting=starting,
             ) from error
@@ -239,9 +239,9 @@ class KubeApi:
                 if method != "GET":
                     await self._wait_for_turn()
                     self.writes += 1
-                found = await self._once(method, path, query, body, right)
+                result = await self._once(method, path, query, body, right)
         self.rights.note(right)
-        return found
+        return result
 
     async def _wait_for_turn(self) -> None:
         await self._limiter.acquire()
@@ -256,8 +256,8 @@ class KubeApi:
                 self._note_time(response)
                 if response.status >= 300:
                     raise await self._failure(response, right)
-                found: Json = await response.json(content_type=None)
-                return found
+                result: Json = await response.json(content_type=None)
+                return result
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ApiError(f"{method} {path} at {self.host}: {_words(error)}") from error
 
@@ -290,7 +290,7 @@ class KubeApi:
             yield response
 
     async def _credentials(self) -> dict[str, str]:
-        # No Accept: what upgrades the connection is refused with 406 unless it accepts everything.
+        # No Accept header: servers refuse upgrade requests with 406 unless they accept everything.
         headers = {"User-Agent": "trainyard"}
         await self._client.update_params_for_auth(headers, [], ["BearerToken"])
         return headers

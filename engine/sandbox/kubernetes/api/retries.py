@@ -1,4 +1,4 @@
-"""Retries of requests to the API server: exponential backoff with jitter, never sooner than it requests."""
+"""Retries of requests to the API server: exponential backoff with jitter, or the server's Retry-After."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Known rights of the account, from its earlier requests and from preflight.
 
 An API server that has just started refuses everything for a moment, because its RBAC rules are not loaded
-yet. Only a right that was seen before tells such a refusal from a real one.
+yet. A right that was granted before identifies such a refusal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Image references as the nodes are told to pull them."""
+"""Resolution of image references for the cluster's nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def resolve_image(config: KubernetesConfig, image: str) -> str:
     """Return the image reference for the nodes: ``image`` mapped through the configured mirrors.
 
     Raises:
-        ImageError: a local image, or one without a digest where that is required.
+        ImageError: a local image, one to build, or one without a digest where that is required.
     """
     if image.startswith(_LOCAL):
         if config.allow_local_images:

@@ -1,7 +1,7 @@
 """Names, labels and annotations of all objects created by the backend.
 
-Labels are for selectors, annotations for what a label value cannot hold. A new fact about a sandbox gets a
-constant here and a line in ``spec.metadata``.
+Labels are for selectors, annotations for text that is no valid label value. To record another fact about a
+sandbox, add a constant here and a line in ``spec.pod``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def label_value(text: str) -> str:
 
 
 def rollout_labels(name: str) -> dict[str, str]:
-    """Return the labels of a sandbox whose purpose is a rollout's key, ``phase/iteration/task/index``."""
+    """Return the labels of a sandbox named by a rollout's key, ``phase/iteration/task/index``."""
     parts = name.split("/")
     if len(parts) != 4:
         return {}

@@ -1,9 +1,9 @@
 """Manifests: pods, the agent's ConfigMap, and the patch that claims a warm pod.
 
 Pure functions of the configuration, with golden files. A pod has two containers of the same image:
-``sandbox``, whose init is the agent and in which commands run, and ``pristine``, on whose agent none ever
-runs, so that it keeps the original files. A new setting goes into ``KubernetesConfig`` and into the function
-that makes that part.
+``sandbox``, whose init is the agent and in which commands run, and ``pristine``, whose agent never runs
+commands, so that its files stay original. To add a setting, extend ``KubernetesConfig`` and the function that
+builds that part.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WARM_DEADLINE_S = 24 * 3600
 _FOLDER = "/run/trainyard"
 _FILES = f"{_FOLDER}/agent"
 _BROUGHT_PYTHON = f"{_FOLDER}/python/bin/python3"
-# The token goes through a pipe: no environment holds it once the shell has become the agent.
+# The token is piped to the agent, which replaces the shell, so that its environment does not contain it.
 _START = (
     f"token=${TOKEN_VARIABLE}; unset {TOKEN_VARIABLE}; ulimit -S -n 65536 2>/dev/null; "
     'exec "$@" <<END\n$token\nEND\n'
@@ -47,7 +47,7 @@ _WAIT = "exec sleep 2147483647"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Owner reference of pods, with which they are garbage-collected: a lease, see ``owner``."""
+    """Owner reference of pods for garbage collection: a lease, see ``owner``."""
 
     name: str
     uid: str
@@ -66,10 +66,10 @@ def pod(
     """Return the manifest of one sandbox's pod.
 
     Args:
-        sandbox_id: also its name, so that creating it twice makes one pod.
+        sandbox_id: also the pod's name, so that repeated requests create one pod.
         token: secret that clients must send to its agents.
-        deadline: when a reaper may remove it, seconds since the epoch by the cluster's clock.
-        warm: started ahead of demand.
+        deadline: when a reaper may remove the pod, seconds since the epoch by the cluster's clock.
+        warm: whether the pod is started ahead of demand.
 
     Raises:
         ImageError: the image is not allowed on this cluster.
@@ -112,7 +112,7 @@ def claim(spec: SandboxSpec, *, deadline: float, running_s: float) -> Json:
 
     Args:
         deadline: see ``pod``.
-        running_s: how long the pod has been on its node, seconds.
+        running_s: time that the pod has been on its node, seconds.
     """
     active = min(WARM_DEADLINE_S, math.ceil(running_s + spec.limits.lifetime_s + SLACK_S))
     return {
@@ -125,7 +125,7 @@ def claim(spec: SandboxSpec, *, deadline: float, running_s: float) -> Json:
 
 
 def pool_key(image: str, limits: SandboxLimits) -> str:
-    """Return a hash of what interchangeable sandboxes share: image and limits except the lifetime."""
+    """Return a hash of the key of interchangeable sandboxes: image and limits except the lifetime."""
     shape = (image, limits.memory_mb, limits.processes, limits.disk_mb, limits.cpus)
     return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
 
@@ -172,7 +172,7 @@ def _pod_spec(
     config: KubernetesConfig, limits: SandboxLimits, image: str, token: bytes, *, warm: bool
 ) -> Json:
     active = limits.lifetime_s + config.pull_timeout_s + config.start_timeout_s + SLACK_S
-    of_sandbox, of_pristine = container_resources(config, limits)
+    sandbox_resources, pristine_resources = container_resources(config, limits)
     spec: Json = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": WARM_DEADLINE_S if warm else math.ceil(active),
@@ -185,8 +185,8 @@ def _pod_spec(
         "dnsConfig": {"nameservers": ["127.0.0.1"]},
         "securityContext": pod_security(config),
         "containers": [
-            _container(config, SANDBOX, image, of_sandbox, config.agent_port, token, limits),
-            _container(config, PRISTINE, image, of_pristine, config.agent_port + 1, token),
+            _container(config, SANDBOX, image, sandbox_resources, config.agent_port, token, limits),
+            _container(config, PRISTINE, image, pristine_resources, config.agent_port + 1, token),
         ],
         **_agent_volume(config),
         **placement(config),
@@ -239,8 +239,8 @@ def _container(
     if limits is not None:
         env.append({"name": PROCESSES_VARIABLE, "value": str(limits.processes)})
     if limits is not None and config.host_users is False:
-        # Elsewhere the kernel would count the processes of all pods on the node that have the same user. No
-        # limit of the address space: memory is the container's business.
+        # Without a user namespace the kernel would count the user's processes in all pods of the node. The
+        # address space is unlimited (-1): the container limits memory.
         env.append({"name": RLIMITS_VARIABLE, "value": f"-1,{limits.processes}"})
     return {
         "name": name,
@@ -261,7 +261,7 @@ def _container(
 
 
 def agent_command(config: KubernetesConfig, port: int) -> list[str]:
-    """Return a container's command: the agent on its port, or an idle one where ``pods/exec`` starts it."""
+    """Return a container's command: the agent on its port, or an idle process if ``pods/exec`` starts it."""
     if config.connect == "exec":
         return ["/bin/sh", "-c", _WAIT]
     code = f"from agent.listen import main; main({port}, {ACCEPT_S})"

@@ -1,1 +1,1 @@
-"""Preflight of a cluster: what is read about it, and a pod and a sandbox that are tried."""
+"""Preflight of a cluster: checks of its configuration, and trial starts of a pod and a sandbox."""

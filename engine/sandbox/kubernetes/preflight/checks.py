@@ -1,7 +1,7 @@
 """Preflight checks of a cluster, each with a remedy: access, version, rights, policy, quota, classes.
 
-Questions that the account may not ask are left out: only what is known to be missing is reported. To add a
-check, write a coroutine that returns findings and list it in ``_CHECKS``.
+Requests that the account may not make are skipped: only known problems are reported. To add a check, write a
+coroutine that returns findings and list it in ``_CHECKS``.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ async def check(backend: KubernetesBackend) -> list[PreflightFinding]:
     try:
         problems = await _version(api)
         if not problems:
-            found = await asyncio.gather(*(check(api, config) for check in _CHECKS))
-            problems = [problem for problems in found for problem in problems]
+            results = await asyncio.gather(*(check(api, config) for check in _CHECKS))
+            problems = [problem for problems in results for problem in problems]
         if not any(problem.severity == "error" for problem in problems):
             problems += await try_out(backend, api)
         return problems
@@ -96,9 +96,9 @@ async def _namespace(api: KubeApi, config: SandboxConfig) -> list[PreflightFindi
 async def _rights(api: KubeApi, config: SandboxConfig) -> list[PreflightFinding]:
     wanted = [Right(verb, group, resource) for (group, resource), verbs in _RIGHTS.items() for verb in verbs]
     if config.kubernetes.connect == "exec":
-        wanted += [Right(verb, "", "pods/exec") for verb in ("create", "get")]  # servers ask for either
+        wanted += [Right(verb, "", "pods/exec") for verb in ("create", "get")]  # servers check either verb
     missing = await _denied(api, config, wanted)
-    if missing:  # a server that has just started knows no rules for a moment
+    if missing:  # a server that has just started has not loaded its RBAC rules
         await asyncio.sleep(_STARTING_S)
         missing = await _denied(api, config, missing)
     return [
@@ -177,19 +177,19 @@ async def _classes(api: KubeApi, config: SandboxConfig) -> list[PreflightFinding
 async def _policy(api: KubeApi, config: SandboxConfig) -> list[PreflightFinding]:
     path = f"/apis/networking.k8s.io/v1/namespaces/{config.kubernetes.namespace}/networkpolicies"
     try:
-        found = await api.list(path)
+        policies = await api.list(path)
     except ApiError as error:
         if error.status in (403, 404):
             return []  # the first sandbox is probed anyway
         raise
-    ours = [policy["spec"] for policy in found["items"] if _selects_sandboxes(policy["spec"])]
+    ours = [policy["spec"] for policy in policies["items"] if _selects_sandboxes(policy["spec"])]
     denied = any("Egress" in (policy.get("policyTypes") or []) for policy in ours)
     opened = any(policy.get("egress") for policy in ours)
     if denied and not opened:
         return []
-    what = "lets sandboxes open connections" if denied else "has no network policy that cuts sandboxes off"
+    problem = "lets sandboxes open connections" if denied else "has no network policy that cuts sandboxes off"
     severity: Literal["error", "warning"] = "error" if config.kubernetes.require_network_policy else "warning"
-    message = f"Namespace {config.kubernetes.namespace} {what}: {_APPLY}."
+    message = f"Namespace {config.kubernetes.namespace} {problem}: {_APPLY}."
     return [PreflightFinding(severity=severity, message=message)]
 
 
@@ -203,23 +203,23 @@ def _selects_sandboxes(policy: Json) -> bool:
 
 async def _quota(api: KubeApi, config: SandboxConfig) -> list[PreflightFinding]:
     try:
-        found = await api.list(f"/api/v1/namespaces/{config.kubernetes.namespace}/resourcequotas")
+        quotas = await api.list(f"/api/v1/namespaces/{config.kubernetes.namespace}/resourcequotas")
     except ApiError as error:
         if error.status in (403, 404):
             return []
         raise
-    short = [
-        reason
-        for quota in found["items"]
+    shortages = [
+        shortage
+        for quota in quotas["items"]
         if (status := quota.get("status"))
-        for reason in _shortages(quota["metadata"]["name"], status, config)
+        for shortage in _shortages(quota["metadata"]["name"], status, config)
     ]
-    if not short:
+    if not shortages:
         return []
-    room = min(reason.room for reason in short)
-    where = "; ".join(dict.fromkeys(reason.text for reason in sorted(short, key=lambda one: one.room)))
+    room = min(shortage.room for shortage in shortages)
+    details = "; ".join(dict.fromkeys(item.text for item in sorted(shortages, key=lambda item: item.room)))
     message = (
-        f"Quotas leave room for {room} of {config.max_live} sandboxes ({where}): raise them, or lower "
+        f"Quotas leave room for {room} of {config.max_live} sandboxes ({details}): raise them, or lower "
         "sandbox.max_live."
     )
     return [PreflightFinding.error(message) if room < 1 else PreflightFinding.warning(message)]
@@ -251,7 +251,7 @@ def _needs(config: SandboxConfig) -> dict[str, Decimal]:
     needs = {"pods": Decimal(1), "count/pods": Decimal(1)}
     for field in ("requests", "limits"):
         for resource in ("cpu", "memory", "ephemeral-storage"):
-            total = sum((parse_quantity(one[field][resource]) for one in containers), Decimal(0))
+            total = sum((parse_quantity(container[field][resource]) for container in containers), Decimal(0))
             needs[f"{field}.{resource}"] = total
             if field == "requests":
                 needs[resource] = total

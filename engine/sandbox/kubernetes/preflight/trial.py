@@ -1,4 +1,4 @@
-"""Trial start of a sandbox, or at least a pod, which tests scheduler, nodes and runtime."""
+"""Trial start of a sandbox, or at least of a pod, to test scheduler, nodes and runtime."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _NEEDLESS = (
     "'AF_ALG': lambda: libc.socket(38, 5, 0)}; "
     "print(', '.join(name for name, call in tried.items() if call() >= 0 or ctypes.get_errno() not in known))"
 )
-"""Prints what reaches the kernel, of the calls that some runtimes' default profiles allow."""
+"""Prints which of the calls allowed by some runtimes' default profiles reach the kernel."""
 
 
 async def try_out(backend: KubernetesBackend, api: KubeApi) -> list[PreflightFinding]:
-    """Start a pod with the sandboxes' own specification and, with a known image, a whole sandbox in it.
+    """Start a pod with the sandboxes' specification and, if an image is known, a whole sandbox.
 
     Raises:
         ApiError: the cluster does not answer.
@@ -76,10 +76,8 @@ async def _try_a_sandbox(backend: KubernetesBackend, image: str) -> list[Preflig
     """Start a sandbox, run a command, and probe its network access."""
     try:
         wanted = SandboxSpec(image=image, workdir="/tmp", name="preflight")
-        async with (
-            backend.open(wanted) as sandbox,
-            backend.open(wanted),
-        ):  # the second one tries to reach the first
+        # The second sandbox probes whether it can connect to the first.
+        async with backend.open(wanted) as sandbox, backend.open(wanted):
             result = await sandbox.exec("echo works", timeout_s=30)
             if result.stdout != b"works\n":
                 printed = result.stdout + result.stderr
@@ -97,9 +95,9 @@ async def needless_calls(sandbox: Sandbox, config: KubernetesConfig) -> list[Pre
         return []
     return [
         PreflightFinding.warning(
-            f"sandbox.kubernetes.seccomp={config.seccomp} lets {reached} reach the nodes' kernel: put what "
-            "`python -m engine.sandbox.kubernetes seccomp` prints into the kubelets' seccomp folder and set "
-            "Localhost/PATH."
+            f"sandbox.kubernetes.seccomp={config.seccomp} lets {reached} reach the nodes' kernel: put the "
+            "output of `python -m engine.sandbox.kubernetes seccomp` into the kubelets' seccomp folder and "
+            "set Localhost/PATH."
         )
     ]
 
@@ -121,7 +119,7 @@ async def _try_a_pod(config: SandboxConfig, api: KubeApi) -> list[PreflightFindi
     )
     try:
         await _create(api, _pods(config), pod)
-        found = await _taken(api, path, config.kubernetes.preflight_timeout_s)
+        problem = await _taken(api, path, config.kubernetes.preflight_timeout_s)
     except ApiError as error:
         if error.status not in (403, 422):
             raise
@@ -129,19 +127,19 @@ async def _try_a_pod(config: SandboxConfig, api: KubeApi) -> list[PreflightFindi
     finally:
         await api.delete(path, grace_s=0)
         await lease.release(api)
-    return [PreflightFinding.error(found)] if found else []
+    return [PreflightFinding.error(problem)] if problem else []
 
 
 async def _create(api: KubeApi, path: str, pod: Json) -> None:
     try:
         await api.create(path, pod)
     except ApiError as error:
-        if error.status != 409:  # an earlier try whose answer got lost
+        if error.status != 409:  # created by an earlier attempt, response lost
             raise
 
 
 async def _taken(api: KubeApi, path: str, timeout_s: float) -> str:
-    """Return the reason why no node accepted the pod; empty as soon as a kubelet has."""
+    """Wait until a kubelet accepts the pod; return the reason if none does, otherwise ''."""
     give_up = time.monotonic() + timeout_s
     while True:
         pod = await api.get(path)
@@ -151,9 +149,10 @@ async def _taken(api: KubeApi, path: str, timeout_s: float) -> str:
             break
         await asyncio.sleep(_POLL_S)
     if node := diagnosis.node(pod):
-        return f"Node {node} did not begin to run a pod for {timeout_s:g} s: is its kubelet alive?"
-    reason = diagnosis.waiting(pod).reason or "no scheduler has looked at it"
+        return f"Node {node} did not start a pod within {timeout_s:g} s: is its kubelet alive?"
+    reason = diagnosis.waiting(pod).reason or "no scheduler has processed it"
     return (
-        f"No node took a pod for {timeout_s:g} s ({reason}): add or uncordon nodes, check node_selector and "
-        "tolerations, or raise sandbox.kubernetes.preflight_timeout_s where an autoscaler adds nodes."
+        f"No node accepted a pod within {timeout_s:g} s ({reason}): add or uncordon nodes, check "
+        "node_selector and tolerations, or raise sandbox.kubernetes.preflight_timeout_s where an autoscaler "
+        "adds nodes."
     )

@@ -77,7 +77,7 @@ def ended(code: int, reason: str, message: str = "") -> Json:
         (pod(state=waits("ErrImagePull", "manifest unknown")), ImageError, "manifest unknown"),
         (pod(state=waits("ImagePullBackOff", "401 Unauthorized")), ImageError, "Unauthorized"),
         (pod(state=waits("CreateContainerConfigError", "no configmap")), SandboxStartError, "no configmap"),
-        (None, SandboxEvictedError, "deleted by somebody else"),
+        (None, SandboxEvictedError, "deleted by another client"),
     ],
 )
 def test_failures_have_kinds(found: Json | None, kind: type[SandboxError], mention: str) -> None:
