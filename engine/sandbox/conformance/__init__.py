@@ -1,11 +1,11 @@
-"""The suite every sandbox backend must pass: each check is an async function that takes a ``Subject``.
+"""Conformance suite for sandbox backends: each check is an async function that takes a ``Subject``.
 
     @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
     async def test_conformance(check, subject): await check(subject)
 
 ``python -m engine.sandbox.conformance [PART OF A NAME…]`` runs it against the local backend on this machine.
 
-To add a promise, write a function in ``commands``, ``files``, ``hostility`` or ``syscalls``, decorated with
+To add a check, write a function in ``commands``, ``files``, ``hostility`` or ``syscalls``, decorated with
 ``@check``.
 """
 

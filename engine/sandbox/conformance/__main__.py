@@ -1,6 +1,6 @@
 """Command line of the conformance suite on the local backend; needs no test library.
 
-Arguments select checks by parts of their names. Another backend is run by its own tests.
+Arguments select checks by parts of their names. Other backends run the suite in their own tests.
 """
 
 from __future__ import annotations

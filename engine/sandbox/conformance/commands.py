@@ -1,6 +1,6 @@
-"""Conformance of commands: status, streams, deadlines, output limits, cancellation, life and death.
+"""Conformance of commands: status, streams, deadlines, output limits, cancellation, lifetime.
 
-Checks assert what a command did, not how long it took, except that no deadline is overrun without bound.
+Checks assert the results of a command, not its duration, except that no deadline is overrun without bound.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ async def _processes(box: Sandbox) -> set[str]:
     """Return pid and command line of every process in the sandbox other than the listing itself."""
     script = "for p in /proc/[0-9]*; do echo \"${p##*/} $(tr '\\0' ' ' < $p/cmdline 2>/dev/null)\"; done"
     result = await box.exec(script, timeout_s=10)
-    found = set()
+    processes = set()
     for line in result.stdout.decode().splitlines():
         _, _, command = line.strip().partition(" ")
         if command and "/proc/[0-9]*" not in command and command[:3] != "tr ":
-            found.add(line.strip())
-    return found
+            processes.add(line.strip())
+    return processes
 
 
 @check
@@ -41,7 +41,7 @@ async def reports_exit_codes_and_splits_the_streams(subject: Subject) -> None:
 
 @check
 async def reports_a_signal_as_128_plus_its_number(subject: Subject) -> None:
-    """The shell's convention, whoever waited for the command."""
+    """The status follows the shell's convention, whichever process waited for the command."""
     async with subject.open() as box:
         assert (await box.exec("kill -SEGV $$", timeout_s=10)).exit_code == 139
         assert (await box.exec("kill -KILL $$", timeout_s=10)).exit_code == 137
@@ -49,7 +49,7 @@ async def reports_a_signal_as_128_plus_its_number(subject: Subject) -> None:
 
 @check
 async def reports_commands_that_cannot_start(subject: Subject) -> None:
-    """As a shell does: 127 and 126, with a message."""
+    """The status is the shell's, 127 or 126, with a message."""
     async with subject.open() as box:
         missing = await box.exec(["no-such-program"], timeout_s=10)
         assert missing.exit_code == 127
@@ -60,7 +60,7 @@ async def reports_commands_that_cannot_start(subject: Subject) -> None:
 
 @check
 async def passes_arguments_folder_environment_and_stdin(subject: Subject) -> None:
-    """A list is not seen by a shell; ``cwd`` may be relative; stdin is closed after its content."""
+    """A list bypasses the shell; ``cwd`` may be relative; stdin is closed after its content."""
     async with subject.open(env={"COLOUR": "red"}) as box:
         assert (
             await box.exec(["printf", "%s|", "a b", "$HOME", "*"], timeout_s=10)
@@ -80,7 +80,7 @@ async def passes_arguments_folder_environment_and_stdin(subject: Subject) -> Non
 
 @check
 async def a_deadline_kills_the_whole_tree_and_keeps_the_output(subject: Subject) -> None:
-    """Children that changed session, ignore TERM or hold the pipes included."""
+    """Children that changed session, ignore TERM or keep the pipes open are killed as well."""
     async with subject.open() as box:
         script = (
             "echo before; trap '' TERM HUP INT; (trap '' TERM; setsid sleep 777) & "
@@ -98,7 +98,7 @@ async def a_deadline_kills_the_whole_tree_and_keeps_the_output(subject: Subject)
 
 @check
 async def background_processes_end_with_their_command(subject: Subject) -> None:
-    """Also those that were double-forked into another session, and without delaying the result."""
+    """Processes double-forked into another session end as well; the result is not delayed."""
     async with subject.open() as box:
         script = "(setsid sh -c 'sleep 777 & sleep 778' >/dev/null 2>&1 &) ; sleep 779 & echo done"
         before = await _processes(box)
@@ -111,7 +111,7 @@ async def background_processes_end_with_their_command(subject: Subject) -> None:
 
 @check
 async def a_flood_of_output_is_capped_and_counted(subject: Subject) -> None:
-    """Head and tail stay, the middle is counted, memory does not grow."""
+    """Head and tail are kept, the dropped middle is counted, memory does not grow."""
     async with subject.open() as box:
         total = 20_000_000
         script = f"printf HEAD; head -c {total} /dev/zero | tr '\\0' x; printf TAIL"
@@ -128,7 +128,7 @@ async def a_flood_of_output_is_capped_and_counted(subject: Subject) -> None:
 
 @check
 async def a_cancelled_command_is_killed_and_the_sandbox_goes_on(subject: Subject) -> None:
-    """The next command gets its own result, not what the cancelled one left."""
+    """The next command gets its own result, not the output of the cancelled one."""
     async with subject.open() as box:
         before = await _processes(box)
         task = asyncio.ensure_future(box.exec("echo old; sleep 777", timeout_s=600))
@@ -142,7 +142,7 @@ async def a_cancelled_command_is_killed_and_the_sandbox_goes_on(subject: Subject
 
 @check
 async def concurrent_calls_on_one_sandbox_take_turns(subject: Subject) -> None:
-    """Nobody gets somebody else's answer."""
+    """Each call gets its own result."""
     async with subject.open() as box:
         results = await asyncio.gather(*(box.exec(f"echo {n}", timeout_s=30) for n in range(8)))
         assert [result.stdout for result in results] == [b"%d\n" % n for n in range(8)]
@@ -150,22 +150,22 @@ async def concurrent_calls_on_one_sandbox_take_turns(subject: Subject) -> None:
 
 @check
 async def thirty_two_sandboxes_live_at_once(subject: Subject) -> None:
-    """Each with its own files and its own answers."""
+    """Each sandbox has its own files and results."""
 
-    async def one(number: int) -> bytes:
+    async def write_and_read(number: int) -> bytes:
         async with subject.open() as box:
             await box.write_file("mine", b"%d" % number)
             await asyncio.sleep(0.2)
             result = await box.exec("cat mine; ls | grep -c mine", timeout_s=60)
             return result.stdout
 
-    answers = await asyncio.gather(*(one(number) for number in range(32)))
+    answers = await asyncio.gather(*(write_and_read(number) for number in range(32)))
     assert answers == [b"%d1\n" % number for number in range(32)]
 
 
 @check
 async def closing_is_idempotent_and_ends_running_calls(subject: Subject) -> None:
-    """After it every call says that the sandbox died."""
+    """Every later call raises SandboxDiedError."""
     async with subject.open() as box:
         task = asyncio.ensure_future(box.exec("sleep 777", timeout_s=600))
         await asyncio.sleep(0.1)
@@ -179,7 +179,7 @@ async def closing_is_idempotent_and_ends_running_calls(subject: Subject) -> None
 
 @check
 async def a_sandbox_ends_with_its_lifetime(subject: Subject) -> None:
-    """Whoever holds it gets a typed error."""
+    """Calls after the end of the lifetime raise SandboxDiedError."""
     async with subject.open(lifetime_s=1.0) as box:
         with raises(SandboxDiedError, "lifetime"):
             await box.exec("sleep 777", timeout_s=600)

@@ -1,6 +1,6 @@
 """Conformance of files: reading, writing, listing, the diff of every kind of edit, and applying it elsewhere.
 
-A new kind of edit belongs into ``_EDITS``.
+To cover another kind of edit, add it to ``_EDITS``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def _run(box: Sandbox, script: str) -> bytes:
 
 @check
 async def reads_and_writes_files_of_any_content_and_name(subject: Subject) -> None:
-    """8 MiB, empty, odd names, relative and absolute paths, new folders; modes as promised."""
+    """Covers 8 MiB, empty files, odd names, relative and absolute paths, new folders, and modes."""
     async with subject.open() as box:
         big = bytes(range(256)) * (8 << 12)
         for name, data in (
@@ -76,7 +76,7 @@ async def reads_and_writes_files_of_any_content_and_name(subject: Subject) -> No
 
 @check
 async def file_errors_are_those_of_the_file_system(subject: Subject) -> None:
-    """Missing, a folder, too large, forbidden, not regular; the sandbox goes on."""
+    """Covers missing, too large, forbidden and irregular files, and folders; the sandbox keeps working."""
     async with subject.open() as box:
         with raises(FileNotFoundError):
             await box.read_file("missing")
@@ -103,7 +103,7 @@ async def file_errors_are_those_of_the_file_system(subject: Subject) -> None:
 
 @check
 async def lists_folders(subject: Subject) -> None:
-    """Relative to the path, sorted, folders marked, hidden files left out, links not followed."""
+    """Names are relative and sorted, folders marked, hidden files omitted, links not followed."""
     async with subject.open() as box:
         await _run(box, "mkdir z && touch z/b z/a && mkdir z/c && touch z/c/d z/.no && ln -s c z/e")
         assert await box.list_dir("z") == ["a", "b", "c/", "e"]
@@ -140,7 +140,7 @@ async def the_diff_of_every_kind_of_edit_applies_to_a_fresh_sandbox(subject: Sub
 
 @check
 async def commits_and_git_settings_inside_do_not_influence_the_diff(subject: Subject) -> None:
-    """An agent that commits, rewrites ``.git`` or configures filters changes nothing."""
+    """An agent that commits, rewrites ``.git`` or configures filters does not change the diff."""
     async with subject.open() as plain, subject.open() as box:
         await plain.write_file("a.txt", b"first\nfixed\nthird\n")
         script = (
@@ -157,7 +157,7 @@ async def commits_and_git_settings_inside_do_not_influence_the_diff(subject: Sub
 
 @check
 async def a_bad_patch_changes_nothing(subject: Subject) -> None:
-    """Mismatch, garbage, a half-applicable patch, and names that lead out of the workdir."""
+    """Covers mismatches, garbage, half-applicable patches, and names outside of the workdir."""
     good = "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n first\n-second\n+2nd\n third\n"
     bad = "--- a/deep/er/file\n+++ b/deep/er/file\n@@ -1 +1 @@\n-other\n+new\n"
     new = "diff --git a/{0} b/{0}\nnew file mode 100644\n--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+x\n"
@@ -168,8 +168,8 @@ async def a_bad_patch_changes_nothing(subject: Subject) -> None:
         for patch in (good + bad, bad, "no patch at all\n", good.replace("second", "other"), *escapes):
             with raises(PatchError):
                 await box.apply_patch(patch)
-        left = await _run(box, "ls /tmp .. pkg | grep -c escape; cat a.txt; ls -A pkg; test ! -e .git")
-        assert left == b"0\nfirst\nsecond\nthird\n__init__.py\nmodule.py\n"
+        listing = await _run(box, "ls /tmp .. pkg | grep -c escape; cat a.txt; ls -A pkg; test ! -e .git")
+        assert listing == b"0\nfirst\nsecond\nthird\n__init__.py\nmodule.py\n"
         await box.apply_patch("")
         await box.apply_patch(good)
         assert await box.read_file("a.txt") == b"first\n2nd\nthird\n"
@@ -177,7 +177,7 @@ async def a_bad_patch_changes_nothing(subject: Subject) -> None:
 
 @check
 async def a_patch_may_rename_copy_and_carry_windows_newlines(subject: Subject) -> None:
-    """Patches that other tools wrote."""
+    """Patches written by other tools apply."""
     rename = (
         "diff --git a/pkg/module.py b/lib/moved.py\nsimilarity index 60%\nrename from pkg/module.py\n"
         "rename to lib/moved.py\n--- a/pkg/module.py\n+++ b/lib/moved.py\n@@ -1,2 +1,2 @@\n def answer():\n"
@@ -199,7 +199,7 @@ async def a_patch_may_rename_copy_and_carry_windows_newlines(subject: Subject) -
 
 @check
 async def files_are_committed_completely_or_not_at_all(subject: Subject) -> None:
-    """Files and symlinks are read and written by name; no name leads through a symlink."""
+    """Files and symlinks are read and written by name; no name may pass through a symlink."""
     new, link = FileState(0o100755, b"new\n"), FileState(0o120777, b"a.txt")
     async with subject.open() as box:
         await _run(box, "ln -s /tmp out && ln -s pkg inside")
@@ -217,15 +217,15 @@ async def files_are_committed_completely_or_not_at_all(subject: Subject) -> None
             "a.txt": b"first\nsecond\nthird\n", "inside": b"pkg",
         }  # fmt: skip
         await box.commit_files(Changes({"deep/new/file": new, "a link": link}, ("a.txt",)))
-        found = await box.fetch_files(["a.txt", "deep/new/file", "a link"])
-        assert {name: (state.git_mode, state.data) for name, state in found.items()} == {
+        after = await box.fetch_files(["a.txt", "deep/new/file", "a link"])
+        assert {name: (state.git_mode, state.data) for name, state in after.items()} == {
             "deep/new/file": (0o100755, b"new\n"), "a link": (0o120000, b"a.txt"),
         }  # fmt: skip
 
 
 @check
 async def hidden_paths_are_gone_and_the_diff_keeps_silent(subject: Subject) -> None:
-    """Files and folders, inside and outside of the workdir; other changes are still told."""
+    """Covers files and folders, inside and outside of the workdir; the diff still has other changes."""
     async with subject.open() as box:
         await box.write_file("/tmp/outside/key", b"answer")
         await box.hide(["pkg", "a.txt", "/tmp/outside", "not/there"])
@@ -241,7 +241,7 @@ async def hidden_paths_are_gone_and_the_diff_keeps_silent(subject: Subject) -> N
 
 @check
 async def adopted_changes_are_no_changes(subject: Subject) -> None:
-    """After ``adopt`` the diff tells later changes only, relative to the adopted tree."""
+    """After ``adopt`` the diff contains only later changes, relative to the adopted tree."""
     async with subject.open() as box:
         await box.write_file("a.txt", b"adopted\n")
         await box.write_file("new.txt", b"new\n")

@@ -1,6 +1,6 @@
-"""Conformance against hostile commands: what they can see, forge, exhaust and survive.
+"""Conformance against hostile commands: isolation, forgery, exhaustion and survival.
 
-Everything here stays inside the sandbox or ends it with a typed error; nobody else notices anything.
+Each attack stays inside its sandbox or ends it with a typed error; other sandboxes are unaffected.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def there_is_no_network(subject: Subject) -> None:
 
 @check
 async def nothing_of_the_host_is_visible(subject: Subject) -> None:
-    """Neither environment nor files, processes or interfaces."""
+    """Commands see none of the host's environment, files, mounts or processes."""
     async with subject.open() as box:
         env = await box.exec("env; cat /proc/self/environ /proc/1/environ", timeout_s=10)
         assert SECRET.encode() not in env.stdout
@@ -50,9 +50,9 @@ async def nothing_of_the_host_is_visible(subject: Subject) -> None:
         for path in (str(subject.secret_file), *hosts):
             assert (await box.exec(["ls", "-ld", path], timeout_s=10)).exit_code != 0, path
         if not subject.own_root:
-            found = await box.exec(["ls", "-A", "/sys", "/home", "/root"], timeout_s=10)
-            assert set(found.stdout.decode().split()) <= {"/sys:", "/home:", "agent", "/root:", ".pyenv"}, (
-                found.stdout
+            listing = await box.exec(["ls", "-A", "/sys", "/home", "/root"], timeout_s=10)
+            assert set(listing.stdout.decode().split()) <= {"/sys:", "/home:", "agent", "/root:", ".pyenv"}, (
+                listing.stdout
             )
         mounts = await box.exec("cat /proc/self/mountinfo", timeout_s=10)
         assert str(subject.secret_file.parent).encode() not in mounts.stdout, mounts.stdout
@@ -62,7 +62,7 @@ async def nothing_of_the_host_is_visible(subject: Subject) -> None:
 
 @check
 async def there_are_no_privileges(subject: Subject) -> None:
-    """No capability, no way to get one, nothing of the system writable."""
+    """Commands have no capability, cannot gain one, and cannot write to system files."""
     async with subject.open() as box:
         script = "id -u; grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status | cut -f2"
         status = await box.exec(script, timeout_s=10)
@@ -78,7 +78,7 @@ async def there_are_no_privileges(subject: Subject) -> None:
 
 @check
 async def no_core_leaves_the_sandbox(subject: Subject) -> None:
-    """Limit 1 is the only one that also holds where the kernel pipes cores to a program of the host."""
+    """Limit 1 is the only one that also applies where the kernel pipes cores to a program of the host."""
     async with subject.open() as box:
         code, text = await _python(box, "import resource\nprint(resource.getrlimit(resource.RLIMIT_CORE))\n")
         assert (code, text) == (0, "(1, 1)\n")
@@ -86,7 +86,7 @@ async def no_core_leaves_the_sandbox(subject: Subject) -> None:
 
 @check
 async def a_status_cannot_be_forged(subject: Subject) -> None:
-    """A command that writes fake frames to every descriptor and attacks the agent is just a command."""
+    """Fake frames on every descriptor and attacks on the agent do not change a command's result."""
     async with subject.open() as box:
         code, text = await _python(
             box,
@@ -124,7 +124,7 @@ async def killing_everything_hurts_only_the_killer(subject: Subject) -> None:
 
 @check
 async def a_memory_bomb_stays_inside(subject: Subject) -> None:
-    """The bomb is killed or refused; a neighbour is unaffected, and the sandbox goes on."""
+    """The bomb is killed or refused; a neighbour is unaffected, and the sandbox keeps working."""
     async with subject.open() as neighbour, subject.open() as box:
         rank = await box.exec("cat /proc/self/oom_score_adj", timeout_s=20)
         assert rank.stdout == b"1000\n", "the kernel would rather kill the agent"
@@ -136,7 +136,7 @@ async def a_memory_bomb_stays_inside(subject: Subject) -> None:
 
 @check
 async def a_fork_bomb_stays_inside(subject: Subject) -> None:
-    """The process limit holds, the deadline holds, and later commands work again."""
+    """The process limit and the deadline hold, and later commands work again."""
     async with subject.open() as neighbour, subject.open() as box:
         code, text = await _python(
             box,
@@ -191,8 +191,7 @@ print("done")
 async def orphans_do_not_fill_the_process_limit(subject: Subject) -> None:
     """Processes whose parent ended first are reaped while the command still runs, however much it prints.
 
-    A batch of them is a quarter of the limit: a busy machine may keep the agent waiting longer than the limit
-    takes to fill.
+    A batch is a quarter of the limit: on a busy machine the limit may fill before the agent gets to run.
     """
     async with subject.open() as box:
         await box.write_file("/tmp/orphans.py", _ORPHANS.encode())
@@ -219,11 +218,9 @@ async def a_full_disk_stays_inside(subject: Subject) -> None:
         patch = "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,4 @@\n first\n second\n third\n+" + "x" * 100_000 + "\n"
         with raises(PatchError, "space"):
             await box.apply_patch(patch)
-        whole = ("/home/agent/fill", "/dev/shm/fill") if subject.disk == "shared" else ()
-        for place in ("/tmp/fill", "/var/tmp/fill", *whole):
-            assert (await box.exec(f"head -c 1000000 /dev/zero > {place}", timeout_s=20)).exit_code != 0, (
-                place
-            )
+        shared_paths = ("/home/agent/fill", "/dev/shm/fill") if subject.disk == "shared" else ()
+        for path in ("/tmp/fill", "/var/tmp/fill", *shared_paths):
+            assert (await box.exec(f"head -c 1000000 /dev/zero > {path}", timeout_s=20)).exit_code != 0, path
         await box.exec("rm fill", timeout_s=20)
         if subject.disk == "shared":
             await _files_are_limited(box)
@@ -256,7 +253,7 @@ async def _an_overfull_box_ends(subject: Subject) -> None:
 
 @check
 async def a_dead_sandbox_is_a_typed_error(subject: Subject) -> None:
-    """When the box itself ends, the caller learns that it was the infrastructure."""
+    """When the sandbox itself ends, calls raise an infrastructure error."""
     async with subject.open(lifetime_s=0.5) as box:
         with contextlib.suppress(SandboxDiedError):
             await box.exec("sleep 600", timeout_s=60)
@@ -267,7 +264,7 @@ async def a_dead_sandbox_is_a_typed_error(subject: Subject) -> None:
 
 @check
 async def what_cannot_be_read_has_no_diff(subject: Subject) -> None:
-    """An agent that locks its own files away gets a word of its own for it, not an infrastructure failure."""
+    """An agent that makes its files unreadable gets a PatchError, not an infrastructure failure."""
     for script in ("mkdir locked && touch locked/file && chmod 0 locked", "chmod 0 a.txt && mv a.txt b.txt"):
         async with subject.open() as box:
             assert (await box.exec(script, timeout_s=10)).exit_code == 0

@@ -1,7 +1,7 @@
 """Subject of conformance checks: a backend and an image with the reference tree.
 
-A backend of another kind builds its image from ``reference_tree`` and passes its name. To give checks other
-material, add it to the tree.
+Each backend builds an image from ``reference_tree`` and passes its name. To give checks other files, add them
+to the tree.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Subject:
     Args:
         image: name of an image whose workdir holds ``reference_tree``.
         secret_file: a file on the host, readable by the caller, outside of everything a sandbox is given.
-        uid: whom commands run as. 0 in images whose files belong to root: without any capability it is
-            nobody's superuser, but the image's own system folders are writable to it.
-        own_root: the root folder is the image's own with whatever system it brings, and the container runtime
-            adds a host name and a read-only ``/sys``: what is there says nothing about this machine.
-        disk: what holds a box that writes too much. ``shared``: everything writable has one limit on bytes
-            and files. ``layer``: the container's layer has one on bytes alone, ``/dev/shm`` its own.
-            ``watched``: no write is refused; the box is ended soon after it is over.
+        uid: user id of commands. 0 in images whose files belong to root: it has no capabilities, but can
+            write to the image's system folders.
+        own_root: whether the root file system is the image's own. The container runtime adds a host name and
+            a read-only ``/sys``, so that system files there reveal nothing about this machine.
+        disk: how disk use is limited. ``shared``: one limit on bytes and files for everything writable.
+            ``layer``: a limit on bytes for the container's layer and another for ``/dev/shm``. ``watched``:
+            no write is refused; a sandbox above the limit is ended soon after.
     """
 
     backend: SandboxBackend

@@ -1,7 +1,7 @@
-"""Conformance of the system calls: what the profile refuses is refused, what programs need still works.
+"""Conformance of the system call filter: it refuses unneeded calls, and ordinary programs still work.
 
-Each attempt would succeed, or fail with another error, if the call reached the kernel. To refuse another,
-change ``engine.sandbox.seccomp`` and add an attempt that needs no privilege to ``_ATTEMPTS``.
+Each attempt would succeed, or fail with another error, if the call reached the kernel. To refuse another
+call, change ``engine.sandbox.seccomp`` and add an attempt that needs no privilege to ``_ATTEMPTS``.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ if platform.machine() == "x86_64":
     print("x32", ended(b"\\xb8\\x27\\x00\\x00\\x40\\x0f\\x05\\xc3"))
 """
 _SUCCESS = 3
-"""Status of ``_FOREIGN``'s children whose system call told them their process id."""
+"""Exit status of a child in ``_FOREIGN`` whose system call returned its process id."""
 
 
 async def _run(box: Sandbox, code: str, *arguments: str) -> list[list[str]]:
@@ -140,7 +140,7 @@ async def _run(box: Sandbox, code: str, *arguments: str) -> list[list[str]]:
 
 
 def _numbers() -> str:
-    """Return the table as JSON: architecture, name, number."""
+    """Return the system call numbers as JSON: architecture → name → number."""
 
     def of(row: Syscall, architecture: str) -> int | None:
         return next((value for key, value in row.numbers.items() if key == architecture), None)
@@ -156,7 +156,7 @@ def _numbers() -> str:
 
 @check
 async def refuses_system_calls_that_agents_do_not_need(subject: Subject) -> None:
-    """No io_uring, keyrings, BPF, counters, namespaces, mounts, foreign memory or limits, page cache."""
+    """Refused: io_uring, keys, BPF, counters, namespaces, mounts, others' memory and limits, page cache."""
     async with subject.open() as box:
         answers = await _run(box, _CALLS + _ATTEMPTS, _numbers())
         assert len(answers) >= 20
@@ -176,7 +176,7 @@ async def has_sockets_of_the_common_families_only(subject: Subject) -> None:
 
 @check
 async def refuses_system_calls_of_other_architectures(subject: Subject) -> None:
-    """A filter of one architecture says nothing about the numbers of another."""
+    """A filter for one architecture does not cover the call numbers of another."""
     async with subject.open() as box:
         for name, status in await _run(box, _FOREIGN):
             assert int(status) != _SUCCESS, name
@@ -215,6 +215,6 @@ os.waitpid(child, 0)
 
 @check
 async def a_process_that_is_not_dumpable_keeps_its_memory(subject: Subject) -> None:
-    """Not even its own child, of the same user, reads or traces it."""
+    """Its own child, of the same user, can neither read nor trace it."""
     async with subject.open() as box:
         assert await _run(box, _KEEPER) == [["tried"]]
