@@ -1,1 +1,1 @@
-"""Sandboxes as Docker containers; ``backend.DockerBackend`` puts the parts together."""
+"""Sandboxes as Docker containers; ``backend.DockerBackend`` assembles the parts."""
