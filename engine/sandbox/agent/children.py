@@ -1,7 +1,7 @@
 """Processes below the agent: starting one, killing and reaping all.
 
-Here because only a process inside the PID namespace can kill a tree for certain: as init it signals
-everything, as a subreaper it finds every orphan below itself.
+Only a process inside the PID namespace can reliably kill a whole tree: as init it can signal every process,
+as a subreaper it finds every orphan among its descendants.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _HIGHEST_SCORE = 1000
 
 
 def harden() -> None:
-    """Make this process untouchable by the commands it will run, and the parent of every orphan."""
+    """Protect this process from the commands it will run, and make it the parent of every orphan."""
     _prctl(_PR_SET_DUMPABLE, 0)  # commands of the same user can neither trace us nor open our descriptors
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    _set_signals(default=(_SIGINT,), ignore=(_SIGPIPE,))  # an init ignores what has no handler
+    _set_signals(default=(_SIGINT,), ignore=(_SIGPIPE,))  # an init ignores signals without a handler
     os.umask(0o022)
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (1, 1))  # 0 leaves cores to a handler outside of the sandbox
@@ -69,7 +69,7 @@ def _kill_all() -> None:
 
 
 def sweep() -> dict[int, int]:
-    """Kill and reap every descendant, ``setsid`` or not; return wait statuses by pid."""
+    """Kill and reap every descendant, ``setsid`` ones included; return wait statuses by pid."""
     statuses: dict[int, int] = {}
     give_up = time.monotonic() + _KILL_S
     pause = 0.0002
@@ -102,10 +102,10 @@ def _fork() -> int:
 
 
 class OutOfMemoryScore:
-    """The agent's rank among the kernel's out-of-memory victims, raised while a command starts.
+    """The agent's ``oom_score_adj``, raised while a command starts.
 
-    A command inherits the highest rank, so that it is killed before the agent. Afterwards the agent gets its
-    own rank again, which in a pod may be above zero and can never be lowered.
+    A command inherits the highest score, so that the kernel kills it before the agent. Afterwards the agent's
+    own score is restored; in a pod it may be above zero and cannot be lowered.
     """
 
     def __init__(self) -> None:
@@ -118,18 +118,18 @@ class OutOfMemoryScore:
         _prctl(_PR_SET_DUMPABLE, 0)
 
     def raise_to_highest(self) -> None:
-        """Raise the rank of this process, and with it of the children that it starts."""
+        """Raise the score of this process, which children inherit, to the maximum."""
         self._write(b"%d" % _HIGHEST_SCORE)
 
     def restore(self) -> None:
-        """Return to the rank that this process began with."""
+        """Restore the initial score of this process."""
         self._write(self.own)
 
     def _write(self, score: bytes) -> None:
         try:
             if self.fd >= 0:
                 os.write(self.fd, score)
-        except OSError:  # no reason to lose sight of a command that already runs
+        except OSError:  # must not fail a command that already runs
             pass
 
 
@@ -190,7 +190,7 @@ def _become(argv: list[str], cwd: str, env: dict[str, str], fds: tuple[int, int,
         _prctl(_PR_SET_DUMPABLE, 1)  # or our own /proc files belong to root
         try:
             with open("/proc/self/oom_score_adj", "w") as file:
-                file.write("%d" % _HIGHEST_SCORE)  # the command pays for its own hunger, not the agent
+                file.write("%d" % _HIGHEST_SCORE)  # out of memory, the kernel kills the command first
         except OSError:
             pass
         apply_rlimits()

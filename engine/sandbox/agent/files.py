@@ -1,4 +1,4 @@
-"""File operations inside the sandbox, all with the rights of the sandboxed user.
+"""File operations inside the sandbox, with the permissions of the sandboxed user.
 
 To add one: a function ``request dict -> reply dict`` that may raise OSError, registered in ``OPERATIONS``.
 """
@@ -21,7 +21,7 @@ _STAGED = ".trainyard-%d"
 
 
 def _create(path: str, data: bytes, mode: int) -> None:
-    """Write a new file; nothing of it remains when that fails."""
+    """Write a new file; remove it on failure."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         view = memoryview(data)
@@ -88,9 +88,9 @@ def write(request: dict[str, Any]) -> dict[str, object]:
 
 def list_dir(request: dict[str, Any]) -> dict[str, object]:
     """List names below ``path`` down to ``depth``: sorted, folders with a trailing slash, no dot-files."""
-    found: list[str] = []
+    paths: list[str] = []
     queue = [(request["path"], "", request["depth"])]
-    while queue and len(found) < _MAX_ENTRIES:
+    while queue and len(paths) < _MAX_ENTRIES:
         folder, prefix, depth = queue.pop()
         try:
             entries = list(os.scandir(folder))
@@ -102,10 +102,10 @@ def list_dir(request: dict[str, Any]) -> dict[str, object]:
             if entry.name.startswith("."):
                 continue
             is_folder = entry.is_dir(follow_symlinks=False)
-            found.append(prefix + entry.name + ("/" if is_folder else ""))
+            paths.append(prefix + entry.name + ("/" if is_folder else ""))
             if is_folder and depth > 1:
                 queue.append((entry.path, prefix + entry.name + "/", depth - 1))
-    return {"paths": sorted(found)[:_MAX_ENTRIES]}
+    return {"paths": sorted(paths)[:_MAX_ENTRIES]}
 
 
 def tree(request: dict[str, Any]) -> dict[str, object]:
@@ -129,7 +129,7 @@ def tree(request: dict[str, Any]) -> dict[str, object]:
 
 
 def _inside(root: str, name: str, gone: tuple[str, ...] = ()) -> str:
-    """Return the path of ``name`` below ``root``. ELOOP if a link (not in ``gone``) or ``..`` leads away."""
+    """Return the path of ``name`` below ``root``. ELOOP if a link (not in ``gone``) or ``..`` leads out."""
     parts = name.split("/")
     for number in range(1, len(parts)):
         folder = "/".join(parts[:number])
@@ -140,26 +140,26 @@ def _inside(root: str, name: str, gone: tuple[str, ...] = ()) -> str:
 
 def fetch(request: dict[str, Any]) -> dict[str, object]:
     """Return ``[mode, content or link target]`` of the files ``names`` below ``path``; None if absent."""
-    found: list[list[object] | None] = []
+    files: list[list[object] | None] = []
     for name in request["names"]:
         try:
             path = _inside(request["path"], name)
             mode = os.lstat(path).st_mode
             if stat.S_ISLNK(mode):
-                found.append([mode, os.fsencode(os.readlink(path))])
+                files.append([mode, os.fsencode(os.readlink(path))])
             else:
-                found.append([mode, _read_regular(path, MAX_FRAME)])
+                files.append([mode, _read_regular(path, MAX_FRAME)])
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
                 raise
-            found.append(None)
-    return {"files": found}
+            files.append(None)
+    return {"files": files}
 
 
 def commit(request: dict[str, Any]) -> dict[str, object]:
-    """Put ``files`` (name, mode, content or link target) below ``path`` and remove ``deleted``, all or none.
+    """Write ``files`` (name, mode, content or link target) below ``path``, remove ``deleted``; all or none.
 
-    Every new file is on the disk before the first old one goes, and old ones are kept until all are replaced.
+    All new files are written before the first old one is moved, and old ones are kept until all are replaced.
     """
     root, deleted = request["path"], request["deleted"]
     names = [row[0] for row in request["files"]]
@@ -185,7 +185,7 @@ def commit(request: dict[str, Any]) -> dict[str, object]:
 
 
 def _exchange(root: str, staging: str, names: list[str], deleted: list[str]) -> None:
-    """Exchange ``deleted`` and what is in the place of ``names`` for the new files in ``staging``."""
+    """Move new files from ``staging`` to ``names``, replaced and ``deleted`` ones into it, or undo."""
     undo: list[tuple[Any, ...]] = []
 
     def move(source: str, target: str) -> None:
@@ -202,7 +202,7 @@ def _exchange(root: str, staging: str, names: list[str], deleted: list[str]) -> 
         move(path, os.path.join(staging, "old-%d" % len(undo)))
 
     def dismantle(path: str) -> None:
-        # Folder by folder: overlay file systems move no folder of a lower layer.
+        # Folder by folder: overlay file systems cannot rename a folder of a lower layer.
         for folder, _, files in os.walk(path, topdown=False):
             if os.path.basename(folder) == "__pycache__":
                 for name in files:

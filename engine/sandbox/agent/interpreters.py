@@ -1,10 +1,10 @@
 """Search for a Python interpreter inside a third-party image, to start the agent with.
 
-The agent needs Python 3.7 or newer. Images of published datasets differ in where they keep one: the
+The agent needs Python 3.7 or newer. Its place differs between images of published datasets: the
 distribution's own, conda's base, or the repository's environment, which may be older than 3.7. ``launcher``
-makes the command that tries them in order; whichever runs replaces the shell, so that the agent is the
-container's init. Runs on the host; only the text it makes runs inside. To support another layout, add its
-path to ``CANDIDATES``.
+returns a command that tries the candidates in order. The interpreter replaces the shell, so that the agent is
+the container's init. This module runs on the host, only the command inside. To support another layout, add
+its path to ``CANDIDATES``.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def launcher(code: str, candidates: Sequence[str] = CANDIDATES) -> list[str]:
     Args:
         code: Python source on one line, so that the agent is one line of a process list; runs isolated
             (``-I -S -B``), with stdin and stdout untouched.
-        candidates: where to look, in order.
+        candidates: paths and names to try, in order.
 
-    The command ends with ``NO_PYTHON_STATUS`` and a line on stderr when there is none; it needs ``/bin/sh``.
+    The command ends with ``NO_PYTHON_STATUS`` and a line on stderr when none is found; it needs ``/bin/sh``.
     """
     shell = _SHELL.format(missing=NO_PYTHON, candidates=", ".join(candidates), status=NO_PYTHON_STATUS)
-    # ``$0`` is the shell's own text, so that a Python that is too old can hand over to the rest of the list.
+    # ``$0`` is the shell's own text: a Python that is too old runs it with the remaining candidates.
     return ["/bin/sh", "-c", shell, shell, _CHECK + code, *candidates]

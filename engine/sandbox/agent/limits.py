@@ -1,4 +1,4 @@
-"""Limits that the agent enforces where nothing around the sandbox does, and the processes below the agent."""
+"""Limits that the agent enforces where the backend cannot, and the processes below the agent."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROCESSES_VARIABLE = "TRAINYARD_PROCESSES"
-"""Most processes and threads of a command, counted while it runs; one that has more is killed."""
+"""Limit of a command's processes and threads, counted while it runs; above it the command is killed."""
 RLIMITS_VARIABLE = "TRAINYARD_RLIMITS"
 """Limits that the kernel enforces, ``memory bytes,processes``. The kernel counts processes by user and user
-namespace: only for sandboxes that have a user namespace of their own."""
+namespace, so this is only for sandboxes with their own user namespace."""
 
 
 class Process:
@@ -37,17 +37,17 @@ def _table() -> Iterator[Process]:
 
 
 def descendants() -> list[Process]:
-    """Every process below this one."""
+    """Return every process below this one."""
     children: dict[int, list[Process]] = {}
     for process in _table():
         children.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
+    below: list[Process] = []
     queue = [os.getpid()]
     while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += [process.pid for process in below]
-    return found
+        direct = children.get(queue.pop(), [])
+        below += direct
+        queue += [process.pid for process in direct]
+    return below
 
 
 def threads() -> int:
@@ -66,7 +66,7 @@ def has_rlimits() -> bool:
 
 
 def apply_rlimits() -> None:
-    """Apply the limits that the kernel is to enforce to this process and its children."""
+    """Set the kernel-enforced limits of this process and its children."""
     wanted = os.environ.get(RLIMITS_VARIABLE)
     if wanted:
         import resource

@@ -1,8 +1,9 @@
-"""TCP server of the agent for one client, for sandboxes that are reached through a network.
+"""TCP server of the agent for one client, for sandboxes that are reached over a network.
 
-A client first says ``{"token": bytes}``. Right: the port closes for good and the connection becomes the
-agent's stream; wrong, silent for ``_HANDSHAKE_S`` or nonsense: it is cut and the next may try. Nobody right
-within the accept time, or a lost connection: the process ends, and with it the box whose init it is.
+A client first sends ``{"token": bytes}``. With the right token, the port is closed and the connection becomes
+the agent's stream. With a wrong or malformed one, or none within ``_HANDSHAKE_S``, the connection is closed
+and the next client may try. Without a valid client within the accept time, or after a lost connection, the
+process ends, and with it the sandbox whose init it is.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _NOT_THE_IMAGES = ("TRAINYARD_", "KUBERNETES_")
 
 
 def main(port: int, accept_s: float) -> None:
-    """Listen on ``port`` of every address, ``accept_s`` seconds at most; the token, in hex, is on stdin."""
+    """Serve one client on ``port``, accepted within ``accept_s`` seconds; read the hex token from stdin."""
     harden()
     token = bytes.fromhex(os.read(0, 4096).decode("ascii").strip())
     connection = accept(listener(port), token, time.monotonic() + accept_s)
@@ -61,7 +62,7 @@ def _listen(family: int, address: str, port: int) -> socket.socket:
 
 
 def accept(sock: socket.socket, token: bytes, deadline: float) -> socket.socket | None:
-    """Accept the first connection that knows ``token``; None after ``deadline``. Closes the listener."""
+    """Accept the first connection that sends ``token``; None after ``deadline``. Closes the listener."""
     with sock:
         while True:
             left = deadline - time.monotonic()
@@ -87,10 +88,10 @@ def _knows(connection: socket.socket, token: bytes) -> bool:
         size = int.from_bytes(_receive(connection, 4, deadline), "big")
         if size > _MAX_FIRST:
             return False
-        said = decode(_receive(connection, size, deadline))
+        message = decode(_receive(connection, size, deadline))
     except (OSError, ValueError):
         return False
-    offered = said.get("token") if isinstance(said, dict) else None
+    offered = message.get("token") if isinstance(message, dict) else None
     return isinstance(offered, bytes) and hmac.compare_digest(offered, token)
 
 
@@ -112,8 +113,8 @@ def serve_stdio() -> None:
 
 def facts() -> dict[str, object]:
     """Return the greeting's content: the image's environment and the address of the cluster's API."""
-    place = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
-    return {"env": image_environment(), "api": list(place) if all(place) else None}
+    address = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
+    return {"env": image_environment(), "api": list(address) if all(address) else None}
 
 
 def image_environment() -> dict[str, str]:

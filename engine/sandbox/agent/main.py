@@ -66,8 +66,8 @@ def _execute(request: dict[str, Any], stream: Stream) -> dict[str, object]:
         return {"errno": error.errno, "message": "no process could be started", "resource": True}
     try:
         return command.run()
-    except OSError as error:  # what runs here may have lowered the limits of this process
-        return {"errno": error.errno, "message": "the command could not be followed", "resource": True}
+    except OSError as error:  # a command may have lowered this process's limits
+        return {"errno": error.errno, "message": "the command could not be monitored", "resource": True}
 
 
 def _answer(request: dict[str, Any], stream: Stream) -> dict[str, object]:
@@ -86,7 +86,7 @@ def _answer(request: dict[str, Any], stream: Stream) -> dict[str, object]:
 
 
 def main(facts: dict[str, object] | None = None) -> None:
-    """Serve stdin and stdout until the host closes them, then kill what is left.
+    """Serve stdin and stdout until the host closes them, then kill all remaining processes.
 
     ``facts`` are added to the greeting.
     """
@@ -98,7 +98,7 @@ def main(facts: dict[str, object] | None = None) -> None:
 
         while True:
             request = stream.read_frame()
-            if request["op"] == "cancel":  # it crossed with the answer
+            if request["op"] == "cancel":  # sent before the reply arrived
                 continue
             reply = _answer(request, stream)
             reply["id"] = request["id"]

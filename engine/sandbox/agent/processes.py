@@ -1,4 +1,4 @@
-"""Commands inside the sandbox: streams, capture, deadline, and the death of the whole process tree."""
+"""Commands inside the sandbox: streams, capture, deadline, killing of the whole process tree."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class Command:
 
     Args:
         request: ``argv, cwd, env, stdin, timeout_ms, output_cap`` (bytes kept of each stream).
-        score: the agent's rank among out-of-memory victims.
-        fd_cancel: becomes readable when the host wants the command gone (or is gone itself).
-        cancel: consumes what is readable there.
+        score: the agent's ``oom_score_adj``.
+        fd_cancel: becomes readable when the host cancels the command or closes the stream.
+        cancel: reads the pending frame from ``fd_cancel``.
     """
 
     def __init__(

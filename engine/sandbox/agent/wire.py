@@ -1,8 +1,7 @@
 """Frames of the agent protocol, shared by both ends.
 
-Tagged bencoding instead of JSON: bytes travel as they are, odd file names too, nothing needs importing, and
-decoding hostile input can only raise ValueError. To carry one more type, add a tag to ``_encode`` and
-``_decode``.
+Tagged bencoding instead of JSON: it carries raw bytes and any file name, needs no imports, and decoding
+hostile input can only raise ValueError. To support another type, add a tag to ``_encode`` and ``_decode``.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ def _encode(value: object, out: list[bytes]) -> None:
 
 
 def decode(data: bytes, max_values: int = MAX_FRAME) -> object:
-    """Decode a value. Raises ValueError on anything that ``encode`` does not produce.
+    """Decode a value. Raises ValueError on malformed input.
 
-    ``max_values`` limits what lists and dicts may hold in all: a value costs far more time and memory than
-    the one byte that it may take on the way.
+    ``max_values`` limits the total length of lists and dicts: a decoded value costs far more time and memory
+    than its encoding, which may be one byte.
     """
     value, end = _decode(data, 0, 0, [max_values])
     if end != len(data):

@@ -54,7 +54,7 @@ async def test_a_command_that_cannot_start_says_why_and_the_next_one_runs(readab
 async def test_a_command_that_takes_its_agents_descriptors_exhausts_its_sandbox(readable: Path) -> None:
     """Where no profile of system calls is in force; such a failure is counted against who caused it."""
     async with agent(readable, {}) as client:
-        with pytest.raises(SandboxResourceError, match="could not be followed"):
+        with pytest.raises(SandboxResourceError, match="could not be monitored"):
             await run(client, "sh", "-c", "prlimit --pid $PPID --nofile=0:0; echo done; sleep 60")
 
 
