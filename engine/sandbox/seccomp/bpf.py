@@ -1,9 +1,9 @@
-"""The profile as a classic BPF program, the form in which the kernel and bubblewrap's ``--seccomp`` take it.
+"""The profile as a classic BPF program, as the kernel and bubblewrap's ``--seccomp`` expect it.
 
 Written here because the maintained libraries either need ``libseccomp.so`` on the host (pyseccomp, Debian's
 python3-seccomp) or are in their first release; the tests compare the numbers with libseccomp's where it is
-installed. A program first refuses calls of another architecture (i386 on x86-64), then finds the call by
-binary search, so that a call costs about eight comparisons; x32 calls have numbers beyond every known one.
+installed. A program first kills on calls of another architecture (i386 on x86-64), then finds the call by
+binary search, in about eight comparisons; x32 calls have numbers beyond every known one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def program(architecture: Architecture) -> bytes:
 
 
 def _segments(architecture: Architecture) -> list[Segment]:
-    """Return the whole range of numbers as segments of equal treatment, in ascending order."""
+    """Return the whole range of numbers as segments with the same code, in ascending order."""
     unknown = [_answer(Verdict.ABSENT.errno)]
     rules = {rule.name: _conditions(rule) for rule in RULES}
     known = {}

@@ -1,8 +1,8 @@
 """The profile as the JSON that container runtimes read: Docker's ``seccomp=`` option, a node's profile file.
 
-i386 and x32 are not among the architectures, and a runtime kills whoever makes a call of one that is not. A
-call that no row allows is refused with EPERM, where the kernel's form has the profile's own error number for
-arguments that break a rule; runc answers ENOSYS to calls that are newer than all that are named.
+i386 and x32 are not listed, and a runtime kills a process that makes a call of an unlisted architecture. A
+call that no row allows is refused with EPERM; the BPF form instead returns a rule's own error number for
+arguments that break it. runc answers ENOSYS to calls that are newer than all named ones.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _rows() -> list[dict[str, Any]]:
     plain = [name for name in names[Verdict.ALLOWED] if name not in conditional]
     absent = {"names": names[Verdict.ABSENT], "action": _ERRNO, "errnoRet": Verdict.ABSENT.errno}
     rules = [
-        {"names": [rule.name], "action": _ALLOW, "args": [_condition(one) for one in alternative]}
+        {"names": [rule.name], "action": _ALLOW, "args": [_condition(argument) for argument in alternative]}
         for rule in RULES
         for alternative in rule.alternatives
     ]

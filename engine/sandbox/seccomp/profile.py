@@ -1,8 +1,7 @@
-"""The profile: a verdict for every system call, and rules on the arguments of a few.
+"""Seccomp profile: a verdict for every system call, and rules on the arguments of a few.
 
-What the table does not name is unknown to the profile and answered like an ``absent`` call, so that a newer
-kernel brings nothing new into a sandbox. To change a verdict, edit ``syscalls.tsv``; a condition on arguments
-goes into ``RULES``.
+A call that the table does not name is answered like an ``absent`` one, so a newer kernel adds nothing to a
+sandbox. To change a verdict, edit ``syscalls.tsv``; for a condition on arguments, edit ``RULES``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _RWF_NOWAIT = 0x8
 _FILE_ADVICE = (0, 1, 2, 3, 5)
 """All of ``posix_fadvise`` but DONTNEED."""
 _MEMORY_ADVICE = (*range(5), *range(8, 20), *range(22, 26))
-"""All of ``madvise`` but COLD and PAGEOUT, which no kernel before 5.4 knew, and the poisoning of pages."""
+"""All of ``madvise`` but COLD and PAGEOUT, which kernels before 5.4 lack, and the poisoning of pages."""
 _PERSONALITIES = (0x0, 0x0008, 0x20000, 0x20008, 0xFFFFFFFF)
 """Linux, UNAME26 and 32-bit variants of both, and the query: no personality that weakens protections."""
 
@@ -83,16 +82,16 @@ RULES = (
     Rule("madvise", errno.EINVAL, tuple((Argument(2, advice),) for advice in _MEMORY_ADVICE)),
     Rule("prlimit64", errno.EPERM, ((Argument(0, 0),),)),
 )
-"""Sandboxes share the host's page cache: ``preadv2`` without waiting, ``mincore`` and ``cachestat`` would
-show a submission which pages an earlier run of its tests has left there, and advice that pages are not needed
-would let it choose them. Limits that a submission sets to another process would end the agent of its sandbox.
+"""Sandboxes share the host's page cache. Non-blocking ``preadv2``, ``mincore`` and ``cachestat`` would show a
+submission which pages an earlier run of its tests left there, and advice to drop pages would control them.
+With ``prlimit64`` on other processes, a submission could end its sandbox's agent.
 
-``clone3`` takes its flags through memory, which no filter can see, and is absent for that reason."""
+``clone3`` is absent because it takes its flags through memory, which no filter can read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Syscall:
-    """A row of the table."""
+    """A row of ``syscalls.tsv``."""
 
     name: str
     numbers: dict[Architecture, int]
@@ -102,7 +101,7 @@ class Syscall:
 
 @cache
 def syscalls() -> tuple[Syscall, ...]:
-    """Return the table."""
+    """Return the rows of ``syscalls.tsv``."""
     rows = []
     for line in _TABLE.read_text().splitlines():
         name, *numbers, verdict = line.split("\t")
