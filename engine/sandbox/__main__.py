@@ -1,6 +1,6 @@
-"""Command line of sandboxes: ``python -m engine.sandbox preflight``, ``reap``, ``exec IMAGE COMMAND``.
+"""Command line for sandboxes: ``python -m engine.sandbox preflight``, ``reap``, ``exec IMAGE COMMAND``.
 
-For people who look after a machine or a cluster. A new command gets a parser and a branch in ``_run``.
+For operators of a machine or a cluster. A new command needs a parser and a branch in ``_run``.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ def _parser() -> argparse.ArgumentParser:
         "--home", type=Path, default=Path(default), help="the data folder (default: %(default)s)"
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    checks = commands.add_parser("preflight", help="can this machine run sandboxes? exit status 1 if not")
+    checks = commands.add_parser("preflight", help="check this machine; exit status 1 if sandboxes cannot run")
     checks.add_argument("--backend", choices=BACKENDS, default="local")
     checks.add_argument(
         "--json", action="store_true", help="print severity and message of each finding as JSON"
     )
-    reap = commands.add_parser("reap", help="remove what dead owners left behind")
+    reap = commands.add_parser("reap", help="remove sandboxes of dead owners")
     reap.add_argument("--run", help="only sandboxes of this run")
     reap.add_argument(
         "--backend",
         choices=[*BACKENDS, "all"],
         default="local",
-        help="where; `all` skips what cannot be reached (default: %(default)s)",
+        help="backend to clean; `all` skips unreachable ones (default: %(default)s)",
     )
     reap.add_argument(
         "--config",
         metavar="FILE",
-        help="JSON list of sandbox settings that say how to reach them; - for stdin",
+        help="JSON list of sandbox settings with the backends' addresses; - for stdin",
     )
-    reap.add_argument("--json", action="store_true", help="print what became of each backend as JSON")
+    reap.add_argument("--json", action="store_true", help="print the result of each backend as JSON")
     execute = commands.add_parser("exec", help="run one command in a fresh sandbox and print its output")
     execute.add_argument("image", help="name of a built image")
     execute.add_argument("argv", nargs="+", help="the command and its arguments")
@@ -82,20 +82,20 @@ async def _run(options: argparse.Namespace) -> int:
 
 
 async def _reap(options: argparse.Namespace) -> int:
-    found = await reap_all(_configs(options), options.home, run_id=options.run)
+    results = await reap_all(_configs(options), options.home, run_id=options.run)
     if options.json:
-        print(json.dumps([dataclasses.asdict(reaped) for reaped in found]))
+        print(json.dumps([dataclasses.asdict(reaped) for reaped in results]))
     else:
-        print(f"{sum(reaped.removed for reaped in found)} removed")
-        for reaped in found:
+        print(f"{sum(reaped.removed for reaped in results)} removed")
+        for reaped in results:
             if reaped.error:
                 print(f"{reaped.backend}: {reaped.error}", file=sys.stderr)
-    failed = [reaped for reaped in found if reaped.error]
-    return int(bool(failed) and (options.backend != "all" or len(failed) == len(found)))
+    failed = [reaped for reaped in results if reaped.error]
+    return int(bool(failed) and (options.backend != "all" or len(failed) == len(results)))
 
 
 def _configs(options: argparse.Namespace) -> list[SandboxConfig]:
-    """Return settings of the backends to ask. Raises PreflightError for a file that does not hold any."""
+    """Return the settings of the backends to clean. Raises PreflightError for an unreadable file."""
     wanted = BACKENDS if options.backend == "all" else (options.backend,)
     if options.config is None:
         return [SandboxConfig.model_validate({"backend": name}) for name in wanted]
@@ -120,7 +120,7 @@ async def _execute(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     try:
         return asyncio.run(_run(_parser().parse_args()))
     except (SandboxError, PreflightError) as error:

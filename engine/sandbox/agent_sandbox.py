@@ -1,9 +1,8 @@
-"""A sandbox seen through its agent: everything of the ``Sandbox`` protocol that does not depend on the
-backend.
+"""The ``Sandbox`` protocol over an agent, independent of the backend.
 
-A backend starts the sandbox, hands over the stream and the base tree, and says how to end it; see
-``engine.sandbox.local.backend.LocalBackend`` for an example and ``engine.sandbox.conformance`` for what it
-must pass.
+A backend starts the sandbox and supplies the stream, the base tree and a function that ends it; see
+``engine.sandbox.local.backend.LocalBackend`` for an example and ``engine.sandbox.conformance`` for the suite
+that it must pass.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from engine.sandbox.responses import Stamp
 
 _BATCH_BYTES, _BATCH_FILES = 8 << 20, 1000
 _MAX_CHANGES_BYTES = 64 << 20
-"""Largest content of changed files, before and after each; more is never read."""
+"""Largest total size of changed files, checked before and after the change; more is never read."""
 _MAX_PATCH_CHARS = 8 << 20
 """Longest patch that fits into an event of the run."""
 _FILES_S = 60.0
@@ -42,13 +41,13 @@ class BaseTree(Protocol):
 
 
 class AgentSandbox:
-    """Implements ``engine.sandbox.base.Sandbox`` over an ``AgentClient``.
+    """Implementation of ``engine.sandbox.base.Sandbox`` over an ``AgentClient``.
 
     Args:
-        startup: where it runs and what its start took.
+        startup: node and duration of the start.
         env: complete environment of every command.
-        base_tree: what to compare with in ``diff``.
-        end: frees the box; called once.
+        base_tree: tree that ``diff`` compares with.
+        end: frees the sandbox; called once.
     """
 
     def __init__(
@@ -150,8 +149,8 @@ class AgentSandbox:
                 after.update(await fetch_files(self._client, workdir, batch))
                 _check_size(workdir, sum(len(state.data) for state in after.values()))
         except OSError as error:
-            raise PatchError(f"what is below {workdir} cannot be read: {error.strerror}") from error
-        # Only what was listed is looked up: a new name may lead through what used to be a symlink.
+            raise PatchError(f"files below {workdir} cannot be read: {error.strerror}") from error
+        # Only listed names are looked up: a new name may lead through a former symlink.
         base = self._base_tree.stamps()
         known = [name for name in suspects if name in base] + gone
         _check_size(workdir, sum(base[name][1] for name in known))
@@ -249,22 +248,22 @@ class _AdoptedTree:
 
     def states(self, names: Sequence[str]) -> dict[str, FileState]:
         changed = self._changes.after
-        found = self._base.states([name for name in names if name not in changed])
-        return {**found, **{name: changed[name] for name in names if name in changed}}
+        unchanged = self._base.states([name for name in names if name not in changed])
+        return {**unchanged, **{name: changed[name] for name in names if name in changed}}
 
 
 async def list_tree(client: AgentClient, folder: str) -> dict[str, Stamp]:
     """List every file below a folder that may be part of a patch.
 
     Raises:
-        OSError: as the file system says.
+        OSError: the folder cannot be read.
         SandboxError: the sandbox itself failed.
     """
     blob = await client.call("tree", responses.TREE, timeout_s=_FILES_S, path=folder, skip=list(IGNORED))
     try:
         return await asyncio.to_thread(responses.parse_tree, blob)
     except ValueError as error:
-        failed = SandboxTransportError(f"the agent sent nonsense: {error}")
+        failed = SandboxTransportError(f"the agent sent a malformed message: {error}")
         client.fail(failed)
         raise failed from None
 
@@ -278,7 +277,7 @@ async def fetch_files(client: AgentClient, folder: str, names: Sequence[str]) ->
 
 
 def _reason(error: OSError | ValueError) -> str:
-    """Return why a request failed: what the file system says, or that it is too large to be sent."""
+    """Return why a request failed: the file system's error, or a frame too large to be sent."""
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
@@ -288,13 +287,13 @@ def _check_size(folder: str, size: int) -> None:
 
 
 def batches(names: Sequence[str], stamps: Mapping[str, Stamp]) -> list[list[str]]:
-    """Split names into batches that are fetched at once."""
-    found: list[list[str]] = []
+    """Split names into batches, each fetched by one request."""
+    split: list[list[str]] = []
     room = 0
     for name in names:
-        if room <= 0 or len(found[-1]) == _BATCH_FILES:
-            found.append([])
+        if room <= 0 or len(split[-1]) == _BATCH_FILES:
+            split.append([])
             room = _BATCH_BYTES
-        found[-1].append(name)
+        split[-1].append(name)
         room -= stamps[name][1] + len(name)
-    return found
+    return split

@@ -15,23 +15,23 @@ def make_backend(config: SandboxConfig, home: Path, *, run_id: str = "adhoc") ->
     """Create the configured backend without starting anything.
 
     Args:
-        config: which one, and its own settings.
+        config: name and settings of the backend.
         home: the data folder.
         run_id: run of the sandboxes that are started ahead of demand.
 
     Raises:
-        PreflightError: this version cannot make it.
+        PreflightError: this version does not have the backend.
     """
     match config.backend:
         case "local":
             return LocalBackend(home, warm=WarmSettings.of(config, config.local, run_id))
         case "docker":
-            from engine.sandbox.docker.backend import DockerBackend  # the SDK costs start-up time
+            from engine.sandbox.docker.backend import DockerBackend  # the SDK is slow to import
 
             warm = WarmSettings.of(config, config.docker, run_id)
             return DockerBackend(config.docker, home, warm=warm, registries=config.registries)
         case "kubernetes":
-            from engine.sandbox.kubernetes.backend import KubernetesBackend  # so does the client's
+            from engine.sandbox.kubernetes.backend import KubernetesBackend  # so is the client
 
             return KubernetesBackend(config, run_id=run_id)
         case _:

@@ -25,7 +25,7 @@ class SandboxLimits:
     disk_mb: int = 256
     cpus: float = 1.0
     lifetime_s: float = 1200.0
-    """Absolute deadline: the reaper removes the sandbox after it, whoever holds it."""
+    """Absolute deadline: the reaper then removes the sandbox, even one in use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class Sandbox(Protocol):
         """Run a command (a string goes through ``/bin/sh -c``) and wait for it.
 
         After ``timeout_s`` the command's whole process tree is killed, ``setsid`` children
-        included, within one more second; what it printed until then is returned. Background
+        included, within one more second; its output until then is returned. Background
         processes that a finished command left behind are killed as well.
         """
 
@@ -99,14 +99,14 @@ class Sandbox(Protocol):
         """Return the content of a regular file.
 
         Raises:
-            FileNotFoundError, IsADirectoryError, PermissionError: as the file system says.
+            FileNotFoundError, IsADirectoryError, PermissionError: as ``open`` does.
             ValueError: the file is larger than ``max_bytes``.
         """
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """Create a file with ``mode`` and its parent folders, or replace one's content, keeping its own mode.
 
-        Raises OSError as the file system says; then the old content is still there.
+        Raises OSError as ``open`` does; the old content is then kept.
         """
 
     async def list_dir(self, path: str, *, depth: int = 1) -> list[str]:
@@ -119,34 +119,34 @@ class Sandbox(Protocol):
         to a fresh sandbox of the same image with ``apply_patch``. ``.git`` and caches are left out.
 
         Raises:
-            PatchError: the changed files hold more than the backend is willing to carry, or cannot be read.
+            PatchError: the changed files exceed the backend's limits, or cannot be read.
         """
 
     async def apply_patch(self, patch: str) -> None:
         """Apply a git-format patch to the workdir, completely or not at all.
 
         Raises:
-            PatchError: it does not apply.
+            PatchError: the patch does not apply.
         """
 
     async def fetch_files(self, names: Sequence[str]) -> dict[str, FileState]:
-        """Read files and symlinks below the workdir; what is absent or lies behind a symlink is left out.
+        """Read files and symlinks below the workdir; absent ones and those behind a symlink are left out.
 
         Raises:
-            PatchError: they cannot be read.
+            PatchError: the files cannot be read.
         """
 
     async def commit_files(self, changes: Changes) -> None:
         """Change files below the workdir, completely or not at all.
 
         Raises:
-            PatchError: they cannot be changed, or a path leads through a symlink.
+            PatchError: the files cannot be changed, or a path leads through a symlink.
         """
 
     async def hide(self, paths: Sequence[str]) -> None:
         """Remove files and folders that an agent must not see; ``diff`` leaves them out.
 
-        A path is absolute or relative to the workdir; what is not there is skipped.
+        A path is absolute or relative to the workdir; missing ones are skipped.
         """
 
     async def adopt(self) -> None:
@@ -161,7 +161,7 @@ class Sandbox(Protocol):
 
 
 class SandboxBackend(Protocol):
-    """Starts sandboxes of one kind."""
+    """Factory of sandboxes of one kind."""
 
     name: str
 
@@ -169,16 +169,16 @@ class SandboxBackend(Protocol):
         """Lease a sandbox: the ledger entry is written before the sandbox exists.
 
         Raises:
-            SandboxStartError: it did not come up (after the backend's own retries).
+            SandboxStartError: the sandbox did not start (after the backend's own retries).
         """
 
     async def prepare(self, images: Mapping[str, int]) -> None:
         """Prepare for the next requests: fetch images, start warm sandboxes where the backend supports them.
 
-        Best effort and in the background of the caller's work: a failure shows when a sandbox is opened.
+        Best effort, in the background: a failure appears when a sandbox is opened.
 
         Args:
-            images: image → sandboxes of it that will be wanted at once.
+            images: image → number of its sandboxes that will be needed at once.
         """
 
     async def reap(self, *, run_id: str | None = None) -> int:
@@ -190,7 +190,7 @@ class SandboxBackend(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Population:
-    """The sandboxes of one run as counted by its backend, whoever created them."""
+    """Counts of a run's sandboxes by its backend, including those of other processes."""
 
     existing: int
     """Sandboxes that exist, idle and closing ones included."""
@@ -213,7 +213,7 @@ class Explaining(Protocol):
     """A backend that knows why a start is delayed, e.g. because no node has room."""
 
     def blocked(self) -> Mapping[str, str]:
-        """Return the reason of every sandbox whose start is delayed, by sandbox id."""
+        """Return the reason of every delayed start, by sandbox id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +221,7 @@ class PreflightFinding:
     """A shortcoming of this machine or cluster, found before sandboxes are started."""
 
     severity: Literal["error", "warning"]
-    """``error``: sandboxes cannot run. ``warning``: a limit is enforced less strictly; nothing stops."""
+    """``error``: sandboxes cannot run. ``warning``: a limit is enforced less strictly."""
     message: str
     """The shortcoming and its remedy."""
 
@@ -232,7 +232,7 @@ class PreflightFinding:
 
     @classmethod
     def warning(cls, message: str) -> PreflightFinding:
-        """Return a finding that weakens a limit and prevents nothing."""
+        """Return a finding that weakens a limit only."""
         return cls(severity="warning", message=message)
 
     def __str__(self) -> str:

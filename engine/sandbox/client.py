@@ -1,10 +1,9 @@
 """The host's end of the agent protocol: one request at a time over a byte stream, with typed errors.
 
-Every backend hands over a reader and a writer, whatever carries them. A reply that does not come within the
-request's time plus a grace means a broken transport, and so does one that is larger than its operation allows
-or reads like nothing an agent says (``engine.sandbox.responses``); after that the client refuses all further
-use, because what an unknown state returns cannot be trusted. A cancelled caller leaves a cancellation behind,
-and its late reply is dropped.
+Every backend supplies a reader and a writer, over any transport. The transport counts as broken when a reply
+is late (the request's time plus a grace), too large for its operation, or malformed
+(``engine.sandbox.responses``). The client then refuses all further use, because replies of an agent in an
+unknown state cannot be trusted. A cancelled call sends a cancellation, and its late reply is dropped.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from engine.sandbox.responses import Answer, Greeting, Reply
 T = TypeVar("T")
 
 GRACE_S = 10.0
-"""Seconds after its own deadline within which the agent may still answer."""
+"""Seconds after a request's deadline within which the agent may still reply."""
 
 
 class AgentClient:
     """Client of the agent behind ``reader`` and ``writer``.
 
     Args:
-        post_mortem: says why the sandbox ended, if the backend knows more than "it is gone".
+        post_mortem: returns why the sandbox ended; empty when the backend does not know.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class AgentClient:
         self._broken: SandboxError | None = None
 
     async def hello(self, timeout_s: float) -> Greeting:
-        """Wait for the agent's greeting and return it. Raises SandboxError when it does not come."""
+        """Wait for the agent's greeting and return it. Raises SandboxError when none arrives."""
         try:
             async with asyncio.timeout(timeout_s):
                 greeting = await self._read_frame(responses.GREETING_BYTES, responses.GREETING_VALUES)
@@ -72,7 +71,7 @@ class AgentClient:
         """Perform one operation and return its parsed response.
 
         Args:
-            answer: what it may be answered with.
+            answer: size limits and parser of the response.
 
         Raises:
             OSError: the operation failed the way a system call fails (the matching subclass).
@@ -110,18 +109,18 @@ class AgentClient:
         except OSError:
             raise self._break(self._died()) from None
         while True:
-            # Everything is answered once and in order; what was asked by a cancelled caller is dropped.
+            # Requests are answered once and in order; replies to cancelled calls are dropped.
             answer = self._due[0]
             reply = await self._read_frame(answer.max_bytes, answer.max_values)
             if reply.get("id") != self._answered + 1:
-                raise self._break(SandboxTransportError("the agent answered a question nobody asked"))
+                raise self._break(SandboxTransportError("the agent sent a reply without a request"))
             self._due.popleft()
             self._answered += 1
             if self._answered == number:
                 return reply
 
     async def _read_frame(self, max_bytes: int, max_values: int) -> Reply:
-        # Cancellation may strike between length and body: the length is kept for whoever reads next.
+        # A call may be cancelled between length and body: the length is kept for the next call.
         try:
             if self._size is None:
                 self._size = int.from_bytes(await self._reader.readexactly(4), "big")
@@ -135,15 +134,15 @@ class AgentClient:
         except ValueError as error:
             raise self._nonsense(str(error)) from None
         if not isinstance(value, dict):
-            raise self._nonsense("no table")
+            raise self._nonsense("not a dict")
         return value
 
     def _nonsense(self, what: str) -> SandboxError:
-        return self._break(SandboxTransportError(f"the agent sent nonsense: {what}"))
+        return self._break(SandboxTransportError(f"the agent sent a malformed message: {what}"))
 
     @property
     def usable(self) -> bool:
-        """Return whether the stream is open at both ends, as far as is known without asking."""
+        """Return whether the stream is open at both ends, as far as known without a request."""
         return self._broken is None and not self._reader.at_eof()
 
     def fail(self, error: SandboxError) -> None:

@@ -28,13 +28,13 @@ class Decision(StrEnum):
 
 
 def decide(failures: Sequence[str], *, retries: int) -> Decision:
-    """Decide how to go on after a failure.
+    """Decide between retry, exclusion and counting after a failure.
 
     Args:
         failures: kinds of failure of this rollout or grading, in order; the last one just happened.
         retries: fresh sandboxes the run allows in all (``sandbox.start_retries``).
 
-    Example: one ``memory`` is tried again, the second is the agent's own doing.
+    Example: the first ``memory`` failure is retried, the second is attributed to the agent.
     """
     kind = failures[-1]
     policy = policy_of(kind)
@@ -61,7 +61,7 @@ def own_doing(kind: str, error: str) -> str:
 
 
 async def retried(attempt: Callable[[], Awaitable[T]], *, retries: int, counted: Callable[[str], T]) -> T:
-    """Return the result of work in a sandbox that is tried again in fresh ones after failures.
+    """Run work in a sandbox; after failures, retry it in fresh ones.
 
     Args:
         attempt: opens a sandbox and does the work.

@@ -1,17 +1,17 @@
 """Preparation of a sandbox for an agent or for grading: hidden files removed, git history replaced.
 
-The history is replaced by one synthetic commit of the tree as it is. A new repository is packed from that
-commit alone, so neither refs, tags, remotes, reflogs, stashes, worktrees, alternates, hooks nor unreachable
-objects of the old one are left; the index keeps its file stamps, so that ``git status`` stays fast and clean.
-Locks that an image's build left are removed, conflicts become the files as they are, settings of line ends
-and file modes stay. Where git is missing or the repository is broken, all of it is removed, with a warning in
-the log. To hide more: ``_SCRUB``.
+The history is replaced by one synthetic commit of the current tree. A new repository is packed from that
+commit alone, so no refs, tags, remotes, reflogs, stashes, worktrees, alternates, hooks or unreachable objects
+of the old one remain. The index keeps its file stamps, so that ``git status`` stays fast and clean. Stale
+locks are removed, conflicted files are committed as they are, settings of line ends and file modes are kept.
+Where git is missing or the repository is broken, it is removed entirely and a warning is logged. To remove
+more, extend ``_SCRUB``.
 
-Test scripts name commits, and builds name versions after tags. So grading keeps, under their own names, the
-commits that a script names: those that were there when the task began (the base commit and its ancestors) as
-parents of the synthetic one; of a later commit only the files that a script takes out of it. It keeps the
-nearest tag, too. Where the project takes its version from git, all earlier commits and their tags stay,
-without their files: enough for ``git describe`` with any pattern.
+Test scripts refer to commits, and builds derive versions from tags. So grading keeps the commits that a
+script names, under their own hashes. The base commit and its ancestors become parents of the synthetic
+commit. Of commits newer than the task, only the files that the script checks out are kept. The nearest tag is
+kept, too. Where the project derives its version from git, all earlier commits and their tags are kept without
+their files: enough for ``git describe`` with any pattern.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 _reported: set[str] = set()
 """Images whose repository could not be kept, already reported in the log."""
 SCRUB_S = 300.0
-"""Time limit of removing a sandbox's git history."""
+"""Time limit for removing a sandbox's git history, seconds."""
 _SCRUB = r"""
 hidden=$1 changed=$2 kept=$3; shift 3
 export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_TERMINAL_PROMPT=0 GIT_OPTIONAL_LOCKS=0
@@ -38,10 +38,10 @@ export GIT_AUTHOR_NAME=base GIT_AUTHOR_EMAIL=base@localhost GIT_AUTHOR_DATE='200
 export GIT_COMMITTER_NAME=base GIT_COMMITTER_EMAIL=base@localhost GIT_COMMITTER_DATE='2000-01-01T00:00:00Z'
 new=.trainyard-git
 version_tools='setuptools[_-](git|scm)|hatch-vcs|vcs[_-](version|tag)|versioneer|dunamai|\<pbr\>|git.{1,4}describe'
-versioned() {  # whether the project takes its version from git
+versioned() {  # true if the project derives its version from git
   [ -e versioneer.py ] || grep -qsE "$version_tools" ./*
 }
-keep() {  # with: whole yes or no, commits, files of later commits
+keep() {  # arguments: whole (yes or no), commits, files of later commits
   whole=$1 commits=$2 names= seen=; shift 2
   tag=$(g describe --tags --abbrev=0 HEAD 2>/dev/null)
   for name in $commits; do
@@ -62,7 +62,7 @@ keep() {  # with: whole yes or no, commits, files of later commits
     g for-each-ref --merged "${first:-HEAD}" --format='%(objectname) %(refname)' refs/tags \
       >"$new/packed-refs" || return 1
     cut -d' ' -f1 "$new/packed-refs" | cat "$new/earlier" - >>"$new/more"
-    # Of the commits without parents here, those that were without them already.
+    # Shallow are kept commits that are not earlier ones, and earlier ones that were shallow before.
     shallow=$(printf '%s\n' $seen | grep -vFxf "$new/earlier")
     [ ! -f "$common/shallow" ] || shallow="$shallow $(grep -Fxf "$new/earlier" "$common/shallow")"
     tag= earlier=$(head -n 1 "$new/earlier")
@@ -165,11 +165,11 @@ async def prepare_for_agent(
         Environment for its commands: the project's own Python first on ``PATH``, where it has one.
 
     Args:
-        setup_patch: what makes the image the task; ``diff`` does not mention it afterwards.
+        setup_patch: patch that turns the image into the task; ``diff`` leaves it out.
         hidden_paths: hidden tests and runners, absolute or below the workdir.
 
     Raises:
-        SandboxError: it could not be done; nothing an agent did.
+        SandboxError: the preparation failed; no agent caused it.
     """
     if setup_patch:
         try:
@@ -191,11 +191,11 @@ async def scrub_history(box: Sandbox, *, changed: Sequence[str] = (), hidden: Se
         ``PATH`` with the project's own Python first; empty where it has none.
 
     Args:
-        changed: files below the workdir whose present content belongs to that commit.
-        hidden: paths that do not belong to it.
+        changed: files below the workdir whose current content belongs to that commit.
+        hidden: paths left out of it.
 
     Raises:
-        SandboxError: something of the old history may be left.
+        SandboxError: parts of the old history may remain.
     """
     workdir = box.spec.workdir
     inside = [
@@ -207,16 +207,16 @@ async def scrub_history(box: Sandbox, *, changed: Sequence[str] = (), hidden: Se
 async def prepare_for_grading(
     box: Sandbox, *, commits: Sequence[str] = (), files: Sequence[str] = (), setup_patch: str = ""
 ) -> None:
-    """Remove the git history that began after the task, and repositories nested in the workdir.
+    """Remove git history newer than the task, and repositories nested in the workdir.
 
     Args:
-        commits: names of commits that the test script may use; others are not kept, unknown ones are ignored.
-        files: paths that the script takes out of commits made later than the task.
-        setup_patch: what made the image the task. The image's own commits are the task's future then, and
-            nothing but ``files`` is kept of them.
+        commits: names of commits that the test script may use; others are removed, unknown ones are ignored.
+        files: paths that the script checks out of commits newer than the task.
+        setup_patch: patch that turned the image into the task. The image's own commits then count as newer
+            than the task, and only ``files`` of them are kept.
 
     Raises:
-        SandboxError: something of the old history may be left.
+        SandboxError: parts of the old history may remain.
     """
     changed = await asyncio.to_thread(touched, setup_patch)
     whole = "no" if setup_patch else "yes"
@@ -226,13 +226,13 @@ async def prepare_for_grading(
 async def _scrub(box: Sandbox, arguments: Sequence[str]) -> str:
     command = ["/bin/sh", "-c", _SCRUB, "scrub", *arguments]
     result = await box.exec(command, timeout_s=SCRUB_S, cwd=box.spec.workdir)
-    said = result.stderr.decode(errors="replace").strip()[-500:]
+    reason = result.stderr.decode(errors="replace").strip()[-500:]
     if result.exit_code != 0:
-        raise SandboxError(f"the git history could not be removed: {said or 'no reason was given'}")
+        raise SandboxError(f"the git history could not be removed: {reason or 'no reason was given'}")
     path, _, lost = result.stdout.decode(errors="replace").partition("\n")
     if lost.strip() and box.spec.image not in _reported:
         _reported.add(box.spec.image)
-        _log.warning("repository removed from sandboxes", image=box.spec.image, reason=said)
+        _log.warning("repository removed from sandboxes", image=box.spec.image, reason=reason)
     return path.strip()
 
 

@@ -1,10 +1,8 @@
-"""The ledger of local sandboxes: one file each, written before the sandbox exists and removed after it is
-gone.
+"""Ledger of local sandboxes: one file each, written before the sandbox starts and removed after it ended.
 
-A file names everything a stranger needs to clean up after a dead owner: who owns it, since when, until when,
-its processes and cgroups. Times are of the monotonic clock together with the boot they belong to, so neither
-a clock jump nor a reboot can confuse the reaper. A new kind of leftover gets a field here and a line in
-``engine.sandbox.local.backend``.
+An entry has all that another process needs to clean up after a dead owner: owner, deadline, processes and
+cgroups. Times are monotonic and stored with their boot id, so neither a clock jump nor a reboot can confuse
+the reaper. A new kind of leftover needs a field here and a line in ``engine.sandbox.local.backend``.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from engine.processes import process_start
 from engine.sandbox.base import SandboxSpec
 
 _DAMAGED_KEPT_S = 24 * 3600.0
-"""Time after which nothing that an unreadable entry names can be in use."""
+"""Age at which an unreadable entry is removed, as nothing it names can be in use, seconds."""
 _log = structlog.get_logger(__name__)
 
 
@@ -38,7 +36,7 @@ def boot_id() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """The record of one sandbox that a reaper needs."""
+    """Ownership record of one sandbox, for the reaper."""
 
     id: str
     run_id: str
@@ -105,7 +103,7 @@ class Ledger:
     def entries(self) -> Iterator[LedgerEntry]:
         """Iterate over all entries; those removed meanwhile by another reaper are skipped.
 
-        One that cannot be read is logged, and removed when it is ``_DAMAGED_KEPT_S`` old.
+        An unreadable entry is logged, and removed at the age of ``_DAMAGED_KEPT_S``.
         """
         for path in sorted(self.folder.glob("*.json")):
             try:

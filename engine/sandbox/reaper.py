@@ -1,7 +1,7 @@
 """Removal of sandboxes whose owner is dead or whose deadline has passed, on every backend in use.
 
-Each backend knows its own orphans (``SandboxBackend.reap``); here they are asked at the same time, and
-trouble with one does not keep the others from being cleaned.
+Each backend removes its own orphans (``SandboxBackend.reap``). All are asked concurrently, and a failure of
+one does not affect the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Reaped:
     backend: str
     removed: int = 0
     error: str = ""
-    """Reason for an incomplete result; empty when all went well."""
+    """Reason for an incomplete result; empty on success."""
 
 
 async def reap_all(
@@ -33,10 +33,10 @@ async def reap_all(
     """Remove the orphans of one run, or of all, on every configured backend.
 
     Args:
-        configs: how to reach the backends; two that differ only in budgets reach the same one, asked once.
+        configs: addresses of the backends; settings that differ only in budgets name the same backend.
         home: the data folder.
-        run_id: only this run's.
-        timeout_s: for each backend, seconds.
+        run_id: run to clean up after; None for all.
+        timeout_s: time limit for each backend, seconds.
     """
     distinct = {_address(config): config for config in configs}
     return await asyncio.gather(
@@ -54,12 +54,12 @@ async def _reap(config: SandboxConfig, home: Path, *, run_id: str | None, timeou
                 await backend.close()
     except TimeoutError:
         return Reaped(backend=config.backend, error=f"no answer within {timeout_s:g} s")
-    except Exception as error:  # every client library has a tree of its own; the other backends come first
+    except Exception as error:  # client libraries share no base class; one failure must not stop the rest
         text = " ".join(str(error).split())[:500]
         return Reaped(backend=config.backend, error=text or type(error).__name__)
 
 
 def _address(config: SandboxConfig) -> str:
     """Return a key that is equal for two configurations of the same backend."""
-    own = {"docker": config.docker, "kubernetes": config.kubernetes}.get(config.backend)
-    return config.backend + (own.model_dump_json() if own is not None else "")
+    section = {"docker": config.docker, "kubernetes": config.kubernetes}.get(config.backend)
+    return config.backend + (section.model_dump_json() if section is not None else "")

@@ -1,4 +1,4 @@
-"""Registries of images: whether a run may use them, and their error messages."""
+"""Image registries: check that a run may use them; cleaning of their error messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refused_registry(image: str, config: SandboxConfig) -> str:
 
 
 def unlisted_registry(image: str, registries: Collection[str], mirrors: Iterable[str] = ()) -> str:
-    """Return that an image's registry is not listed; empty when it is."""
+    """Return the refusal of an image from an unlisted registry; empty when it is listed."""
     reference = with_registry(image)
     host = reference.partition("/")[0].lower()
     if (

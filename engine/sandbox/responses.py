@@ -1,9 +1,8 @@
 """Parsers and size limits of agent responses: nothing an agent sends is used unchecked.
 
-An agent lives inside the sandbox, and whatever runs there may have taken its place. So every operation states
-how large its answer may be, of how many values it may consist, and how it is read; a reader raises ValueError
-on all that a true agent would never say, and the client breaks the connection. For another operation, add its
-answer.
+An agent runs inside the sandbox, where any program may have replaced it. So every operation limits the size
+and the number of values of its response, and has a parser. A parser raises ValueError on malformed responses,
+and the client closes the connection. For another operation, add its ``Answer``.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ GREETING_VALUES = 16_384
 MAX_FILES = 1_000_000
 """Largest number of files below a workdir."""
 _SLACK_BYTES = 1 << 16
-"""Allowance for what surrounds the content: names, numbers, an error message."""
+"""Allowance for the fields around the content: names, numbers, an error message."""
 _SLACK_VALUES = 64
 _MAX_LISTED = 10_000
 _MAX_PATH = 16_384
@@ -73,19 +72,19 @@ def greeting(reply: Reply) -> Greeting:
     """Parse a greeting. Raises ValueError."""
     env = reply.get("env", {})
     if not isinstance(env, dict):
-        raise ValueError("an environment that is no table")
+        raise ValueError("the environment is not a dict")
     for name, value in env.items():
         if not isinstance(value, str) or not name or "=" in name or "\0" in name + value:
-            raise ValueError("an environment that no process can have")
+            raise ValueError("invalid environment variable")
     return Greeting(env=env, api=None if reply.get("api") is None else _address(reply["api"]))
 
 
 def _address(value: object) -> tuple[str, int]:
     if not isinstance(value, list) or len(value) != 2 or not all(isinstance(part, str) for part in value):
-        raise ValueError("an address that is none")
+        raise ValueError("invalid address")
     host, port = value
     if len(host) > 255 or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise ValueError("an address that is none")
+        raise ValueError("invalid address")
     return host, int(port)
 
 
@@ -97,7 +96,7 @@ def executed(output_cap: int) -> Answer[ExecResult]:
         code = None if reply.get("exit_code") is None else _number(reply, "exit_code", 255)
         streams = _of(bytes, reply, "stdout"), _of(bytes, reply, "stderr")
         if any(len(stream) > output_cap for stream in streams):
-            raise ValueError("more output than was asked for")
+            raise ValueError("more output than requested")
         return ExecResult(
             exit_code=None if timed_out else code,
             stdout=streams[0],
@@ -116,7 +115,7 @@ def content(max_bytes: int) -> Answer[bytes]:
     def read(reply: Reply) -> bytes:
         data = _of(bytes, reply, "data")
         if len(data) > max_bytes:
-            raise ValueError("more content than was asked for")
+            raise ValueError("more content than requested")
         return data
 
     return Answer(read, content_bytes=max_bytes)
@@ -128,7 +127,7 @@ def fetched(count: int) -> Answer[list[FileState | None]]:
     def read(reply: Reply) -> list[FileState | None]:
         rows = _of(list, reply, "files")
         if len(rows) != count:
-            raise ValueError("another number of files than was asked for")
+            raise ValueError("another number of files than requested")
         return [None if row is None else _file(row) for row in rows]
 
     return Answer(read, content_bytes=MAX_FRAME, values=3 * count)
@@ -136,18 +135,18 @@ def fetched(count: int) -> Answer[list[FileState | None]]:
 
 def _file(row: object) -> FileState:
     if not isinstance(row, list) or len(row) != 2 or type(row[0]) is not int or not isinstance(row[1], bytes):
-        raise ValueError("a file that is none")
+        raise ValueError("invalid file")
     if not 0 <= row[0] < 1 << 16:
-        raise ValueError("a mode that no file has")
+        raise ValueError("invalid file mode")
     return FileState(row[0], row[1])
 
 
 def _listed(reply: Reply) -> list[str]:
     paths = _of(list, reply, "paths")
     if len(paths) > _MAX_LISTED or not all(isinstance(path, str) for path in paths):
-        raise ValueError("a list of something else than names")
+        raise ValueError("invalid list of names")
     if any(len(path) > _MAX_PATH or "\0" in path for path in paths):
-        raise ValueError("a name that no file has")
+        raise ValueError("invalid file name")
     return paths
 
 
@@ -169,7 +168,7 @@ def parse_tree(blob: bytes) -> dict[str, Stamp]:
         mode, size, changed = (int(part, base) for part, base in zip(stamp.split(), (8, 10, 10), strict=True))
         name = os.fsdecode(raw)
         if not is_plain(name) or not 0 <= mode < 1 << 16 or not 0 <= size < _LARGE or abs(changed) >= _LARGE:
-            raise ValueError("a file that no tree has")
+            raise ValueError("invalid tree entry")
         tree[name] = mode, size, changed
     return tree
 
@@ -177,8 +176,8 @@ def parse_tree(blob: bytes) -> dict[str, Stamp]:
 def failure(reply: Reply) -> tuple[int, str, bool]:
     """Parse an error response into errno, message and whether a limit was hit. Raises ValueError."""
     number = _number(reply, "errno", 4095)
-    said = str(reply.get("message"))[:_MESSAGE_CHARS]
-    return number, said.encode("utf-8", "replace").decode(), bool(reply.get("resource"))
+    message = str(reply.get("message"))[:_MESSAGE_CHARS]
+    return number, message.encode("utf-8", "replace").decode(), bool(reply.get("resource"))
 
 
 def _of(kind: type[T], reply: Reply, name: str) -> T:

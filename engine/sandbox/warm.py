@@ -1,10 +1,9 @@
-"""Pool of sandboxes started ahead of demand: those of the next batch's images.
+"""Pool of sandboxes started ahead of demand, for the images of the next batch.
 
-``prepare`` sets the wanted kinds; missing sandboxes are started within the room that is left, those of other
-kinds are removed. Opening a sandbox takes a warm one if there is one, or waits for one that is starting. No
-command has run in a warm sandbox, and what is taken never comes back. They never take the room of a sandbox
-that is wanted now; a kind that fails is not tried again until it is wanted again. What is specific to a
-backend is its ``WarmSource``.
+``prepare`` sets the wanted kinds: missing sandboxes are started within the free capacity, those of other
+kinds are removed. Opening a sandbox takes a ready one, or waits for one that is starting. No command has run
+in a warm sandbox, and a taken one never returns. Requested sandboxes have precedence over warm ones. A kind
+that fails is not started again until ``prepare`` names it again. ``WarmSource`` is the backend-specific part.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class WarmSettings:
         return SandboxSpec(image=image, run_id=self.run_id, limits=self.limits)
 
     def ahead_of(self, spec: SandboxSpec) -> SandboxSpec:
-        """Return the specification of a warm sandbox for requests like ``spec``; its deadline is its own."""
+        """Return the specification of a warm sandbox for requests like ``spec``, with its own lifetime."""
         limits = replace(spec.limits, lifetime_s=self.idle_s + _GRACE_S)
         return SandboxSpec(image=spec.image, run_id=spec.run_id, name="warm", limits=limits)
 
@@ -86,17 +85,17 @@ def same_limits(limits: SandboxLimits) -> Hashable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmSource(Generic[T]):
-    """A backend's side of its warm pool; ``T`` is a started sandbox that nobody uses yet."""
+    """Functions of a backend that its warm pool calls; ``T`` is a started, unused sandbox."""
 
     launch: Callable[[SandboxSpec], Coroutine[Any, Any, T]]
-    """Starts a sandbox; before it first waits it is counted. Nothing of it remains after a failure or a
+    """Starts a sandbox, which is counted before the first await. Nothing of it remains after a failure or a
     cancellation. Raises SandboxError."""
     discard: Callable[[T], asyncio.Task[None]]
     """Removes a sandbox in the background; safe to call twice."""
     usable: Callable[[T], bool]
     """Returns whether a started sandbox still runs."""
     existing: Callable[[], int]
-    """Returns the number of the backend's sandboxes, warm ones included, until their removal has ended."""
+    """Returns the number of the backend's sandboxes, including warm ones and those being removed."""
 
 
 @dataclass(slots=True)
@@ -112,8 +111,8 @@ class WarmPool(Generic[T]):
     """Pool of warm sandboxes of one backend on one event loop. A kind is any hashable value.
 
     Args:
-        source: starts and removes them.
-        settings: how many are started, and how long an unused one is kept.
+        source: starts and removes sandboxes.
+        settings: number of sandboxes, and how long an unused one is kept.
     """
 
     def __init__(self, source: WarmSource[T], settings: WarmSettings) -> None:
@@ -160,7 +159,7 @@ class WarmPool(Generic[T]):
 
     @contextlib.contextmanager
     def expecting(self) -> Iterator[Callable[[], None]]:
-        """Count a sandbox that does not exist yet; yield a function to call when it is among the existing."""
+        """Reserve a place for a sandbox; yield a function to call once ``existing`` counts it."""
 
         def arrived() -> None:
             self._expected.discard(arrived)
@@ -172,7 +171,7 @@ class WarmPool(Generic[T]):
             arrived()
 
     async def take(self, kind: Hashable) -> T | None:
-        """Return a warm sandbox of a kind, which is the caller's from then on; None when there is none."""
+        """Remove a warm sandbox of a kind from the pool and return it; None when there is none."""
         shelf = self._shelves.get(kind)
         while shelf is not None and shelf.starts:
             start = next((start for start in shelf.starts if start.done()), shelf.starts[0])
@@ -185,7 +184,7 @@ class WarmPool(Generic[T]):
             except asyncio.CancelledError:
                 shelf.starts.append(start)
                 shelf.wanted += 1
-                if self._shelves.get(kind) is not shelf:  # nobody wants its kind any more
+                if self._shelves.get(kind) is not shelf:  # its kind is no longer wanted
                     self._give_back(shelf, start)
                 raise
             if self._source.usable(started):
@@ -194,7 +193,7 @@ class WarmPool(Generic[T]):
         return None
 
     def give_way(self) -> asyncio.Task[Any] | None:
-        """Remove a warm sandbox to make room for a requested one; return its removal, None without any."""
+        """Remove a warm sandbox to make room for a requested one; return the removal task, if any."""
         for shelf in self._shelves.values():
             if shelf.starts:
                 shelf.wanted -= 1
@@ -207,13 +206,13 @@ class WarmPool(Generic[T]):
             await asyncio.wait((removal,), timeout=_ROOM_S)
 
     def room(self) -> None:
-        """Handle that a place may have become free."""
+        """Look for missing sandboxes again: a place may have become free."""
         self._room.set()
 
     async def close(self) -> list[T]:
-        """Stop starting sandboxes; return those that are ready, which the caller removes."""
+        """Stop starting sandboxes; return the ready ones, which the caller removes."""
         ready = list(self._ready())
-        tasks: list[asyncio.Task[Any]] = [start for one in self._shelves.values() for start in one.starts]
+        tasks: list[asyncio.Task[Any]] = [start for each in self._shelves.values() for start in each.starts]
         self._shelves.clear()
         if self._filler is not None:
             tasks.append(self._filler)
@@ -230,11 +229,11 @@ class WarmPool(Generic[T]):
             self._filler = asyncio.get_running_loop().create_task(self._fill())
 
     async def _fill(self) -> None:
-        """Start missing sandboxes, but never so many at once that requested ones would have to wait."""
+        """Start missing sandboxes, few enough at once that requested ones need not wait."""
         while True:
             self._room.clear()
             self._forget_the_failed()
-            shelf = next((one for one in self._shelves.values() if len(one.starts) < one.wanted), None)
+            shelf = next((each for each in self._shelves.values() if len(each.starts) < each.wanted), None)
             starting = self.count - self.idle
             if shelf is None or starting >= self.settings.at_once or self._requested or self._left() <= 0:
                 await self._room.wait()
@@ -242,7 +241,7 @@ class WarmPool(Generic[T]):
             start = asyncio.get_running_loop().create_task(self._source.launch(shelf.spec))
             shelf.starts.append(start)
             start.add_done_callback(partial(self._started, shelf))
-            await asyncio.sleep(0)  # lets the source count it
+            await asyncio.sleep(0)  # the source counts the sandbox before the next one starts
 
     def _left(self) -> int:
         return self.settings.max_live - self._source.existing() - len(self._expected)
@@ -259,7 +258,7 @@ class WarmPool(Generic[T]):
             return
         if (error := start.exception()) is not None:
             shelf.wanted = 0
-            with contextlib.suppress(ValueError):  # it was taken while it was starting
+            with contextlib.suppress(ValueError):  # taken while it was starting
                 shelf.starts.remove(start)
             _log.warning("no warm sandboxes of an image", image=shelf.spec.image, error=str(error))
             return
@@ -274,7 +273,7 @@ class WarmPool(Generic[T]):
         shelf.starts.remove(start)
         if _is_ready(start):
             return self._source.discard(start.result())
-        start.cancel()  # the source removes what was started of it
+        start.cancel()  # the source removes the partially started sandbox
         return start
 
     def _ready(self) -> Iterator[T]:
