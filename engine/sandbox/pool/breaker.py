@@ -1,7 +1,7 @@
 """Circuit breakers for sandbox creation: pure rules over times passed in by the caller.
 
-``Breaker`` looks at the backend as a whole, ``ImageHealth`` at one image at a time. Neither ever removes a
-sandbox. A pause ends by itself; after it one start is tried, and only its success brings back the others.
+``Breaker`` covers the whole backend, ``ImageHealth`` each image separately. Neither ever removes a sandbox.
+After a pause one start is tried, and only its success permits others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Breaker:
     _too_many_since: float | None = field(init=False, default=None)
 
     def room(self, *, now: float, starting: int) -> int | None:
-        """Return the number of sandboxes that may be created now; None when not limited here.
+        """Return the number of sandboxes that may be created now; None for no limit.
 
         Args:
             now: monotonic seconds.
@@ -53,7 +53,7 @@ class Breaker:
         self.reason, self._pause_s = "", 0.0
 
     def failed(self, why: str, *, now: float) -> bool:
-        """Record a failed start that its image is not to blame for; return whether a pause begins."""
+        """Record a failed start that its image did not cause; return whether a pause begins."""
         self._in_a_row += 1
         if self.reason and now >= self._until:
             return self._pause(why, now)
@@ -125,7 +125,7 @@ class ImageHealth:
 
     def troubled(self, *, now: float) -> list[dict[str, object]]:
         """Return the fields of ``ImageTrouble`` of every image whose last start failed, worst first."""
-        found = sorted(self._images.items(), key=lambda item: (-item[1].failures, item[0]))
+        failing = sorted(self._images.items(), key=lambda item: (-item[1].failures, item[0]))
         return [
             {
                 "image": image,
@@ -133,5 +133,5 @@ class ImageHealth:
                 "reason": known.reason,
                 "refused": now < known.refused_until,
             }
-            for image, known in found
+            for image, known in failing
         ]

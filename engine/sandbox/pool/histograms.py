@@ -1,6 +1,6 @@
 """Histograms of sandbox durations: queue, pull, start, exec, grade.
 
-To measure something else: a name in ``engine.events.sandboxes.CLOCKS`` and an ``observe`` where it ends.
+For another duration, add a name to ``engine.events.sandboxes.CLOCKS`` and call ``observe`` at its end.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     open ─▶ refused image? ─▶ wait for a place ─▶ lease recorded ─▶ backend starts ─▶ in use ─▶ closed
               fail at once     lanes take turns     (durable)        failures feed the breaker
 
-A place is one of ``max_live``, and until the sandbox has started one of ``max_starting``. Lanes (a phase's
-rollouts, the grading) take turns; within one it is first come, first served. Give one pool to everything that
-opens sandboxes, so that the budgets hold for the whole run.
+A place counts against ``max_live``, and until the sandbox has started also against ``max_starting``. Lanes (a
+phase's rollouts, the grading) are served round-robin, each first in first out. Everything in a run that opens
+sandboxes must share one pool, so that the budgets hold for the whole run.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ class SandboxPool:
     """A ``SandboxBackend`` that admits, records and limits the sandboxes of another backend.
 
     Args:
-        backend: what really opens sandboxes.
+        backend: backend that starts the sandboxes.
         config: the budgets.
-        sink: where leases, snapshots and alerts are recorded; None records nothing.
-        breaker: when to pause, images: when to refuse one; with other thresholds than the usual ones.
+        sink: receives leases, snapshots and alerts; None records nothing.
+        breaker: rules for pauses; None for the default thresholds.
+        images: rules for refusing images; None for the default thresholds.
     """
 
     def __init__(
@@ -80,11 +81,11 @@ class SandboxPool:
         self._reporter = PoolReporter(sink, self._inspected)
 
     def open(self, spec: SandboxSpec) -> PooledSandbox:
-        """Request a sandbox; see ``PooledSandbox`` for what entering the returned context raises."""
+        """Request a sandbox; see ``PooledSandbox`` for the errors on entering the returned context."""
         return PooledSandbox(self, spec)
 
     async def prepare(self, images: Mapping[str, int]) -> None:
-        """Let the backend prepare for the next requests, within the budget and without refused images."""
+        """Prepare the backend for the next requests, within the budget and without refused images."""
         now, room = time.monotonic(), self._config.max_live
         wanted: dict[str, int] = {}
         for image, count in images.items():
@@ -103,33 +104,33 @@ class SandboxPool:
         return removed
 
     async def close(self) -> None:
-        """Report what is left and free what the backend holds; safe to call twice."""
+        """Report pending changes and close the backend; safe to call twice."""
         if self._wake is not None:
             self._wake.cancel()
         self._reporter.close()
         await self.backend.close()
 
     def observe(self, name: str, seconds: float) -> None:
-        """Count a duration that only the pool's users know: ``exec``, ``grade``."""
+        """Count a duration that the pool's users measure: ``exec``, ``grade``."""
         self.histograms.observe(name, seconds)
         self._reporter.touch()
 
     def status(self) -> dict[str, Any]:
         """Return the current fields of ``PoolStatus``."""
-        seen = self._population()
+        population = self._population()
         return {
             "backend": self.name,
             "wanted": self.wanted,
             "waiting": self.waiting,
             "starting": self.starting,
             "live": self.live,
-            "idle": seen.idle if seen else 0,
+            "idle": population.idle if population else 0,
             "max_live": self._config.max_live,
             "max_starting": self._config.max_starting,
             "opened": self._opened,
             "failures": dict(self._failures),
             "images": self._images.troubled(now=time.monotonic()),
-            "nodes": dict(seen.nodes if seen else self._nodes),
+            "nodes": dict(population.nodes if population else self._nodes),
             "clocks": self.histograms.records(),
             "orphans": self._orphans,
             "paused_reason": self._breaker.reason,
@@ -146,7 +147,7 @@ class SandboxPool:
         """Return the number of sandboxes in use or requested."""
         return self.waiting + self.starting + self.live
 
-    # --- what a lease asks for ---------------------------------------------------------------------
+    # --- states of a lease -------------------------------------------------------------------------
 
     def check_image(self, image: str) -> None:
         """Raise ImageError while sandboxes of the image are refused."""
@@ -201,7 +202,7 @@ class SandboxPool:
                 lease.spec.image, one_line(error), now=now
             ):
                 message = self._images.refusal(lease.spec.image, now=now)
-                self._reporter.alert("warning", "sandbox_image", f"{message}; further ones fail at once")
+                self._reporter.alert("warning", "sandbox_image", f"{message}; further starts fail at once")
         elif isinstance(error, SandboxError):
             self._pause_if(self._breaker.failed(one_line(error), now=now))
         self._count_failure(error)
@@ -210,11 +211,11 @@ class SandboxPool:
         self._admit_soon()
 
     def ended(self, lease: Lease, error: BaseException | None) -> None:
-        """Record that the lease's sandbox is gone; ``error`` is what ended its use."""
+        """Record that the lease's sandbox is gone; ``error`` ended its use, if any."""
         self.live -= 1
         if lease.startup is not None:
             self._nodes[lease.startup.node] -= 1
-            self._nodes += Counter()  # drops nodes without any
+            self._nodes += Counter()  # drops nodes without sandboxes
         self._count_failure(error)
         failed = isinstance(error, SandboxError)
         self._reporter.changed(lease.record("failed" if failed else "closed", error=error))
@@ -266,7 +267,7 @@ class SandboxPool:
         self._admit()
 
     def _withdraw(self, ticket: Ticket) -> None:
-        """Withdraw a lease that gave up; a place just granted is returned."""
+        """Withdraw a lease that no longer waits; return a place just granted."""
         if self._queue.remove(ticket):
             self._reporter.touch()
         elif not ticket.admitted.cancelled() and ticket.admitted.exception() is None:
@@ -274,11 +275,11 @@ class SandboxPool:
 
     def _why_waiting(self) -> str:
         config = self._config
-        why = f"no place in the sandbox pool within {config.queue_timeout_s:g} s: "
+        prefix = f"no place in the sandbox pool within {config.queue_timeout_s:g} s: "
         if self._breaker.reason:
-            return f"{why}no sandboxes are started because {self._breaker.reason}"
-        held = f"{self.live} of {config.max_live} are live, {self.starting} starting"
-        return f"{why}{held}, {self.waiting} waiting"
+            return f"{prefix}no sandboxes are started because {self._breaker.reason}"
+        usage = f"{self.live} of {config.max_live} are live, {self.starting} starting"
+        return f"{prefix}{usage}, {self.waiting} waiting"
 
     def _population(self) -> Population | None:
         return self.backend.population() if isinstance(self.backend, Counting) else None
@@ -289,10 +290,10 @@ class SandboxPool:
 
     def _inspected(self) -> dict[str, Any]:
         """Return the status after checking for surplus sandboxes."""
-        if (seen := self._population()) is not None:
+        if (population := self._population()) is not None:
             # Within the budget, sandboxes that the backend keeps ready are no surplus.
-            ready = max(0, min(seen.idle, self._config.max_live - self.wanted))
-            existing, wanted = seen.existing - ready, self.wanted + max(0, self._prepared - ready)
+            ready = max(0, min(population.idle, self._config.max_live - self.wanted))
+            existing, wanted = population.existing - ready, self.wanted + max(0, self._prepared - ready)
             self._pause_if(self._breaker.counted(existing=existing, wanted=wanted, now=time.monotonic()))
             if self._breaker.too_many:
                 self._reporter.touch()

@@ -1,8 +1,8 @@
 """Events of a pool: leases before their sandboxes exist, their state changes, and snapshots.
 
-Leases go out at once, one event for all that were admitted together; later changes wait up to ``REPORT_S``
-and travel together with a snapshot, so that a thousand sandboxes are a few events a second. Every record is
-complete: the last one of a lease is all that is known of it.
+New leases are reported at once, those admitted together in one event. Later changes wait up to ``REPORT_S``
+and are reported with a snapshot, so that a thousand sandboxes cause few events per second. Every record is
+complete: the last one of a lease replaces all earlier ones.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class PoolReporter:
     """Reporter that turns a pool's changes into events.
 
     Args:
-        sink: where they go; None keeps everything quiet.
-        status: gives the fields of ``PoolStatus`` as of now.
+        sink: receives the events; None reports nothing.
+        status: returns the current fields of ``PoolStatus``.
     """
 
     def __init__(self, sink: EventSink | None, status: Callable[[], Record]) -> None:
