@@ -1,9 +1,9 @@
-"""The local backend: bubblewrap sandboxes on this machine, no container engine, no privileges needed.
+"""The local backend: bubblewrap sandboxes on this machine, without container engine or privileges.
 
 A sandbox is an overlay of the image over a size-limited tmpfs, with its own user, process, network, mount,
-IPC and UTS namespaces, no capabilities and no network; its init is the agent. A ledger file exists from
-before the first to after the last process of it. Limits come from control groups where they can be had, else
-from rlimits; ``preflight`` says which. Another limit or mount goes into ``_request``.
+IPC and UTS namespaces, no capabilities and no network; its init is the agent. Its ledger file is written
+before its first process starts and removed after the last has ended. Limits are enforced by control groups
+where available, else by rlimits; ``preflight`` reports which. For another limit or mount, edit ``_request``.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class LocalBackend:
 
     Args:
         home: the data folder; images below ``images/``, ledger and base files below ``sandboxes/``.
-        warm: the sandboxes started ahead of demand; None starts none. Those of an event loop are removed by
-            ``close``, which it must call before it ends.
+        warm: settings of sandboxes started ahead of demand; None starts none. ``close`` removes them and must
+            be called before their event loop ends.
     """
 
     name = "local"
@@ -69,7 +69,7 @@ class LocalBackend:
         self.ledger = Ledger(self.home / "sandboxes")
         self.groups = cgroups.detect()
         self.copies = False
-        """Fallback to copies of images, where overlay mounts turned out to be impossible."""
+        """Whether sandboxes copy their images, because an overlay mount failed here."""
         self._base: BaseSystem | None = None
         self._spawner: SpawnClient | None = None
         self._spawner_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
@@ -77,7 +77,7 @@ class LocalBackend:
         self._settings = warm or WarmSettings.none()
         self._warm: WarmPool[Processes] | None = None
         self._existing: set[str] = set()
-        """Sandboxes from before their start until they have ended."""
+        """Ids of sandboxes, from before their start until they have ended."""
         self._endings: dict[str, asyncio.Task[None]] = {}
 
     @contextlib.asynccontextmanager
@@ -172,7 +172,7 @@ class LocalBackend:
             source = WarmSource(
                 launch=self._launch,
                 discard=self._discard,
-                usable=lambda one: one.usable,
+                usable=lambda processes: processes.usable,
                 existing=lambda: len(self._existing),
             )
             self._warm = WarmPool(source, self._settings)
@@ -238,7 +238,7 @@ class LocalBackend:
             await client.hello(_START_S)
         except BaseException as error:
             if writer is not None:
-                writer.transport.abort()  # the event loop still knows the descriptor
+                writer.transport.abort()  # the event loop still has the descriptor registered
             else:
                 ours.close()
             await self._end(processes)
@@ -257,7 +257,7 @@ class LocalBackend:
         self.ledger.write(entry)
         if self.groups is not None:
             limits = spec.limits
-            memory_mb = limits.memory_mb + limits.disk_mb  # files in a tmpfs are memory to the kernel
+            memory_mb = limits.memory_mb + limits.disk_mb  # files in a tmpfs count as memory
             processes = limits.processes + _OVERHEAD_PROCESSES
             self.groups.create(entry.id, GroupLimits(memory_mb << 20, processes, limits.cpus))
 
@@ -308,5 +308,5 @@ class LocalBackend:
 
 
 def _kind(spec: SandboxSpec, image: Image) -> Hashable:
-    """Return what sandboxes that can stand in for each other share."""
+    """Return the key that interchangeable sandboxes share: image, its version and limits."""
     return image.name, image.version, same_limits(spec.limits)

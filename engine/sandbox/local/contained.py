@@ -1,8 +1,8 @@
-"""One program on hostile files: no network, no other file of this machine, a folder for what it makes.
+"""Sandbox for one program that reads hostile files: no network, no other files, one output folder.
 
-For work on strangers' files that is no task: unpacking an archive, reading a repository. ``run_contained``
-starts it in bubblewrap with the base system of local sandboxes; ``check_tree`` proves afterwards that nothing
-but files and folders came out.
+For untrusted files outside of tasks: unpacking an archive, reading a repository. ``run_contained`` starts the
+program in bubblewrap with the base system of local sandboxes; ``check_tree`` then checks that its output
+consists of plain files and folders.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.sandbox.local.base_system import prepare
 from engine.sandbox.local.images import OWNER
 
 OUT = "/out"
-"""Where the program sees the folder that it may write to."""
+"""Path in the sandbox of the folder that the program may write to."""
 _SAID = 500
 _START = """
 import os, resource, sys
@@ -36,8 +36,8 @@ for limit, value in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, size)
     resource.setrlimit(limit, (value, value))
 exec(program, {"__name__": "__main__", "__file__": file.name})
 """
-"""User and limits are in force before the program begins. A core limit of 1 also keeps cores from a handler
-that the kernel pipes them to, which runs outside of the sandbox; 0 does not."""
+"""Sets user and limits before the program runs. A core limit of 1, unlike 0, also keeps cores from a handler
+that the kernel pipes them to, which runs outside of the sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def run_contained(
     writes: Path,
     limits: ContainedLimits | None = None,
 ) -> None:
-    """Run a Python program of the standard library in a sandbox of its own.
+    """Run a Python program that needs only the standard library in its own sandbox.
 
     Args:
         program: the script, on this machine.
@@ -67,27 +67,27 @@ def run_contained(
         home: the data folder.
         reads: path in the sandbox to file or folder of this machine, read-only.
         writes: folder that appears as ``OUT``.
-        limits: None is the usual.
+        limits: None for the defaults.
 
-    As root the program runs as the owner of images, for whom what it reads is made readable; what it wrote
-    belongs to root afterwards.
+    As root, the program runs as the owner of images: its inputs are made readable for that user, and its
+    output belongs to root afterwards.
 
     Raises:
         PreflightError: bubblewrap is missing.
-        HostileInputError: the program failed or went over a limit; says what it printed last.
+        HostileInputError: the program failed or exceeded a limit; the message is its last line of output.
     """
     limits = limits or ContainedLimits()
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
         raise PreflightError(
-            "bwrap is not installed, and strangers' files are only unpacked in a sandbox: install bubblewrap"
+            "bwrap is not installed, and untrusted files are only read in a sandbox: install bubblewrap"
         )
     base = prepare(home / "sandboxes")
     command = [bubblewrap, *_namespaces(), "--die-with-parent", "--new-session", "--clearenv"]
     command += ["--setenv", "PATH", base.path, "--setenv", "HOME", "/tmp", "--setenv", "LC_ALL", "C.UTF-8"]
     binds = [*base.binds, (str(program), "/program.py"), *((str(path), name) for name, path in reads.items())]
     parents = {str(parent) for _, target in binds for parent in PurePosixPath(target).parents}
-    for parent in sorted(parents - {"/"}):  # bubblewrap's own would be closed to all but root
+    for parent in sorted(parents - {"/"}):  # bubblewrap would create them for root only
         command += ["--perms", "0755", "--dir", parent]
     for source, target in binds:
         command += ["--ro-bind", source, target]
@@ -105,8 +105,8 @@ def run_contained(
 def _namespaces() -> list[str]:
     """Return bubblewrap's options for namespaces, user and capabilities.
 
-    Root has no user namespace: in one, its own files would belong to the program, device nodes among them.
-    Instead the program's starter changes to another user, for which it needs two capabilities.
+    Root gets no user namespace: in one, the program would own root's files, device nodes included. Instead,
+    ``_START`` changes to another user, for which it needs two capabilities.
     """
     if os.geteuid() != 0:
         options = ["--unshare-all", "--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
@@ -117,7 +117,7 @@ def _namespaces() -> list[str]:
 
 @contextlib.contextmanager
 def _lent(reads: Iterable[Path], writes: Path) -> Iterator[None]:
-    """As root, let the owner of images read and write what a contained program is given."""
+    """As root, give the owner of images access to a contained program's inputs and output folder."""
     if os.geteuid() != 0:
         yield
         return
@@ -142,7 +142,7 @@ def _tree(path: Path) -> Iterator[Path]:
 
 def _run(command: Sequence[str], seconds: float, inherited: int) -> None:
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -153,27 +153,27 @@ def _run(command: Sequence[str], seconds: float, inherited: int) -> None:
         )
     except subprocess.TimeoutExpired:
         raise HostileInputError(f"it took more than {seconds:g} s") from None
-    if done.returncode != 0:
-        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise HostileInputError(last[-_SAID:] or f"it ended with code {done.returncode}")
+    if completed.returncode != 0:
+        last_line = completed.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise HostileInputError(last_line[-_SAID:] or f"it ended with code {completed.returncode}")
 
 
 def check_tree(folder: Path, *, max_entries: int, max_bytes: int) -> None:
     """Check that only plain files and folders are below ``folder``, within limits.
 
     Raises:
-        HostileInputError: something else is there, or too much; says what.
+        HostileInputError: another kind of entry, or more than a limit; the message says which.
     """
     entries = total = 0
     queue = [str(folder)]
     while queue:
         for entry in os.scandir(queue.pop()):
-            about = entry.stat(follow_symlinks=False)
+            status = entry.stat(follow_symlinks=False)
             entries += 1
-            if stat.S_ISDIR(about.st_mode):
+            if stat.S_ISDIR(status.st_mode):
                 queue.append(entry.path)
-            elif stat.S_ISREG(about.st_mode) and about.st_nlink == 1:
-                total += about.st_size
+            elif stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                total += status.st_size
             else:
                 raise HostileInputError(f"{entry.name[:200]!r} is neither a plain file nor a folder")
             if entries > max_entries or total > max_bytes:

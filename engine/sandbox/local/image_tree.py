@@ -26,7 +26,7 @@ class ImageTree:
         return self._stamps
 
     def _walk(self) -> list[tuple[str, Stamp]]:
-        found: list[tuple[str, Stamp]] = []
+        files: list[tuple[str, Stamp]] = []
         queue = [(self._root, "")]
         while queue:
             folder, prefix = queue.pop()
@@ -37,8 +37,8 @@ class ImageTree:
                 if stat.S_ISDIR(info.st_mode):
                     queue.append((entry.path, f"{prefix}{entry.name}/"))
                 else:
-                    found.append((prefix + entry.name, (info.st_mode, info.st_size, info.st_ctime_ns)))
-        return found
+                    files.append((prefix + entry.name, (info.st_mode, info.st_size, info.st_ctime_ns)))
+        return files
 
     def states(self, names: Sequence[str]) -> dict[str, FileState]:
         """See ``BaseTree.states``."""

@@ -2,8 +2,8 @@
 base system.
 
 ``rootfs`` must hold at least the workdir; each of its top-level folders becomes a writable layer of the
-sandbox. It is never written to afterwards. Files belong to an unprivileged user, so that even the superuser's
-sandboxes are nobody outside. To let images carry something else, add a field to ``Image`` and use it in
+sandbox. It is never modified afterwards. Files belong to an unprivileged user, so that even sandboxes started
+by root have no privileges outside. For another property of images, add a field to ``Image`` and use it in
 ``engine.sandbox.local.backend``.
 """
 
@@ -41,7 +41,7 @@ BASE_FOLDERS = frozenset(
 )
 """Top-level folders of the base system; an image cannot replace them."""
 OWNER = 65533
-"""Owner of image files made by root: no account of that number exists on common distributions."""
+"""Owner of image files created by root; common distributions have no account with this number."""
 _PREFIX = "local:"
 
 
@@ -84,17 +84,17 @@ def image_exists(home: Path, name: str) -> bool:
 def load_image(home: Path, name: str) -> Image:
     """Read an image's description.
 
-    As root, an image whose files are root's (a copied one) is given away first: commands run as the owner of
+    As root, an image with files of root (a copied one) first changes its owner: commands run as the owner of
     its files, and root owns the host's device nodes.
 
     Raises:
-        ImageError: there is no such image, or it is damaged; says what to do.
+        ImageError: the image is missing or damaged; the message says what to do.
     """
     folder = image_folder(home, name)
     try:
         path = folder / "image.json"
         described = json.loads(path.read_text())
-        written, rootfs = path.stat(), folder / "rootfs"
+        status, rootfs = path.stat(), folder / "rootfs"
         workdir = rootfs / described["workdir"].lstrip("/")
         if workdir.stat().st_uid == 0 == os.geteuid():
             _give_away(rootfs)
@@ -108,7 +108,7 @@ def load_image(home: Path, name: str) -> Image:
             layers=tuple(sorted(entry.name for entry in rootfs.iterdir())),
             uid=owner.st_uid,
             gid=owner.st_gid,
-            version=(written.st_ino, written.st_mtime_ns),
+            version=(status.st_ino, status.st_mtime_ns),
         )
     except FileNotFoundError as error:
         raise ImageError(
@@ -135,7 +135,7 @@ def build_image(
         tree: content of the workdir (symlinks and modes are kept).
         workdir: absolute path in the sandbox, not below a folder of the base system.
         env: environment of every command.
-        binds: read-only mounts, path in the sandbox to path on this machine, below ``home`` moving with it.
+        binds: read-only mounts, path in the sandbox to path on this machine; below ``home``, stored relative.
     """
     if not workdir.startswith("/") or workdir.split("/")[1] in BASE_FOLDERS | {""}:
         raise ValueError(f"workdir '{workdir}' must be an absolute path outside of the base system's folders")
@@ -148,8 +148,8 @@ def build_image(
         shutil.copytree(tree, target, symlinks=True)
         if os.geteuid() == 0:
             _give_away(staging / "rootfs")
-        kept = {target: _relative(home, source) for target, source in (binds or {}).items()}
-        description = {"workdir": workdir, "env": dict(env or {}), "binds": kept}
+        relative_binds = {target: _relative(home, source) for target, source in (binds or {}).items()}
+        description = {"workdir": workdir, "env": dict(env or {}), "binds": relative_binds}
         (staging / "image.json").write_text(json.dumps(description, indent=2, sort_keys=True))
         replace_folder(staging, folder)
     finally:
@@ -157,12 +157,12 @@ def build_image(
 
 
 def rebind_images(home: Path, target: str, renewed: Callable[[Path], Path]) -> None:
-    """Let images mount other folders; sandboxes that run keep theirs, and damaged images stay as they are.
+    """Replace a mounted folder in all images; running sandboxes keep theirs, damaged images are skipped.
 
     Args:
         home: the data folder.
         target: path in the sandbox.
-        renewed: the folder that takes the place of the one that an image has there.
+        renewed: returns the folder that replaces an image's current one.
     """
     for path in (home / "images").glob("[!.]*/image.json"):
         try:

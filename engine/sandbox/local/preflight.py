@@ -1,6 +1,6 @@
 """Preflight of local sandboxes: starts one and reports what is missing.
 
-To add a check, append to the list in ``preflight``; say what to do, not only what is wrong.
+To add a check, append to the list in ``check``; a message names the remedy, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SYSCTLS = (
 
 
 async def check(backend: LocalBackend) -> list[PreflightFinding]:
-    """Return what this machine lacks for local sandboxes, by starting one; empty when nothing is missing."""
+    """Start a sandbox and return this machine's shortcomings; empty when nothing is missing."""
     if shutil.which("bwrap") is None:
         return [PreflightFinding.error(not_installed("bwrap", "bubblewrap"))]
     problem = await _probe(backend)
@@ -75,12 +75,12 @@ async def _probe(backend: LocalBackend) -> str | None:
 
 
 def _remedies() -> list[str]:
-    found = []
+    remedies = []
     for path, bad, setting in _SYSCTLS:
         with contextlib.suppress(OSError):
             if Path(path).read_text().strip() == bad:
-                found.append(f"User namespaces are restricted: sysctl -w {setting}.")
-    return found or [
+                remedies.append(f"User namespaces are restricted: sysctl -w {setting}.")
+    return remedies or [
         "If this is a container, start it with --security-opt seccomp=unconfined --cap-add SYS_ADMIN, "
         "or run on the host itself."
     ]

@@ -1,4 +1,4 @@
-"""Processes of one local sandbox, and their end."""
+"""Processes of one local sandbox, and their termination."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Processes:
 
     @property
     def usable(self) -> bool:
-        """Return whether the sandbox runs and its agent can be asked."""
+        """Return whether the sandbox runs and its agent accepts requests."""
         gone = self.spawner.is_gone(self.entry.id)
         return self.spawner.alive and not gone and self.client is not None and self.client.usable
 
@@ -45,7 +45,7 @@ class Processes:
         self.spawner.kill(self.entry.id)
 
     async def become(self, spec: SandboxSpec) -> None:
-        """Make a sandbox that was started ahead of demand that of ``spec``; its lifetime begins now."""
+        """Assign a warm sandbox to the request ``spec``; its lifetime begins now."""
         deadline = time.monotonic() + spec.limits.lifetime_s
         self.entry = replace(self.entry, run_id=spec.run_id, name=spec.name, deadline=deadline)
         await in_thread(partial(self.ledger.write, self.entry))
@@ -74,13 +74,13 @@ class Processes:
                     self.spawner.kill(sandbox)
                 self.status = await self.spawner.gone(sandbox)
         except TimeoutError:
-            pass  # its groups are killed below, and the ledger keeps what stays
+            pass  # its groups are killed below; if that fails, the ledger keeps the entry
         self.spawner.forget(sandbox)
         os.close(self.errors)
         await in_thread(self._free)
 
     def _free(self) -> None:
-        """Remove the groups, killing what is left in them, and then the ledger entry."""
+        """Remove the groups, killing remaining processes, and then the ledger entry."""
         if not cgroups.remove(self.entry.cgroups):
             cgroups.kill(self.entry.cgroups)
             if not cgroups.remove(self.entry.cgroups):

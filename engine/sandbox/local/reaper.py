@@ -1,8 +1,8 @@
 """Removal of processes, control groups and ledger files of dead owners.
 
-Mounts need no care: they live in the sandbox's own namespace and vanish with its last process. The death of
-an owner normally ends its sandboxes within milliseconds (see ``spawn_server``); this is for the rest, and for
-deadlines.
+Mounts need no removal: they belong to the sandbox's own namespace, which ends with its last process. The
+death of an owner normally ends its sandboxes within milliseconds (see ``spawn_server``). The reaper handles
+the remaining ones, and deadlines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KILL_S = 2.0
 
 
 def reap(ledger: Ledger, run_id: str | None = None) -> int:
-    """Remove all orphans, or one run's; return their number. Safe beside other reapers."""
+    """Remove all orphans, or one run's; return their number. Safe to run concurrently."""
     removed = 0
     for entry in ledger.entries():
         if (run_id is None or entry.run_id == run_id) and entry.orphaned() and _remove(ledger, entry):

@@ -1,7 +1,7 @@
-"""Client of the spawner process: requests sandboxes and learns when they are gone.
+"""Client of the spawner process: requests sandboxes and waits for their end.
 
-Bound to one event loop and one spawner; when either ends, ``alive`` turns false and the backend makes a new
-one. ``spawn_server`` is the other end; a new request needs a branch there and a method here.
+Bound to one event loop and one spawner; the backend creates a new client for another loop, or when ``alive``
+is false. ``spawn_server`` is the other end; a new request needs a branch there and a method here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SpawnClient:
 
     @classmethod
     async def start(cls) -> SpawnClient:
-        """Start the process; it ends by itself when this process or the socket does."""
+        """Start the spawner process, which ends when this process ends or the socket is closed."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         argv = [sys.executable, "-I", "-S", str(_SCRIPT), str(os.getpid()), str(theirs.fileno())]
         try:

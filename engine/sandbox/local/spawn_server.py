@@ -1,11 +1,13 @@
 """Helper process that starts bubblewrap sandboxes on request; run as a script, one per backend.
 
-It exists for three reasons: the sandbox's mounts live in a private mount namespace that only a small
-single-threaded process can make cheaply; ``--die-with-parent`` is bound to a thread, and this process has
-exactly one, which lives as long as its owner does (a pidfd tells); and forking it costs nothing, whereas the
-owner may hold gigabytes of model. Requests and events are JSON messages on a SOCK_SEQPACKET socket; a spawn
-request carries two descriptors: the agent's stream and its error output. The host side is
-``engine.sandbox.local.spawn_client``. To give sandboxes another mount, add it to ``_populate``.
+A separate process is needed for three reasons. Only a small single-threaded process can cheaply create the
+private mount namespace of a sandbox. ``--die-with-parent`` is bound to a thread, and this process has exactly
+one, which lives as long as its owner (watched by a pidfd). Forking this process is cheap, whereas the owner
+may hold gigabytes of model.
+
+Requests and events are JSON messages on a SOCK_SEQPACKET socket; a spawn request carries two descriptors: the
+agent's stream and its error output. The host side is ``engine.sandbox.local.spawn_client``. To give sandboxes
+another mount, add it to ``_populate``.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ def _escape(path: str) -> str:
 
 
 def _enter_namespaces() -> bool:
-    """Enter private mounts; return True if an unprivileged user namespace was needed for them."""
+    """Enter a private mount namespace; return True if it needed an unprivileged user namespace."""
     uid, gid = os.geteuid(), os.getegid()
     ordinary = uid != 0
     _check(_libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if ordinary else 0)), "unshare")
@@ -80,7 +82,7 @@ def _writable(path: str, mode: int, request: dict[str, Any]) -> None:
 
 def _layer(request: dict[str, Any], stage: str, name: str, *, ordinary: bool) -> None:
     """Make the image's top-level folder ``name`` writable by an overlay, or by a copy."""
-    os.chdir(request["rootfs"])  # the mount table shows the lower layer's path: a relative one says little
+    os.chdir(request["rootfs"])  # the mount table shows the lower layer's path: a relative one reveals little
     merged, upper, work = (f"{stage}/{part}/{name}" for part in ("root", "upper", "work"))
     mode = os.stat(name).st_mode & 0o7777
     os.makedirs(work)
@@ -151,7 +153,7 @@ def _arguments(request: dict[str, Any], stage: str) -> list[str]:
 
 
 def _stage_for(request: dict[str, Any]) -> str:
-    """Return a standard folder to mount over in our own namespace that hides no mount source."""
+    """Return a standard folder to mount over that contains no mount source."""
     sources = [request["rootfs"], *(source for source, _ in request["binds"])]
     for stage in _STAGES:
         if os.path.isdir(stage) and not any(f"{source}/".startswith(f"{stage}/") for source in sources):
@@ -257,7 +259,7 @@ class SpawnServer:
                 os.close(fd)
 
     def _kill(self, pid: int) -> None:
-        # The init inside dies with the monitor; until then it is our grandchild and becomes our child.
+        # The sandbox's init dies with the monitor, its parent, and is then reparented to this process.
         for inner in self._inner(pid):
             try:
                 os.kill(inner, signal.SIGKILL)
@@ -303,7 +305,7 @@ class SpawnServer:
     def _send(self, event: dict[str, Any]) -> None:
         try:
             self.control.send(json.dumps(event).encode())
-        except OSError:  # the owner is going away; the main loop notices
+        except OSError:  # the owner is ending; the main loop notices
             pass
 
 
