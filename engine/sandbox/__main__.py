@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
         "--home", type=Path, default=Path(default), help="the data folder (default: %(default)s)"
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    checks = commands.add_parser("preflight", help="check this machine; exit status 1 if sandboxes cannot run")
+    checks = commands.add_parser("preflight", help="check this machine; exit status 1 if no sandbox can run")
     checks.add_argument("--backend", choices=BACKENDS, default="local")
     checks.add_argument(
         "--json", action="store_true", help="print severity and message of each finding as JSON"
