@@ -1,4 +1,4 @@
-"""Command line of stores: ``python -m engine.storage check``, ``restore``, ``spool``."""
+"""Command line for stores: ``python -m engine.storage check``, ``restore``, ``spool``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     check = commands.add_parser("check", help="write, read and delete an object")
     check.add_argument("url")
-    fetch = commands.add_parser("restore", help="bring a run folder to the state of the store")
+    fetch = commands.add_parser("restore", help="restore a run folder to the state of the store")
     fetch.add_argument("url", help="storage.url and the run's number: s3://BUCKET/PREFIX/7")
     fetch.add_argument("run_dir", type=Path)
     events = commands.add_parser("spool", help="write the events of a run to a file")

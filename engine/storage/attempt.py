@@ -1,4 +1,4 @@
-"""Beginning of an attempt of a run that is kept in a store."""
+"""Start of an attempt of a run that is kept in a store."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ log = structlog.get_logger("storage")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """An attempt whose run folder is as new as its store."""
+    """A started attempt whose run folder is as new as its store."""
 
     store: Store
     manifest: Manifest | None
     interval_s: float
 
     def mirror(self, sink: SpoolSink, *, on_fenced: Callable[[str], None]) -> Mirror:
-        """Start the copying of what the attempt writes."""
+        """Start to copy the attempt's run folder to the store."""
         return Mirror(self.store, sink, self.manifest, interval_s=self.interval_s, on_fenced=on_fenced)
 
 
 def begin(settings: StorageConfig, run_dir: Path, *, run_id: str, epoch: int, acked_seq: int) -> Begun:
-    """Claim the run for an attempt and restore its folder if that is empty or older.
+    """Claim the run for an attempt and restore its folder if it is empty or older.
 
     Args:
         settings: the store.
         run_dir: the run folder on this machine.
         run_id: the run's folder in the store.
         epoch: the attempt's number.
-        acked_seq: the last event that the server has.
+        acked_seq: number of the last event that the server has.
 
     Raises:
         ConfigError: a first attempt cannot use the store, or finds another run there.
-        PreflightError: another attempt needs what the store holds and did not get it within ``WAIT_S``, or
-            another process holds the run folder.
+        PreflightError: a later attempt could not restore its folder within ``WAIT_S``, or another process
+            holds the run folder.
     """
     try:
         store = Store(settings.url, run_id)
@@ -76,7 +76,7 @@ def _prepare(store: Store, run_dir: Path, epoch: int, acked_seq: int) -> Manifes
                 raise ConfigError(Problem(str(error), "storage.url")) from error
             if time.monotonic() > deadline:
                 raise PreflightError(str(error)) from error
-            log.warning("store_failed", why=str(error), remedy="waiting for what it holds of this run")
+            log.warning("store_failed", why=str(error), remedy="waiting for the store")
             time.sleep(_RETRY_S)
 
 

@@ -1,4 +1,4 @@
-"""Files of a run folder that a store keeps, and their restoration."""
+"""Files of a run folder that are copied to a store, and their restoration."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from engine.storage.manifest import Manifest
 from engine.storage.store import Store, StoreError
 
 _CONTAINERS = ("checkpoints", "rounds")
-"""Folders whose entries are complete each by itself; other folders are complete as a whole."""
+"""Folders whose entries become complete one by one; other folders become complete as a whole."""
 _LOCAL = frozenset(
     {SPOOL_NAME, CURSOR_NAME, LOCK_NAME, "launch.json", "engine.log", "engine.pid", "failure.json", "engines"}
 )
-"""Entries that are kept elsewhere, or belong to one attempt or machine alone."""
+"""Entries that are not copied: stored separately, or specific to one attempt or machine."""
 
 
 def entries(folder: Path) -> Iterator[Path]:
@@ -33,13 +33,13 @@ def entries(folder: Path) -> Iterator[Path]:
 
 
 def restore(store: Store, manifest: Manifest, run_dir: Path) -> bool:
-    """Bring a run folder to the state of its manifest, unless it is as new; return whether it was older.
+    """Restore a run folder to the state of its manifest if it is older; return whether it was.
 
-    The spool comes last: a restoration that was interrupted is repeated.
+    The spool is written last, so that an interrupted restoration is repeated.
 
     Raises:
         PreflightError: another process holds the run folder.
-        StoreError: the store failed, or an object is not what the manifest says.
+        StoreError: the store failed, or an object differs from the manifest.
     """
     lock = lock_folder(run_dir)
     try:
@@ -48,7 +48,7 @@ def restore(store: Store, manifest: Manifest, run_dir: Path) -> bool:
             return False
         spool.unlink(missing_ok=True)
         (run_dir / CURSOR_NAME).unlink(missing_ok=True)
-        for path in [one for one in entries(run_dir) if one.name != "config.json"]:
+        for path in [entry for entry in entries(run_dir) if entry.name != "config.json"]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         for name in manifest.files:
             _restore_file(store, manifest, name, run_dir)
@@ -67,8 +67,8 @@ def _restore_file(store: Store, manifest: Manifest, name: str, run_dir: Path) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.restored")
     store.download(stored.object, draft)
-    if (found := draft.stat().st_size) != stored.size:
-        raise StoreError(f"{stored.object} of the store {store.url} has {found} bytes, not {stored.size}")
+    if (size := draft.stat().st_size) != stored.size:
+        raise StoreError(f"{stored.object} of the store {store.url} has {size} bytes, not {stored.size}")
     os.utime(draft, ns=(stored.mtime_ns, stored.mtime_ns))
     draft.rename(path)
 
@@ -77,7 +77,7 @@ def restore_spool(store: Store, manifest: Manifest, spool: Path) -> None:
     """Write the spool of a manifest to a file.
 
     Raises:
-        StoreError: the store failed, or a segment is not the one that was written.
+        StoreError: the store failed, or a segment was changed after it was written.
     """
     draft = spool.with_name(f".{spool.name}.restored")
     with draft.open("wb") as file:

@@ -4,7 +4,7 @@
     attempts/00002.json      the manifest of attempt 2, written last; the newest is the run folder
     spool/, files/           objects that a manifest names, written once and never changed
 
-An attempt that lives on where nobody sees it writes objects and a manifest of its own only.
+A fenced attempt that still runs writes only its own objects and manifest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StoredFile(BaseModel):
 
 
 class Manifest(BaseModel):
-    """Content of a run folder."""
+    """Contents of a stored run folder."""
 
     model_config = ConfigDict(frozen=True)
     epoch: int
@@ -58,20 +58,20 @@ class Manifest(BaseModel):
     @property
     def objects(self) -> set[str]:
         """Return the names of all objects of the run folder."""
-        return {one.object for one in self.spool} | {one.object for one in self.files.values()}
+        return {segment.object for segment in self.spool} | {file.object for file in self.files.values()}
 
     def write(self, store: Store) -> None:
-        """Write it as the manifest of its attempt."""
+        """Store the manifest under its attempt's number."""
         store.write(f"{ATTEMPTS}/{self.epoch:05d}.json", self.model_dump_json().encode())
 
 
 def claim(store: Store, epoch: int) -> None:
-    """Record that an attempt exists; done before it reads the manifest of an earlier one."""
+    """Record that an attempt exists; call it before reading the manifest of an earlier one."""
     store.write(f"{CLAIMS}/{epoch:05d}", b"")
 
 
 def newest_claim(store: Store) -> int:
-    """Return the number of the newest attempt that claimed the run; 0 without any."""
+    """Return the number of the newest attempt that claimed the run; 0 for none."""
     return _number(store.names(CLAIMS))
 
 

@@ -1,13 +1,13 @@
-"""Mirror of a run folder: threads that copy what is new to a store, in an order that a restoration can trust.
+"""Mirror of a run folder: threads that copy changes to a store, in an order that keeps it restorable.
 
-* The spool is copied at intervals, together with the small files of the run folder; folders (checkpoints,
-  frozen policies) are copied by a thread of their own, as wholes.
-* The manifest is written last, and a checkpoint is in it only with every event that came before it.
-* ``wait_durable`` passes an event on to the shipper once the store has it, so that the server never has an
-  event that the next attempt does not know. While the store fails for longer than ``PATIENCE_S``, events are
-  shipped without it, and an alert says so.
+* The spool is copied at intervals, together with the small files of the run folder; a second thread copies
+  complete folders (checkpoints, frozen policies).
+* The manifest is written last, and lists a checkpoint only together with all earlier events.
+* ``wait_durable`` releases an event to the shipper once the store has it, so that the server never has an
+  event that the next attempt lacks. While the store fails for longer than ``PATIENCE_S``, events are shipped
+  without it, and an alert is emitted.
 
-A store that fails never ends a run: everything is tried again.
+A failing store never ends a run: every copy is retried.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from engine.storage.manifest import Manifest, Segment, StoredFile, newest_claim
 from engine.storage.store import Store, StoreError
 
 PATIENCE_S = 30.0
-"""Time for which events wait for a store that fails, seconds."""
+"""Time for which events wait for a failing store, seconds."""
 CLOSE_S = 30.0
 """Time for which the end of a run waits for its last copy, seconds."""
 SEGMENT_BYTES = 16 * 1024 * 1024
@@ -41,10 +41,10 @@ log = structlog.get_logger("storage")
 
 
 class Mirror:
-    """Copies a run folder to a store until it is closed.
+    """Continuous copy of a run folder to a store, until it is closed.
 
     Args:
-        store: the run's folder there.
+        store: the run's folder in the store.
         sink: the spool that this process writes.
         base: the manifest that the local run folder continues; None for a run that is not in the store.
         interval_s: time between two copies of the spool, seconds.
@@ -65,7 +65,7 @@ class Mirror:
         self._on_fenced = on_fenced
         self._published = base or Manifest(epoch=sink.epoch)
         self._segments = _continued(self._published, sink.path)
-        self._folders = {name: one for name, one in self._published.files.items() if "/" in name}
+        self._folders = {name: file for name, file in self._published.files.items() if "/" in name}
         self._mirrored = 0
         self._numbers = count()
         self._attempt = f"{sink.epoch:05d}-{time.time_ns():x}"
@@ -84,7 +84,7 @@ class Mirror:
             thread.start()
 
     def wait_durable(self, offset: int, timeout_s: float) -> int:
-        """Return the offset up to which lines are safe to ship; waits until it passes ``offset``."""
+        """Wait until lines beyond ``offset`` are safe to ship; return the offset up to which they are."""
         durable = self._sink.wait_durable(offset, timeout_s)
         if durable <= offset:
             return durable
@@ -93,7 +93,7 @@ class Mirror:
         return durable if self._is_open else self._mirrored
 
     def close(self) -> None:
-        """Copy what is left, as long as the store takes it within ``CLOSE_S``; safe to call twice."""
+        """Copy remaining changes, for at most ``CLOSE_S``; safe to call twice."""
         if self._is_closed:
             return
         self._stopped.set()
@@ -133,7 +133,7 @@ class Mirror:
             time.sleep(_RETRY_S)
 
     def _attempted(self, work: Callable[[], None]) -> bool:
-        """Do a part of the copying; report a failure, to be tried again, and return whether it worked."""
+        """Run a copy step and return whether it succeeded; report a failure, which is retried later."""
         try:
             work()
         except (StoreError, OSError) as error:
@@ -142,8 +142,8 @@ class Mirror:
                 self._alerted = True
                 self._alert(
                     "warning",
-                    f"{error}. The run goes on and the copy is tried again; until it works, a lost node "
-                    "loses what the store does not have",
+                    f"{error}. The run continues and the copy is retried; until it succeeds, data that is "
+                    "not in the store is lost with the node",
                 )
             self._stopped.wait(_RETRY_S)
             return False
@@ -158,7 +158,7 @@ class Mirror:
         with self._publishing:
             durable = self._sink.wait_durable(self._mirrored, 0.0)
             files = dict(self._folders)
-            files |= self._copied(one for one in entries(self._run_dir) if one.is_file())
+            files |= self._copied(path for path in entries(self._run_dir) if path.is_file())
             self._segments = self._with_tail(durable)
             epoch, seq = spool_position(self._sink.path, durable)
             manifest = Manifest(
@@ -178,11 +178,11 @@ class Mirror:
                 self._changed.notify_all()
         if self._alerted:
             self._alerted = False
-            self._alert("info", f"The store {self._store.url} works again and has everything")
+            self._alert("info", f"The store {self._store.url} works again and is up to date")
 
     def _copy_folders(self) -> None:
         """Copy the folders that are complete, then publish them with every event before them."""
-        paths = [path for one in entries(self._run_dir) if one.is_dir() for path in _files(one)]
+        paths = [path for entry in entries(self._run_dir) if entry.is_dir() for path in _files(entry)]
         copied = self._copied(paths)
         if copied == self._folders:
             return
@@ -197,25 +197,25 @@ class Mirror:
         self._publish()
 
     def _copied(self, paths: Iterable[Path]) -> dict[str, StoredFile]:
-        """Upload the files that changed; return all of them. Raises OSError if one changes meanwhile."""
-        found: dict[str, StoredFile] = {}
+        """Upload changed files; return all files. Raises OSError if one changes meanwhile."""
+        files: dict[str, StoredFile] = {}
         for path in paths:
             name, status = path.relative_to(self._run_dir).as_posix(), path.stat()
             known = self._published.files.get(name) or self._folders.get(name)
             if known and (known.size, known.mtime_ns) == (status.st_size, status.st_mtime_ns):
-                found[name] = known
+                files[name] = known
                 continue
             stored = f"files/{self._attempt}/{next(self._numbers):06d}/{name}"
             self._store.upload(path, stored)
-            found[name] = StoredFile(object=stored, size=status.st_size, mtime_ns=status.st_mtime_ns)
-        for name, one in found.items():
+            files[name] = StoredFile(object=stored, size=status.st_size, mtime_ns=status.st_mtime_ns)
+        for name, file in files.items():
             status = (self._run_dir / name).stat()
-            if (one.size, one.mtime_ns) != (status.st_size, status.st_mtime_ns):
+            if (file.size, file.mtime_ns) != (status.st_size, status.st_mtime_ns):
                 raise OSError(f"{name} changed while it was copied")
-        return found
+        return files
 
     def _with_tail(self, durable: int) -> list[Segment]:
-        """Upload the new end of the spool, joined with segments of about its length before it."""
+        """Upload the new end of the spool, joined with preceding segments of about its length."""
         segments = list(self._segments)
         start = segments[-1].end if segments else 0
         if durable <= start:
@@ -241,7 +241,7 @@ class Mirror:
 
 
 def _continued(base: Manifest, spool: Path) -> list[Segment]:
-    """Return the segments that the local spool begins with: all, or none where it is another one."""
+    """Return the segments that the local spool continues: all, or none for another spool."""
     if base.spool:
         last = base.spool[-1]
         if hashlib.sha256(_bytes(spool, last.start, last.end)).hexdigest() == last.sha256:

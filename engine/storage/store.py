@@ -1,4 +1,4 @@
-"""Folder of an object store, by fsspec."""
+"""Folder of an object store, accessed through fsspec."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMEOUTS = {"connect_timeout": 5, "read_timeout": 30}
 
 
 class StoreError(TrainyardError):
-    """The object store failed a request; the message says which and why."""
+    """The object store failed a request; the message names the request and the cause."""
 
 
 class Store:
@@ -35,7 +35,7 @@ class Store:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Write an object at once: readers see the old content or the new one."""
+        """Write an object atomically: readers see the old content or the new one."""
 
         def write() -> None:
             if "file" not in self._fs.protocol:
@@ -61,8 +61,8 @@ class Store:
 
         def find() -> list[str]:
             self._fs.invalidate_cache()
-            found = self._fs.find(self._path(folder))
-            return sorted(path[len(self._root) + 1 :] for path in found)
+            paths = self._fs.find(self._path(folder))
+            return sorted(path[len(self._root) + 1 :] for path in paths)
 
         return self._try(f"list {folder} of", find)
 
@@ -75,7 +75,7 @@ class Store:
         name, content = f"probe-{uuid4().hex}", b"Trainyard may write here."
         self.write(name, content)
         if self.read(name) != content:
-            raise StoreError(f"the store {self.url} returns another content than was written to {name}")
+            raise StoreError(f"the store {self.url} returns different content than was written to {name}")
         self.remove([name])
 
     def _path(self, name: str) -> str:
