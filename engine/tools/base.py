@@ -16,8 +16,8 @@ from typing import Any, Literal, Protocol
 _UNPRINTABLE = re.compile("[\0\ud800-\udfff]")
 
 ObservationStyle = Literal["compact", "full", "r2e_gym"]
-"""``compact``: bare text for tiny models. ``full``: sentences that name what happened. ``r2e_gym``: those in
-R2E-Gym's frame, which DeepSWE saw: exit code, name of the tool, standard output and error apart."""
+"""``compact``: bare text for tiny models. ``full``: explanatory sentences. ``r2e_gym``: ``full`` in R2E-Gym's
+frame, as DeepSWE was trained on: exit code, name of the tool, separate standard output and error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class CommandResult:
     exit_code: int | None
     output: str
     errors: str = ""
-    """Standard error, where it was asked for apart from the output."""
+    """Standard error, where it was requested separately from the output."""
     dropped_bytes: int = 0
 
 
@@ -59,7 +59,7 @@ class FileStore(Protocol):
 
 
 class Shell(Protocol):
-    """Runs commands in the repository."""
+    """Runner of commands in the repository."""
 
     timeout_s: float
     """Deadline of the next command, seconds; the environment sets it before each call."""
@@ -68,7 +68,7 @@ class Shell(Protocol):
         """Run a bash command line, or an argument list without a shell.
 
         Args:
-            split: whether standard error is returned apart from the output instead of merged into it.
+            split: whether standard error is returned separately instead of merged into the output.
         """
 
 

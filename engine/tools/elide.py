@@ -12,7 +12,7 @@ _MIN_BODY_LINES = 4
 def elided_lines(source: str) -> list[tuple[int, str]] | None:
     """Return numbered lines with each function body of 4 lines or more replaced by one note.
 
-    Returns None when the source does not parse; then there is no shape to show.
+    Returns None when the source does not parse.
     """
     try:
         tree = parse_python(source)
@@ -37,14 +37,14 @@ def elided_lines(source: str) -> list[tuple[int, str]] | None:
 
 def _bodies(tree: ast.AST) -> list[tuple[int, int]]:
     """Return first and last line of every outermost function body that is left out."""
-    found: list[tuple[int, int]] = []
+    bodies: list[tuple[int, int]] = []
     waiting = [tree]  # not recursion: expressions nest deeper than Python's stack
     while waiting:
         for node in ast.iter_child_nodes(waiting.pop()):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 first, last = node.body[0].lineno, node.body[-1].end_lineno or node.body[-1].lineno
                 if first > node.lineno and last - first + 1 >= _MIN_BODY_LINES:
-                    found.append((first, last))
+                    bodies.append((first, last))
                     continue
             waiting.append(node)
-    return found
+    return bodies

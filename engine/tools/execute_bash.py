@@ -10,7 +10,7 @@ from engine.tools.base import CommandResult, ObservationStyle, Shell, ToolResult
 from engine.tools.truncate import condense_lines
 
 _MAX_COMMAND_BYTES = 100_000
-"""Longest argument that Linux passes to a program."""
+"""Longest command; Linux limits a program's argument to 128 KiB."""
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
@@ -19,7 +19,7 @@ class ExecuteBash:
 
     Args:
         shell: where commands run; after its deadline the partial output is kept.
-        style: ``full`` names the tool before its output, ``r2e_gym`` keeps standard error apart.
+        style: ``full`` names the tool before its output, ``r2e_gym`` separates standard error.
     """
 
     def __init__(self, shell: Shell, *, style: ObservationStyle = "full") -> None:
@@ -59,7 +59,7 @@ class ExecuteBash:
         return f"{heading}\n{output}", cut
 
     def _r2e_gym(self, result: CommandResult, error: str) -> tuple[str, int]:
-        """Return the observation as R2E-Gym's policies know it, and the number of characters cut."""
+        """Return the observation in R2E-Gym's format, and the number of characters cut."""
         output, errors = (_ANSI.sub("", text).strip() for text in (result.output, result.errors))
         printed, cut = condense_lines(f"[STDOUT]\n\n{output} \n\n[STDERR]\n\n{errors}")
         if error:

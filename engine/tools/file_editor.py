@@ -1,9 +1,8 @@
 """``file_editor``: view, create, str_replace, insert, undo_edit over any ``FileStore``.
 
 Every edit is lossless: bytes outside the edited text never change, whatever their encoding or
-line endings. Where most lines of a file end with CRLF, views leave it out, new lines get it, and text over
-several lines is found with either end. The history for undo lives here on the host, one list of earlier
-contents per file.
+line endings. Where most lines of a file end with CRLF, views omit the CR, new lines get it, and multi-line
+text is found with either ending. The undo history is kept on the host, one list of earlier contents per file.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ _ELIDE_ABOVE_LINES = 110
 _LISTED_LINES = 10
 _MAX_PLACES = 1000
 _MAX_ELIDED_CHARS = 1_000_000
-"""Longer files are shown whole: reading their shape would take seconds."""
+"""Longer files are shown whole: parsing them would take seconds."""
 _MAX_COMPARED_CHARS = 1_000_000
-"""In longer files with CRLF text over several lines has to be written with it: comparing would take long."""
+"""In longer CRLF files, multi-line text must be given with CRLF: normalizing them would take long."""
 _ELIDE_LIMITS = Limits("the file", cpu_s=10.0, memory_bytes=256 << 20)
 """Code of that length takes 200 MB; a table of data takes 440 MB and is shown whole."""
 _NUMBER = "{:>5}  {}"
@@ -46,11 +45,11 @@ class _RefusedError(Exception):
 
 
 class FileEditor:
-    """One rollout's editor.
+    """Tool that views and edits files, with undo; one per rollout.
 
     Args:
-        store: where the files are.
-        workdir: what relative paths are relative to.
+        store: the files.
+        workdir: base of relative paths.
         style: ``compact`` prints bare lines, and answers ``ok`` to edits; the others explain.
         snippet_lines: lines shown around an edit; 0 shows none.
     """
@@ -131,22 +130,22 @@ class FileEditor:
             raise _RefusedError("old_str is empty; use insert to add lines")
         data = await self._store.read(path)
         text = to_text(data)
-        found = _find(text, old)
-        if found is None:
+        match = _find(text, old)
+        if match is None:
             raise _RefusedError(_not_found(path, text, old))
-        if found.count > 1:
-            count = f"at least {_MAX_PLACES}" if found.count == _MAX_PLACES else found.count
+        if match.count > 1:
+            count = f"at least {_MAX_PLACES}" if match.count == _MAX_PLACES else match.count
             raise _RefusedError(
-                f"old_str occurs {count} times in {path}, at lines {_listed(found.lines, found.count)}; "
+                f"old_str occurs {count} times in {path}, at lines {_listed(match.lines, match.count)}; "
                 "it must occur exactly once: add surrounding lines"
             )
         if old == new:
             raise _RefusedError("old_str and new_str are the same: nothing was changed")
-        if "\r" not in old or text[found.start : found.end] != old:
+        if "\r" not in old or text[match.start : match.end] != old:
             new = _with_ends(new, _line_end(text))
-        edited = text[: found.start] + new + text[found.end :]
+        edited = text[: match.start] + new + text[match.end :]
         await self._write(path, data, edited)
-        return self._edit_answer(path, edited, found.lines[0], new.count("\n") + 1)
+        return self._edit_answer(path, edited, match.lines[0], new.count("\n") + 1)
 
     async def _insert(self, path: str, arguments: Mapping[str, Any]) -> str:
         after: int = _needed(arguments, "insert_line")
@@ -225,7 +224,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _line_end(text: str) -> str:
-    """Return the end of most lines."""
+    """Return the most frequent line ending."""
     return "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"
 
 
@@ -234,7 +233,7 @@ def _shown(text: str) -> str:
 
 
 def _with_ends(text: str, end: str) -> str:
-    """Return text for a file whose lines have this end."""
+    """Return text with all line endings as CRLF if ``end`` is CRLF, else unchanged."""
     return re.sub("\r?\n", end, text) if end == "\r\n" else text
 
 
@@ -263,17 +262,17 @@ class _Found:
 
     count: int
     lines: tuple[int, ...]
-    """Line numbers of the first ones."""
+    """Line numbers of the first occurrences."""
     start: int
     end: int
-    """Place of the first one."""
+    """End of the first occurrence."""
 
 
 def _find(text: str, needle: str) -> _Found | None:
-    """Return the occurrences, at most 1000; None where there is none.
+    """Find up to 1000 occurrences of a text; return None without any.
 
-    Where most lines end with CRLF and the text has no CR, or there is none, ends of lines are compared as if
-    all were the same.
+    Line endings are ignored where most lines end with CRLF and the needle has no CR, or where there is no
+    exact occurrence.
     """
     plain, places = text, _places(text, needle)
     comparable = "\n" in needle and "\r\n" in text and len(text) <= _MAX_COMPARED_CHARS
@@ -290,7 +289,7 @@ def _find(text: str, needle: str) -> _Found | None:
 
 
 def _original(text: str, place: int) -> int:
-    """Return the place in a text of a place in the same text with LF for CRLF."""
+    """Map an offset in the text with LF for CRLF to the offset in the text itself."""
     left_out = 0
     while True:
         more = text.count("\r\n", 0, place + left_out)

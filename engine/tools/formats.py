@@ -1,7 +1,7 @@
-"""Search for tool calls in a text, one reader per format; ``engine.tools.parser`` judges what was found.
+"""Search for tool calls in a text, one reader per format; ``engine.tools.parser`` validates the results.
 
-A reader yields the places where a call begins, in order: a whole call, or the reason why it is none. The
-search goes on where the reading of the last place ended, so no text is read twice.
+A reader yields the places where a call begins, in order: a complete call, or the reason why it is broken. The
+search continues where the last place ended, so no text is read twice.
 To add a format: a reader and an entry in ``READERS``, its example in ``engine.tools.parser``, its rendering
 in ``engine.tools.rendering``.
 """
@@ -20,9 +20,9 @@ from engine.tools.schemas import CallError, Tools, ToolSchema
 ToolFormat = Literal["xml", "native", "words"]
 
 _MAX_PLACES = 100
-"""Places where a call begins that are read; a text with more of them is nonsense."""
+"""Largest number of places that are read; a text with more of them is nonsense."""
 
-# Nothing here is tried twice: repetitions are possessive, and those that may start anywhere are bounded.
+# No backtracking: repetitions are possessive, and those that may start anywhere are bounded.
 _NAME = r"\s{0,20}+=([^<>\n]{0,200}+)>"
 _FUNCTION = re.compile(rf"<function{_NAME}")
 _FUNCTION_END = re.compile(r"\s*+</function>")
@@ -34,27 +34,27 @@ _JSON_CALL_END = re.compile(r"\s*+</tool_call>")
 
 @dataclass(frozen=True, slots=True)
 class FoundCall:
-    """A whole call in a text, not validated against its tool yet."""
+    """A complete call in a text, not yet validated against its tool."""
 
     start: int
     end: int
     name: str
     arguments: Mapping[str, object]
     error: str = ""
-    """Reason why the call cannot be carried out, written for the model; empty without one."""
+    """Reason why the call cannot be executed, written for the model; empty when it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenCall:
-    """A place where a call begins that is not whole."""
+    """A place where an incomplete or malformed call begins."""
 
     start: int
     end: int
-    """End of what was read of it."""
+    """End of the part that was read."""
     error: str
     """Reason, written for the model."""
     mention: bool = False
-    """Whether nothing of a call follows the opening tag, as where prose mentions it."""
+    """Whether no call follows the opening tag, as where prose mentions the tag."""
 
 
 Reader = Callable[[str, int, Tools], Iterator[FoundCall | BrokenCall]]
@@ -70,9 +70,9 @@ def _read_places(
         opener = opening.search(text, position)
         if opener is None:
             return
-        found = read(text, opener)
-        yield found
-        position = found.end
+        call = read(text, opener)
+        yield call
+        position = call.end
 
 
 def read_xml(text: str, position: int, _tools: Tools) -> Iterator[FoundCall | BrokenCall]:
@@ -156,7 +156,7 @@ def _call_of(data: object) -> tuple[str, Mapping[str, object]]:
 
 
 def checked_arguments(arguments: object) -> Mapping[str, object]:
-    """Return a call's arguments: an object or its JSON text; null has none. Raises CallError."""
+    """Return a call's arguments, given as an object, its JSON text or null. Raises CallError."""
     if isinstance(arguments, str):
         try:
             arguments = _DECODER.decode(arguments)
@@ -170,10 +170,10 @@ def checked_arguments(arguments: object) -> Mapping[str, object]:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise CallError("an object gives a key twice")
-    return found
+    return members
 
 
 def _no_number(word: str) -> object:
@@ -185,15 +185,15 @@ _DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_object, parse_const
 
 def read_words(text: str, position: int, tools: Tools) -> Iterator[FoundCall | BrokenCall]:
     """Yield the calls written as the tool's name and its arguments in order, ``move up``."""
-    for found in _words_pattern(tuple(tools.values())).finditer(text, position):
-        name, *values = found[0].split()
+    for match in _words_pattern(tuple(tools.values())).finditer(text, position):
+        name, *values = match[0].split()
         arguments = {p.name: value for p, value in zip(tools[name].parameters, values, strict=True)}
-        yield FoundCall(found.start(), found.end(), name, arguments)
+        yield FoundCall(match.start(), match.end(), name, arguments)
 
 
 @functools.cache
 def _words_pattern(tools: tuple[ToolSchema, ...]) -> re.Pattern[str]:
-    """Return the pattern of any whole call in words."""
+    """Return the pattern of any complete call in words."""
     calls = [
         r"\s+".join([tool.name, *(f"(?:{'|'.join(p.choices)})" for p in tool.parameters)]) for tool in tools
     ]
@@ -212,19 +212,19 @@ _SEARCHED_CHARS = 20_000
 
 
 def written_call(text: str, names: Collection[str]) -> str:
-    """Return the beginning of what reads like a call in any family's format; empty without one.
+    """Return the beginning of a probable call in any family's format; empty without one.
 
     Args:
-        text: a response whose call was not read.
+        text: a response in which no valid call was found.
         names: names of the tools.
     """
     if len(text) > 2 * _SEARCHED_CHARS:
         text = f"{text[:_SEARCHED_CHARS]}\n{text[-_SEARCHED_CHARS:]}"
-    for found in _WRITTEN_CALL.finditer(text):
-        name = found["named"] or found["called"]
+    for match in _WRITTEN_CALL.finditer(text):
+        name = match["named"] or match["called"]
         if name is None or name in names:
-            start = text.rfind("{", max(0, found.start() - _EXCERPT_CHARS // 2), found.start())
-            start = start if found["named"] and start >= 0 else found.start()
+            start = text.rfind("{", max(0, match.start() - _EXCERPT_CHARS // 2), match.start())
+            start = start if match["named"] and start >= 0 else match.start()
             return " ".join(text[start : start + _EXCERPT_CHARS].split())
     return ""
 

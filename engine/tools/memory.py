@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 class MemoryFileStore:
-    """A ``FileStore`` over a dictionary of absolute path → bytes; folders exist through their files."""
+    """A ``FileStore`` over a dictionary of absolute path → bytes; folders are implied by their files."""
 
     def __init__(self, files: Mapping[str, bytes] | None = None) -> None:
         self.files: dict[str, bytes] = dict(files or {})
@@ -41,13 +41,13 @@ class MemoryFileStore:
         if not self._is_dir(path):
             raise FileNotFoundError(path)
         prefix = path.rstrip("/") + "/"
-        found: set[str] = set()
+        paths: set[str] = set()
         for name in self.files:
             parts = name.removeprefix(prefix).split("/") if name.startswith(prefix) else []
             for level in range(1, min(depth, len(parts)) + 1):
                 if not any(part.startswith(".") for part in parts[:level]):
-                    found.add("/".join(parts[:level]) + ("/" if level < len(parts) else ""))
-        return sorted(found)
+                    paths.add("/".join(parts[:level]) + ("/" if level < len(parts) else ""))
+        return sorted(paths)
 
     def _is_dir(self, path: str) -> bool:
         prefix = path.rstrip("/") + "/"

@@ -1,10 +1,10 @@
-"""From a response to one validated tool call; the inverse of the text formats is ``engine.tools.rendering``.
+"""Parser of a response into one validated tool call; ``engine.tools.rendering`` is the inverse for text.
 
-A call is looked for after the thinking only. A response must hold exactly one whole call: prose that mentions
-a call's opening tag is prose. Values are lossless. In XML exactly one newline after ``<parameter=K>`` and one
-before ``</parameter>`` are layout when both are there; nothing else is ever stripped. A parameter ends at the
-first ``</parameter>`` that another parameter or the function's end follows, so values may hold stray tags.
-Training, evaluation and the warm start all read responses here.
+Calls are searched for after the thinking only. A response must contain exactly one complete call; a mere
+mention of an opening tag counts as prose. Values are lossless. In XML exactly one newline after
+``<parameter=K>`` and one before ``</parameter>`` are layout when both are present; nothing else is stripped.
+A parameter ends at the first ``</parameter>`` that another parameter or the function's end follows, so values
+may contain stray tags. Training, evaluation and the warm start all use this parser.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from engine.types import ToolCall
 THINK_START = "<think>"
 THINK_END = "</think>"
 _WRAPPER = re.compile(r"<tool_call>\s*+\Z")
-"""Some families wrap a call in XML in another tag."""
+"""Tag that some model families wrap around a call in XML."""
 
 MAX_RESPONSE_CHARS = 4 << 20
-"""A longer response is not read; the limit on tokens is usually met long before."""
+"""Longest response that is parsed; token limits usually apply long before."""
 MAX_MESSAGE_CHARS = 600
-"""Messages quote the model's own text; a model that writes nonsense must not be shown all of it."""
+"""Longest error for the model; errors quote its own text, which may be long nonsense."""
 _SEVERAL = (
     "the response contains more than one tool call and none was run; every response must contain exactly one"
 )
@@ -62,14 +62,14 @@ class NativeCall:
 def parse(
     text: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS, *, thinking_open: bool | None = None
 ) -> ParsedResponse:
-    """Read a whole response's text, thinking included (turn markers removed).
+    """Parse a whole response's text, thinking included (turn markers removed).
 
     A response must hold exactly one call; anything else gives ``call=None`` and an ``error`` written for the
     model.
 
     Args:
         thinking_open: whether the prompt opened the thinking, so that the text begins inside of it; None
-            when that is not known.
+            when unknown.
     """
     if len(text) > MAX_RESPONSE_CHARS:
         return _too_long(text)
@@ -82,9 +82,9 @@ def parse(
 def parse_content(
     content: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS, *, thinking: str = ""
 ) -> ParsedResponse:
-    """Read what a response says after its thinking; ``thinking`` becomes the first part of the thought.
+    """Parse a response's content after its thinking; ``thinking`` is the first part of the thought.
 
-    Without ``thinking`` the content is read as ``parse`` does: some families write thinking as text.
+    Without ``thinking`` the content is parsed as in ``parse``: some families write thinking as text.
     """
     if not thinking:
         return parse(content, tool_format, tools)
@@ -113,7 +113,7 @@ def parse_native(
 
 
 def read_native(text: str) -> tuple[str, tuple[NativeCall, ...]]:
-    """Return the prose before the function calls that a text in ChatML holds, and the calls."""
+    """Split a text in ChatML into the prose before its function calls, and the calls."""
     if len(text) > MAX_RESPONSE_CHARS:
         return text, ()
     places = READERS["native"](text, 0, {})
@@ -137,26 +137,26 @@ def unclosed_thinking(text: str) -> ParsedResponse:
 
 def _parse(text: str, body: int, tool_format: ToolFormat, tools: Tools) -> ParsedResponse:
     places = READERS[tool_format](text, body, tools)
-    found = _first_call(places)
-    if found is None:
+    first = _first_call(places)
+    if first is None:
         error = (
             "no tool call was found in the response; every response must contain exactly one, "
             f"written as {_EXAMPLES[tool_format]}"
         )
         return ParsedResponse(_thought(text), None, error)
-    thought = _thought(text[: found.start])
+    thought = _thought(text[: first.start])
     try:
-        if isinstance(found, BrokenCall) or found.error:
-            raise CallError(found.error)
+        if isinstance(first, BrokenCall) or first.error:
+            raise CallError(first.error)
         if any(isinstance(place, FoundCall) for place in places):
             raise CallError(_SEVERAL)
-        return ParsedResponse(thought, validate_call(found.name, found.arguments, tools))
+        return ParsedResponse(thought, validate_call(first.name, first.arguments, tools))
     except CallError as error:
         return ParsedResponse(thought, None, _message(str(error)))
 
 
 def _first_call(places: Iterable[FoundCall | BrokenCall]) -> FoundCall | BrokenCall | None:
-    """Return the first place that is more than a mention; where there is none, the first mention."""
+    """Return the first place that is more than a mention, else the first mention."""
     mention = None
     for place in places:
         if isinstance(place, FoundCall) or not place.mention:
@@ -168,7 +168,7 @@ def _first_call(places: Iterable[FoundCall | BrokenCall]) -> FoundCall | BrokenC
 def thinking_end(
     text: str, tool_format: ToolFormat, tools: Tools, thinking_open: bool | None = None
 ) -> int | None:
-    """Return where a response's answer begins; None while its thinking block is open.
+    """Return the offset at which a response's answer begins; None while its thinking block is open.
 
     Args:
         thinking_open: as in ``parse``.

@@ -1,6 +1,6 @@
 """Rendering of tool calls as text; ``engine.tools.parser`` is the lossless inverse.
 
-Used where responses are made rather than sampled: scripted policies and the warm start.
+Used for responses that are composed, not sampled: scripted policies and the warm start.
 To add a format: see ``engine.tools.formats``.
 """
 
@@ -22,8 +22,8 @@ def render_call(call: ToolCall, tool_format: ToolFormat) -> str:
     """Render a call; ``parse`` returns the same call.
 
     Raises:
-        ValueError: a name is not an identifier, or (XML only) a value holds the very sequence that
-            ends a parameter, which XML without escapes cannot express.
+        ValueError: a name is not an identifier, or (XML only) a value contains the sequence that ends a
+            parameter, which XML without escapes cannot express.
     """
     for name in (call.name, *call.arguments):
         if not _NAME.fullmatch(name):
@@ -45,8 +45,8 @@ def render_native(name: str, arguments: Mapping[str, Any] | str) -> str:
         arguments: an object, or the JSON text of one.
     """
     text = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), ensure_ascii=False)
-    shown = json.dumps(name, ensure_ascii=False)
-    return f'<tool_call>\n{{"name": {shown}, "arguments": {text}}}\n</tool_call>'
+    quoted_name = json.dumps(name, ensure_ascii=False)
+    return f'<tool_call>\n{{"name": {quoted_name}, "arguments": {text}}}\n</tool_call>'
 
 
 def render_thinking(thought: str) -> str:

@@ -1,8 +1,8 @@
 """Schemas of the tools, for validation, function calling and prompts.
 
-The four tools and their parameters are those R2E-Gym trained on; other names of them are in
-``engine.tools.tool_sets``. To add a tool: a ``ToolSchema``
-here, its class in ``engine.tools``, and an entry in the environment that offers it.
+The four tools and their parameters are those R2E-Gym trained on; ``engine.tools.tool_sets`` has their other
+names. To add a tool: a ``ToolSchema`` here, its class in ``engine.tools``, and an entry in the environment
+that offers it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _EXPECTED: Mapping[ParameterType, str] = {
 MAX_INTEGER = 2**53
 """Largest integer that every JSON reader represents exactly; no file has more lines."""
 _MANY = 10
-"""Unknown arguments that a message names."""
+"""Largest number of unknown arguments named in a message."""
 _MAX_TEXT = 200
-"""Longest text that stands for a number, a truth value or a range."""
+"""Longest text that is parsed as a number, a boolean or a range."""
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
-"""Escapes in JSON can spell characters that no file, database or page can hold as text."""
+"""Characters that JSON escapes can produce but no file, database or page can store as text."""
 
 
 class CallError(ValueError):
@@ -97,7 +97,7 @@ class ToolSchema:
     description: str
     parameters: tuple[Parameter, ...]
     notes: tuple[str, ...] = ()
-    """Behaviour that only the long form of a prompt tells."""
+    """Behaviour that only the long form of a prompt describes."""
 
     @property
     def is_wordy(self) -> bool:
@@ -236,7 +236,7 @@ LAKE_TOOLS: Tools = {MOVE.name: MOVE}
 def validate_call(name: str, arguments: Mapping[str, object], tools: Tools = SWE_TOOLS) -> ToolCall:
     """Validate a call against its schema; text is converted to the schema's types.
 
-    Null is no argument. ``submit``, where no tool has this name, is ``finish`` with ``command=submit``.
+    Null counts as missing. ``submit``, where no tool has this name, is ``finish`` with ``command=submit``.
 
     Raises:
         CallError: unknown tool, or a missing, unknown or wrongly typed argument, with the signature.
@@ -262,7 +262,7 @@ def validate_call(name: str, arguments: Mapping[str, object], tools: Tools = SWE
 
 
 def _read(text: str) -> object:
-    """Return the JSON value of a short text; None where it is none."""
+    """Return the JSON value of a short text; None where it is not JSON."""
     if len(text) > _MAX_TEXT:
         return None
     try:

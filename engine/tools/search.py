@@ -11,10 +11,10 @@ from engine.tools.truncate import condense_lines
 
 MAX_FILES = 100
 _MAX_CHARS = 10_000
-"""Both are arguments of a program; Linux takes 128 KiB of each."""
+"""Longest term and path together; Linux limits a program's argument to 128 KiB."""
 _COUNT = re.compile(r"[0-9]{1,15}")
 # $1 folder, $2 name pattern, $3 term. -H names the file even when there is one, -I skips binaries.
-# The kinds are told apart by exit codes that neither find nor grep uses.
+# Exit codes that neither find nor grep uses distinguish the results.
 _SCRIPT = """
 if [ -d "$1" ]; then
   find "$1" -mindepth 1 -name '.*' -prune -o -type f -name "$2" -exec grep -FcHI -e "$3" -- {} + |
@@ -36,7 +36,7 @@ class Search:
 
     Args:
         shell: where commands run.
-        workdir: default folder, and what relative paths are relative to.
+        workdir: default folder, and base of relative paths.
         style: ``compact`` leaves out the sentences around results.
     """
 

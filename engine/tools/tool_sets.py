@@ -1,4 +1,4 @@
-"""Tool sets: the names and parameters under which published policies know the tools.
+"""Tool sets: the names and parameters of the tools that published policies use.
 
 Policies run with the names they were trained on; every set calls the same implementations, whose names are
 those of ``r2e_gym``. To add a set: the schemas that differ, an ``Alias`` for each, an entry in ``TOOL_SETS``,
@@ -41,14 +41,14 @@ class Alias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSet:
-    """Tools of software-engineering tasks as a family of policies knows them."""
+    """Tools of software-engineering tasks under the names that a family of policies uses."""
 
     tools: Tools
     """Published schemas by name, in prompt order."""
     aliases: tuple[Alias, ...] = ()
 
     def implementation_call(self, call: ToolCall) -> ToolCall:
-        """Return the call of the implementation that a published call stands for."""
+        """Translate a published call into a call of the implementation."""
         for alias in self.aliases:
             if alias.published.name == call.name:
                 arguments = {
@@ -60,7 +60,7 @@ class ToolSet:
         return call
 
     def published_call(self, call: ToolCall) -> ToolCall:
-        """Return an implementation's call under its published names, for responses that are computed.
+        """Translate a call of the implementation into a published one, for responses that are composed.
 
         Raises:
             ValueError: the set does not have the tool.

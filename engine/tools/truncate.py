@@ -20,7 +20,7 @@ def condense_lines(text: str) -> tuple[str, int]:
 def cap_characters(text: str, limit: int) -> tuple[str, int]:
     """Keep at most ``limit`` characters; return the text and the number of characters cut.
 
-    The note that tells how many were cut comes on top of the limit.
+    The note with the number of cut characters is not counted against the limit.
     """
     if len(text) <= limit:
         return text, 0
