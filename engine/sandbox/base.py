@@ -210,7 +210,7 @@ class Counting(Protocol):
 
 @runtime_checkable
 class Explaining(Protocol):
-    """A backend that knows why a start is delayed, e.g. because no node has room."""
+    """A backend that reports why a start is delayed, e.g. because no node has room."""
 
     def blocked(self) -> Mapping[str, str]:
         """Return the reason of every delayed start, by sandbox id."""

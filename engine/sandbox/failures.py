@@ -66,7 +66,7 @@ async def retried(attempt: Callable[[], Awaitable[T]], *, retries: int, counted:
     Args:
         attempt: opens a sandbox and does the work.
         retries: fresh sandboxes the run allows in all (``sandbox.start_retries``).
-        counted: makes the result of a failure that is attributed to the agent, from its description.
+        counted: returns the result of a failure that is attributed to the agent, from its description.
 
     Raises:
         SandboxError: infrastructure failed in every attempt.

@@ -80,7 +80,7 @@ scrub() {
   rm -rf "$new" && mkdir -p "$new/objects/pack" "$new/objects/info" "$new/refs/heads" "$new/refs/tags" &&
     mkdir "$new/info" || return 1
   old=$(g rev-parse --absolute-git-dir) && common=$(cd "$(g rev-parse --git-common-dir)" && pwd) || return 1
-  rm -f "$old"/*.lock "$common"/*.lock  # nobody holds them in a fresh sandbox
+  rm -f "$old"/*.lock "$common"/*.lock  # stale: no process of a fresh sandbox has them
   g update-index -q --no-split-index || return 1
   if [ -n "$(g ls-files -u | head -n 1)" ]; then
     g diff-files --name-only --diff-filter=U -z | g update-index -z --add --remove --stdin || return 1

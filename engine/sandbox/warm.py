@@ -135,7 +135,7 @@ class WarmPool(Generic[T]):
         return sum(1 for _ in self._ready())
 
     def prepare(self, kinds: Mapping[Hashable, tuple[SandboxSpec, int]]) -> None:
-        """Replace the set of wanted kinds (what to start, and how many); returns at once."""
+        """Replace the set of wanted kinds (specification and number); return at once."""
         for shelf in self._shelves.values():
             shelf.wanted = 0
         for kind, (spec, count) in kinds.items():
@@ -212,7 +212,7 @@ class WarmPool(Generic[T]):
     async def close(self) -> list[T]:
         """Stop starting sandboxes; return the ready ones, which the caller removes."""
         ready = list(self._ready())
-        tasks: list[asyncio.Task[Any]] = [start for each in self._shelves.values() for start in each.starts]
+        tasks: list[asyncio.Task[Any]] = [start for shelf in self._shelves.values() for start in shelf.starts]
         self._shelves.clear()
         if self._filler is not None:
             tasks.append(self._filler)
@@ -233,7 +233,9 @@ class WarmPool(Generic[T]):
         while True:
             self._room.clear()
             self._forget_the_failed()
-            shelf = next((each for each in self._shelves.values() if len(each.starts) < each.wanted), None)
+            shelf = next(
+                (shelf for shelf in self._shelves.values() if len(shelf.starts) < shelf.wanted), None
+            )
             starting = self.count - self.idle
             if shelf is None or starting >= self.settings.at_once or self._requested or self._left() <= 0:
                 await self._room.wait()

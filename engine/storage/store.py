@@ -84,7 +84,7 @@ class Store:
     def _try(self, what: str, work: Callable[[], T]) -> T:
         try:
             return work()
-        except Exception as error:  # each file system has errors of its own
+        except Exception as error:  # file systems share no error class
             raise StoreError(f"cannot {what} the store {self.url}: {described(error)}") from error
 
 

@@ -56,7 +56,7 @@ def not_installed(program: str, package: str) -> str:
 
 
 async def _probe(backend: LocalBackend) -> str | None:
-    """Run one command in a sandbox of a throw-away image; return what went wrong, None if nothing."""
+    """Run one command in a sandbox of a throw-away image; return the problem, None without one."""
     backend.home.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         tree = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-preflight-")))

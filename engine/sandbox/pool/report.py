@@ -43,7 +43,7 @@ class PoolReporter:
         self._closed = False
 
     def leased(self, records: list[Record]) -> None:
-        """Record new leases, before their sandboxes exist. Raises what the sink raises."""
+        """Record new leases, before their sandboxes exist. Raises the sink's errors."""
         self._changed |= {record["lease"]: record for record in records}
         self._flush()
         self.touch()
