@@ -8,10 +8,10 @@ Where git is missing or the repository is broken, it is removed entirely and a w
 more, extend ``_SCRUB``.
 
 Test scripts refer to commits, and builds derive versions from tags. So grading keeps the commits that a
-script names, under their own hashes. The base commit and its ancestors become parents of the synthetic
-commit. Of commits newer than the task, only the files that the script checks out are kept. The nearest tag is
-kept, too. Where the project derives its version from git, all earlier commits and their tags are kept without
-their files: enough for ``git describe`` with any pattern.
+script names, under their own hashes: the base commit and its ancestors as parents of the synthetic commit; of
+commits newer than the task only the files that the script checks out. The nearest tag is kept, too. Where the
+project derives its version from git, all earlier commits and their tags are kept without their files: enough
+for ``git describe`` with any pattern.
 """
 
 from __future__ import annotations

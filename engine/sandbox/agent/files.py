@@ -185,7 +185,7 @@ def commit(request: dict[str, Any]) -> dict[str, object]:
 
 
 def _exchange(root: str, staging: str, names: list[str], deleted: list[str]) -> None:
-    """Move new files from ``staging`` to ``names``, replaced and ``deleted`` ones into it, or undo."""
+    """Move new files from ``staging`` to ``names``, replaced and ``deleted`` ones into it; or undo."""
     undo: list[tuple[Any, ...]] = []
 
     def move(source: str, target: str) -> None:
