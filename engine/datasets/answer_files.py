@@ -1,4 +1,4 @@
-"""Contents of an answer's test files: text as it is, everything else in base64."""
+"""Encoding of an answer's test files: UTF-8 text as it is, everything else in base64."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def split_contents(files: Mapping[str, bytes]) -> tuple[dict[str, str], dict[str
 
 
 def contents_of(answer: TaskAnswer) -> dict[str, bytes]:
-    """Return path → content of all test files. Raises DatasetError where base64 is expected and not there."""
+    """Return path → content of all test files. Raises DatasetError for invalid base64."""
     contents = {path: text.encode("utf-8", "surrogateescape") for path, text in answer.test_files.items()}
     for path, encoded in answer.binary_files.items():
         try:

@@ -1,7 +1,7 @@
 """Assessment of rows from repeated gradings, and selection of a split's rows for a run.
 
-The file format and who is in quarantine: ``engine.events.health``. Everything here is pure but for
-reading the dataset's folder.
+``engine.events.health`` defines the file format and quarantine. All functions are pure, except that some read
+the dataset's folder.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def row_standings(folder: Path, rows: Sequence[TaskRow]) -> dict[str, Standing]:
     records = read(folder)
     if not records:
         return {}
-    told = {record.task_id for record in records}
-    return standings(records, {row.task.id: row_content(row) for row in rows if row.task.id in told})
+    recorded = {record.task_id for record in records}
+    return standings(records, {row.task.id: row_content(row) for row in rows if row.task.id in recorded})
 
 
 def judge(noop: Sequence[Grade], gold: Sequence[Grade]) -> HealthFinding:
@@ -71,11 +71,11 @@ def judge(noop: Sequence[Grade], gold: Sequence[Grade]) -> HealthFinding:
     A test is flaky when it passed in one grading and not in another of the same patch. Gradings lost to
     infrastructure are ignored. A fault seen in one grading counts, even if other gradings were lost.
     """
-    untouched = _side(noop, wanted=SideOutcome.FAILED)
-    mended = _side(gold, wanted=SideOutcome.PASSED)
+    noop_side = _side(noop, wanted=SideOutcome.FAILED)
+    gold_side = _side(gold, wanted=SideOutcome.PASSED)
     flaky = tuple(sorted(_flaky_tests(noop) | _flaky_tests(gold)))
-    status, reason = _status(untouched, mended, flaky)
-    return HealthFinding(status=status, noop=untouched, gold=mended, flaky_tests=flaky, reason=reason)
+    status, reason = _status(noop_side, gold_side, flaky)
+    return HealthFinding(status=status, noop=noop_side, gold=gold_side, flaky_tests=flaky, reason=reason)
 
 
 def _side(grades: Sequence[Grade], *, wanted: SideOutcome) -> Side:
@@ -86,13 +86,15 @@ def _side(grades: Sequence[Grade], *, wanted: SideOutcome) -> Side:
         outcome = SideOutcome.FLAKY
     else:
         outcome = SideOutcome.PASSED if passed[0] else SideOutcome.FAILED
-    ends = wanted is SideOutcome.PASSED
-    told = [grade for grade in _known(grades) if (grade.verdict is Verdict.PASSED) != ends] or grades
+    passes = wanted is SideOutcome.PASSED
+    unwanted = [
+        grade for grade in _known(grades) if (grade.verdict is Verdict.PASSED) != passes
+    ] or grades
     return Side(
         outcome=outcome,
         verdicts=[grade.verdict for grade in grades],
         seconds=[round(grade.seconds, 3) for grade in grades],
-        detail=next((grade.detail[:500] for grade in told), "") if outcome is not wanted else "",
+        detail=next((grade.detail[:500] for grade in unwanted), "") if outcome is not wanted else "",
     )
 
 
@@ -128,28 +130,28 @@ def _status(noop: Side, gold: Side, flaky: Sequence[str]) -> tuple[RowStatus, st
 
 
 def _flaky_reason(noop: Side, gold: Side, flaky: Sequence[str]) -> str:
-    said = [
-        f"{what} it passed {side.verdicts.count(Verdict.PASSED)} of {len(side.verdicts)} times"
-        for what, side in (("untouched", noop), ("with the gold patch", gold))
+    parts = [
+        f"{state} it passed {side.verdicts.count(Verdict.PASSED)} of {len(side.verdicts)} times"
+        for state, side in (("untouched", noop), ("with the gold patch", gold))
         if side.outcome is SideOutcome.FLAKY
     ]
     if flaky:
         more = f" and {len(flaky) - _NAMED_IN_REASON} more" if len(flaky) > _NAMED_IN_REASON else ""
-        said.append(f"flaky tests: {', '.join(flaky[:_NAMED_IN_REASON])}{more}")
-    return "; ".join(said)
+        parts.append(f"flaky tests: {', '.join(flaky[:_NAMED_IN_REASON])}{more}")
+    return "; ".join(parts)
 
 
 def select(rows: Sequence[TaskRow], config: DatasetConfig, folder: Path) -> Selection:
     """Return the rows that a run should use, in their order; ``config.limit`` is not applied.
 
     Args:
-        rows: of one split.
-        config: quarantine and solve rates.
-        folder: the dataset's, with its records.
+        rows: the rows of one split.
+        config: settings for quarantine and solve rates.
+        folder: the dataset's folder, with its records.
 
     Raises:
-        DatasetError: the records cannot be read, solve rates are wanted and were never measured, or nothing
-            is left over.
+        DatasetError: the records cannot be read, required solve rates were never measured, or no row
+            remains.
     """
     kept = list(rows)
     if config.quarantined == "leave_out":

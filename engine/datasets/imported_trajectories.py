@@ -40,7 +40,7 @@ PHASE = "train"
 _DETAIL_CHARS = 200
 
 Reject = Callable[[int, str], None]
-"""Takes a line that is left out, counted from 1, and the reason."""
+"""Callback for a rejected line: its number (from 1) and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class ImportedTrajectory:
     steps: tuple[Step, ...]
     termination: TerminationReason
     patch: str | None
-    """None where it is unknown, which is no empty patch."""
+    """None if unknown, as distinct from an empty patch."""
     reward: float | None
     verdict: Verdict | None
     tests: tuple[TestResult, ...]
@@ -63,17 +63,17 @@ class ImportedTrajectory:
     test_log: str
     grading_seconds: float
     opening: tuple[OpeningMessage, ...]
-    """Messages before the first response; empty where the file does not say."""
+    """Messages before the first response; empty if the file has none."""
     metadata: Mapping[str, Any]
-    """Fields of the file without a field of their own, such as ``exp_name``, limits, ``agent_args``."""
+    """Fields of the file without an attribute here, such as ``exp_name``, limits, ``agent_args``."""
     cost: float | None = None
-    """US dollars of the whole trajectory; None where it is unknown."""
+    """US dollars of the whole trajectory; None if unknown."""
     error: str = ""
     """Error that ended the rollout; empty without one."""
 
 
 def events_of(trajectory: ImportedTrajectory, *, first_seq: int, time: float) -> Iterator[BaseModel]:
-    """Yield the events of a trajectory, ``seq`` rising from ``first_seq``."""
+    """Yield the events of a trajectory; ``seq`` counts up from ``first_seq``."""
     ref = TrajectoryRef(iteration=0, phase=PHASE, task_id=trajectory.row.task.id, index=trajectory.index)
     steps = trajectory.steps
     yield TrajectoryStarted(seq=first_seq, epoch=1, time=time, ref=ref)
@@ -117,24 +117,24 @@ def events_of(trajectory: ImportedTrajectory, *, first_seq: int, time: float) ->
 
 
 def _findings(trajectory: ImportedTrajectory) -> list[FindingRecord]:
-    """Return the tests, and their configuration, that a patch edits; what the gold patch edits is code."""
+    """Return the tests and test configuration that a patch edits; paths in the gold patch do not count."""
     answer = trajectory.row.answer
     gold = {path for part in split_patch(answer.gold_patch) for path in part.paths}
     tests = {*answer.test_files, *(path for part in split_patch(answer.test_patch) for path in part.paths)}
     edited = dict.fromkeys(path for part in split_patch(trajectory.patch or "") for path in part.paths)
-    found = []
+    findings = []
     for path in edited:
         if path in gold:
             continue
         if path in tests or is_test_code(path):
-            found.append(FindingRecord(kind=FindingKind.TESTS_EDITED, detail=path[:_DETAIL_CHARS]))
+            findings.append(FindingRecord(kind=FindingKind.TESTS_EDITED, detail=path[:_DETAIL_CHARS]))
         elif is_configuration(path):
-            found.append(FindingRecord(kind=FindingKind.CONFIGURATION_EDITED, detail=path[:_DETAIL_CHARS]))
-    return found
+            findings.append(FindingRecord(kind=FindingKind.CONFIGURATION_EDITED, detail=path[:_DETAIL_CHARS]))
+    return findings
 
 
 def print_ndjson(trajectories: Iterable[ImportedTrajectory], *, time: float) -> int:
-    """Write the lines that the module's docstring describes to standard output; return their trajectories."""
+    """Write trajectories to stdout in the form described above; return their number."""
     known: set[str] = set()
     seq, count = 1, 0
     for count, trajectory in enumerate(trajectories, start=1):  # noqa: B007
@@ -150,11 +150,11 @@ def print_ndjson(trajectories: Iterable[ImportedTrajectory], *, time: float) -> 
 
 
 def convert(read: Callable[[Path, Reject], Iterable[ImportedTrajectory]], content: str) -> int:
-    """Run a command that converts the file that it is given; return its exit code.
+    """Run the command that converts a file to events; return its exit code.
 
     Args:
         read: reads the file.
-        content: what the lines of the file are, for the command's help.
+        content: description of the file's lines, for the command's help.
     """
     parser = argparse.ArgumentParser(description=f"Convert {content} to events.")
     parser.add_argument("file", type=Path, help=f"JSON Lines of {content}")

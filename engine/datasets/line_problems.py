@@ -10,7 +10,7 @@ from engine.terminal import visible_line
 
 _NOT_JSON = "not JSON"
 _DETAILS = re.compile(r"\d+|'[^']*'")
-"""Parts of a reason in which lines of one kind differ."""
+"""Variable parts of a reason, ignored when lines are grouped by kind."""
 
 
 class LineProblems:
@@ -33,10 +33,10 @@ class LineProblems:
 
     @property
     def hint(self) -> str:
-        """Return a question about a file without any usable line, where already the first is no JSON."""
+        """Return a hint for a file without usable lines whose first problem is invalid JSON; else empty."""
         if next(iter(self._kinds), "") != _NOT_JSON:
             return ""
-        return ": is it a single JSON document, such as a .traj file? Expected is an object a line"
+        return ": is it a single JSON document, such as a .traj file? Expected one object per line"
 
     def report(self, path: Path) -> None:
         """Write one message per kind to stderr."""

@@ -1,8 +1,9 @@
-"""Classification of paths: code, tests, their configuration, installed packages; the only lists of names.
+"""Classification of paths: code, tests, test configuration, installed packages.
 
-Agents' changes to all but code are left out of grading (``engine.grading.submission.filter``). What helps
-tests counts as tests: fixtures, snapshots, ``testing`` packages, scripts that run tests. To protect more,
-extend a list; names are matched in any case where file systems or tools ignore it.
+All lists of names are here. Grading drops agents' changes to everything but code
+(``engine.grading.submission.filter``). Test support counts as tests: fixtures, snapshots, ``testing``
+packages, test scripts. To protect more files, extend a list. Names match in any case where file systems or
+tools ignore it.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ _CONFIGURATION = (
     "pest.php", "codeception.yml", "directory.build.*", "*.[cfv]*proj", "*.runsettings", "xunit.runner.json",
     "mix.exs",
     "dart_test.yaml", "package.swift", ".busted", ".proverc",
-    # What git writes into the tree, and other runners
+    # Git attributes change checked-out content; other task runners
     ".gitattributes", "taskfile.y*ml", "justfile", ".justfile",
 )  # fmt: skip
 _CASED_CONFIGURATION = frozenset({"BUILD"})
-"""Bazel's; ``build`` in lower case is a script of many projects."""
+"""Bazel's build file; a lowercase ``build`` is an ordinary script in many projects."""
 _CONFIGURATION_FOLDERS = frozenset({".cargo", ".mvn"})
 _INSTALLED_FOLDERS = frozenset(
     {
@@ -73,7 +74,7 @@ _TEST_FOLDER = re.compile(
 _SHIPPED_FOLDER = re.compile(
     r"_?testing|test|test[_-]?(?:utils?|lib|helpers?|support)|specs?|e2e", re.IGNORECASE
 )
-"""Names of folders that products ship: helpers of their users' tests (``numpy/testing``), specifications."""
+"""Test folders that products may ship: test helpers for their users (``numpy/testing``), specifications."""
 _SOURCE = (
     r"\.(?:pyi?|pyx|[cm]?[jt]sx?|vue|svelte|coffee|go|rs|rb|java|kts?|scala|groovy|php|c|cc|cpp|cxx|h|hh|hpp"
     r"|cs|fs|vb|swift|mm?|exs?|erl|dart|lua|pl|r|jl|hs|mli?|zig|nim|sh|bash)"
@@ -99,16 +100,16 @@ _IS_INSTALLED = _matcher(_INSTALLED)
 
 
 def is_test_path(path: str) -> bool:
-    """Return whether a path holds tests or what helps them, or configures pytest.
+    """Return whether a path is a test, test support or configuration of pytest.
 
-    Importers leave it out of a fix's measures, curation puts no fault into it.
+    Importers do not count these paths as part of a fix; curation injects no faults into them.
     """
     parts = PurePosixPath(path).parts
     return bool(parts) and (configures_pytest(path) or is_test_code(path))
 
 
 def is_test_code(path: str) -> bool:
-    """Return whether a path holds tests or what helps them, by its name or that of a folder."""
+    """Return whether a path is a test or test support, by its name or that of a folder."""
     parts = PurePosixPath(path).parts
     if not parts:
         return False
@@ -122,22 +123,22 @@ def is_test_code(path: str) -> bool:
 
 
 def innermost_test_folder(path: str) -> str:
-    """Return the innermost folder of a path below which everything counts as tests; empty without one."""
+    """Return the innermost folder of a path whose whole content counts as tests; empty without one."""
     parts = PurePosixPath(path).parts
     count = max(_test_folders(path), default=0)
     return "/".join(parts[:count])
 
 
 def may_be_shipped(folder: str) -> bool:
-    """Return whether a folder of tests may hold helpers that the product ships, by its name and place."""
+    """Return whether a test folder may contain helpers that the product ships, by its name and place."""
     name = PurePosixPath(folder).name
     return _SHIPPED_FOLDER.fullmatch(name) is not None and len(_test_folders(f"{folder}/x")) == 1
 
 
 def _test_folders(path: str) -> list[int]:
-    """Return the number of parts that lead to each folder below which everything counts as tests."""
+    """Return the depth of each folder of a path whose whole content counts as tests."""
     parts = PurePosixPath(path).parts
-    python = path.endswith((".py", ".pyi"))  # specifications, not tests, where the language is Python
+    python = path.endswith((".py", ".pyi"))  # in Python these are specifications, not tests
     return [
         count
         for count, folder in enumerate(parts[:-1], start=1)
@@ -151,7 +152,7 @@ def is_test_folder(name: str) -> bool:
 
 
 def is_configuration(path: str) -> bool:
-    """Return whether a path configures a test runner, or what tests are built and resolved with."""
+    """Return whether a path configures a test runner, a build or dependency resolution."""
     parts = PurePosixPath(path.lower()).parts
     return bool(parts) and (
         _IS_CONFIGURATION(parts[-1]) is not None
@@ -166,7 +167,7 @@ def configures_pytest(path: str) -> bool:
 
 
 def is_installed(path: str) -> bool:
-    """Return whether a path belongs to an installed package, or was built."""
+    """Return whether a path belongs to an installed package or is build output."""
     parts = PurePosixPath(path).parts
     return (
         not _INSTALLED_FOLDERS.isdisjoint(parts)

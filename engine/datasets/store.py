@@ -1,7 +1,7 @@
 """Datasets on disk: ``home/datasets/<name>/{dataset.json,tasks.jsonl,answers.jsonl}``.
 
-The visible half of every row is in ``tasks.jsonl``; gold patches and required tests are apart, in
-``answers.jsonl``, readable by the owner only. A dataset appears, or is replaced, all at once.
+The visible half of every row is in ``tasks.jsonl``. Gold patches and required tests are in
+``answers.jsonl``, readable by the owner only. A dataset is created or replaced atomically.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def dataset_path(home: Path, name: str) -> Path:
 def with_content_id(row: TaskRow) -> TaskRow:
     """Return ``row`` with ``task.id`` set to 16 hex digits over everything that defines task and grading.
 
-    Fields that later versions added count only where they are set, so that ids stay stable.
+    Fields added by later versions count only if set, so that ids stay stable.
     """
     task = {name: value for name, value in asdict(row.task).items() if value or name not in _ADDED_TO_TASK}
     answer = {
@@ -152,7 +152,7 @@ def answer_line(row: TaskRow) -> str:
 
 
 def swap_in(staging: Path, target: Path) -> None:
-    """Replace the dataset folder by the new one; what is known about rows of the old one is kept."""
+    """Replace the dataset folder with the new one; health records of the old rows are kept."""
     if not target.exists():
         replace_folder(staging, target)
         return
@@ -171,7 +171,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         text = path.read_text()
     except OSError as error:
         raise DatasetError(f"cannot read {path}: {error.strerror}") from error
-    # Not splitlines: JSON strings may hold U+2028 and its like unescaped.
+    # Not splitlines: JSON strings may contain unescaped line separators such as U+2028.
     for number, line in enumerate(text.split("\n")):
         if not line.strip():
             continue

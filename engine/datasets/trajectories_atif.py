@@ -1,9 +1,9 @@
-"""Reader of trajectories in Harbor's interchange format (ATIF 1.0 to 1.8): a JSON document, or one a line.
+"""Reader of trajectories in Harbor's interchange format (ATIF 1.0 to 1.8), plain JSON or JSON Lines.
 
-As a command, ``python -m engine.datasets.trajectories_atif FILE``, it prints what
-``engine.datasets.imported_trajectories`` describes. The format has no outcome: what is known of it is read
-from the root's ``extra`` (``conversations.outcomes``), the rest is unknown. Messages are read as those of
-conversations are; a step with several calls becomes several steps.
+As a command, ``python -m engine.datasets.trajectories_atif FILE``, it prints the NDJSON that
+``engine.datasets.imported_trajectories`` describes. The format has no outcome: known parts are read from the
+root's ``extra`` (``conversations.outcomes``), others are unknown. Messages are read like those of
+conversations; a step with several calls becomes several steps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_trajectories(path: Path, reject: Reject | None = None) -> Iterator[Impo
 
     Args:
         path: the file.
-        reject: called for each document that is none and is left out; None raises its error instead.
+        reject: called for each malformed document, which is left out; None raises its error instead.
 
     Raises:
         DatasetError: the file is too large, or a document is malformed.
@@ -54,15 +54,15 @@ def read_trajectories(path: Path, reject: Reject | None = None) -> Iterator[Impo
             reject(number, str(error))
             continue
         row = task_row(conversation, number)
-        found = trajectory_of(
+        trajectory = trajectory_of(
             conversation, number, row, seen[row.task.id], submitted=not turns[-1].get("tool_calls")
         )
-        yield replace(found, steps=tuple(_with_metrics(found.steps, turns)))
+        yield replace(trajectory, steps=tuple(_with_metrics(trajectory.steps, turns)))
         seen[row.task.id] += 1
 
 
 def _documents(path: Path) -> Iterator[tuple[int, Any, str]]:
-    """Yield number, from 1, content and problem of the documents; one with a problem has no content."""
+    """Yield number (from 1), content and problem of each document; a malformed one has no content."""
     if path.stat().st_size > _MAX_BYTES:
         raise DatasetError(f"larger than {_MAX_BYTES >> 20} MiB; split it into files of one trajectory")
     try:
@@ -77,7 +77,7 @@ def _documents(path: Path) -> Iterator[tuple[int, Any, str]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Any, str]]:
-    """Yield number, content and problem of the documents of a file that has one a line."""
+    """Yield number, content and problem of each document of a JSON Lines file."""
     for number, line, problem in read_bounded_lines(path):
         document = None
         try:
@@ -90,7 +90,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Any, str]]:
 
 
 def _conversation(document: Any) -> tuple[Conversation, list[Mapping[str, Any]]]:
-    """Return a document's messages, and its steps of the agent. Raises ConversationError."""
+    """Return a document's conversation and its agent steps. Raises ConversationError."""
     if not isinstance(document, dict) or not isinstance(document.get("steps"), list):
         raise ConversationError("steps: expected a list; ATIF has its trajectory there")
     agent, extra, steps = _object(document, "agent"), _object(document, "extra"), document["steps"]
@@ -108,7 +108,7 @@ def _conversation(document: Any) -> tuple[Conversation, list[Mapping[str, Any]]]
 
 
 def _messages(step: Any) -> Iterator[Any]:
-    """Yield the messages of a step: what was said and called, then the answers."""
+    """Yield the messages of a step: the message with its calls, then the answers."""
     if not isinstance(step, dict):
         yield step
         return
@@ -135,7 +135,7 @@ def _call(call: Any) -> Any:
 
 
 def _with_metrics(steps: Sequence[Step], turns: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
-    """Yield steps with the metrics of the turns that they come from: one a call, at least one a turn."""
+    """Yield steps with the metrics of their turns; a turn has one step per call, and at least one."""
     position = 0
     for turn in turns:
         calls = turn.get("tool_calls") or ()
@@ -154,7 +154,7 @@ def _with_metrics(steps: Sequence[Step], turns: Sequence[Mapping[str, Any]]) -> 
 
 
 def _object(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a field that is an object; empty where it is none."""
+    """Return a field that is an object; empty if it is missing or of another type."""
     value = record.get(name)
     return value if isinstance(value, dict) else {}
 

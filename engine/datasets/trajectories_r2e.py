@@ -1,11 +1,11 @@
 """Reader of trajectories in R2E-Gym's JSONL format, converted without loss of steps.
 
-As a command, ``python -m engine.datasets.trajectories_r2e FILE``, it prints what
+As a command, ``python -m engine.datasets.trajectories_r2e FILE``, it prints the NDJSON that
 ``engine.datasets.imported_trajectories`` describes.
 
-A line that is no trajectory is reported on stderr and left out; a file without any ends it with exit code 2.
-A field of a step that cannot be read costs itself and is named in the step's ``error``; of the trajectory's
-own, ``reward`` and ``output_patch`` are unknown then and stay among the metadata.
+A line that is not a trajectory is reported on stderr and left out; without any trajectory the exit code is 2.
+An unreadable field of a step is left out and named in the step's ``error``. An unreadable ``reward`` or
+``output_patch`` of a trajectory counts as unknown and stays in the metadata.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _TERMINATIONS: Mapping[str, TerminationReason] = {
     "llm_query_error": TerminationReason.MODEL_ERROR,
 }
 _READ = frozenset({"trajectory_steps", "problem_statement", "ds"})
-"""Fields that are read into fields of their own."""
+"""Fields that are converted, and not kept in the metadata."""
 _READ_IF_VALID: Mapping[str, Callable[[Any], bool]] = {
     "reward": lambda value: value is None or truth(value) is not None,
     "output_patch": lambda value: value is None or isinstance(value, str),
     "test_output": lambda value: value is None or isinstance(value, str),
 }
-"""Fields that are, where their value is one that the format has."""
+"""Fields that are converted if their value is valid; field → check of the value."""
 _TEXTS = ("thought", "action", "observation")
 _NUMBERS = ("token_usage_prompt", "token_usage_completion", "llm_exec_time", "env_exec_time")
 _MAX_NUMBER = 2**31
@@ -80,13 +80,13 @@ def read_r2e_trajectories(path: Path, reject: Reject | None = None) -> Iterator[
                 raise DatasetError(problem, row=number - 1)
             record = _parse(line, number - 1)
             row = _task_row(record, number - 1)
-            found = _trajectory(record, number - 1, row, seen[row.task.id])
+            trajectory = _trajectory(record, number - 1, row, seen[row.task.id])
         except DatasetError as error:
             if reject is None:
                 raise
             reject(number, str(error))
             continue
-        yield found
+        yield trajectory
         seen[row.task.id] += 1
 
 
@@ -113,12 +113,12 @@ def _task_row(record: Mapping[str, Any], number: int) -> TaskRow:
 
 
 def _commit_row(published: Row, number: int) -> TaskRow:
-    """Return a task of R2E-Gym's own datasets, whose rows are commits."""
+    """Return the task of a commit, which is a row of R2E-Gym's own datasets."""
     try:
-        found = r2e_gym.convert(published)
+        converted = r2e_gym.convert(published)
     except DatasetError as error:
         raise DatasetError(str(error), row=number, field=f"ds.{error.field}") from None
-    return with_content_id(TaskRow(task=found.task, answer=found.answer, split="imported"))
+    return with_content_id(TaskRow(task=converted.task, answer=converted.answer, split="imported"))
 
 
 def _trajectory(record: Mapping[str, Any], number: int, row: TaskRow, index: int) -> ImportedTrajectory:
@@ -146,7 +146,7 @@ def _trajectory(record: Mapping[str, Any], number: int, row: TaskRow, index: int
 
 
 def _metadata(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields without a field of their own; the task's row is left out, which has the answer."""
+    """Return the fields that are not converted; the task's row is left out, as it includes the answer."""
     kept = {
         name: value
         for name, value in record.items()
@@ -159,7 +159,7 @@ def _metadata(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _opening(record: Mapping[str, Any]) -> tuple[OpeningMessage, ...]:
-    """Return the messages that R2E-Gym's agent makes of its arguments and the problem statement."""
+    """Return the opening messages, built from the agent's arguments and the problem statement."""
     arguments = record.get("agent_args")
     if not isinstance(arguments, Mapping):
         return ()
@@ -173,7 +173,7 @@ def _opening(record: Mapping[str, Any]) -> tuple[OpeningMessage, ...]:
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:
-    """Return a template with its fields; unlike ``str.format`` it reads no attribute that the file names."""
+    """Fill a template's fields; unlike ``str.format``, never read attributes named by the file."""
     if not values:
         return template
     return re.sub(
@@ -194,9 +194,9 @@ def _step(published: Any, position: int) -> Step:
         else:
             problems.append(f"{where}.{name}: missing or no text")
     for name in _NUMBERS:
-        found = find_number(step, name)
-        if found is not None and 0 <= found < _MAX_NUMBER:
-            numbers[name] = found
+        parsed = find_number(step, name)
+        if parsed is not None and 0 <= parsed < _MAX_NUMBER:
+            numbers[name] = parsed
         elif step.get(name) is not None:
             problems.append(f"{where}.{name}: no number in range: {str(step[name])[:80]}")
     call, error = parse_action(texts["action"])

@@ -1,1 +1,1 @@
-"""Conversations to train on: one form, read from and written to the formats of other trainers."""
+"""Training conversations in one common form, read from and written to the formats of other trainers."""

@@ -1,7 +1,7 @@
 """``python -m engine.datasets.conversations IN OUT --format sharegpt``: convert conversations.
 
-IN is read in any known format (``reading``), OUT written in the given one. Lines that cannot be read or
-expressed are reported on stderr, by kind, and left out. Exit code 2: nothing could be written.
+IN may have any known format (``reading``); OUT is written in the given one. Lines that cannot be read or
+expressed are left out and reported on stderr, by kind. Exit code 2: nothing could be written.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--format", choices=sorted(FORMATS), default="openai")
     parser.add_argument("--calls", choices=sorted(_CALLS), default="keep", help="format of the tool calls")
     parser.add_argument("--resolved", action="store_true", help="only conversations that solved their task")
-    given = parser.parse_args(arguments)
-    convert = _shared if given.format == "sharegpt" else _CALLS[given.calls]
+    args = parser.parse_args(arguments)
+    convert = _shared if args.format == "sharegpt" else _CALLS[args.calls]
     left_out, odd = LineProblems(), LineProblems("written with parts that were replaced")
     try:
-        kept = _kept(given.source, convert, left_out, odd, resolved=given.resolved)
-        count = write_conversations(kept, given.out, given.format)
+        kept = _kept(args.source, convert, left_out, odd, resolved=args.resolved)
+        count = write_conversations(kept, args.out, args.format)
     except (DatasetError, ConversationError, OSError) as error:
         print(visible_text(str(error)), file=sys.stderr)
         return 2
     finally:
-        left_out.report(given.source)
-        odd.report(given.source)
+        left_out.report(args.source)
+        odd.report(args.source)
     if not count:
-        print(f"{given.source} has no conversation to write{left_out.hint}", file=sys.stderr)
-    print(f"wrote {count} rows to {given.out}")
+        print(f"{args.source} has no conversation to write{left_out.hint}", file=sys.stderr)
+    print(f"wrote {count} rows to {args.out}")
     return 0 if count else 2
 
 
 def _shared(conversation: Conversation) -> Conversation:
-    """Return a conversation that ShareGPT can express. Raises ConversationError."""
-    found = to_text(conversation)
-    sharegpt_row(found)
-    return found
+    """Convert a conversation for ShareGPT. Raises ConversationError if it cannot be expressed."""
+    converted = to_text(conversation)
+    sharegpt_row(converted)
+    return converted
 
 
 def _kept(
@@ -67,19 +67,19 @@ def _kept(
     *,
     resolved: bool,
 ) -> Iterator[Conversation]:
-    for number, found in read_conversations(source):
-        if isinstance(found, Rejected):
-            left_out.add(number, found.reason)
+    for number, conversation in read_conversations(source):
+        if isinstance(conversation, Rejected):
+            left_out.add(number, conversation.reason)
             continue
-        if resolved and not found.resolved:
+        if resolved and not conversation.resolved:
             continue
         try:
-            yield convert(found)
+            yield convert(conversation)
         except ConversationError as error:
             left_out.add(number, str(error))
             continue
-        if found.problems:
-            odd.add(number, next(iter(found.problems.values())))
+        if conversation.problems:
+            odd.add(number, next(iter(conversation.problems.values())))
 
 
 if __name__ == "__main__":

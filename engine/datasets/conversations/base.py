@@ -1,7 +1,7 @@
-"""The form that all formats are converted to and from: OpenAI's messages.
+"""Common form of conversations, which every format is converted to and from: OpenAI's messages.
 
-Roles are ``system``, ``user``, ``assistant`` and ``tool``. Contents are texts; calls are in ``tool_calls``,
-one a message, with arguments as an object; each ``tool`` message answers the call before it.
+Roles are ``system``, ``user``, ``assistant`` and ``tool``. Contents are strings; calls are in ``tool_calls``,
+one per message, with arguments as an object; each ``tool`` message answers the preceding call.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _ROLES = {
     "ai": "assistant", "model": "assistant", "function_call": "assistant", "function": "tool",
     "observation": "tool",
 }  # fmt: skip
-"""Roles of OpenAI's, ShareGPT's and SWE-agent's conversations → ours."""
+"""Roles in conversations of OpenAI, ShareGPT and SWE-agent → roles of the common form."""
 REPLACED = "values that cannot be stored were replaced"
-"""Problem of a text with NUL or half of a surrogate pair, and of a number that is NaN or infinite."""
+"""Problem of strings with NUL or a lone surrogate, and of NaN and infinite numbers."""
 
 
 class ConversationError(ValueError):
@@ -35,24 +35,24 @@ class ConversationError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """A conversation, with what is known of its outcome."""
+    """A conversation and its outcome, where known."""
 
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     """Functions declared to the model, in OpenAI's form."""
     name: str = ""
-    """Name of the task; empty where it is unknown."""
+    """Name of the task; empty if unknown."""
     resolved: bool | None = None
-    """Whether the task was solved; None where it is unknown."""
+    """Whether the task was solved; None if unknown."""
     problems: Mapping[int, str] = field(default_factory=dict)
-    """Index of a message → what could not be read as it was published."""
+    """Index of a message → problems found when it was read."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """The published row's fields besides its messages and tools."""
+    """The published row's fields except messages and tools."""
 
 
 @dataclass(slots=True)
 class _Read:
-    """A message in our form, with its calls, and what was wrong with the published one."""
+    """A message in the common form, its calls, and problems of the published message."""
 
     message: Message
     calls: list[Message]
@@ -67,11 +67,11 @@ def checked(
     resolved: bool | None = None,
     fields: Mapping[str, Any] | None = None,
 ) -> Conversation:
-    """Return foreign messages in our form.
+    """Convert foreign messages to the common form.
 
-    Contents in parts become one text, arguments in JSON become objects, and messages with several calls
-    become as many messages, each followed by its answer. What is odd costs its message: a call that cannot be
-    read becomes text, an answer to no call a message of the user; ``problems`` names both.
+    Content parts are joined to one string, and arguments in JSON become objects. A message with several calls
+    is split into one message per call, each followed by its answer. An unreadable call becomes text, an
+    answer without a call becomes a user message; ``problems`` names both.
 
     Args:
         messages: a list, or its JSON text.
@@ -81,13 +81,13 @@ def checked(
         fields: the row's other fields.
 
     Raises:
-        ConversationError: there are no messages, or none of the assistant.
+        ConversationError: there is no message, or no assistant message.
     """
     listed = from_json(messages)
     if not isinstance(listed, list) or not listed:
         raise ConversationError("messages: expected a list with at least one message")
     read = [_plain(message, f"messages.{index}") for index, message in enumerate(listed)]
-    if not any(one.message["role"] == "assistant" for one in read):
+    if not any(item.message["role"] == "assistant" for item in read):
         raise ConversationError("messages: none is the assistant's")
     declared, unread = _tools(tools)
     read[0].problems += unread
@@ -97,13 +97,13 @@ def checked(
         tools=declared,
         name=printable(name),
         resolved=resolved,
-        problems={index: "; ".join(found) for index, (_, found) in enumerate(split) if found},
+        problems={index: "; ".join(texts) for index, (_, texts) in enumerate(split) if texts},
         fields=fields or {},
     )
 
 
 def storable(value: Any) -> Any:
-    """Return a value of JSON as JSON can hold it: U+FFFD for NUL and lone surrogates, null for NaN."""
+    """Make a JSON value storable: U+FFFD for NUL and lone surrogates, null for NaN and infinity."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, float):
@@ -116,14 +116,14 @@ def storable(value: Any) -> Any:
 
 
 def storable_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row's fields as JSON can hold them; ``replaced_in`` names those that had other values."""
-    found: dict[str, Any] = storable(dict(row))
-    odd = [name for name in row if found.get(name) != row[name]]
-    return {**found, "replaced_in": storable(odd)} if odd else found
+    """Return a row's fields as storable values; ``replaced_in`` names the fields that were changed."""
+    fields: dict[str, Any] = storable(dict(row))
+    replaced = [name for name in row if fields.get(name) != row[name]]
+    return {**fields, "replaced_in": storable(replaced)} if replaced else fields
 
 
 def from_json(value: Any) -> Any:
-    """Return a value that may be given as its JSON text; None where that is not JSON within the limits."""
+    """Parse a value given as JSON text (None if malformed or beyond the limits); return others unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -133,19 +133,19 @@ def from_json(value: Any) -> Any:
 
 
 def _tools(published: Any) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
-    """Return the declared functions, and what is wrong with the others."""
+    """Return the declared functions, and the problems of malformed ones."""
     if published in (None, "", []):
         return (), []
     listed = from_json(published)
     if not isinstance(listed, list):
         return (), ["tools: left out, expected a list of objects"]
-    found = [from_json(tool) for tool in listed]
-    kept = tuple(storable(tool) for tool in found if isinstance(tool, dict))
-    return kept, [f"tools: {len(found) - len(kept)} left out, not objects"] * (len(kept) < len(found))
+    parsed = [from_json(tool) for tool in listed]
+    kept = tuple(storable(tool) for tool in parsed if isinstance(tool, dict))
+    return kept, [f"tools: {len(parsed) - len(kept)} left out, not objects"] * (len(kept) < len(parsed))
 
 
 def _plain(published: Any, place: str) -> _Read:
-    """Return a published message in our form."""
+    """Convert a published message to the common form."""
     source = published if isinstance(published, dict) else {"role": None, "content": published}
     problems: list[str] = []
     message = storable(source)
@@ -168,7 +168,7 @@ def _plain(published: Any, place: str) -> _Read:
 
 
 def _calls(message: Message, place: str, problems: list[str]) -> list[Message]:
-    """Return the calls of a message; one that cannot be read has its text only."""
+    """Return the calls of a message; an unreadable call has only its text."""
     published = message.get("tool_calls") or message.get("function_call") or []
     calls: list[Message] = []
     for index, call in enumerate(published if isinstance(published, list) else [published]):
@@ -190,7 +190,7 @@ def _text(content: Any, place: str, problems: list[str]) -> str:
 
 
 def _part(part: Any, place: str, problems: list[str]) -> str:
-    """Return the text of a part; of an image or another medium its kind."""
+    """Return the text of a content part; for an image or another medium, its type in brackets."""
     if isinstance(part, str):
         return part
     if isinstance(part, dict) and isinstance(part.get("text"), str):
@@ -203,7 +203,7 @@ def _part(part: Any, place: str, problems: list[str]) -> str:
 
 
 def _call(call: Any, place: str, problems: list[str]) -> Message:
-    """Return a call in our form. Raises ConversationError, and LimitError for arguments given as text."""
+    """Convert a call. Raises ConversationError, and LimitError for arguments given as text."""
     function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise ConversationError("expected an object with a function's name")
@@ -234,7 +234,7 @@ def _identifier(call: Any) -> str:
 
 
 def _call_text(call: Any) -> str:
-    """Return a call that cannot be read as text: as the model wrote it, where its parts are texts."""
+    """Return an unreadable call as text, in the model's own notation where name and arguments are known."""
     function = call.get("function", call) if isinstance(call, dict) else None
     if isinstance(function, dict) and isinstance(function.get("name"), str):
         arguments = function.get("arguments")
@@ -246,7 +246,7 @@ def _call_text(call: Any) -> str:
 def _split(read: Sequence[_Read]) -> Iterator[tuple[Message, list[str]]]:
     """Yield messages with at most one call, each followed by its answer; calls get unique identifiers.
 
-    Each comes with what is odd about it. Answers to no call become messages of the user.
+    Each is paired with its problems. Answers without a call become user messages.
     """
     count, position = 0, 0
     while position < len(read):
@@ -278,7 +278,7 @@ def _split(read: Sequence[_Read]) -> Iterator[tuple[Message, list[str]]]:
 def _turn(
     message: Message, call: Message, name: str, problems: list[str], answer: _Read | None
 ) -> Iterator[tuple[Message, list[str]]]:
-    """Yield a message with a call, and the answer."""
+    """Yield a message with its call, and the answer."""
     if "text" in call:
         content = "\n".join(filter(None, (message["content"], call["text"])))
         yield {**message, "content": content}, problems
@@ -302,9 +302,9 @@ def _orphan(answer: _Read, index: int) -> tuple[Message, list[str]]:
 def _matched(
     calls: Sequence[Message], places: Sequence[int], read: Sequence[_Read]
 ) -> tuple[list[int | None], list[int]]:
-    """Return the place of each call's answer, and of answers to none.
+    """Return the index of each call's answer, and the indices of answers without a call.
 
-    Answers belong to calls by identifier where one of them has a call's, else in order.
+    Answers are matched by identifier if any of them has the identifier of a call, else in order.
     """
     names = {place: read[place].message["tool_call_id"] for place in places}
     is_named = bool({call["id"] for call in calls} & set(names.values()) - {""})
@@ -312,5 +312,5 @@ def _matched(
     for place, name in names.items():
         waiting[name if is_named else ""].append(place)
     queues = [waiting[call["id"] if is_named else ""] for call in calls]
-    found = [queue.popleft() if queue else None for queue in queues]
-    return found, sorted(place for queue in waiting.values() for place in queue)
+    answers = [queue.popleft() if queue else None for queue in queues]
+    return answers, sorted(place for queue in waiting.values() for place in queue)

@@ -1,16 +1,16 @@
-"""Conversations from files of other trainers and systems, plain or compressed with gzip.
+"""Reader of conversations in files of other trainers and systems, plain or gzip-compressed.
 
 | row | read as |
 |---|---|
-| ``messages`` | OpenAI, TRL, SWE-Gym's, SWE-smith's and R2E-Gym's sets: roles, contents, ``tools`` |
-| ``trajectory`` | nebius's sets, the same |
-| ``prompt``, ``completion`` | TRL, verifiers: the same in two parts, or texts |
+| ``messages`` | OpenAI, TRL, datasets of SWE-Gym, SWE-smith and R2E-Gym: roles, contents, ``tools`` |
+| ``trajectory`` | nebius's datasets, the same |
+| ``prompt``, ``completion`` | TRL, verifiers: the same in two parts, or strings |
 | ``conversations`` | ShareGPT: ``from`` and ``value``, ``system``, ``tools`` |
 | ``raw_completions`` | SWE-Gym's ``output.with_completions.jsonl.gz``: the last completion |
 
-A line that cannot be read, or is longer than ``MAX_LINE``, costs that line only: it is reported with its
-number and its reason. A message that cannot be read costs itself (``base.checked``). ``outcomes`` reads the
-other fields.
+A line that cannot be read, or is longer than ``MAX_LINE``, is reported with its number and reason; reading
+goes on. Unreadable parts of messages are reported as well (``base.checked``). ``outcomes`` reads the other
+fields.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from engine.reading import LimitError, parse_bounded, read_bounded_lines
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Reason why a line is no conversation."""
+    """A line that is not a conversation, with the reason."""
 
     reason: str
 
 
 def read_conversations(path: Path) -> Iterator[tuple[int, Conversation | Rejected]]:
-    """Yield each line's number, from 1, and its conversation, or the reason why it is none.
+    """Yield each line's number (from 1) with its conversation or rejection.
 
     Empty lines are skipped.
 
@@ -65,7 +65,7 @@ def _read(line: bytes) -> Conversation | Rejected:
 
 
 def conversation_of(row: Any) -> Conversation:
-    """Return a row of any known format as a conversation. Raises ConversationError."""
+    """Convert a row of any known format to a conversation. Raises ConversationError."""
     if not isinstance(row, dict):
         raise ConversationError("expected an object")
     messages, tools, used = _messages(row)
@@ -79,14 +79,17 @@ def conversation_of(row: Any) -> Conversation:
 
 
 def _messages(row: dict[str, Any]) -> tuple[Any, Any, set[str]]:
-    """Return messages and tools of a row, of SWE-Gym's the last completion's, and the names of its fields."""
+    """Return a row's messages, its tools, and the names of the fields that were read.
+
+    Of SWE-Gym's completions, the last one is read.
+    """
     tools = row.get("tools")
     if "raw_completions" in row:
-        found = row["raw_completions"]
-        found = found[-1] if isinstance(found, list) and found else found
-        if not isinstance(found, dict):
+        completion = row["raw_completions"]
+        completion = completion[-1] if isinstance(completion, list) and completion else completion
+        if not isinstance(completion, dict):
             raise ConversationError("raw_completions: there is none")
-        return found.get("messages"), found.get("tools"), {"raw_completions"}
+        return completion.get("messages"), completion.get("tools"), {"raw_completions"}
     if "conversations" in row:
         return _sharegpt(row), tools, {"conversations", "system"}
     for name in ("messages", "trajectory"):

@@ -1,8 +1,8 @@
-"""Native function calls as text in XML and back, as SWE-Gym and OpenHands train on them.
+"""Conversion of native function calls to XML text and back, as SWE-Gym and OpenHands train on it.
 
-The functions are declared at the end of the system message, a call is the end of the assistant's content, and
-an answer is a user message that begins with ``EXECUTION RESULT of [NAME]:``. Thinking is a block at the
-beginning of a response. Values are lossless: types come back from the declared parameters.
+The functions are declared at the end of the system message; a call ends the assistant's content; an answer is
+a user message that begins with ``EXECUTION RESULT of [NAME]:``. Thinking is a block at the beginning of a
+response. Values are lossless: their types are restored from the declared parameters.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _RESULT = re.compile(r"EXECUTION RESULT of \[([^\]\n]*)\]:\n")
 
 
 def to_text(conversation: Conversation) -> Conversation:
-    """Return the conversation with calls, answers and declarations as text.
+    """Convert calls, answers and declarations of a conversation to text.
 
     Raises:
-        ConversationError: XML cannot express a call, or a content looks like one.
+        ConversationError: XML cannot express a call, or a message's text looks like one.
     """
     messages = [
         _call_to_text(message, f"messages.{index}") for index, message in enumerate(conversation.messages)
@@ -47,22 +47,22 @@ def to_text(conversation: Conversation) -> Conversation:
 
 
 def to_native(conversation: Conversation) -> Conversation:
-    """Return the conversation with calls, answers and declarations in OpenAI's fields.
+    """Convert calls, answers and declarations of a conversation to OpenAI's fields.
 
-    Where no functions are declared, every argument is a text.
+    Without declared functions, every argument is a string.
 
     Raises:
-        ConversationError: a declaration is not JSON, or a value not of its declared type.
+        ConversationError: a declaration is not JSON, or a value is not of its declared type.
     """
     messages = list(conversation.messages)
     tools = conversation.tools
-    if messages[0]["role"] == "system" and (found := _DECLARED.search(messages[0]["content"])):
+    if messages[0]["role"] == "system" and (declaration := _DECLARED.search(messages[0]["content"])):
         if not messages[0]["content"].endswith(_FORMAT):
             raise ConversationError(
                 "messages.0: the declared functions are not followed by the calls' format"
             )
-        tools = tuple(_json(line, "messages.0") for line in found[1].split("\n"))
-        system = messages[0]["content"][: found.start()]
+        tools = tuple(_json(line, "messages.0") for line in declaration[1].split("\n"))
+        system = messages[0]["content"][: declaration.start()]
         messages[:1] = [{"role": "system", "content": system}] if system else []
     types = _types(tools)
     result: list[Message] = []
@@ -89,7 +89,7 @@ def _call_to_text(message: Message, place: str) -> Message:
         return {"role": "user", "content": content}
     thinking = message.get("reasoning_content", "")
     if THINK_END in thinking:
-        raise ConversationError(f"{place}: the thinking itself holds {THINK_END}")
+        raise ConversationError(f"{place}: the thinking itself contains {THINK_END}")
     content = f"{render_thinking(thinking)}\n\n{message['content']}" if thinking else message["content"]
     if message["role"] != "assistant":
         return {"role": message["role"], "content": content}
@@ -98,10 +98,10 @@ def _call_to_text(message: Message, place: str) -> Message:
     for call in message.get("tool_calls", ()):
         function = call["function"]
         try:
-            written = render_call(ToolCall(name=function["name"], arguments=function["arguments"]), "xml")
+            rendered = render_call(ToolCall(name=function["name"], arguments=function["arguments"]), "xml")
         except ValueError as error:
             raise ConversationError(f"{place}: {error}") from None
-        content = f"{content}\n\n{written}" if content else written
+        content = f"{content}\n\n{rendered}" if content else rendered
     return {"role": "assistant", "content": content}
 
 
@@ -110,23 +110,23 @@ def _text_to_call(
 ) -> Message:
     thought = _THOUGHT.match(message["content"])
     content: str = message["content"][thought.end() :] if thought else message["content"]
-    spoken: Message = {"role": "assistant", "content": content}
-    spoken |= {"reasoning_content": thought[1]} if thought else {}
-    found = next((one for one in read_xml(content, 0, {}) if isinstance(one, FoundCall)), None)
-    if found is None or found.error or content[found.end :].strip():
-        return spoken
-    declared = types.get(found.name, {})
+    reply: Message = {"role": "assistant", "content": content}
+    reply |= {"reasoning_content": thought[1]} if thought else {}
+    parsed = next((part for part in read_xml(content, 0, {}) if isinstance(part, FoundCall)), None)
+    if parsed is None or parsed.error or content[parsed.end :].strip():
+        return reply
+    declared = types.get(parsed.name, {})
     arguments = {
         key: _typed(str(value), declared.get(key, "string"), f"{place}: argument '{key}'")
-        for key, value in found.arguments.items()
+        for key, value in parsed.arguments.items()
     }
     call = {
         "id": f"call_{index}",
         "type": "function",
-        "function": {"name": found.name, "arguments": arguments},
+        "function": {"name": parsed.name, "arguments": arguments},
     }
-    said = content[: found.start].removesuffix("\n\n")
-    return spoken | {"content": said, "tool_calls": [call]}
+    prose = content[: parsed.start].removesuffix("\n\n")
+    return reply | {"content": prose, "tool_calls": [call]}
 
 
 def _answer(content: str, call: Message) -> Message:

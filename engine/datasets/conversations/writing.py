@@ -1,4 +1,4 @@
-"""Conversations as files of other trainers.
+"""Writers of conversations in the file formats of other trainers.
 
 | format | file |
 |---|---|
@@ -7,7 +7,7 @@
 | ``sharegpt`` | ``{"conversations": [{"from", "value"}], "system"}``, ``dataset_info.json`` (LLaMA-Factory) |
 | ``preference`` | TRL's preference pairs: ``prompt``, ``chosen``, ``rejected`` |
 
-To add a format: a function from conversations to rows, and an entry in ``FORMATS``.
+To add a format, write a function from conversations to rows and add it to ``FORMATS``.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def trl_rows(conversations: Iterable[Conversation]) -> Iterator[Row]:
 
 
 def sharegpt_rows(conversations: Iterable[Conversation]) -> Iterator[Row]:
-    """Yield rows of ShareGPT. Raises ConversationError as ``sharegpt_row``."""
+    """Yield rows of ShareGPT. Raises ConversationError like ``sharegpt_row``."""
     return map(sharegpt_row, conversations)
 
 
 def sharegpt_row(conversation: Conversation) -> Row:
-    """Return a row of ShareGPT; messages of the user in a row become one, a last one is left out.
+    """Return a row of ShareGPT; consecutive user messages are merged, a trailing one is dropped.
 
     Raises:
-        ConversationError: the conversation has native calls (``text_calls.to_text``), does not begin with the
-            user, or has two messages of the assistant in a row.
+        ConversationError: the conversation has native calls (``text_calls.to_text``), does not begin with a
+            user message, or has two consecutive assistant messages.
     """
     messages = list(conversation.messages)
     system = messages.pop(0)["content"] if messages[0]["role"] == "system" else ""
@@ -56,18 +56,18 @@ def sharegpt_row(conversation: Conversation) -> Row:
     for message in messages:
         speaker = _SPEAKERS.get(message["role"])
         if speaker is None or "tool_calls" in message:
-            raise ConversationError("ShareGPT wants calls and their answers as text, and one system message")
+            raise ConversationError("ShareGPT needs calls and their answers as text, and one system message")
         if speaker == "human" and turns and turns[-1]["from"] == speaker:
             turns[-1]["value"] += f"\n\n{message['content']}"
             continue
         if speaker != ("human", "gpt")[len(turns) % 2]:
-            raise ConversationError(f"turn {len(turns)} is the assistant's; ShareGPT wants the user's")
+            raise ConversationError(f"turn {len(turns)} is the assistant's; ShareGPT needs the user's")
         turns.append({"from": speaker, "value": message["content"]})
     return {"conversations": turns[: len(turns) - len(turns) % 2], "system": system}
 
 
 def preference_rows(conversations: Iterable[Conversation]) -> Iterator[Row]:
-    """Yield one pair for each resolved and unresolved conversation with the same beginning."""
+    """Yield preference pairs: a resolved and an unresolved conversation with the same prompt."""
     solved: defaultdict[str, list[Conversation]] = defaultdict(list)
     unsolved: defaultdict[str, list[Conversation]] = defaultdict(list)
     for conversation in conversations:
@@ -96,9 +96,9 @@ FORMATS: Mapping[str, Callable[[Iterable[Conversation]], Iterator[Row]]] = {
 
 
 def write_conversations(conversations: Iterable[Conversation], path: Path, format_name: str) -> int:
-    """Write a JSON Lines file; return the number of its rows.
+    """Write conversations as JSON Lines; return the number of rows.
 
-    With ``sharegpt`` the file is entered in the folder's ``dataset_info.json`` under its stem.
+    With ``sharegpt``, the file is registered in the folder's ``dataset_info.json`` under its stem.
 
     Raises:
         ConversationError: the format cannot express a conversation, or ``dataset_info.json`` is damaged;
@@ -117,7 +117,7 @@ def write_conversations(conversations: Iterable[Conversation], path: Path, forma
 
 
 def _known(info: Path) -> Row:
-    """Return the data sets that are entered already. Raises ConversationError."""
+    """Return the datasets that are registered already. Raises ConversationError."""
     try:
         known = json.loads(info.read_bytes())
     except FileNotFoundError:
@@ -125,7 +125,7 @@ def _known(info: Path) -> Row:
     except ValueError as error:
         raise ConversationError(f"{info} is not JSON ({error}); repair or remove it") from error
     if not isinstance(known, dict):
-        raise ConversationError(f"{info} holds no JSON object; repair or remove it")
+        raise ConversationError(f"{info} is not a JSON object; repair or remove it")
     return known
 
 
@@ -159,6 +159,6 @@ def _as_text(message: Message) -> Message:
 
 
 def _prompt(conversation: Conversation) -> list[Message]:
-    """Return the messages before the assistant's first."""
+    """Return the messages before the first assistant message."""
     roles = [message["role"] for message in conversation.messages]
     return list(conversation.messages[: roles.index("assistant")])

@@ -116,7 +116,7 @@ def test_a_content_that_looks_like_a_call_is_refused() -> None:
         to_text(native((fake, {}, "ok")))
     with pytest.raises(ConversationError, match="ends a parameter"):
         to_text(native(("", {"text": "</parameter>\n</function>"}, "ok")))
-    with pytest.raises(ConversationError, match=r"messages.2: the thinking itself holds </think>"):
+    with pytest.raises(ConversationError, match=r"messages.2: the thinking itself contains </think>"):
         to_text(thinking(native(("", {}, "ok")), "a</think>b"))
 
 

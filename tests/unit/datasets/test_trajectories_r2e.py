@@ -239,7 +239,7 @@ def test_lines_that_are_left_out_are_counted_by_kind(
     _, _, err = converted(path, monkeypatch, capsys)
     first, last = err.splitlines()
     assert first.startswith(f"{path}: 4,504 lines were left out; the first is line 1: not JSON: ")
-    assert last.endswith("is it a single JSON document, such as a .traj file? Expected is an object a line")
+    assert last.endswith("is it a single JSON document, such as a .traj file? Expected one object per line")
 
 
 def test_rows_of_r2e_gyms_own_datasets_are_tasks_by_their_commits(tmp_path: Path) -> None:
