@@ -87,9 +87,7 @@ def _side(grades: Sequence[Grade], *, wanted: SideOutcome) -> Side:
     else:
         outcome = SideOutcome.PASSED if passed[0] else SideOutcome.FAILED
     passes = wanted is SideOutcome.PASSED
-    unwanted = [
-        grade for grade in _known(grades) if (grade.verdict is Verdict.PASSED) != passes
-    ] or grades
+    unwanted = [grade for grade in _known(grades) if (grade.verdict is Verdict.PASSED) != passes] or grades
     return Side(
         outcome=outcome,
         verdicts=[grade.verdict for grade in grades],

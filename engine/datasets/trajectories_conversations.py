@@ -71,9 +71,7 @@ def _issue(text: str) -> str:
 def _folder(text: str) -> str:
     """Return the repository folder named in a prompt; empty unless it is a single absolute path."""
     path = (_between(text, _FOLDER_TAG) or "").rstrip("/")
-    return (
-        path if path.startswith("/") and path.split() == [path] and len(path) <= _MAX_FOLDER else ""
-    )
+    return path if path.startswith("/") and path.split() == [path] and len(path) <= _MAX_FOLDER else ""
 
 
 def task_row(conversation: Conversation, number: int) -> TaskRow:
@@ -151,9 +149,7 @@ def _steps(messages: Sequence[Message], problems: Mapping[int, str]) -> Iterator
         call, error = parse_action(content)
         if calls:
             call, error = ToolCall(name=calls[0]["name"], arguments=calls[0]["arguments"]), ""
-        unread = [
-            problems[index] for index in range(start if position else 0, end) if index in problems
-        ]
+        unread = [problems[index] for index in range(start if position else 0, end) if index in problems]
         yield Step(
             index=position,
             thought=thinking or content.partition("<function=")[0].strip(),

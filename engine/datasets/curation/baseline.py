@@ -53,7 +53,7 @@ def sandbox_spec(
 
 
 def image_environment(source: Source) -> dict[str, str]:
-    """Return the environment of every command in a source's images, which includes pytest."""
+    """Return the environment variables of all commands in a source's images; pytest is importable."""
     roots = ["/testbed" if root == "." else f"/testbed/{root}" for root in source.roots]
     return {"PYTHONPATH": ":".join([*roots, MOUNT]), "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -70,7 +70,7 @@ async def measure_baseline(
     """Build the source's image, run its tests repeatedly and record the executed lines.
 
     Raises:
-        DatasetError: its tests cannot be used; says why.
+        DatasetError: the source's tests cannot be used; the message has the reason.
     """
     image = await asyncio.to_thread(ensure_image, source, toolchain, home)
     timeout = config.test_timeout_s
@@ -78,8 +78,8 @@ async def measure_baseline(
     spec = sandbox_spec(f"local:{image}", sandbox, run_id="curate", name=source.name, lifetime_s=lifetime)
     async with backend.open(spec) as box:
         # A test file that cannot be imported (a missing extra) must not fail the others.
-        everything = ["--continue-on-collection-errors", *source.tests]
-        first = await _run(box, driver_command(everything, source.roots), timeout, source)
+        arguments = ["--continue-on-collection-errors", *source.tests]
+        first = await _run(box, driver_command(arguments, source.roots), timeout, source)
         stable = [
             test
             for test in first.ids
@@ -132,13 +132,13 @@ async def _run(box: Sandbox, command: str, timeout_s: float, source: Source) -> 
 def executed_lines(run: TestRun, stable: Sequence[str], tree: Path) -> dict[str, dict[int, tuple[str, ...]]]:
     """Return file → line → stable tests that execute it, from the report of a traced run.
 
-    The report comes from a process that ran the source's own code: only names of files of the tree count.
+    The report comes from a process that ran untrusted code, so only paths of files in the tree are accepted.
     """
-    known = {path.relative_to(tree).as_posix() for path in tree.rglob("*.py") if path.is_file()}
-    found: dict[str, dict[int, list[str]]] = {}
+    tree_files = {path.relative_to(tree).as_posix() for path in tree.rglob("*.py") if path.is_file()}
+    executed: dict[str, dict[int, list[str]]] = {}
     for test in stable:
         for path, lines in run.lines.get(test, {}).items():
-            if path in known and not is_test_path(path):
+            if path in tree_files and not is_test_path(path):
                 for line in lines:
-                    found.setdefault(path, {}).setdefault(line, []).append(test)
-    return {path: {line: tuple(tests) for line, tests in lines.items()} for path, lines in found.items()}
+                    executed.setdefault(path, {}).setdefault(line, []).append(test)
+    return {path: {line: tuple(tests) for line, tests in lines.items()} for path, lines in executed.items()}

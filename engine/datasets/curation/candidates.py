@@ -1,4 +1,4 @@
-"""Selection and order of fault candidates: spread over functions and kinds, files kept apart by split."""
+"""Selection and order of fault candidates, spread over functions and kinds; no file is in two splits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Candidate:
     """Text of the intact file."""
     fault: Fault
     num_faults: int
-    """Number of known faults in the same function, i.e. of suspect places."""
+    """Number of possible faults in the same function, i.e. of suspect places."""
     tests: tuple[str, ...]
 
     @property
@@ -53,15 +53,15 @@ def find_candidates(
 ) -> list[Candidate]:
     """Return faults on lines that stable tests execute and whose text is unique in the broken file.
 
-    Files in other encodings than UTF-8 have none, as tools of agents edit UTF-8 only, nor have files that
-    cannot be parsed within limits.
+    Files that are not UTF-8 are skipped, because agents' tools edit UTF-8 only; so are files that cannot be
+    parsed within limits.
 
     Args:
-        baseline: what the intact tree's tests do.
-        max_function_lines: longer functions are left alone.
-        kinds: fault kinds to use; empty is every kind.
+        baseline: baseline of the intact tree's tests.
+        max_function_lines: longer functions are skipped.
+        kinds: fault kinds to use; empty uses every kind.
     """
-    found = []
+    candidates = []
     for path, lines in sorted(baseline.executed_by.items()):
         try:
             source = (baseline.source.tree / path).read_text(encoding="utf-8")
@@ -88,20 +88,20 @@ def find_candidates(
                     num_faults=per_function[fault.function_first_line],
                     tests=_relevant_tests(baseline, path, fault),
                 )
-                found.append(candidate)
-    return found
+                candidates.append(candidate)
+    return candidates
 
 
 def _relevant_tests(baseline: Baseline, path: str, fault: Fault) -> tuple[str, ...]:
     lines = baseline.executed_by[path]
     chosen = dict.fromkeys(sorted(lines[fault.line], key=lambda test: baseline.seconds[test])[:MAX_TESTS])
-    # Some that run other lines of the function: a fix must not break those.
+    # Tests of the function's other lines, which a fix must not break.
     for line in range(fault.function_first_line, fault.function_last_line + 1):
         for test in lines.get(line, ()):
             if len(chosen) >= MAX_TESTS:
                 break
             chosen.setdefault(test)
-    # And a few of the same files, where the fault's neighbourhood is tested.
+    # A few more tests of the same files, which cover related code.
     files = {test.partition("::")[0] for test in chosen}
     for test in baseline.seconds:
         if len(chosen) >= MIN_TESTS:
@@ -118,10 +118,10 @@ def split_by_file(
     """Return training and held-out candidates; no file is in both.
 
     Args:
-        candidates: all of them.
-        heldout_share: wanted part of the functions that is held out; roughly twice that much is
-            reserved, because files are indivisible and not every fault is noticed.
-        seed: decides which files.
+        candidates: all candidates.
+        heldout_share: target share of held-out functions; 1.5 times as much is reserved (at most half),
+            because files are indivisible and not every fault is detected.
+        seed: seed of the choice of files.
     """
     functions = Counter(key[:2] for key in {candidate.function for candidate in candidates})
     files = sorted(functions)
@@ -170,7 +170,7 @@ class CandidateQueue:
                 break
             taken.append(candidate)
             self._kept[candidate.fault.kind] += 1
-        # Counted while in flight for spreading; ``keep`` counts again what became a task.
+        # They counted only to spread kinds within this batch; ``keep`` counts those that become tasks.
         for candidate in taken:
             self._kept[candidate.fault.kind] -= 1
         return taken

@@ -1,8 +1,8 @@
 """Curation of a dataset from Python source trees with tests: one injected fault per task, verified by tests.
 
-Fetch → baseline (which tests pass every time, what they execute) → candidates → each is tried in a
-fresh sandbox: broken ``stability_runs`` times, fixed once → tasks. Baselines and trials are kept, so that
-an interrupted curation goes on where it was. Deterministic under its seed and the baselines.
+Fetch → baseline (stable tests and the lines they execute) → candidates → trials in fresh sandboxes
+(``stability_runs`` test runs with the fault, one without) → tasks. Baselines and trials are stored, so that
+an interrupted curation resumes. The result is deterministic for a given seed and given baselines.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from engine.testing.testrun import driver_command, run_tests
 from engine.types import TaskRow, TestOutcome
 
 _HOST_ATTEMPTS = 3
-"""Attempts at a candidate, and failed candidates in a row that end a curation, where this machine fails."""
+"""Attempts per candidate when this machine fails, and consecutive failed candidates that end a curation."""
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
 _BATCH_PER_WORKER = 8
@@ -71,7 +71,7 @@ class _Curation:
         return self.config.train_tasks + self.config.heldout_tasks
 
     def say(self, message: str) -> None:
-        """Report what is done now, with the number of tasks so far."""
+        """Report the current activity and the number of tasks so far."""
         self.progress(message, self.fates["kept"], self.wanted)
 
 
@@ -89,9 +89,9 @@ async def curate(
     Args:
         config: sources, output and targets.
         home: the data folder.
-        backend, sandbox: where tests run, and the limits of those sandboxes.
-        progress: called with a sentence, tasks done and tasks wanted.
-        seed: decides which faults are tried and which files are held out.
+        backend, sandbox: sandboxes of the test runs, and their limits.
+        progress: called with a message, tasks done and tasks wanted.
+        seed: selects the tried faults and the held-out files.
 
     Raises:
         DatasetError: no source could be used, or the tests detected no fault.
@@ -100,10 +100,10 @@ async def curate(
     skipped: dict[str, str] = {}
     prepared = await _prepare(run, skipped)
     fingerprint = _fingerprint(run, prepared)
-    known = _unchanged(run, fingerprint)
-    if known is not None:
-        progress(f"dataset '{config.output}' is up to date", len(known.rows), len(known.rows))
-        return known
+    existing = _unchanged(run, fingerprint)
+    if existing is not None:
+        progress(f"dataset '{config.output}' is up to date", len(existing.rows), len(existing.rows))
+        return existing
     baselines = await _baselines(run, prepared, skipped)
     candidates = [
         candidate
@@ -116,7 +116,7 @@ async def curate(
     training, heldout = split_by_file(candidates, heldout_share=config.heldout_tasks / run.wanted, seed=seed)
     rows = await _collect(run, training, "train", config.train_tasks)
     if not rows:
-        raise DatasetError("no injected fault was noticed by the tests; give sources with closer tests")
+        raise DatasetError("the tests detected no injected fault; choose sources with more thorough tests")
     rows += await _collect(run, heldout, "heldout", config.heldout_tasks)
     rows += await _extra_rows(run, skipped)
     provenance = {
@@ -133,7 +133,7 @@ async def curate(
 async def _prepare(run: _Curation, skipped: dict[str, str]) -> list[tuple[Source, Path]]:
     """Return the sources that could be fetched, each with its toolchain."""
 
-    async def one(spec: str) -> tuple[Source, Path] | None:
+    async def prepare(spec: str) -> tuple[Source, Path] | None:
         try:
             source = await asyncio.to_thread(fetch_source, spec, run.home)
             return source, await asyncio.to_thread(ensure_toolchain, run.home, source.requirements)
@@ -141,8 +141,8 @@ async def _prepare(run: _Curation, skipped: dict[str, str]) -> list[tuple[Source
             _skip(run, skipped, spec, error)
             return None
 
-    found = [await one(spec) for spec in run.config.sources]
-    return _usable(found, skipped)
+    prepared = [await prepare(spec) for spec in run.config.sources]
+    return _usable(prepared, skipped)
 
 
 async def _baselines(
@@ -150,7 +150,7 @@ async def _baselines(
 ) -> list[Baseline]:
     permits = asyncio.Semaphore(run.config.workers)
 
-    async def one(source: Source, toolchain: Path) -> Baseline | None:
+    async def measure(source: Source, toolchain: Path) -> Baseline | None:
         try:
             async with permits:
                 return await _baseline(run, source, toolchain)
@@ -158,18 +158,18 @@ async def _baselines(
             _skip(run, skipped, source.spec, error)
             return None
 
-    found = await asyncio.gather(*(one(source, toolchain) for source, toolchain in prepared))
-    return _usable(found, skipped)
+    measured = await asyncio.gather(*(measure(source, toolchain) for source, toolchain in prepared))
+    return _usable(measured, skipped)
 
 
 async def _baseline(run: _Curation, source: Source, toolchain: Path) -> Baseline:
-    """Return the kept baseline of a source, or measure it. Raises DatasetError."""
+    """Return the stored baseline of a source, or measure it. Raises DatasetError."""
     image = await asyncio.to_thread(ensure_image, source, toolchain, run.home)
     kept = Measurements(run.home, image, stability_runs=run.config.stability_runs, sandbox=run.sandbox)
     run.kept[image] = kept
-    known = await asyncio.to_thread(kept.baseline, source, toolchain)
-    if known is not None:
-        return known
+    stored = await asyncio.to_thread(kept.baseline, source, toolchain)
+    if stored is not None:
+        return stored
     run.say(f"baseline of {source.spec}")
     measured = await measure_baseline(
         source, toolchain, run.config, home=run.home, backend=run.backend, sandbox=run.sandbox
@@ -201,9 +201,9 @@ def _fingerprint(run: _Curation, prepared: Sequence[tuple[Source, Path]]) -> str
 def _unchanged(run: _Curation, fingerprint: str) -> Dataset | None:
     if not dataset_path(run.home, run.config.output).exists():
         return None
-    known = load_dataset(run.home, run.config.output)
-    complete = all(image_exists(run.home, row.task.image) for row in known.rows)
-    return known if complete and known.provenance.get("fingerprint") == fingerprint else None
+    existing = load_dataset(run.home, run.config.output)
+    complete = all(image_exists(run.home, row.task.image) for row in existing.rows)
+    return existing if complete and existing.provenance.get("fingerprint") == fingerprint else None
 
 
 async def _collect(run: _Curation, candidates: Sequence[Candidate], split: str, wanted: int) -> list[TaskRow]:
@@ -213,7 +213,7 @@ async def _collect(run: _Curation, candidates: Sequence[Candidate], split: str, 
     rows: list[TaskRow] = []
     names: set[str] = set()
 
-    async def one(candidate: Candidate) -> Noticed | None:
+    async def detect(candidate: Candidate) -> Noticed | None:
         async with permits:
             return await _despite_host(run, candidate, lambda: _noticed(run, candidate))
 
@@ -221,7 +221,7 @@ async def _collect(run: _Curation, candidates: Sequence[Candidate], split: str, 
         batch = queue.take(min(_BATCH_PER_WORKER * run.config.workers, 2 * (wanted - len(rows))))
         if not batch:
             break
-        for noticed in await asyncio.gather(*(one(candidate) for candidate in batch)):
+        for noticed in await asyncio.gather(*(detect(candidate) for candidate in batch)):
             if noticed is None:
                 continue
             if len(rows) >= wanted:
@@ -241,14 +241,14 @@ async def _collect(run: _Curation, candidates: Sequence[Candidate], split: str, 
 
 
 async def _despite_host(run: _Curation, candidate: Candidate, action: Callable[[], Awaitable[T]]) -> T | None:
-    """Return the result of an action on a candidate; None where this machine fails every time.
+    """Run an action on a candidate with retries; return None if this machine fails every time.
 
     Raises:
         HostError: this machine failed several candidates in a row.
     """
     for attempt in range(1, _HOST_ATTEMPTS + 1):
         try:
-            found = await action()
+            result = await action()
         except HostError as error:
             if attempt < _HOST_ATTEMPTS:
                 continue
@@ -259,7 +259,7 @@ async def _despite_host(run: _Curation, candidate: Candidate, action: Callable[[
             run.say(f"dropped a candidate in {candidate.path}: {error}")
         else:
             run.host_failures.clear()
-            return found
+            return result
     return None
 
 
@@ -294,11 +294,11 @@ async def _noticed(run: _Curation, candidate: Candidate) -> Noticed | None:
 
 
 async def _try(run: _Curation, candidate: Candidate) -> Trial | None:
-    """Break and fix the code in one fresh sandbox.
+    """Run the tests with and without the fault in one fresh sandbox.
 
     Returns:
-        The result; None where tests ran into their deadline or gave no report, which may be the machine's
-        fault and is tried again by the next curation.
+        The trial; None if a test run timed out or had no report. The machine may be the cause, so the next
+        curation tries again.
 
     Raises:
         SandboxError: the sandbox failed.
@@ -325,16 +325,16 @@ async def _try(run: _Curation, candidate: Candidate) -> Trial | None:
         if not failing or not reported.issuperset(outcomes.values()):
             return Trial(problem="odd_outcome" if failing else "unnoticed")
         for _ in range(run.config.stability_runs - 1):
-            again = await run_tests(box, command, timeout_s=timeout)
-            if again.problem:
+            repeated = await run_tests(box, command, timeout_s=timeout)
+            if repeated.problem:
                 return None
-            if again.outcomes(candidate.tests) != outcomes:
+            if repeated.outcomes(candidate.tests) != outcomes:
                 return Trial(problem="unstable")
         await box.write_file(path, candidate.source.encode())
-        mended = await run_tests(box, command, timeout_s=timeout)
-        if mended.problem:
+        intact = await run_tests(box, command, timeout_s=timeout)
+        if intact.problem:
             return None
-        if set(mended.outcomes(candidate.tests).values()) != {TestOutcome.PASSED}:
+        if set(intact.outcomes(candidate.tests).values()) != {TestOutcome.PASSED}:
             return Trial(problem="not_mended")
     return Trial(failing, first.case(failing[0]).exception)
 

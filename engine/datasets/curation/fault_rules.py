@@ -1,7 +1,7 @@
 """The kinds of single-line faults: rules that propose text edits for syntax-tree nodes.
 
-A rule looks at one node and yields ``Edit``s whose span lies on one physical line. Rules need not
-be sure: ``engine.datasets.curation.faults`` keeps only edits that parse to another tree. Columns are UTF-8
+A rule looks at one node and yields ``Edit``s whose span lies on one physical line. Edits may be
+invalid: ``engine.datasets.curation.faults`` keeps only those that parse to another tree. Columns are UTF-8
 byte offsets, as in ``ast``.
 """
 
@@ -86,8 +86,9 @@ _ATOMS = (ast.Name, ast.Attribute, ast.Constant, ast.Subscript, ast.Call)
 
 
 def propose(scope: FunctionScope) -> Iterator[Edit]:
-    """Yield all edits of a function, in order of appearance; docstrings, annotations, decorators,
-    ``raise`` statements, f-strings and logging calls are left alone.
+    """Yield all edits of a function, in order of appearance.
+
+    Docstrings, annotations, decorators, ``raise`` statements, f-strings and logging calls are not edited.
     """
     stack: list[ast.AST] = [scope.node]
     while stack:

@@ -55,7 +55,7 @@ class FunctionScope:
         return (right.lineno, start + match.start(1), start + match.end(1)) if match else None
 
     def swap(self, kind: str, left: ast.expr, right: ast.expr) -> Iterator[Edit]:
-        """Return the edit that exchanges two nodes of one line."""
+        """Yield the edit that exchanges two nodes of one line."""
         if not (left.lineno == left.end_lineno == right.lineno == right.end_lineno):
             return
         line = self.lines[left.lineno - 1]

@@ -1,9 +1,9 @@
 """Single-line faults in real Python functions, enumerated from the syntax tree and applied to the text.
 
-Curation injects one to make a task; the warm start trains on the same distribution. Edit spans come
-from node positions, so comments and formatting stay as they are. Every fault offered here has been
-parsed: the mutated function is valid Python with another syntax tree. To add a kind: write a rule
-in ``engine.datasets.curation.fault_rules`` and name its family in ``FAMILIES`` there.
+Curation injects one per task; the warm start trains on the same distribution. Edit spans come from node
+positions, so comments and formatting do not change. Every returned fault has been parsed: the mutated
+function is valid Python with another syntax tree. To add a kind, write a rule in
+``engine.datasets.curation.fault_rules`` and name its family in ``FAMILIES`` there.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def enumerate_faults(source: str, *, max_function_lines: int | None = None) -> l
 
 
 def _function_faults(function: Function, lines: list[bytes]) -> Iterator[Fault]:
-    own = lines[function.first_line - 1 : function.last_line]
-    reference = _parse_function(own)
+    function_lines = lines[function.first_line - 1 : function.last_line]
+    reference = _parse_function(function_lines)
     if reference is None:
         return
     seen: set[tuple[int, bytes]] = set()
@@ -105,7 +105,7 @@ def _function_faults(function: Function, lines: list[bytes]) -> Iterator[Fault]:
             continue
         seen.add((edit.line, mutated))
         offset = edit.line - function.first_line
-        tree = _parse_function([*own[:offset], mutated, *own[offset + 1 :]])
+        tree = _parse_function([*function_lines[:offset], mutated, *function_lines[offset + 1 :]])
         if tree is None or not trees_differ(reference, tree):
             continue
         yield Fault(

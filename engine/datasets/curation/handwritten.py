@@ -1,7 +1,7 @@
 """Hand-written tasks that ship with the engine, beside the injected faults.
 
-Each is a JSON file in ``handwritten/``: a SWE-rebench row plus ``source`` (where the tree at its base
-commit comes from) and ``requirements``. To add one, add a file whose licence allows it.
+Each is a JSON file in ``handwritten/``: a SWE-rebench row plus ``source`` (origin of the tree at the base
+commit) and ``requirements``. To add one, add a file whose licence allows it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def build_task(name: str, home: Path) -> TaskRow:
 
 
 def _patched(source: Source, patch: str, name: str) -> dict[str, str]:
-    """Return the content of the files after a patch; verifies that the patch applies."""
+    """Return path → content after a patch. Raises DatasetError if the patch does not apply."""
     before: dict[str, FileState] = {}
     for part in split_patch(patch):
         for path in part.paths:

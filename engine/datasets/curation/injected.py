@@ -35,12 +35,12 @@ class Noticed:
 
 
 def make_row(noticed: Noticed, split: str, names: set[str], *, hint: Hint, home: Path) -> TaskRow:
-    """Return the task of a detected fault; builds its image.
+    """Build the image of a detected fault and return its task.
 
     Args:
         noticed: the candidate and the observed test failures.
         split: the row's split.
-        names: instance ids given so far; the new one is added.
+        names: instance ids in use; the new one is added.
         hint: how exactly the statement locates the symptom.
         home: the data folder.
     """
@@ -123,7 +123,7 @@ def _build_image(home: Path, candidate: Candidate) -> str:
         tree = staging / "tree"
         shutil.copytree(baseline.source.tree, tree, copy_function=os.link)
         broken = tree / candidate.path
-        broken.unlink()  # it is a link to the intact file
+        broken.unlink()  # a hard link: writing to it would change the source tree
         broken.write_text(candidate.mutated, encoding="utf-8", newline="")
         build_image(
             home,

@@ -1,6 +1,6 @@
-"""Measurements of a curation kept under ``home/curation/``: the baseline of a source and its tried faults.
+"""Measurements of curations, stored under ``home/curation/``: baselines of sources and trials of faults.
 
-A curation that was interrupted, or that wants more tasks of the same sources, goes on from them.
+Resumed curations, and later ones with the same sources, reuse them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ FOLDER = "curation"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Result of trying a fault; without failing tests the fault makes no task."""
+    """Result of testing a fault; without failing tests it does not become a task."""
 
     failing: tuple[str, ...] = ()
     exception: str = ""
     """Class of the exception raised in the first failing test."""
     problem: str = ""
-    """Reason why the fault makes no task: ``unnoticed``, ``odd_outcome``, ``unstable``, ``not_mended``, or
-    ``earlier`` where an earlier version did not record it; empty where it makes one."""
+    """Reason why the fault does not become a task: ``unnoticed``, ``odd_outcome``, ``unstable``,
+    ``not_mended``, or ``earlier`` if an earlier version did not record it; empty if it becomes one."""
 
 
 class _KeptBaseline(BaseModel):
@@ -41,13 +41,13 @@ class _KeptBaseline(BaseModel):
 
 
 class Measurements:
-    """Kept measurements of one intact image; a damaged or missing one is measured again.
+    """Stored measurements of one intact image; damaged or missing ones are measured again.
 
     Args:
         home: the data folder.
         image: name of the intact image, which includes a hash of its content.
-        stability_runs: number of runs that agreed.
-        sandbox: limits under which they ran.
+        stability_runs: number of test runs that must agree.
+        sandbox: settings with the limits of the test runs.
     """
 
     def __init__(self, home: Path, image: str, *, stability_runs: int, sandbox: SandboxConfig) -> None:
@@ -60,7 +60,7 @@ class Measurements:
         self._known = self._load_trials()
 
     def baseline(self, source: Source, toolchain: Path) -> Baseline | None:
-        """Return the kept baseline of the source; None if there is none."""
+        """Return the stored baseline of the source; None if there is none."""
         try:
             kept = _KeptBaseline.model_validate_json(self._baseline.read_bytes())
             tests = tuple(kept.seconds)
@@ -88,7 +88,7 @@ class Measurements:
         atomic_write(self._baseline, json.dumps(content))
 
     def trial(self, candidate: Candidate) -> Trial | None:
-        """Return the kept trial of a candidate; None if it has not been tried."""
+        """Return the stored trial of a candidate; None if it has not been tried."""
         return self._known.get(_key(candidate))
 
     def keep_trial(self, candidate: Candidate, trial: Trial) -> None:

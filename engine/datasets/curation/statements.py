@@ -30,7 +30,7 @@ def problem_statement(
         last: its last line.
         suspects: line number and text of each suspect line, shown with ``hint="line"``.
         failing: node ids of failing tests; the first is shown, the others are counted.
-        exception: class name of what the first one raises; empty when unknown.
+        exception: class name of the exception in the first failing test; empty when unknown.
         hint: how exactly the statement locates the symptom.
 
     Example (``hint="line"``)::

@@ -1,9 +1,8 @@
 """Interface of importers: functions from one published row to one task, and the description of a format.
 
-To add a format: a module with ``convert(row) -> Imported`` and entries in ``registry.FORMATS`` and in
-``engine.config.importing.FORMATS``. A converter raises ``DatasetError`` with the field; who counts rows adds
-the number. Nothing that tells the answer may reach ``Task``: gold patches, test patches, names of tests,
-hints.
+To add a format, write a module with ``convert(row) -> Imported`` and add entries to ``registry.FORMATS`` and
+``engine.config.importing.FORMATS``. A converter raises ``DatasetError`` with the field; its caller adds the
+row number. ``Task`` must not reveal the answer: no gold patches, test patches, test names or hints.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Imported:
     split: str = ""
     """Split named by the row itself; empty when it names none."""
     context: bytes = b""
-    """Build context of the task's image, where that is to be built; see ``engine.build_contexts``."""
+    """Build context of the task's image, if it has to be built; see ``engine.build_contexts``."""
     ungradable: str = ""
     """Reason why patches for the row cannot be graded on this installation; empty when they can."""
 
@@ -45,7 +44,7 @@ class Format:
     name: str
     convert: Converter
     read_folder: Callable[[Path], Row] | None = None
-    """Converts a task folder into a row; None where rows are lines of parquet, JSONL or JSON files."""
+    """Converts a task folder into a row; None if rows come from parquet, JSONL or JSON files."""
     marker: str = ""
     """File that marks a folder as a task."""
 
@@ -68,7 +67,7 @@ def code_patch(patch: str) -> str:
 
 def with_difficulty(imported: Imported, extra: Mapping[str, Any]) -> Imported:
     """Return the converted row with further numbers; values that are not numbers are left out."""
-    found = {name: number(extra, name) for name in extra}
-    numbers = {name: value for name, value in found.items() if value is not None}
+    values = {name: number(extra, name) for name in extra}
+    numbers = {name: value for name, value in values.items() if value is not None}
     task = replace(imported.task, difficulty={**imported.task.difficulty, **numbers})
     return replace(imported, task=task)

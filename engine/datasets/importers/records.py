@@ -34,7 +34,7 @@ def existing_header(config: ImportConfig, home: Path) -> dict[str, Any] | None:
         if not same:
             raise DatasetError(
                 f"there is a dataset '{config.output}' already, from another source: choose another name, or "
-                "say --replace or --append (mode=replace, mode=append)"
+                "pass --replace or --append (mode=replace, mode=append)"
             )
     return header
 
@@ -43,17 +43,17 @@ def fingerprint_of(
     config: ImportConfig, source: Source, form: Format, existing: Mapping[str, Any] | None
 ) -> str:
     """Return the fingerprint of an import: source files, settings and the dataset it is appended to."""
-    known: list[Any] = [config.model_dump(mode="json"), source.revision]
+    inputs: list[Any] = [config.model_dump(mode="json"), source.revision]
     if form.read_folder is None:
         files = [file.path for file in data_files(source, config.source_split)]
     else:
         files = [folder / form.marker for folder in task_folders(source.path, form.marker)]
     for file in files:
         stat = file.stat()
-        known.append([str(file), stat.st_size, 0 if source.revision else stat.st_mtime_ns])
+        inputs.append([str(file), stat.st_size, 0 if source.revision else stat.st_mtime_ns])
     if config.mode == "append":
-        known.append(existing)
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+        inputs.append(existing)
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
 def provenance_of(
@@ -87,8 +87,8 @@ def provenance_of(
         record["decontamination_references"] = references
     before = (existing or {}).get("provenance", {}) if config.mode == "append" else {}
     others = [
-        one
-        for one in before.get("imports") or []
-        if (one.get("format"), one.get("source")) != (config.format, config.source)
+        entry
+        for entry in before.get("imports") or []
+        if (entry.get("format"), entry.get("source")) != (config.format, config.source)
     ]
     return {**before, "imports": [*others, record]}

@@ -1,7 +1,7 @@
 """Downloads of untrusted packages and repositories: fetched here, unpacked in a sandbox, never run or built.
 
-pip and git access the network without anything that could start a program chosen by the remote; ``unpack``
-passes their downloads to ``engine.datasets.sources.unpacking`` in a separate sandbox.
+pip and git are run such that a remote cannot make them start a program. ``unpack`` passes their downloads to
+``engine.datasets.sources.unpacking`` in a separate sandbox.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def run_pip_files(*arguments: str) -> None:
     except subprocess.TimeoutExpired:
         raise PreflightError(f"pip took more than {_NETWORK_S:g} s to download {arguments[1]}") from None
     if done.returncode != 0:
-        said = [line.strip() for line in done.stderr.split("\n") if line.strip()] or ["no output"]
-        raise PreflightError(f"pip download failed: {said[-1][:500]} (is a package index reachable?)")
+        lines = [line.strip() for line in done.stderr.split("\n") if line.strip()] or ["no output"]
+        raise PreflightError(f"pip download failed: {lines[-1][:500]} (is a package index reachable?)")
 
 
 def clone(url: str, target: Path) -> None:
     """Fetch the newest commit of a repository over https, as a bare repository without hooks.
 
-    Redirects are refused (the host is the one that was allowed), and so are other transports, submodules and
-    all user or system configuration and credentials.
+    Redirects are refused, because only the given host was allowed. Other transports, submodules, credentials,
+    and user and system configuration are disabled.
 
     Raises:
         PreflightError: git is missing, or the repository cannot be fetched.
@@ -81,7 +81,7 @@ def clone(url: str, target: Path) -> None:
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ASKPASS": "/bin/false",
     }
-    # In units of 512 bytes: no file, the repository's pack among them, gets larger.
+    # In units of 512 bytes; limits the size of every file, including the repository's pack.
     limited = ["/bin/sh", "-c", f'ulimit -f {_REPOSITORY_BYTES // 512}; exec "$@"', "sh"]
     try:
         subprocess.run(
@@ -111,11 +111,11 @@ def unpack(
         packed: archive, folder of wheels, or bare repository.
         target: an empty folder owned by this process.
         home: the data folder.
-        what: its display name.
+        what: display name of the download.
 
     Raises:
-        DatasetError: it is damaged, or more than files within limits.
-        PreflightError: there are no sandboxes on this machine.
+        DatasetError: the download is damaged, exceeds the limits or contains anything but files.
+        PreflightError: sandboxes are not available on this machine.
     """
     inside = f"/in/{packed.name}"
     try:

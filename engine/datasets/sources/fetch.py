@@ -1,8 +1,8 @@
-"""Source trees from which tasks are made: a folder, a git repository, or ``pip:NAME==VERSION``.
+"""Fetching of source trees for tasks: a folder, a git repository, or ``pip:NAME==VERSION``.
 
 ``fetch_source`` copies the tree into ``home/sources/`` (cached), without documentation and
 repository data, and finds its packages, import roots, tests and runtime dependencies. To add a kind
-of source: see ``engine.config.source_spec``, and a branch in ``_obtain``.
+of source, extend ``engine.config.source_spec`` and add a branch to ``_obtain``.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Source:
 def fetch_source(spec: str, home: Path) -> Source:
     """Fetch and inspect a source; cached under ``home/sources/``.
 
-    Nothing of it is run here: it is only downloaded, and unpacked in a sandbox.
+    No code of the source runs here; downloads are unpacked in a sandbox.
 
     Raises:
-        PreflightError: it cannot be fetched (no network, no such version, no git).
-        DatasetError: it is of no known kind, is damaged or hostile, or has no package or no tests.
+        PreflightError: the source cannot be fetched (no network, no such version, no git).
+        DatasetError: it is of an unknown kind, damaged or hostile, or has no package or no tests.
     """
     try:
         parsed = parse_source(spec)
@@ -100,7 +100,7 @@ def _obtain(spec: SourceSpec, staging: Path, home: Path) -> None:
         case FolderSource(path):
             folder = Path(path).expanduser()
             if not folder.is_dir():
-                raise DatasetError(f"source '{path}' is no folder of this machine")
+                raise DatasetError(f"source '{path}' is not a folder on this machine")
         case PackageSource(name, version):
             download = staging / "download"
             download.mkdir()
@@ -152,7 +152,7 @@ def _inspect(spec: str, name: str, revision: str, tree: Path) -> Source:
     ]
     tests += [path.name for path in sorted(tree.glob("test_*.py"))]
     if not tests:
-        raise DatasetError(f"source '{spec}' carries no tests (looked for tests/, test/ and test_*.py)")
+        raise DatasetError(f"source '{spec}' has no tests (looked for tests/, test/ and test_*.py)")
     roots = tuple(dict.fromkeys((base.relative_to(tree).as_posix(), ".")))
     return Source(
         spec=spec,
@@ -167,20 +167,20 @@ def _inspect(spec: str, name: str, revision: str, tree: Path) -> Source:
 
 
 def _requirements(tree: Path) -> tuple[str, ...]:
-    """Return the dependencies that hold without extras or conditions."""
-    found: list[str] = []
+    """Return the dependencies without extras or conditions."""
+    dependencies: list[str] = []
     metadata, project = tree / "PKG-INFO", tree / "pyproject.toml"
     try:
         if metadata.exists():
             text = read_bounded(metadata, _MAX_METADATA).decode(errors="replace")
-            found = HeaderParser().parsestr(text).get_all("Requires-Dist") or []
+            dependencies = HeaderParser().parsestr(text).get_all("Requires-Dist") or []
         elif project.exists():
             table = tomllib.loads(read_bounded(project, _MAX_METADATA).decode()).get("project", {})
-            found = table.get("dependencies", [])
+            dependencies = table.get("dependencies", [])
     except (OSError, ValueError, RecursionError) as error:  # ValueError: of TOML, or not UTF-8
         name = metadata.name if metadata.exists() else project.name
         raise DatasetError(f"{name} of the source is malformed: {error}") from error
-    return tuple(sorted(text for text in found if ";" not in text and _is_named(text)))
+    return tuple(sorted(text for text in dependencies if ";" not in text and _is_named(text)))
 
 
 def _is_named(text: str) -> bool:

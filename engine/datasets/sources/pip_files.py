@@ -3,9 +3,9 @@
     python -m engine.datasets.sources.pip_files sdist NAME VERSION FOLDER
     python -m engine.datasets.sources.pip_files wheels FOLDER REQUIREMENT...
 
-pip builds every source distribution that it downloads, only to read its metadata (pypa/pip#1884), and has no
-public way to leave that out. So its own finder and session are used, which honour its whole configuration:
-indexes, folders, credentials, certificates, proxies. A process of its own keeps pip's internals apart.
+pip builds every source distribution that it downloads, to read its metadata (pypa/pip#1884); no option
+disables this. So pip's own finder and session are used, which honour its whole configuration: indexes,
+folders, credentials, certificates, proxies. A separate process isolates pip's internals.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ def _save(session: Any, link: Any, folder: Path) -> None:
             if digest is not None:
                 digest.update(chunk)
     if digest is not None and digest.hexdigest() != link.hash:
-        sys.exit(f"{link.filename} does not have the hash that the index says")
+        sys.exit(f"{link.filename} does not have the hash given by the index")
 
 
 def fetch_wheels(folder: Path, requirements: Sequence[str]) -> None:
     """Download pure-Python wheels and their dependencies."""
 
     def refuse(*_arguments: Any, **_options: Any) -> NoReturn:
-        sys.exit("a dependency is an address and no package of the index")
+        sys.exit("a dependency is a URL, not a package of the index")
 
-    # Dependencies of a wheel may be addresses, which ``--only-binary`` lets pass and would be built.
+    # Dependencies of a wheel may be URLs, which pip would build in spite of ``--only-binary``.
     _pip("_internal.operations.prepare").unpack_vcs_link = refuse
     _pip("_internal.distributions.sdist").SourceDistribution.prepare_distribution_metadata = refuse
-    # "any" admits pure-Python wheels only: the folder serves every interpreter a sandbox may have.
+    # "any" admits pure-Python wheels only, which work with every interpreter in a sandbox.
     pure = ["--only-binary", ":all:", "--platform", "any", "-d", str(folder)]
     command = _pip("_internal.commands").create_command("download")
     sys.exit(command.main(["-q", *pure, "--", *requirements]))

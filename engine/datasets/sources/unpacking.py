@@ -2,10 +2,10 @@
 
     sdist ARCHIVE            one top folder of a source distribution into ``tree/``
     wheels FOLDER            pure-Python wheels as pip installs them, compiled
-    repository GIT_DIRECTORY the files of HEAD into ``tree/``; no checkout: no filter, hook or attribute acts
+    repository GIT_DIRECTORY the files of HEAD into ``tree/``; no checkout: no filters, hooks or attributes
 
-Only plain files come out: links and devices are left out, names that lead elsewhere and contents beyond the
-limits end the program, whose last line on standard error says why.
+Only regular files are written; links and devices are skipped. Paths outside of the target and content beyond
+the limits end the program; the last line on standard error has the reason.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ def unpack_wheels(folder: Path, target: Path) -> None:
                     continue
                 name = "/".join(parts[2:])
             tree.write(name, stream, executable=executable)
-    # By content: the folder is copied and bound, and neither may make bytecode stale.
+    # By content, not by time: copies and mounts of the folder must not make bytecode stale.
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     compileall.compile_dir(target, quiet=2, invalidation_mode=mode)
 
 
 def unpack_repository(repository: Path, target: Path) -> None:
-    """Write the files of the repository's HEAD."""
+    """Write the files of a repository's HEAD to the target."""
     git = ["git", "-c", "safe.directory=*", "-c", "protocol.allow=never", f"--git-dir={repository}"]
     listed = subprocess.run([*git, "ls-tree", "-r", "-z", "HEAD"], stdout=subprocess.PIPE, check=True)
     tree = _Target(target)
@@ -98,13 +98,13 @@ def unpack_repository(repository: Path, target: Path) -> None:
         assert objects.stdin is not None
         assert objects.stdout is not None
         for entry in listed.stdout.split(b"\0"):
-            about, _, name = entry.partition(b"\t")
-            if not about.startswith((b"100644 ", b"100755 ")):
+            info, _, name = entry.partition(b"\t")
+            if not info.startswith((b"100644 ", b"100755 ")):
                 continue  # links, submodules
-            objects.stdin.write(about.split()[2] + b"\n")
+            objects.stdin.write(info.split()[2] + b"\n")
             objects.stdin.flush()
             size = int(objects.stdout.readline().split()[2])
-            tree.write(os.fsdecode(name), _Part(objects.stdout, size), executable=about.startswith(b"100755"))
+            tree.write(os.fsdecode(name), _Part(objects.stdout, size), executable=info.startswith(b"100755"))
             objects.stdout.read(1)
 
 

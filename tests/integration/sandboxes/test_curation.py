@@ -160,7 +160,7 @@ async def test_unusable_sources_are_skipped_with_a_reason(home: Path, tmp_path: 
         await run(home, config(home, sources=(str(broken), str(bare), str(tmp_path / "nowhere"))))
     assert "is unusable: no tests were collected" in str(raised.value)
     assert "has no Python package" in str(raised.value)
-    assert "is no folder of this machine" in str(raised.value)
+    assert "is not a folder on this machine" in str(raised.value)
 
 
 def test_repository_data_and_links_of_a_folder_stay_out(home: Path, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_wheel_that_depends_on_an_address_is_refused_and_nothing_is_built(
         (bait / name).write_bytes(data)
     write_wheel(index, "evil", {"evil.py": b""}, f"Requires-Dist: bait @ file://{bait}\n")
     write_wheel(index, "pytest", {"pytest.py": b""}, version="9.1.0")
-    with pytest.raises(PreflightError, match="is an address and no package of the index"):
+    with pytest.raises(PreflightError, match="is a URL, not a package of the index"):
         ensure_toolchain(tmp_path / "home", ["evil"])
     assert not (tmp_path / "seen").exists()
 
