@@ -1,8 +1,8 @@
 """Decontamination against a benchmark: by repository, instance, commit, statement and fix.
 
-Statements are compared by their n-grams of words, exactly, through an index: the overlap of two is the share
-of the shorter one's n-grams that the other has too. Fixes are compared by the lines they add. With a
-reference of a few thousand rows the index is some hundred thousand entries, so no sketch (MinHash) is needed.
+Statements are compared by word n-grams, exactly, with an inverted index. The overlap of two is the share of
+the shorter one's n-grams that also occur in the other. Fixes are compared by the lines they add. For a few
+thousand reference rows the index has some hundred thousand entries, so no sketch (MinHash) is needed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Decontamination:
         for commit in (task.base_commit, str(row.answer.metadata.get("commit") or "")):
             known = self._commits.get(commit.lower()) if len(commit) >= _MIN_COMMIT else None
             if known is not None:
-                return Exclusion("decontamination:commit", f"it starts where {self._names[known]} does")
+                return Exclusion("decontamination:commit", f"it has a commit of {self._names[known]}")
         return self._text(row) if self._names else None
 
     def _text(self, row: Imported) -> Exclusion | None:
@@ -103,14 +103,14 @@ class _Index:
         return self._sizes[number]
 
     def nearest(self, features: frozenset[int]) -> tuple[int, float] | None:
-        """Return the row with the largest overlap, and the overlap; the first of equals."""
+        """Return the row with the largest overlap, and the overlap; the first of several wins."""
         shared: Counter[int] = Counter()
         for feature in features:
             shared.update(self._rows.get(feature, ()))
         overlaps = (
             (number, count / min(self._sizes[number], len(features))) for number, count in shared.items()
         )
-        return max(overlaps, key=lambda found: (found[1], -found[0]), default=None)
+        return max(overlaps, key=lambda pair: (pair[1], -pair[0]), default=None)
 
 
 def ngrams(text: str, n: int) -> frozenset[int]:

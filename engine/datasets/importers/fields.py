@@ -1,7 +1,7 @@
 """Readers of the fields of published rows: lists may be lists, JSON strings or Python literals.
 
-Every function takes the row, the field's names (the first that is there counts, lower-cased names too) and
-raises a ``DatasetError`` that names the field; the row's number is added by whoever counts rows.
+Functions take the row and alternative names of the field; the first present one counts, also in lower case.
+They raise a ``DatasetError`` with the field; the caller adds the row number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def find(row: Row, *names: str) -> tuple[str, Any]:
 
 
 def unwrapped(row: Row) -> Row:
-    """Return the row in ``extra_info`` of verl's form, in which rLLM exports rows; other rows as they are."""
+    """Return the row nested in ``extra_info`` (verl's form, exported by rLLM); other rows unchanged."""
     if "prompt" not in row or "problem_statement" in row:
         return row
     inner = structure(row.get("extra_info"))
@@ -63,14 +63,14 @@ def number(row: Row, *names: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        result = float(value)
     except OverflowError:
         return None
-    return found if math.isfinite(found) else None
+    return result if math.isfinite(result) else None
 
 
 def structure(value: Any) -> Any:
-    """Parse ``value`` where it is a JSON document or a Python literal in a string; None when it is neither.
+    """Parse ``value`` if it is a string with a JSON document or a Python literal; None if it is neither.
 
     Literals are read without evaluating anything.
     """
@@ -134,12 +134,12 @@ def texts(value: Any, field: str) -> list[str]:
 
 def kept(row: Row, *fields: str) -> dict[str, Any]:
     """Return the given fields that have a value, as plain JSON data."""
-    found = {}
+    values = {}
     for field in fields:
         _, value = find(row, field)
         if value not in (None, "", [], {}):
-            found[field] = plain(value)
-    return found
+            values[field] = plain(value)
+    return values
 
 
 def plain(value: Any) -> Any:

@@ -1,9 +1,9 @@
 """Rows of one data file: parquet, JSONL (plain or gzip), JSON.
 
 Lines and elements of lists are streamed, each of at most ``MAX_LINE`` bytes; other documents are read whole.
-Whatever cannot be read is a row of its own with the error: a line, an element of a list, a parquet row, the
-rest of a file that is cut off, or a whole file. Numbers of rows are the same at every reading, damage
-included, so that an import resumes where it was.
+Unreadable parts are rows with an error: a line, an element of a list, a parquet row, the rest of a truncated
+file, or a whole file. Row numbers are the same in every reading, even of damaged files, so that imports can
+resume.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from engine.reading import (
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".json")
 _MAX_JSON = 16 << 20
-"""Maximum size of a document that is no list, bytes."""
+"""Maximum size of a document that is not a list, bytes."""
 _MAX_VALUES = 1_000_000
 """Maximum number of values in such a document."""
 _START = 4096
 _BATCH_ROWS = 16
 _MAX_GROUP = 1 << 20
-"""Maximum number of rows of a damaged row group that are reported; who made the file wrote their number."""
+"""Maximum number of rows reported for a damaged row group; the count in the file is not trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class FileRow:
     row: Row
     error: str = ""
     line: int = 0
-    """Line of the file, counted from 1; 0 where rows are not lines."""
+    """Line of the file, counted from 1; 0 if rows are not lines."""
 
 
 Rows = tuple[Iterator[FileRow], int]
@@ -122,7 +122,7 @@ def _parquet_rows(path: Path, skip: int) -> Rows:
 
 
 def _group_rows(file: Any, index: int, size: int) -> Iterator[FileRow]:
-    """Yield as many rows as a row group has; those behind damage with the error."""
+    """Yield all rows of a row group; those after damage have the error."""
     done = 0
     try:
         for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[index], use_threads=False):
@@ -153,7 +153,7 @@ def _line_rows(path: Path, skip: int) -> Rows:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes, str]]:
-    """Yield number, content and error of the lines that are not empty; the last tells of damage."""
+    """Yield number, content and error of the non-empty lines; the last may report damage."""
     number = 0
     try:
         for number, content, error in read_bounded_lines(path):
@@ -213,7 +213,7 @@ def _document(path: Path) -> Any:
 
 
 def _decoding(start: bytes) -> tuple[str, str]:
-    """Return encoding and error handler: bytes that are no UTF-8 cost the rows that use them only."""
+    """Return encoding and error handler; bytes that are not UTF-8 only affect the rows they are in."""
     encoding = json.detect_encoding(start)
     return encoding, "surrogateescape" if encoding.startswith("utf-8") else "surrogatepass"
 
@@ -260,4 +260,4 @@ def _records(value: Any, name: str) -> list[Any]:
             ]
         if sum(isinstance(column, dict) for column in columns) * 2 > len(columns):
             return columns
-    raise DatasetError(f"{name} holds neither a list of rows nor columns")
+    raise DatasetError(f"{name} contains neither a list of rows nor columns")

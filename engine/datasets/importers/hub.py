@@ -1,8 +1,8 @@
 """Downloads of datasets from the Hugging Face Hub, file by file into ``home/hub`` at one commit.
 
-``huggingface_hub`` does the work: downloads go on where they were, complete files are not fetched again. A
-branch or tag is turned into its commit first, which is what provenance records. ``HF_ENDPOINT`` and
-``HF_TOKEN`` count as they do everywhere; ``HF_HUB_OFFLINE=1`` uses what is there.
+``huggingface_hub`` resumes downloads and skips complete files. A branch or tag is resolved to its commit,
+which provenance records. ``HF_ENDPOINT`` and ``HF_TOKEN`` have their usual meaning; ``HF_HUB_OFFLINE=1`` uses
+downloaded files only.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ def fetch(
 
     Args:
         name: ``OWNER/NAME``.
-        home: the data folder; files come below its ``hub/<name>/<commit>``.
+        home: the data folder; files are stored in its ``hub/<name>/<commit>``.
         revision: branch, tag or commit; empty is the main branch.
-        subset: the configuration, where a dataset has several.
-        split: only the files of this split.
-        whole: every file, for sets of folders.
-        report: told which file is fetched.
+        subset: the configuration, if a dataset has several.
+        split: download only the files of this split.
+        whole: download every file, for formats with task folders.
+        report: called with a message for each file.
 
     Raises:
         DatasetError: no such dataset, revision, subset or split; or it has no readable files.
         PreflightError: the hub cannot be reached, or the library is missing.
     """
     if HUB_DATASET.fullmatch(name) is None:
-        raise DatasetError(f"'{name}' is no name of a dataset at the hub: write hf:OWNER/NAME")
+        raise DatasetError(f"'{name}' is not a dataset name of the hub: write hf:OWNER/NAME")
     hub = _library()
     limits = HubLimits.current()
     token = hub_token(name, limits.token_datasets)
@@ -127,7 +127,7 @@ def _library() -> Any:
 def _listing(
     hub: Any, name: str, revision: str, root: Path, token: bool | None
 ) -> tuple[str, dict[str, int]]:
-    """Return the commit and the sizes of its files; offline, of the files already downloaded."""
+    """Return the commit and the sizes of its files; offline, the downloaded files with size 0."""
     reference = root / "refs" / (revision or "main").replace("/", "--")
     if not _is_offline():
         api = hub.HfApi(endpoint=_endpoint(), token=token)
@@ -139,15 +139,15 @@ def _listing(
     folder = root / reference.read_text() if reference.is_file() else root
     if folder == root:
         raise DatasetError(f"HF_HUB_OFFLINE is set and '{name}' has not been downloaded yet")
-    found = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
-    return folder.name, {path.as_posix(): 0 for path in found if path.parts[0] != ".cache"}
+    paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
+    return folder.name, {path.as_posix(): 0 for path in paths if path.parts[0] != ".cache"}
 
 
 def choose_files(files: Sequence[str], *, subset: str, split: str, name: str) -> list[str]:
     """Return the data files in a stable order: one kind (parquet before others), subset and split.
 
     Raises:
-        DatasetError: none fits; says what there is.
+        DatasetError: no file matches; the message lists the splits.
     """
     data = [file for file in sorted(files) if file.endswith(SUFFIXES) and not file.startswith(".")]
     for suffix in SUFFIXES:

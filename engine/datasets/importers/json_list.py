@@ -1,4 +1,4 @@
-"""Elements of a JSON list, read piece by piece."""
+"""Streaming reader of the elements of a JSON list."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _TOO_LONG = f"longer than {MAX_LINE >> 20} MiB"
 
 
 def read_elements(stream: TextIO) -> Iterator[tuple[int, Any, str]]:
-    """Yield line (from 1), value and error of the elements of a list, with which the stream starts.
+    """Yield line (from 1), value and error of each element of the list at the start of a stream.
 
-    An element that exceeds the limits of lines (``engine.reading``) has an error. Reading goes on behind it;
-    after damage, and where its end is not found, at the next line indented as the first element.
+    An element that exceeds the limits of lines (``engine.reading``) has an error; reading continues after it.
+    After damage, or an element without an end, it continues at the next line with the first element's
+    indentation.
     """
     window = _Window(stream)
     window.next_character()
@@ -50,7 +51,7 @@ def read_elements(stream: TextIO) -> Iterator[tuple[int, Any, str]]:
 
 
 class _Window:
-    """Text of a stream from the reading position on, as far as it is needed."""
+    """Buffered text of a stream, from the reading position on."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -59,7 +60,7 @@ class _Window:
         self._position = 0
         self._line, self._counted = 1, 0
         self.indentation = ""
-        """Last line break that was skipped as white space, with the spaces behind it; empty without one."""
+        """Last skipped line break and the spaces after it; empty without one."""
 
     def line(self) -> int:
         """Return the line of the reading position."""
@@ -68,7 +69,7 @@ class _Window:
         return self._line
 
     def next_character(self) -> str:
-        """Skip white space; return the character behind it, empty at the end."""
+        """Skip white space; return the next character, empty at the end."""
         self.indentation = ""
         while True:
             space = _SPACE.match(self._text, self._position)
@@ -107,20 +108,20 @@ class _Window:
                 return (None if excess else value), excess
 
     def skip_to(self, text: str, offset: int) -> bool:
-        """Skip to ``offset`` behind the start of a text's next occurrence; return whether there is one."""
-        while (found := self._text.find(text, self._position)) < 0:
+        """Skip to ``offset`` after the start of a text's next occurrence; return whether there is one."""
+        while (index := self._text.find(text, self._position)) < 0:
             self._position = max(self._position, len(self._text) - len(text) + 1)
             if not self._read_on():
                 return False
-        self._position = found + offset
+        self._position = index + offset
         return True
 
     def _read_on(self) -> bool:
-        """Read a piece as long as the text in view; return whether there was one."""
+        """Read a piece at least as long as the rest of the buffer; return whether there was one."""
         self.line()
-        left = self._text[self._position :]
-        piece = self._stream.read(max(_PIECE, len(left)))
-        self._text, self._position, self._counted = left + piece, 0, 0
+        rest = self._text[self._position :]
+        piece = self._stream.read(max(_PIECE, len(rest)))
+        self._text, self._position, self._counted = rest + piece, 0, 0
         return bool(piece)
 
 

@@ -1,7 +1,7 @@
-"""Rows of a source, one at a time: of its files (``files``) or of its folders of tasks.
+"""Reader of a source's rows, one at a time, from data files (``files``) or task folders.
 
-A row that cannot be read is an item of its own with the error, so that it costs one row, not the import.
-The order is stable (file names, then positions), which is what row numbers and resuming rest on.
+An unreadable row is an item with an error, so that it does not fail the import. The order is stable (file
+names, then positions), as row numbers and resuming require.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Item:
     split: str
     error: str = ""
     line: int = 0
-    """Line of the file, counted from 1; 0 where rows are not lines."""
+    """Line of the file, counted from 1; 0 if rows are not lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +69,14 @@ def data_files(source: Source, split: str = "") -> list[DataFile]:
         split: only files of this split.
 
     Raises:
-        DatasetError: there are none; says what was looked for.
+        DatasetError: there are none; the message has the criteria.
     """
     path = source.path
     if not path.exists():
         raise DatasetError(f"there is no file or folder {path}")
     root = path.parent if path.is_file() else path
-    found = [path] if path.is_file() else sorted(path.rglob("*"))
-    inside = [file for file in found if file.is_file() and not leads_out(file, root)]
+    paths = [path] if path.is_file() else sorted(path.rglob("*"))
+    inside = [file for file in paths if file.is_file() and not leads_out(file, root)]
     names = [file.relative_to(root) for file in inside if _is_data(file.relative_to(root))]
     files = [DataFile(root / name, name.as_posix(), split_of(name)) for name in names]
     files = [file for file in files if not source.only or file.name in source.only]
@@ -142,12 +142,12 @@ def count_rows(source: Source, form: Format, *, split: str = "") -> int:
 
 
 def task_folders(source: Path, marker: str) -> list[Path]:
-    """Return the folders that hold ``marker``, in a stable order. Raises DatasetError when there are none."""
+    """Return the folders that contain ``marker``, in a stable order. Raises DatasetError when there are none."""
     if not source.is_dir():
         raise DatasetError(f"there is no folder {source}")
-    found = {path.parent for path in source.rglob(marker)}
-    # A task's own tests may hold a task of their own; only the outermost count.
-    outer = sorted(folder for folder in found if found.isdisjoint(folder.parents))
+    folders = {path.parent for path in source.rglob(marker)}
+    # A task's tests may contain another task; only the outermost folders count.
+    outer = sorted(folder for folder in folders if folders.isdisjoint(folder.parents))
     if not outer:
         raise DatasetError(f"no task in {source}: no folder below it has a {marker}")
     return outer
@@ -161,9 +161,9 @@ def _folders(source: Path, form: Format, start: int) -> Iterator[Item]:
         name = folder.relative_to(source).as_posix()
         try:
             if any(leads_out(path, source) for path in folder.rglob("*")):
-                raise DatasetError("it holds a link that leads out of the source")
+                raise DatasetError("it contains a link to outside of the source")
             yield Item(number, name, form.read_folder(folder), "")
-        except Exception as error:  # what strangers put into a folder fails in many ways
+        except Exception as error:  # untrusted folders fail in many ways
             yield Item(number, name, {"instance_id": folder.name}, "", _problem(error))
 
 
@@ -174,16 +174,16 @@ def _problem(error: Exception) -> str:
 
 
 def _with_scripts(folder: Path, row: Row) -> tuple[Row, str]:
-    """Return a row with its scripts, found by its instance id, or the reason why they cannot be read."""
+    """Return a row with the scripts of its instance, or the reason why they cannot be read."""
     name = str(row.get("instance_id") or "")
     if not name or "/" in name or name.startswith("."):
         return row, ""
-    found: dict[str, str] = {}
+    scripts: dict[str, str] = {}
     for file in ("run_script.sh", "parser.py"):
         path = folder / name / file
         try:
             if path.is_file() and not leads_out(path, folder.parent):
-                found[file] = read_bounded(path, _MAX_SCRIPT).decode()
+                scripts[file] = read_bounded(path, _MAX_SCRIPT).decode()
         except (OSError, ValueError, RuntimeError) as error:
             return row, f"{_SCRIPTS}/{name}/{file}: {_problem(error)}"
-    return {**row, **found}, ""
+    return {**row, **scripts}, ""

@@ -1,4 +1,4 @@
-"""Records of rejected rows, and the check that a converted row is text that can be stored."""
+"""Records of rejected rows, and the check that a converted row can be stored as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reject_record(item: Item, where: str, reason: str) -> dict[str, Any]:
 
 
 def describe_rejects(rejects: Sequence[Mapping[str, Any]]) -> str:
-    """Return rejected rows as one line for people; empty where there are none."""
+    """Describe rejected rows in one line; empty without any."""
     return "; ".join(map(_described, rejects))
 
 
@@ -51,9 +51,9 @@ def check_text(value: Any, where: str = "") -> None:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            odd = ascii(value[error.start])
+            character = ascii(value[error.start])
             raise DatasetError(
-                f"holds {odd} at position {error.start}, which UTF-8 cannot store",
+                f"holds {character} at position {error.start}, which UTF-8 cannot store",
                 field=where,
             ) from None
     elif isinstance(value, Mapping):

@@ -2,8 +2,8 @@
 
     source ─▶ rows ─▶ convert ─▶ decontaminate, filter ─▶ staging folder ─▶ dataset folder, in one step
 
-A malformed row is recorded with its number and field in ``rejects.jsonl`` beside the dataset; what
-was filtered out is in ``excluded.jsonl``. Ids are content hashes, so that the same source yields the
+Malformed rows are recorded with number and field in ``rejects.jsonl`` beside the dataset, filtered rows
+in ``excluded.jsonl``. Ids are content hashes, so that the same source yields the
 same ids; a row that exists already is a duplicate. At most one batch of rows is in memory.
 """
 
@@ -71,7 +71,7 @@ class ImportResult:
     resumed: bool
     excluded_by: Mapping[str, int] = field(default_factory=dict)
     rejected_by: Mapping[str, int] = field(default_factory=dict)
-    """Field that was wrong → number of rejected rows; empty for rows that are wrong as a whole."""
+    """Invalid field → number of rejected rows; the empty key counts rows that are invalid as a whole."""
     ungradable_by: Mapping[str, int] = field(default_factory=dict)
     """Reason why patches cannot be graded → number of rows; the first reasons that occurred."""
     first_rejects: Sequence[Mapping[str, Any]] = ()
@@ -80,9 +80,9 @@ class ImportResult:
     def counts(self) -> dict[str, Any]:
         """Return the counts as plain JSON data."""
         names = ("dataset", "read", "imported", "rejected", "duplicates", "excluded", "ungradable", "tasks")
-        found: dict[str, Any] = {name: getattr(self, name) for name in names}
+        counts: dict[str, Any] = {name: getattr(self, name) for name in names}
         return {
-            **found,
+            **counts,
             "excluded_by": dict(self.excluded_by),
             "rejected_by": dict(self.rejected_by),
             "ungradable_by": dict(self.ungradable_by),
@@ -111,7 +111,7 @@ def import_dataset(
 
     Raises:
         DatasetError: nothing can be imported: no rows, or the dataset belongs to another source.
-        PreflightError: a library or the hub is missing.
+        PreflightError: a library is missing, or the hub cannot be reached.
         ImportStopped: ``must_end`` returned True; nothing is visible yet and nothing is lost.
     """
     started = time.monotonic()
@@ -148,7 +148,7 @@ def import_dataset(
 
 
 def _count_reason(counts: dict[str, int], reason: str) -> None:
-    """Count a reason; beyond the first few different ones they are counted together."""
+    """Count a reason; reasons beyond the first few are counted together."""
     reason = reason[:_REASON_CHARS]
     key = reason if reason in counts or len(counts) < _REASONS else "other reasons"
     counts[key] = counts.get(key, 0) + 1
@@ -196,7 +196,7 @@ class _Import:
         for item in self._items(progress.next_row):
             if must_end():
                 self._staging.commit(item.number)
-                raise ImportStopped("the import was stopped; the same import goes on where it was")
+                raise ImportStopped("the import was stopped; the same import resumes it")
             self._take(item)
             due = (item.number + 1) % COMMIT_ROWS == 0 or time.monotonic() - committed > COMMIT_S
             if due:
@@ -230,7 +230,7 @@ class _Import:
             return
         known = self._instances.get(row.task.instance_id)
         if known is not None:
-            message = f"'{row.task.instance_id}' is already that of task {known}, whose content is another"
+            message = f"'{row.task.instance_id}' is already the id of task {known}, which has other content"
             self._reject(item, "instance_id", message)
             return
         self._instances[row.task.instance_id] = len(self._ids)
@@ -272,7 +272,7 @@ class _Import:
             if len(value) > limit:
                 raise DatasetError(f"longer than {limit} characters", field=name)
             if "\0" in value:
-                raise DatasetError("holds NUL, which no command line takes", field=name)
+                raise DatasetError("contains NUL, which command lines cannot", field=name)
         if answer.timeout_s is not None and not 0 < answer.timeout_s <= _LONGEST_TEST_S:
             raise DatasetError(f"not above 0 and up to {_LONGEST_TEST_S:g} seconds", field="timeout_s")
         if not all(map(math.isfinite, task.difficulty.values())):
@@ -318,7 +318,7 @@ def _fetched(config: ImportConfig, home: Path, report: Report) -> Source:
 
 
 def _decontamination(config: ImportConfig) -> Decontamination:
-    """Return the benchmark to decontaminate against. Raises DatasetError when its file has no rows."""
+    """Index the benchmark to decontaminate against. Raises DatasetError when its file has no rows."""
     reference = config.decontamination.reference
     if not reference:
         return Decontamination(config.decontamination)

@@ -1,8 +1,8 @@
 """Staging folder of a growing import: invisible until complete, resumable after a kill at any point.
 
-``home/datasets/.import-<name>/`` holds the growing files and ``state.json`` with the valid length of each of
-them. State is written after the files it describes are on disk; anything beyond it in the files is cut
-off when an import resumes. The finished folder replaces the dataset in one step.
+``home/datasets/.import-<name>/`` contains the growing files and ``state.json`` with their valid lengths. The
+state is written after the files it describes are on disk; data beyond it is truncated when an import resumes.
+The finished folder replaces the dataset atomically.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ImportProgress:
     counts: dict[str, int] = field(default_factory=dict)
     excluded_by: dict[str, int] = field(default_factory=dict)
     rejected_by: dict[str, int] = field(default_factory=dict)
-    """Field that was wrong → number of rejected rows; empty for rows that are wrong as a whole."""
+    """Invalid field → number of rejected rows; the empty key counts rows that are invalid as a whole."""
     ungradable_by: dict[str, int] = field(default_factory=dict)
     first_rejects: list[dict[str, Any]] = field(default_factory=list)
     splits: dict[str, int] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Staging:
     Args:
         home: the data folder.
         name: the dataset.
-        fingerprint: what is imported and how.
+        fingerprint: identifies source and settings.
 
     Raises:
         DatasetError: another process is importing the same dataset.
@@ -147,7 +147,7 @@ class Staging:
         atomic_write(self.folder / _STATE, json.dumps(asdict(self.progress)))
 
     def publish(self, provenance: Mapping[str, Any]) -> None:
-        """Turn the folder into the dataset, in one step."""
+        """Turn the folder into the dataset, atomically."""
         (self.folder / "dataset.json").write_text(header_text(self._name, self.progress.splits, provenance))
         (self.folder / _STATE).unlink(missing_ok=True)
         self.folder.chmod(0o755)

@@ -308,7 +308,7 @@ READ: dict[str, tuple[tuple[tuple[str, bool], ...], str, str]] = {
 }  # fmt: skip
 """File → instances, each with whether its patch can apply; the first one's model; what is said of others."""
 REFUSED = {
-    "dict_of_texts.json": "holds neither a list of rows nor columns",
+    "dict_of_texts.json": "contains neither a list of rows nor columns",
     "dict_without_id.json": "field 'instance_id': missing",
     "empty.jsonl": "holds no predictions",
     "id_spaces.jsonl": "the instance is not in the dataset: ' toy__numbers-one\\n'",

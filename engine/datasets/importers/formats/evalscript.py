@@ -1,10 +1,9 @@
 """Test scripts for rows without one, as SWE-bench's harness (up to 4.1) generates them.
 
-``swebench_specs.json`` holds, per repository and version, the test command, the build and install commands
+``swebench_specs.json`` lists, per repository and version, the test command, the build and install commands
 and the parser's name, taken from swebench 4.1.0 (MIT); version 5 moved them into the rows. The script resets
 the test files to the base commit, applies the test patch and runs the tests between the markers that graders
-look for. Nothing is downloaded: pip works without an index, so an editable install that is already there
-stays.
+look for. Nothing is downloaded: pip works without an index, so an existing editable install stays.
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ def find_spec(repo: str, version: str) -> Spec | None:
 
 def directives(repo: str, test_patch: str) -> list[str]:
     """Return the arguments of the test command: the test patch's files, as modules for Django."""
-    found = [part.paths[-1] for part in split_patch(test_patch) if part.paths]
-    paths = [path for path in found if not path.endswith(_NO_TESTS)]
+    files = [part.paths[-1] for part in split_patch(test_patch) if part.paths]
+    paths = [path for path in files if not path.endswith(_NO_TESTS)]
     if repo.lower() == "django/django":
         return [path.removesuffix(".py").removeprefix("tests/").replace("/", ".") for path in paths]
     return paths
@@ -109,17 +108,17 @@ def make_script(
 ) -> str:
     """Return a bash script that applies the tests of ``test_patch`` and runs them between the markers.
 
-    It may run on a tree that has the test patch already: files that the patch adds are removed and those that
-    it changes are reset before it is applied.
+    The tree may have the test patch already: files that the patch adds are removed, and files that it changes
+    are reset, before it is applied.
 
     Args:
-        workdir: the repository.
-        base_commit: where changed test files are reset to; empty leaves them as they are.
+        workdir: folder of the repository.
+        base_commit: commit to which changed test files are reset; empty skips the reset.
         test_patch: git-format patch of the tests.
         test: commands that run the tests.
-        setup: commands before anything is touched.
+        setup: commands before the tests are put in place.
         build: commands between the patch and the tests.
-        conda: whether to enter the environment ``testbed``.
+        conda: whether to activate the environment ``testbed``.
     """
     environment = list(CONDA) if conda else []
     lines = ["#!/bin/bash", "set -uxo pipefail", *environment, f"cd {shlex.quote(workdir)}"]

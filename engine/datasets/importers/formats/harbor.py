@@ -1,12 +1,11 @@
 """Harbor task folders: instruction, ``task.toml``, environment, test script and solution script.
 
 The verifier writes ``/logs/verifier/reward.txt`` (a number) or ``reward.json`` (names → numbers). The
-solution is a script, not a patch: it is kept with the answer's metadata. A task whose image is a Dockerfile
-alone brings its build context. One that needs compose, several steps or a verifier environment of its own is
-named as ungradable, and so is one whose verifier downloads: grading has no network. One that asks in so many
-words for the verifier to share the agent's environment is graded there (``own_box``); all others in a fresh
-sandbox. Working directory and user are the image's, as its Dockerfile states them. Schema
-1.4: ``harbor.models.task`` of harbor 0.25.
+solution is a script, not a patch; it is kept in the answer's metadata. A task with a Dockerfile instead of an
+image includes its build context. A task is ungradable if it needs compose, several steps, a separate verifier
+environment, or a network for its verifier. If it explicitly shares the agent's environment with the verifier,
+it is graded there (``own_box``); all others are graded in a fresh sandbox. Working directory and user are the
+image's, as stated in its Dockerfile. Schema 1.4: ``harbor.models.task`` of harbor 0.25.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from engine.types import GradeRule, Task, TaskAnswer
 MARKER = "task.toml"
 REWARD_FILES = ("/logs/verifier/reward.txt", "/logs/verifier/reward.json")
 _WORKDIR = "/app"
-"""Working directory where neither ``task.toml`` nor a Dockerfile states one: that of Harbor's own tasks."""
+"""Working directory if neither ``task.toml`` nor a Dockerfile states one, as in Harbor's own tasks."""
 _MAX_MARKER, _MAX_FILE, _MAX_TESTS, _MAX_CONTEXT = 1 << 20, 4 << 20, 32 << 20, 96 << 20
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
 _TEMPLATE = re.compile(r"\$\{\w+(?::-(.*))?\}")
@@ -126,7 +125,7 @@ def _obstacle(
     if row["compose"]:
         return f"it needs several containers ({', '.join(row['compose'])})"
     if verifier.get("environment_mode") == "separate" or verifier.get("environment"):
-        return "its verifier wants an environment of its own"
+        return "its verifier needs a separate environment"
     if environment.get("os") not in (None, "linux"):
         return f"it needs the system {environment['os']}"
     if "test.sh" not in row["tests"]:
@@ -139,15 +138,15 @@ def _obstacle(
 
 
 def _other_user(config: Mapping[str, Any], image_user: str) -> str:
-    """Return why a task's agent cannot act as the user that it names; empty where it is the image's."""
+    """Return the reason why a task's agent cannot run as its stated user; empty if it is the image's."""
     user = optional_mapping(config, "agent").get("user")
     if user is None or str(user) == image_user or {str(user), image_user} <= {"root", "0", ""}:
         return ""
-    return f"its agent is to act as the user '{user}'; sandboxes have the image's ('{image_user or 'root'}')"
+    return f"its agent must run as user '{user}'; sandboxes use the image's user ('{image_user or 'root'}')"
 
 
 def _download(tests: Mapping[str, bytes]) -> str:
-    """Return which command of a verifier's scripts needs the network, which grading lacks; empty for none."""
+    """Return the command of a verifier's script that needs the network, which grading lacks; else empty."""
     for path, content in tests.items():
         if not path.endswith(".sh"):
             continue
@@ -161,7 +160,7 @@ def _download(tests: Mapping[str, bytes]) -> str:
 
 
 def _image_settings(dockerfile: str) -> tuple[str, str]:
-    """Return working directory and user of a Dockerfile's last stage; empty where it does not state them."""
+    """Return working directory and user of a Dockerfile's last stage; empty if not stated."""
     stages: dict[str, tuple[str, str]] = {}
     name, workdir, user = "", "", ""
     for instruction, value in _INSTRUCTION.findall(dockerfile):
@@ -172,8 +171,8 @@ def _image_settings(dockerfile: str) -> tuple[str, str]:
                 name = words[1].lower() if len(words) == 2 and words[0].lower() == "as" else ""
             case "WORKDIR":
                 stated = value.strip("\"'")
-                known = "$" not in stated and (stated.startswith("/") or workdir)
-                workdir = posixpath.normpath(posixpath.join(workdir, stated)) if known else ""
+                resolvable = "$" not in stated and (stated.startswith("/") or workdir)
+                workdir = posixpath.normpath(posixpath.join(workdir, stated)) if resolvable else ""
             case "USER":
                 user = value.partition(":")[0]
         stages[name] = (workdir, user)
@@ -201,39 +200,41 @@ def _script(verifier: Mapping[str, Any], workdir: str) -> str:
 
 
 def _variables(section: Mapping[str, Any], where: str) -> dict[str, str | None]:
-    """Return a section's variables; None for one that Harbor takes from the machine (``${NAME}``).
+    """Return a section's variables; None for values that Harbor takes from the host (``${NAME}``).
 
-    Nothing of this machine goes to a task: of ``${NAME:-default}`` the default counts.
+    This machine's variables are never passed to a task; ``${NAME:-default}`` yields the default.
     """
     given = section.get("env")
-    found: dict[str, str | None] = {}
+    variables: dict[str, str | None] = {}
     for name, value in given.items() if isinstance(given, dict) else ():
         if not _VARIABLE.fullmatch(name):
-            raise DatasetError(f"{name!r} is no name of a variable", field=f"task.toml: {where}.env")
+            raise DatasetError(f"{name!r} is not a variable name", field=f"task.toml: {where}.env")
         if "\0" in str(value):
-            raise DatasetError("holds NUL, which no environment takes", field=f"task.toml: {where}.env")
+            raise DatasetError(
+                "contains NUL, which environment variables cannot", field=f"task.toml: {where}.env"
+            )
         template = _TEMPLATE.fullmatch(str(value))
-        found[name] = template[1] if template else str(value)
-    return found
+        variables[name] = template[1] if template else str(value)
+    return variables
 
 
 def _files(folder: Path) -> dict[str, bytes]:
     """Return relative path → content of every file below a folder."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     size = 0
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         if not path.is_file():
             continue
         name = path.relative_to(folder).as_posix()
-        found[name] = _content(path, f"tests/{name}")
-        size += len(found[name])
+        contents[name] = _content(path, f"tests/{name}")
+        size += len(contents[name])
         if size > _MAX_TESTS:
             raise DatasetError(f"more than {_MAX_TESTS >> 20} MiB", field="tests")
-    return found
+    return contents
 
 
 def _context(folder: Path) -> bytes:
-    """Return the build context of a task; empty where it has no Dockerfile."""
+    """Return the build context of a task; empty without a Dockerfile."""
     if not (folder / "Dockerfile").is_file():
         return b""
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

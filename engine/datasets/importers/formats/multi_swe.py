@@ -1,7 +1,7 @@
 """Multi-SWE-RL and Multi-SWE-bench: seven languages, tests by transitions, patches stored in the image.
 
-The image holds ``/home/fix.patch`` (the fix), ``/home/test.patch`` and the scripts that apply them: they are
-hidden. ``test-run.sh`` applies the test patch alone, which on a tree with a candidate's patch is the
+The image contains ``/home/fix.patch`` (the fix), ``/home/test.patch`` and the scripts that apply them; all
+are hidden. ``test-run.sh`` applies the test patch only; on a tree with a candidate's patch, this equals the
 published fix run. Log parsers are code of multi_swe_bench, one class per repository; the parser's name here
 is ``multi_swe:<org>/<repo>``.
 """
@@ -33,9 +33,9 @@ def convert(row: Row) -> Imported:
     if not str(pull_request).isdigit():
         raise DatasetError("not a number", field="number")
     kinds = {kind: _tests(row, kind) for kind in _KINDS}
-    mended = tuple(name for kind in _KINDS[1:] for name in kinds[kind])
-    if not mended:
-        raise DatasetError("the fix mends no test", field="fixed_tests")
+    fixed = tuple(name for kind in _KINDS[1:] for name in kinds[kind])
+    if not fixed:
+        raise DatasetError("the fix makes no failing test pass", field="fixed_tests")
     gold, base = text(row, "fix_patch"), mapping(row, "base")
     task = Task(
         id="",
@@ -46,7 +46,7 @@ def convert(row: Row) -> Imported:
         image=optional_text(row, "image_name", "docker_image")
         or f"mswebench/{org}_m_{repo}:pr-{pull_request}".lower(),
         workdir=f"/home/{repo}",
-        difficulty=difficulty(gold, len(mended) + len(kinds["p2p_tests"]), len(mended)),
+        difficulty=difficulty(gold, len(fixed) + len(kinds["p2p_tests"]), len(fixed)),
         metadata={
             "format": "multi-swe-rl",
             "language": optional_text(row, "lang", "language").lower(),
@@ -56,14 +56,14 @@ def convert(row: Row) -> Imported:
     answer = TaskAnswer(
         gold_patch=gold,
         test_patch=optional_text(row, "test_patch"),
-        fail_to_pass=mended,
+        fail_to_pass=fixed,
         pass_to_pass=kinds["p2p_tests"],
         test_command=TEST_COMMAND,
         grade_rule=GradeRule.MULTI_SWE,
         log_parser=f"multi_swe:{org}/{repo}",
         hidden_paths=HIDDEN_PATHS,
         metadata={
-            **{kind: list(found) for kind, found in kinds.items()},
+            **{kind: list(tests) for kind, tests in kinds.items()},
             **{name: _outcomes(row, name) for name in _RESULTS},
         },
     )
@@ -71,7 +71,7 @@ def convert(row: Row) -> Imported:
 
 
 def _statement(row: Row) -> str:
-    """Return titles and texts of the issues resolved by the pull request, or its own if it names none."""
+    """Return titles and texts of the resolved issues; without issues, those of the pull request."""
     issues = structure(find(row, "resolved_issues")[1]) or []
     if isinstance(issues, dict):
         # columnar ports: {"number": [...], "title": [...], "body": [...]}
@@ -81,44 +81,44 @@ def _statement(row: Row) -> str:
     for issue in issues if isinstance(issues, list) else ():
         if isinstance(issue, dict):
             parts.append("\n".join(str(issue[name]).strip() for name in ("title", "body") if issue.get(name)))
-    written = "\n\n".join(part for part in parts if part)
-    if not written:
-        written = "\n".join(
+    statement = "\n\n".join(part for part in parts if part)
+    if not statement:
+        statement = "\n".join(
             part for part in (optional_text(row, "title"), optional_text(row, "body")) if part
         ).strip()
-    if not written:
+    if not statement:
         raise DatasetError("neither an issue nor a title", field="resolved_issues")
-    return written
+    return statement
 
 
 def _tests(row: Row, field: str) -> tuple[str, ...]:
-    """Return the names of the tests of one kind of transition; columnar ports hold a list of names."""
+    """Return the names of the tests with one kind of transition; columnar ports have a list of names."""
     value = structure(find(row, field)[1])
     if value is None:
         return ()
     if isinstance(value, dict):
         columns = value.get("name")
-        found = (
+        tests = (
             list(columns)
             if isinstance(columns, list)
             else [name for name, item in value.items() if item is not None]
         )
     elif isinstance(value, list):
-        found = [item.get("name") if isinstance(item, dict) else item for item in value]
+        tests = [item.get("name") if isinstance(item, dict) else item for item in value]
     else:
         raise DatasetError("not an object", field=field)
-    if not all(isinstance(name, str) for name in found):
+    if not all(isinstance(name, str) for name in tests):
         raise DatasetError("not an object of tests", field=field)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(tests))
 
 
 def _outcomes(row: Row, field: str) -> dict[str, str]:
     """Return test → PASS, FAIL or SKIP of one of the published runs."""
     result: Mapping[str, Any] = mapping(row, field)
-    found: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     for column, state in _STATES.items():
         tests = structure(result.get(column)) or []
         if not isinstance(tests, list):
             raise DatasetError("not a list", field=f"{field}.{column}")
-        found.update({str(name): state for name in tests})
-    return found
+        outcomes.update({str(name): state for name in tests})
+    return outcomes

@@ -1,8 +1,8 @@
 """Conversion of R2E-Gym's ``ParsedCommit`` JSON into git-format patches.
 
-A commit is stored as parsed hunks beside the whole old and new text of every file. The patch is put together
-from the hunks, as R2E-Gym does; it is then tried on the old text, and where it does not give the new one
-(renames, odd line ends) it is made anew from the two texts.
+A commit is stored as parsed hunks and the whole old and new text of every file. The patch is assembled from
+the hunks, as in R2E-Gym. If it does not turn the old text into the new one (renames, unusual line endings),
+the patch is computed from the two texts.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def _file_patch(path: str, difference: Mapping[str, Any]) -> str:
     before, after = _content(difference, "old_file_content"), _content(difference, "new_file_content")
     if before is None or after is None or not hunks or _same(_applied(before, hunks), after):
         return "\n".join(lines) + "\n"
-    remade = diff_texts(path, before, after)
-    header, _, body = remade.partition("--- ")
+    computed = diff_texts(path, before, after)
+    header, _, body = computed.partition("--- ")
     extra = f"{misc}\n" if misc and "file mode" in str(misc) else ""
     return f"{header}{extra}--- {body}" if body else ""
 
@@ -118,15 +118,15 @@ def _hunk_lines(hunk: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _applied(before: str, hunks: list[Mapping[str, Any]]) -> str | None:
-    """Return the text with the hunks applied; None where they do not fit."""
+    """Apply hunks to a text; return None if they do not match."""
     old = before.split("\n")
-    made: list[str] = []
+    new: list[str] = []
     position = 0
     for hunk in hunks:
         start = int(hunk["descriptor"]["old_range"]["start"])
         length = hunk["descriptor"]["old_range"].get("length")
         begin = start if length == 0 else start - 1
-        made += old[position:begin]
+        new += old[position:begin]
         position = begin
         for line in hunk["line_group"]["all_lines"]:
             if line["type"] in ("context", "deleted"):
@@ -134,8 +134,8 @@ def _applied(before: str, hunks: list[Mapping[str, Any]]) -> str | None:
                     return None
                 position += 1
             if line["type"] in ("context", "added"):
-                made.append(line["content"])
-    return "\n".join(made + old[position:])
+                new.append(line["content"])
+    return "\n".join(new + old[position:])
 
 
 def _same(left: str | None, right: str) -> bool:

@@ -1,8 +1,8 @@
 """R2E-Gym: Subset, Lite, V1, Full and their validated selections; ``swe_bench`` reads its SWE-bench variant.
 
-A row has no id, no patch and no test lists. The gold patch comes out of the parsed commit; grading compares
-the whole map of outcomes. The image holds the hidden tests (``/r2e_tests``, ``run_tests.sh``), so that these
-must be taken away before an agent enters. Schema: ``DatasetRow`` and ``docker.py`` of R2E-Gym/R2E-Gym.
+A row has no id, no patch and no test lists. The gold patch is built from the parsed commit; grading compares
+the whole map of outcomes. The image contains the hidden tests (``/r2e_tests``, ``run_tests.sh``), which must
+be removed before an agent starts. Schema: ``DatasetRow`` and ``docker.py`` of R2E-Gym/R2E-Gym.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def statement(published: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """Return a test's name as R2E-Gym compares it: without colours and without what follows " - "."""
+    """Return a test's name as R2E-Gym compares it: without colours and the part after ``' - '``."""
     return _COLOUR.sub("", name).split(" - ")[0]
 
 
@@ -134,16 +134,16 @@ def _expected(published: Mapping[str, Any]) -> dict[str, str]:
 def parse_log(log: str) -> dict[str, str]:
     """Return test → status from the short summary of ``pytest -rA``, as R2E-Gym reads it.
 
-    Names are what follows the file, joined by dots; the summary ends where another one begins.
+    A name is the node id without its file, joined by dots; the summary ends where another one begins.
     """
-    found: dict[str, str] = {}
+    statuses: dict[str, str] = {}
     for line in "".join(log.split(_SUMMARY)[1:2]).strip().split("\n"):
         for status in ("PASSED", "FAILED", "ERROR"):
             if status in line:
-                found[plain_name(".".join(line.split("::")[1:]))] = status
+                statuses[plain_name(".".join(line.split("::")[1:]))] = status
                 break
-    found.pop("", None)
-    return found
+    statuses.pop("", None)
+    return statuses
 
 
 def _test_files(results: Mapping[str, Any]) -> dict[str, str]:
@@ -162,12 +162,12 @@ def _test_files(results: Mapping[str, Any]) -> dict[str, str]:
 
 def _answer_metadata(row: Row, commit: CommitPatches, sha: str) -> dict[str, Any]:
     fields = ("modified_files", "relevant_files", "modified_entity_summaries", "prompt")
-    known = kept(row, *fields)
-    known["commit"] = sha
-    known["commit_message"] = commit.message
+    metadata = kept(row, *fields)
+    metadata["commit"] = sha
+    metadata["commit_message"] = commit.message
     if commit.left_out:
-        known["left_out_of_gold"] = list(commit.left_out)
+        metadata["left_out_of_gold"] = list(commit.left_out)
     original = optional_text(row, "problem_statement")
     if "[ISSUE]" in original:
-        known["published_statement"] = original
-    return {name: plain(value) for name, value in known.items() if value}
+        metadata["published_statement"] = original
+    return {name: plain(value) for name, value in metadata.items() if value}

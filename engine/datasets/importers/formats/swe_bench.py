@@ -1,7 +1,7 @@
 """SWE-bench: classic rows (full, Lite, Verified, Multilingual, Multimodal), rows of version 5, SWE-Gym rows.
 
-A row of version 5 brings image, test script, parser and kind of evaluation. A classic row brings none: image
-and script are what harness 4.1 derives from repository and version. Schemas: ``swebench.types``,
+A row of version 5 includes image, test script, parser and kind of evaluation. For a classic row, image and
+script are derived from repository and version, as in harness 4.1. Schemas: ``swebench.types``,
 ``swebench.task``.
 """
 
@@ -104,10 +104,10 @@ def image_name(instance_id: str, *, namespace: str = "swebench") -> str:
 def _language(published: SweRow) -> str:
     endings = {"py": "python", "js": "javascript", "ts": "typescript", "go": "go", "rs": "rust", "rb": "ruby",
                "java": "java", "php": "php", "c": "c", "cc": "cpp", "cpp": "cpp", "cs": "csharp"}  # fmt: skip
-    found = [
+    suffixes = [
         PurePosixPath(path).suffix[1:] for part in split_patch(published.patch) for path in part.paths[:1]
     ]
-    known = [endings[ending] for ending in found if ending in endings]
+    known = [endings[suffix] for suffix in suffixes if suffix in endings]
     return max(sorted(set(known)), key=known.count) if known else ""
 
 

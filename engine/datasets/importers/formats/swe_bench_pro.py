@@ -1,9 +1,9 @@
 """SWE-bench Pro: lists as Python literals, images at Docker Hub, scripts outside of the rows.
 
 Each instance's ``run_script.sh`` and ``parser.py`` are in the benchmark's repository (``run_scripts/<id>/``).
-Where the row or the source folder brings them they become hidden test files, and the result is the JSON that
-the parser writes, in a sandbox without the submission; without them a row is imported and named as
-ungradable. See ``swe_bench_pro_eval.py`` of scaleapi/SWE-bench_Pro-os.
+If the row or the source folder includes them, they become hidden test files; the parser runs in a sandbox
+without the submission, and its JSON is the result. Otherwise the row is imported and marked as ungradable.
+See ``swe_bench_pro_eval.py`` of scaleapi/SWE-bench_Pro-os.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def convert(row: Row) -> Imported:
 
 
 def _statement(published: SweRow, row: Row) -> str:
-    """Return the issue with the requirements and interfaces that the benchmark gives to agents."""
+    """Return the issue with the requirements and interfaces that the benchmark shows to agents."""
     parts = [published.problem_statement]
     for title, field in (("Requirements:", "requirements"), ("New interfaces introduced:", "interface")):
         given = optional_text(row, field)
@@ -92,11 +92,12 @@ def image_tag(published: SweRow) -> str:
 
 
 def _script(row: Row) -> str:
-    """Return a script that applies the row's tests and runs them; the parser reads the logs elsewhere."""
+    """Return a script that checks out the row's tests and runs them; the logs are parsed elsewhere."""
     commands = [line for line in optional_text(row, "before_repo_set_cmd").strip().split("\n") if line]
     files = ",".join(names(row, "selected_test_files_to_run", required=False))
-    place = commands[-1:] if commands and re.match(r"git (?:checkout|restore)", commands[-1]) else []
-    lines = ["#!/bin/bash", f"cd {WORKDIR}", "git config --global --add safe.directory '*'", *place]
+    # The last command checks out the tests; earlier ones reset the repository.
+    checkout = commands[-1:] if commands and re.match(r"git (?:checkout|restore)", commands[-1]) else []
+    lines = ["#!/bin/bash", f"cd {WORKDIR}", "git config --global --add safe.directory '*'", *checkout]
     lines += [
         f"echo '{START}'",
         f"bash /workspace/run_script.sh {shlex.quote(files)} > {_LOGS[0]} 2> {_LOGS[1]}",

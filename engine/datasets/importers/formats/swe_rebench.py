@@ -1,8 +1,8 @@
 """SWE-rebench: v1 (SWE-bench rows with ``install_config``, ``meta`` and an image) and V2 (20 languages).
 
 Test command and parser are in ``install_config``. V1 runs in the conda environment ``testbed`` at
-``/testbed``; V2 at ``/<repository>`` with parsers of its own, whose names are kept. Test names of V2 lose
-colours and a trailing duration, as its own evaluation drops them.
+``/testbed``. V2 runs at ``/<repository>`` and has its own parsers, whose names are kept. Colours and trailing
+durations are removed from V2's test names, as in its own evaluation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Columns shared by SWE-bench and its descendants, parsed into one neutral structure.
 
-Lists come as lists, JSON strings or Python literals, keys in upper or lower case; all are understood.
+Lists may be lists, JSON strings or Python literals; keys may be in upper or lower case.
 """
 
 from __future__ import annotations

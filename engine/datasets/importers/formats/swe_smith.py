@@ -1,10 +1,10 @@
 """SWE-smith: the published ``patch`` is the bug; the fix is its reverse.
 
-One image serves a whole repository and holds the intact tree; an instance is that tree with the bug applied
-and without the files of the tests that fail (both live in a branch that only a network would bring). So the
-bug is the answer's ``setup_patch`` and those files are hidden. Test commands and parsers are code
-(``swesmith.profiles``), not data: the default of its Python profiles is used, other languages are named as
-ungradable unless the row brings ``test_cmd`` and ``log_parser``.
+One image per repository contains the intact tree. An instance is that tree with the bug and without the files
+of the failing tests; upstream stores both in a git branch, which only a network could fetch. So the bug
+becomes the answer's ``setup_patch``, and those files are hidden. Test commands and parsers are code
+(``swesmith.profiles``), not data. The default of the Python profiles is used; rows of other languages are
+ungradable unless they include ``test_cmd`` and ``log_parser``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Task repositories of SWE-bench 5: one folder per instance, ``tasks/<id>/task.yaml`` and files beside it.
 
-``swebench.task.repo`` describes the layout. A folder is read into the row of version 5 and converted as such.
+``swebench.task.repo`` describes the layout. A folder is read as a row of version 5, and converted as one.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def read_folder(folder: Path) -> Row:
 
 
 def _yaml(path: Path) -> dict[str, Any]:
-    written = _text(path, _MAX_MARKER)
+    content = _text(path, _MAX_MARKER)
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(written, Loader=yaml.BaseLoader)):
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content, Loader=yaml.BaseLoader)):
             raise DatasetError("has aliases, which may grow without bounds", field=path.name)
         # The base loader returns only strings: version 1.10 must not become 1.1.
-        value = yaml.load(written, Loader=yaml.BaseLoader)  # noqa: S506
+        value = yaml.load(content, Loader=yaml.BaseLoader)  # noqa: S506
     except (yaml.YAMLError, RecursionError) as error:
         raise DatasetError(f"not YAML: {error}", field=path.name) from None
     if not isinstance(value, dict):

@@ -298,7 +298,7 @@ def test_harbor_tasks_bring_their_verifier(tmp_path: Path) -> None:
             "task.toml": folders.HARBOR_TOML.replace("MODE =", 'API_KEY = "${API_KEY}", MODE =')
         },
         "several steps": {"task.toml": '[[steps]]\nname = "a"\n'},
-        "of its own": {
+        "needs a separate environment": {
             "task.toml": folders.HARBOR_TOML.replace(
                 "[verifier]\n", '[verifier]\nenvironment_mode = "separate"\n'
             )
@@ -306,7 +306,7 @@ def test_harbor_tasks_bring_their_verifier(tmp_path: Path) -> None:
         "environment takes TOKEN from the machine": {
             "task.toml": folders.HARBOR_TOML + 'env = { TOKEN = "${TOKEN}" }\n'
         },
-        "as the user 'dev'; sandboxes have the image's ('root')": {
+        "as user 'dev'; sandboxes use the image's user ('root')": {
             "task.toml": folders.HARBOR_TOML.replace("[agent]\n", '[agent]\nuser = "dev"\n')
         },
         "needs the network, which grading does not have (tests/test.sh, line 3: apt-get install -y curl)": {
