@@ -1,6 +1,6 @@
 """Application of patches to copies of files on the host, and the paths touched by a patch.
 
-Only git reads the patch, for both: what it names is what it changes.
+Git parses the patch for both, so that the named paths are the changed ones.
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ def encode(patch: str) -> bytes:
     try:
         return patch.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise PatchError("the patch is no Unicode text") from None
+        raise PatchError("the patch is not Unicode text") from None
 
 
 def touched(patch: str) -> list[str]:
     """Return the paths that a patch creates, changes, removes or copies from, sorted.
 
     Raises:
-        PatchError: git cannot read it, or it names too many or too deep paths; the message says which.
+        PatchError: git cannot read the patch, or it names too many or too deep paths.
     """
     data = encode(patch)
     if not patch.strip():
         return []
     names: set[str] = set()
     with private_folder() as name:
-        # Git names the new side of each file only, and the old side of a patch turned around.
+        # Git names only the new side of each file, and with --reverse only the old side.
         for direction in ([], ["--reverse"]):
             done = run_git(Path(name), "apply", "--numstat", "-z", *direction, "-", stdin=data)
             if done.exit_code != 0:
                 raise PatchError(f"the patch does not apply: {done.said}")
             names.update(os.fsdecode(row.split(b"\t", 2)[2]) for row in done.output.split(b"\0") if row)
-    found = sorted(name for name in names if is_plain(name))
-    check_names(found)
-    return found
+    paths = sorted(name for name in names if is_plain(name))
+    check_names(paths)
+    return paths
 
 
 def apply_patch(before: Tree, patch: str) -> Changes:
-    """Apply a patch to files by ``git apply``.
+    """Apply a patch to files with ``git apply``.
 
     Args:
         before: every existing file among ``touched(patch)``.
 
     Raises:
-        PatchError: it does not apply, or leads out of the tree; the message contains git's output.
-        HostError: this machine cannot try, for want of a program, time or disk space.
+        PatchError: the patch does not apply, or leads out of the tree; the message contains git's output.
+        HostError: this machine lacks a program, time or disk space.
     """
     data = encode(patch)
     with private_folder() as name:

@@ -1,8 +1,8 @@
 """Execution of git and patch on file copies in a private temporary folder, without any user configuration.
 
-Both read untrusted input, so the kernel limits the resources of a run: processor time, memory, the size of
-each file it writes (its own output among them). Neither waits for anything but this machine: a run that is
-over the deadline within these limits is the machine's trouble, not the patch's; so is a full disk.
+Both read untrusted input, so the kernel limits the resources of a run: processor time, memory, and the size
+of each written file, including the output. Neither waits for anything external: if a run misses the deadline
+within these limits, the machine is at fault, not the patch. The same holds for a full disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MEMORY_BYTES = 2 << 30
 FILE_BYTES = 256 << 20
 _ERROR_CHARS = 2000
 _ROOM_BYTES = 1 << 20
-"""Free disk space that a command needs beside the contents of its folder and its input."""
+"""Free disk space that a command needs besides the contents of its folder and its input, bytes."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LIMITED = 'ulimit -t "$1"; ulimit -v "$2"; ulimit -f "$3"; ulimit -c 0; shift 3; exec "$@"'
 
@@ -44,7 +44,7 @@ class Finished(NamedTuple):
 
 @contextmanager
 def private_folder(attributes: str = "") -> Iterator[str]:
-    """Create a folder for commands, with an empty ``tree`` and git's attributes, until the block ends.
+    """Create a temporary folder for commands, with an empty ``tree`` and git's attributes.
 
     Raises:
         HostError: this machine's disk is full.
@@ -64,7 +64,7 @@ def run_git(folder: Path, *arguments: str, stdin: bytes = b"") -> Finished:
     """Run git in a ``private_folder``'s tree.
 
     Raises:
-        PatchError: it exceeds a limit on its resources.
+        PatchError: the command exceeds a resource limit.
         HostError: this machine has no ``git``, or is too slow for it.
     """
     attributes = f"core.attributesFile={folder / 'attributes'}"
@@ -75,7 +75,7 @@ def run_patch(folder: Path, *arguments: str) -> Finished:
     """Run GNU patch in a ``private_folder``'s tree.
 
     Raises:
-        PatchError: it exceeds a limit on its resources.
+        PatchError: the command exceeds a resource limit.
         HostError: this machine has no ``patch``, or is too slow for it.
     """
     return _run(folder, ["patch", *arguments], b"")
@@ -88,19 +88,19 @@ def _run(folder: Path, command: Sequence[str], stdin: bytes) -> Finished:
         _limit(resource.RLIMIT_FSIZE, FILE_BYTES, unit=512),
     ]
     with (
-        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as stdin_file,
         tempfile.TemporaryFile() as output,
-        tempfile.TemporaryFile() as said,
+        tempfile.TemporaryFile() as errors,
     ):
-        given.write(stdin)
-        given.seek(0)
+        stdin_file.write(stdin)
+        stdin_file.seek(0)
         process = subprocess.Popen(
             ["/bin/sh", "-c", _LIMITED, command[0], *limits, *command],
             cwd=folder / "tree",
             env=_environment(folder),
-            stdin=given,
+            stdin=stdin_file,
             stdout=output,
-            stderr=said,
+            stderr=errors,
             process_group=0,
         )
         try:
@@ -114,18 +114,20 @@ def _run(folder: Path, command: Sequence[str], stdin: bytes) -> Finished:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         output.seek(0)
-        said.seek(0)
-        found = Finished(exit_code, output.read(), said.read(_ERROR_CHARS).decode(errors="replace").strip())
+        errors.seek(0)
+        finished = Finished(
+            exit_code, output.read(), errors.read(_ERROR_CHARS).decode(errors="replace").strip()
+        )
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
         raise PatchError(f"'{command[0]}' exceeded its limits over the patch and was ended ({name})")
     if exit_code == 127:
         raise HostError(f"there is no '{command[0]}' on this machine; install it to apply patches")
-    return found
+    return finished
 
 
 def check_room(folder: Path, patch: bytes) -> None:
-    """Check that a command that failed over a patch had room for its files.
+    """Check that a command that failed on a patch had enough disk space for its files.
 
     Raises:
         HostError: this machine's disk is full.

@@ -1,6 +1,6 @@
 """Creation of git-format patches: from two trees by git, from two texts without it.
 
-Contents that are not UTF-8 travel as git's binary patches, so a patch is always clean text.
+Contents that are not UTF-8 become git's binary patches, so a patch is always valid text.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _diff(before: Tree, after: Tree, attributes: str) -> str:
 
 
 def _both_sides(match: re.Match[str]) -> str:
-    # Without an index git names an added or deleted file's only side twice; everybody expects a/ and b/.
+    # With --no-index, git names an added or deleted file's only side twice; tools expect a/ and b/.
     quote, _, name, end = match.groups()
     return f"diff --git {quote}a/{name}{end} {quote}b/{name}{end}"
 

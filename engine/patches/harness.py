@@ -1,9 +1,9 @@
-"""Fallbacks of the official harness where ``git apply`` fails, on copies of the files that a patch touches.
+"""Fallbacks of the official harness for a failed ``git apply``, on copies of the files that a patch touches.
 
-Its own commands run in a repository of these files: each after what the harness takes for a clean tree, which
-a conflict that ``--3way`` left is not. Last comes its check whether what the last command left is the patched
-tree all the same. Where it is not the harness: ``patch`` gets headers and hunks only, for it would run what
-looks like a script of ``ed``, whatever its options; and it makes no symlinks.
+The harness's commands run in a repository of these files, each after the harness's cleanup, which does not
+undo conflicts left by ``--3way``. Finally, the harness's reverse check accepts a tree that is patched anyway.
+Differences from the harness: ``patch`` gets headers and hunks only, because it would run apparent ``ed``
+scripts, whatever its options; and it creates no symlinks.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _CHOPPED = 3
 """Maximum number of blank lines missing at the end, as in ``patch``."""
 _SHOWN_NAMES = 5
 _COPIED_BYTES = 1 << 30
-"""Maximum size ``patch`` might write: every file of the patch a copy of the largest."""
+"""Maximum size that ``patch`` may write: every file of the patch as a copy of the largest, bytes."""
 
 
 def named_paths(patch: str) -> list[str]:
-    """Return the paths that a patch may touch, from its text where git cannot read it, sorted.
+    """Return the paths that a patch may touch, sorted; taken from its text if git cannot read it.
 
     Raises:
-        PatchError: it names too many or too deep ones.
+        PatchError: the patch names too many or too deep paths.
     """
     try:
         return touched(patch)
@@ -66,7 +66,7 @@ def apply_as_harness(
         names: paths that the patch names; no other may change.
 
     Raises:
-        PatchError: no command did, or one would lead out of the tree or change a file that is not named.
+        PatchError: no command succeeded, or one would lead out of the tree or change an unnamed file.
     """
     if any(".git" in name.lower().split("/") for name in names):
         raise PatchError("the patch reaches into .git")
@@ -77,8 +77,8 @@ def apply_as_harness(
         _make_repository(folder, blobs)
         how = _first_that_succeeds(folder, patch, before, names)
         changes = changes_between(before, read_tree(tree))
-    if strange := sorted(set(changes.paths) - set(names)):
-        raise PatchError(f"the patch changes files that it does not name: {', '.join(strange[:3])}")
+    if unnamed := sorted(set(changes.paths) - set(names)):
+        raise PatchError(f"the patch changes files that it does not name: {', '.join(unnamed[:3])}")
     return changes, how
 
 
@@ -97,12 +97,12 @@ def _first_that_succeeds(folder: Path, patch: str, before: Tree, names: Collecti
             return _how(program, patch)
     check_room(folder, encode(patch))
     if run_git(folder, "apply", "--check", "--reverse", "../patch.diff").exit_code != 0:
-        raise PatchError("the patch does not apply in any way of the official harness")
-    return "the patch was there already, or the rest of it was"
+        raise PatchError("the patch does not apply with any command of the official harness")
+    return "the patch, or the rest of it, was applied already"
 
 
 def _how(program: str, patch: str) -> str:
-    """Return what a command that succeeded did; ``patch`` leaves out binary files that are named only."""
+    """Describe the result of a successful command; ``patch`` skips binary files without contents."""
     if program == "patch" and (names := _binary_names(patch)):
         shown = ", ".join(names[:_SHOWN_NAMES])
         return f"{len(names)} binary files without their contents were left out of the patch: {shown}"
@@ -151,7 +151,7 @@ def _completed(patch: str) -> str:
 
 
 def _make_repository(folder: Path, blobs: Sequence[bytes]) -> None:
-    """Create a repository whose index is the tree and whose objects hold the blobs. Raises PatchError."""
+    """Create a repository whose index is the tree and whose objects include the blobs. Raises PatchError."""
     (folder / "blobs").mkdir()
     for number, blob in enumerate(blobs):
         (folder / "blobs" / str(number)).write_bytes(blob)

@@ -19,7 +19,7 @@ def reverse_patch(patch: str) -> str:
     """Return the patch that undoes ``patch``.
 
     Raises:
-        PatchError: it is no text patch, or has binary or copied files, which cannot be turned around.
+        PatchError: ``patch`` is not a text patch, or has binary or copied files, which cannot be reversed.
     """
     changes = parse_patch(patch)
     if not changes:
@@ -32,13 +32,13 @@ def _reverse_file(change: FileChange, lines: list[str]) -> str:
     header = lines[change.first_line : change.hunks[0].first_line if change.hunks else change.end_line]
     if change.binary or any(line.startswith("copy from ") for line in header):
         kind = "binary" if change.binary else "copied"
-        raise PatchError(f"a {kind} file cannot be turned around: {', '.join(change.paths)}")
+        raise PatchError(f"a {kind} file cannot be reversed: {', '.join(change.paths)}")
     body: list[str] = []
     for hunk in change.hunks:
-        found = _HUNK.match(lines[hunk.first_line])
-        if found is None:
-            raise PatchError(f"no header of a hunk: {lines[hunk.first_line][:80]}")
-        body.append(f"@@ -{found[2]} +{found[1]} @@{found[3]}")
+        match = _HUNK.match(lines[hunk.first_line])
+        if match is None:
+            raise PatchError(f"not a hunk header: {lines[hunk.first_line][:80]}")
+        body.append(f"@@ -{match[2]} +{match[1]} @@{match[3]}")
         removed: list[str] = []
         added: list[str] = []
         for line in lines[hunk.first_line + 1 : hunk.end_line]:
@@ -54,8 +54,8 @@ def _sort(line: str, removed: list[str], added: list[str], body: list[str]) -> N
     elif line.startswith("-"):
         added.append("+" + line[1:])
     elif line.startswith("\\"):
-        # The marker belongs to the line before it. In a patch removals come first, so that the block filled
-        # last is that of the additions, now removals.
+        # The marker belongs to the preceding line. A patch lists removals first, so the list filled last is
+        # that of its additions, which are now removals.
         (removed or added or body).append(line)
     else:
         body += removed + added
@@ -72,8 +72,10 @@ def _reverse_header(header: list[str]) -> list[str]:
 
 def _reverse_line(line: str, values: dict[str, str]) -> str:
     if line.startswith("diff --git "):
-        both = re.fullmatch(r'diff --git ("?)a/(.+?)"? ("?)b/(.+?)"?', line)
-        return f"diff --git {both[3]}a/{both[4]}{both[3]} {both[1]}b/{both[2]}{both[1]}" if both else line
+        paths = re.fullmatch(r'diff --git ("?)a/(.+?)"? ("?)b/(.+?)"?', line)
+        return (
+            f"diff --git {paths[3]}a/{paths[4]}{paths[3]} {paths[1]}b/{paths[2]}{paths[1]}" if paths else line
+        )
     if line.startswith("--- ") and "+++ " in values:
         return "--- " + _other_side(values["+++ "], "b/", "a/")
     if line.startswith("+++ ") and "--- " in values:

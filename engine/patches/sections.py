@@ -16,7 +16,7 @@ class FilePatch:
     """Section of a patch that concerns one file."""
 
     paths: tuple[str, ...]
-    """The path, or old and new path of a rename; empty where the section cannot be parsed."""
+    """The path, or old and new path of a rename; empty if the section cannot be parsed."""
     text: str
 
 

@@ -1,6 +1,6 @@
 """Parsed patches for display and for planning edits: files, hunks, exact text before and after each hunk.
 
-The library unidiff reads it. What a patch does to a tree is not decided here: see ``engine.patches.apply``.
+The library unidiff parses them. ``engine.patches.apply`` decides what a patch does to a tree.
 """
 
 from __future__ import annotations
@@ -80,21 +80,21 @@ def parse_patch(patch: str) -> list[FileChange]:
 
 def header_paths(patch: str) -> set[str]:
     """Return the paths in all lines that resemble file headers, even if the patch cannot be parsed."""
-    found = re.findall(r"^(?:---|\+\+\+) ([^\t\n]+)", patch, re.MULTILINE)
-    return {path for text in found if (path := _path(text.rstrip("\r"))) is not None}
+    texts = re.findall(r"^(?:---|\+\+\+) ([^\t\n]+)", patch, re.MULTILINE)
+    return {path for text in texts if (path := _path(text.rstrip("\r"))) is not None}
 
 
 def _check_headers(patch: str) -> None:
     """Reject headers on which unidiff's patterns take quadratic time. Raises PatchError."""
-    for found in re.finditer(r"^(?:diff --git .*://|Binary file).*", patch, re.MULTILINE):
-        line = found[0]
+    for match in re.finditer(r"^(?:diff --git .*://|Binary file).*", patch, re.MULTILINE):
+        line = match[0]
         if line.count(" and ") > _MANY or (line[0] == "d" and not _GIT_HEADER.match(line)):
             raise PatchError(f"the patch cannot be read: no paths in '{line[:80]}'")
 
 
 def _first_line(file: PatchedFile) -> int:
     in_git_header = any(line.startswith("diff --git ") for line in file.patch_info or ())
-    # A file without git's header is known by the second of its two lines.
+    # Without git's header, diff_line_no is that of the second of the two header lines.
     return (file.diff_line_no or 1) - (1 if in_git_header or file.is_binary_file else 2)
 
 

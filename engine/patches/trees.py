@@ -18,14 +18,14 @@ from engine.errors import PatchError
 IGNORED = (".git", "__pycache__", ".pytest_cache")
 """Names of folders never included in a patch, at any depth."""
 MAX_BYTES = 256 << 20
-"""Maximum content of all files of a tree to read, bytes."""
+"""Maximum total content of a tree that is read, bytes."""
 MAX_FILES = 10_000
 """Maximum number of files in a patch."""
 MAX_DEPTH = 200
-"""Maximum number of nested folders in a path; much deeper ones exceed the stack of whatever walks them."""
+"""Maximum number of nested folders in a path; much deeper ones overflow the stack of recursive code."""
 _SHOWN, _SAID = 200, 2000
 _NOT_A_FILE = frozenset({errno.ENAMETOOLONG, errno.ENOENT, errno.EINVAL, errno.EILSEQ})
-"""Error numbers of invalid names or link targets; other errors are this machine's."""
+"""Error numbers of invalid names or link targets; other errors are faults of this machine."""
 
 
 class FileState(NamedTuple):
@@ -57,15 +57,15 @@ def is_plain(name: str) -> bool:
 
 
 def path_below(folder: str, path: str) -> str:
-    """Return a normalised path: relative to a folder where it lies below it, else absolute.
+    """Return a normalised path: relative to a folder if it is below it, else absolute.
 
     Args:
         folder: absolute.
         path: relative to the folder, or absolute.
     """
-    place = posixpath.normpath(posixpath.join(folder, path))
-    name = posixpath.relpath(place, folder)
-    return name if is_plain(name) else place
+    absolute = posixpath.normpath(posixpath.join(folder, path))
+    name = posixpath.relpath(absolute, folder)
+    return name if is_plain(name) else absolute
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -85,15 +85,15 @@ def write_tree(folder: Path, tree: Tree) -> None:
     folder.mkdir(exist_ok=True)
     for name, state in tree.items():
         parts = name.split("/")
-        above = ("/".join(parts[:count]) for count in range(1, len(parts)))
-        if not is_plain(name) or any(parent in tree for parent in above):  # a parent may be a symlink
+        parents = ("/".join(parts[:count]) for count in range(1, len(parts)))
+        if not is_plain(name) or any(parent in tree for parent in parents):  # a parent may be a symlink
             raise PatchError(f"no file can be at {name[:_SHOWN]!r}")
         try:
             _write_one(folder / name, state)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno not in _NOT_A_FILE:
                 raise
-            raise PatchError(f"no file can be as {name[:_SHOWN]!r} is: {error}"[:_SAID]) from None
+            raise PatchError(f"cannot create {name[:_SHOWN]!r}: {error}"[:_SAID]) from None
 
 
 def _write_one(path: Path, state: FileState) -> None:
@@ -109,7 +109,7 @@ def read_tree(folder: Path) -> dict[str, FileState]:
     """Read every file and symlink below a folder, by its path relative to it.
 
     Raises:
-        PatchError: the files hold more than ``MAX_BYTES``.
+        PatchError: the files are larger than ``MAX_BYTES`` in total.
     """
     tree: dict[str, FileState] = {}
     room = MAX_BYTES
@@ -121,7 +121,7 @@ def read_tree(folder: Path) -> dict[str, FileState]:
                 continue
             mode, room = info.st_mode, room - info.st_size
             if room < 0:
-                raise PatchError(f"the patched files hold more than {MAX_BYTES >> 20} MiB")
+                raise PatchError(f"the patched files are larger than {MAX_BYTES >> 20} MiB")
             if stat.S_ISLNK(mode):
                 target = os.readlink(path)  # noqa: PTH115  a Path would be normalised
                 tree[str(path.relative_to(folder))] = FileState(mode, os.fsencode(target))
