@@ -1,3 +1,3 @@
-"""Markers between which evaluation scripts print the output of their tests, as SWE-bench's harness does."""
+"""Markers around the test output of evaluation scripts, as in SWE-bench's harness."""
 
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"

@@ -1,16 +1,17 @@
-"""Runs pytest inside a sandbox and signs its report. A plain script: standard library and pytest only.
+"""Run pytest inside a sandbox and sign its report. A plain script: standard library and pytest only.
 
-It is copied with the recorder's scripts into the toolchain folder, which sandboxes see read-only, and started
-as ``python3 -S -P -B DRIVER --junit PATH [options] NODE_ID…`` in the workdir. The first line of stdin is a
-secret; after it may come the workdir and the files that the submission changed, with null bytes in between.
+It is copied with the recorder's scripts into the toolchain folder, which sandboxes mount read-only. The
+command is ``python3 -S -P -B DRIVER --junit PATH [options] NODE_ID…`` in the workdir. The first line of stdin
+is a secret; the workdir and the files that the submission changed may follow, separated by null bytes.
 
-- Two processes: the child runs pytest; the parent holds the secret, receives what ``pytest_recorder`` saw and
-  writes the report with an HMAC over it. The child can read neither the parent's memory nor its descriptors.
+- Two processes: the child runs pytest; the parent has the secret, receives the messages of
+  ``pytest_recorder`` and writes the report with an HMAC over it. The child can read neither the parent's
+  memory nor its descriptors.
 - The code under test comes last on ``sys.path``: it cannot shadow pytest or the standard library.
 - The project's pytest configuration is ignored, so a patch cannot configure the runner.
-- The report is written outside the workdir. A process that ends early, or code that writes a report of its
-  own, leaves no valid one.
-- It holds pytest's JUnit report, the outcomes that the recorder sent, and what ``pytest_guard`` noticed.
+- The report is written outside the workdir. If a process ends early, or code under test writes a report
+  itself, there is no valid report.
+- The report contains pytest's JUnit report, the recorded outcomes, and the findings of ``pytest_guard``.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ MAX_TRACED_CALLS = 60
 """Calls of one function in one test after which its lines are no longer recorded."""
 
 _PATIENCE_MS = 20
-"""Time after which the parent looks whether the child has died."""
+"""Interval at which the parent checks whether the child has died."""
 
 
 class Tracer:
-    """Records which lines of the package every test executes."""
+    """Plugin that records the package's lines executed by each test."""
 
     def __init__(self, roots: list[str]) -> None:
         self.prefixes = tuple(str(Path(root).resolve()) + os.sep for root in roots)
@@ -45,12 +46,12 @@ class Tracer:
         self._codes: dict[types.CodeType, tuple[set[int], list[int]] | None] = {}
 
     def pytest_runtest_logstart(self) -> None:
-        """Forget the last test and start to record."""
+        """Discard the last test's data and start recording."""
         self._codes = {}
         sys.settrace(self._call)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Stop and keep what the test executed."""
+        """Stop recording and keep the lines that the test executed."""
         sys.settrace(None)
         files: dict[str, set[int]] = {}
         for code, seen in self._codes.items():
@@ -78,18 +79,18 @@ class Tracer:
 
 
 class Collector:
-    """Keeps the node ids in the order they ran."""
+    """Plugin that collects the node ids in execution order."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Remember one test."""
+        """Add the node id of a test."""
         self.ids.append(nodeid)
 
 
 def run(options: argparse.Namespace, connection: Any, submission: bytes) -> int:
-    """Run the tests, tell the witness and return pytest's exit code."""
+    """Run the tests, send the report to the witness and return pytest's exit code."""
     here = str(Path.cwd())
     from trainyard_guard import Guard  # type: ignore[import-not-found]
     from trainyard_recorder import Recorder, channel  # type: ignore[import-not-found]
@@ -115,14 +116,14 @@ def run(options: argparse.Namespace, connection: Any, submission: bytes) -> int:
     code = int(pytest.main(arguments, plugins=plugins))
     report = private / "report.xml"
     junit = report.read_bytes().decode("utf-8", "replace") if report.exists() else ""
-    sys.stdout.flush()  # the parent ends everything when it has the report
+    sys.stdout.flush()  # the parent ends both processes when it has the report
     sys.stderr.flush()
     recorder.finish(code, encode({"ids": collector.ids, "lines": tracer.lines, "junit": junit}))
     return code
 
 
 def witness(session: Any, child: int) -> int:
-    """Receive what the child's recorder sends until either has ended; return the exit code."""
+    """Receive the recorder's messages until the session or the child ends; return the exit code."""
     poller = select.poll()
     poller.register(session.connection.fileno(), select.POLLIN)
     while not session.ending:
@@ -149,9 +150,9 @@ def _child(options: argparse.Namespace, connection: Any, reading: int) -> None:
     """Run the tests; exit without running exit handlers of the code under test."""
     code = 1
     try:
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)  # the secret comes through stdin
-        os.close(nothing)
+        empty = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(empty, 0)  # stdin has the secret
+        os.close(empty)
         with os.fdopen(reading, "rb") as pipe:
             submission = pipe.read()
         code = run(options, connection, submission)

@@ -1,13 +1,12 @@
-"""Notices what the project's code changed in the test runner. A plain script for Python ≥ 3.6.
+"""Detect changes to the test runner by the project's code. A plain script for Python ≥ 3.6.
 
-What is watched: every name of the runner's modules and classes (names that were added too), the exceptions
-and types among the builtins, the code of functions, hooks and collected tests, the helpers that tests name
-(``pytest_helpers``), functions that trace or profile, and who calls the recorder. What honest projects do is
-no finding: a change counts unless all of its code is trusted (``pytest_trust``).
+Watched are all names of the runner's modules and classes (added ones too), the exceptions and types among the
+builtins, the code of functions, hooks and collected tests, the helpers that tests name (``pytest_helpers``),
+trace and profile functions, and the recorder's callers. A change is a finding unless all of its code is
+trusted (``pytest_trust``), so that honest projects cause none.
 
-Objects that are equal to everything, values read from frames and code that undoes itself in time cannot be
-seen from inside the process; audits with mutated tests are for them. To watch more: ``WATCHED`` and
-``HOOKS``.
+Objects that equal everything, values read from frames, and code that undoes itself in time cannot be detected
+inside the process; audits with mutated tests cover them. To watch more, extend ``WATCHED`` and ``HOOKS``.
 """
 
 import builtins
@@ -36,7 +35,7 @@ WATCHED = (
     "unittest.case", "unittest.result", "unittest.suite", "unittest.runner",
 )  # fmt: skip
 UNITTEST = tuple(name for name in WATCHED if name.startswith("unittest."))
-"""Modules that are watched where ``unittest`` itself runs the tests."""
+"""Modules that are watched if ``unittest`` itself runs the tests."""
 HOOKS = (
     "pytest_pyfunc_call", "pytest_runtest_protocol", "pytest_runtestloop", "pytest_runtest_call",
     "pytest_runtest_setup", "pytest_runtest_teardown", "pytest_runtest_makereport",
@@ -52,12 +51,12 @@ _BUILTINS = (
     "sorted", "sum", "max", "min", "compile", "exec", "eval", "abs", "zip", "iter", "next", "__build_class__",
 )  # fmt: skip
 _RUNNER = ("pytest", "_pytest", "pluggy", "unittest", "builtins", "None")
-"""Where the runner's own values say that they come from; the classes of outcomes name ``builtins``."""
+"""Packages that the runner's own values name as theirs; outcome classes name ``builtins``."""
 _MISSING = object()
 
 
 class Guard:
-    """Compares the test runner with what it was when the guard was made, before any code of the project ran.
+    """Comparison of the test runner with its state at creation, before any code of the project ran.
 
     Args:
         workdir, changed: see ``Trust``.
@@ -74,8 +73,8 @@ class Guard:
         self.found: set[str] = set()
         """Findings, one short phrase each."""
         self.changed: set[str] = set()
-        """Constants of test files that have another value: an honest project's fixtures may do that."""
-        # Where the project is pytest itself there is nothing that it may not do: the rest is left to audits.
+        """Changed constants of test files; an honest project's fixtures may change them."""
+        # If the project is pytest itself, it may change everything; only audits detect fraud.
         self._is_subject = "pytest" in watched and self.trust.holds(
             str(importlib.import_module("_pytest").__file__)
         )
@@ -89,10 +88,12 @@ class Guard:
         for name in watched:
             try:
                 module = importlib.import_module(name)
-            except ImportError:  # not every version has all
+            except ImportError:  # not every version has every module
                 continue
             self._modules[name] = module
-        self._modules.update((name, one) for name, one in sys.modules.items() if name.startswith("pluggy"))
+        self._modules.update(
+            (name, value) for name, value in sys.modules.items() if name.startswith("pluggy")
+        )
         for name, module in self._modules.items():
             self._watch_module(name, module)
         self._builtins = {
@@ -120,26 +121,26 @@ class Guard:
                 self._codes.append(function.__code__)
 
     def accept_hooks(self, config: "Any") -> None:
-        """Accept the hooks that there are: a project that is a plugin of pytest itself has some."""
+        """Trust the existing hooks; a project that is a plugin of pytest itself has some."""
         codes = [getattr(_underlying(function), "__code__", None) for _, function in _hooks(config)]
         self.trust.accept(code for code in codes if code is not None)
 
     def collected(self, items: "list[Any]") -> None:
-        """Note the code of collected tests, and look at their helpers."""
+        """Note the code of collected tests, and check their helpers."""
         self._items = [(item, _code_of(item)) for item in items]
         self.expect((_underlying(getattr(item, "obj", None)), getattr(item, "cls", None)) for item in items)
 
     def expect(self, tests: "Iterable[tuple[Any, Any]]") -> None:
-        """Note the functions and classes of tests, and look at their helpers.
+        """Note the functions and classes of tests, and check their helpers.
 
-        Helpers are looked at before any test runs and after the last one: fixtures may replace them between.
+        Helpers are checked before the first test and after the last; fixtures may replace them in between.
         """
         if not self._is_subject:
             self._helpers.expect(tests)
             self._check_helpers()
 
     def check(self) -> None:
-        """Compare the runner's names, functions and builtins, and what traces this thread."""
+        """Compare the runner's names, functions and builtins, and check this thread's trace functions."""
         if self._is_subject:
             return
         for space in self._spaces:
@@ -154,7 +155,7 @@ class Guard:
             if now is not value and not self.trust.patch(now):
                 self.found.add("builtins.%s was replaced" % name)
         for name, module in self._modules.items():
-            # Tests of interpreters have a main module of their own; the recorder's is no less in use then.
+            # Tests of interpreters replace the main module; the recorder still uses its own.
             if sys.modules.get(name, module) is not module and name != "__main__":
                 self.found.add("%s was replaced" % name)
         for kind, function in (("traced", sys.gettrace()), ("profiled", sys.getprofile())):
@@ -182,9 +183,9 @@ class Guard:
     def _is_harmful_addition(self, space: "_Space", name: str, new: "Any") -> bool:
         if not space.of_class:
             return hasattr(builtins, name) and not self.trust.patch(new)
-        # A runner looks for none of the names that projects add to the base class of their tests.
+        # Runners do not use the names that projects add to the base class of their tests.
         helper = space.label == "unittest.case.TestCase" and not name.startswith("_") and name != "runTest"
-        own = name.startswith("_pytest_") and not is_code(new)  # pytest's notes about a class
+        own = name.startswith("_pytest_") and not is_code(new)  # data that pytest stores in a class
         return not helper and not own and not self.trust.patch(new)
 
     def _is_harmful_change(self, space: "_Space", old: "Any", new: "Any") -> bool:
@@ -196,10 +197,10 @@ class Guard:
         return not self.trust.value(new)
 
     def check_all(self, config: "Any") -> None:
-        """Compare the hooks and the collected tests too.
+        """Compare the hooks and the collected tests as well.
 
         Args:
-            config: pytest's configuration; None where it ended before it had one.
+            config: pytest's configuration; None if pytest ended before it had one.
         """
         if self._is_subject:
             return
@@ -223,7 +224,7 @@ class Guard:
         self.changed |= changed
 
     def check_caller(self) -> None:
-        """Note where the project's code called the recorder, instead of pytest's session."""
+        """Add a finding if the project's code, instead of pytest's session, called the recorder."""
         frame = None if self._is_subject else sys._getframe(1)
         while frame is not None and frame.f_code is not self._base:
             if self.trust.project(frame.f_code):
@@ -233,7 +234,7 @@ class Guard:
 
 
 class _Space:
-    """Names of a module or class, as they were and as they were last seen."""
+    """Names of a module or class: their original values, and those last seen."""
 
     def __init__(self, label: str, names: "Any") -> None:
         self.label = label
@@ -243,7 +244,7 @@ class _Space:
         self._seen = list(names.values())
 
     def changed(self) -> bool:
-        """Return whether the names differ from the last look."""
+        """Return whether the names have changed since the last call."""
         if len(self.names) == len(self._seen) and all(map(operator.is_, self.names.values(), self._seen)):
             return False
         self._seen = list(self.names.values())

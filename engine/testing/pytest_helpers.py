@@ -1,11 +1,11 @@
-"""Notices what took the place of the helpers by which tests check results. A plain script for Python ≥ 3.6.
+"""Detect replaced helpers, with which tests check results. A plain script for Python ≥ 3.6.
 
 Helpers are the functions and constants of test files and installed packages that a test names, those that
-they name in turn (in installed packages within one file), and the methods of test classes. Each must be as
-its file defines it: code that the file compiles to, defaults and constants as they are written there. Only
-what a file defines once, without a decorator and under no condition, is compared; modules of the project
-itself are not. Code that tests and plugins of pytest put there themselves is trusted (``pytest_trust``); who
-changed a constant cannot be told, so these are findings of their own kind.
+they name in turn (in installed packages within one file), and the methods of test classes. Each must match
+its file: code as compiled from the file, defaults and constants as written. Only names that a file defines
+once, without a decorator and unconditionally, are compared; modules of the project itself are not. Code that
+tests and plugins of pytest put in place of helpers is trusted (``pytest_trust``). Nothing shows who changed a
+constant, so changed constants are a separate kind of finding.
 """
 
 import _imp
@@ -24,20 +24,20 @@ else:
     from trainyard_trust import Trust
 
 _MAX_BYTES = 2 << 20
-"""Source text that is read in a session."""
+"""Maximum size of the source text read in a session, bytes."""
 _MAX_MODULES = 4
-"""Modules in a chain of attributes, as ``numpy.testing`` has two."""
+"""Maximum number of modules in a chain of attributes; ``numpy.testing`` has two."""
 _REBINDS = {"exec", "globals", "locals", "setattr", "vars"}
-"""Functions by which a module may define names."""
+"""Functions with which a module may define names."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _PLAIN = (*_FUNCTIONS, ast.ClassDef, ast.ImportFrom, ast.Assign)
-"""Statements that define names under no condition."""
+"""Statements that define names unconditionally."""
 _LIBRARY = os.path.dirname(os.path.realpath(os.__file__))
 _MISSING = object()
 
 
 class Helpers:
-    """Compares helpers with the files that define them.
+    """Comparison of helpers with the files that define them.
 
     Args:
         trust: decides which code is a library's or a test's.
@@ -50,31 +50,31 @@ class Helpers:
         self._tests: list[tuple[Any, Any]] = []
 
     def expect(self, tests: "Iterable[tuple[Any, Any]]") -> None:
-        """Note the tests of the session.
+        """Set the tests of the session.
 
         Args:
-            tests: function and class of each; None where there is none.
+            tests: function and class of each; None if there is none.
         """
         self._tests = list(tests)
 
     def altered(self) -> "tuple[set[str], set[str]]":
-        """Return a phrase for each function and for each constant that is not what its file defines."""
-        look = _Look(self._file, self._trust.replaces_helper)
+        """Return a phrase for each function, and for each constant, that differs from its file."""
+        comparison = _Look(self._file, self._trust.replaces_helper)
         classes: dict[int, tuple[type, set[str]]] = {}
         for function, of_class in self._tests:
             inner = function
             while type(inner) is types.FunctionType:
-                look.follow(inner)
+                comparison.follow(inner)
                 if isinstance(of_class, type):
                     classes.setdefault(id(of_class), (of_class, set()))[1].update(_names(inner.__code__))
                 inner = vars(inner).get("__wrapped__")
-        for one, names in classes.values():
-            look.methods(one, names)
-        look.finish()
-        return look.replaced, look.changed
+        for class_, names in classes.values():
+            comparison.methods(class_, names)
+        comparison.finish()
+        return comparison.replaced, comparison.changed
 
     def _file(self, space: "dict[str, Any]") -> "_File | None":
-        """Return the file of a module's names; None where it is not compared."""
+        """Return the parsed file of a module's namespace; None if it is not compared."""
         name = space.get("__file__")
         if type(name) is not str or not name.endswith(".py"):
             return None
@@ -109,12 +109,12 @@ class _File:
         self.is_installed = trust.is_installed(path)
         self.trust = trust
         self.defined: dict[str, Any] = {}
-        """Name → statement, of those bound once and under no condition."""
+        """Name → statement, for names bound once and unconditionally."""
         self.stars: list[ast.ImportFrom] = []
         tree = ast.parse(source, path)
         if not _REBINDS.isdisjoint(_called(tree)):
             return
-        statements = [(one, ast.Module(body=[one], type_ignores=[])) for one in tree.body]
+        statements = [(node, ast.Module(body=[node], type_ignores=[])) for node in tree.body]
         bindings = [list(_bound(alone)) for _, alone in statements]
         bound: dict[str, int] = {}
         for names in (*bindings, _globals(tree) if b"global" in source else ()):
@@ -124,31 +124,31 @@ class _File:
             stars = [node for node in _nodes(alone) if _is_star(node)]
             if stars:
                 self.stars += stars
-                self.defined.clear()  # they may define the same names
+                self.defined.clear()  # star imports may define the same names
             if isinstance(statement, _PLAIN):
                 self.defined.update((name, statement) for name in names if bound[name] == 1)
 
     def is_of(self, name: str, value: "Any") -> bool:
-        """Return whether a value says that it is the file's function of that name."""
+        """Return whether a value claims to be the file's function of that name."""
         if type(value) is not types.FunctionType or value.__code__.co_name != name:
             return False
         return os.path.realpath(value.__code__.co_filename) == self.path
 
     def is_same(self, statement: "Any", function: types.FunctionType) -> bool:
-        """Return whether a function is as a statement of the file defines it."""
-        home = function.__globals__.get("__file__")  # of an earlier import where the module was imported anew
-        keywords, wanted = function.__kwdefaults__ or {}, statement.args
+        """Return whether a function matches its definition in the file."""
+        home = function.__globals__.get("__file__")  # may be of an earlier import of the module
+        keywords, parameters = function.__kwdefaults__ or {}, statement.args
         return (
             type(home) is str
             and os.path.realpath(home) == self.path
             and self.trust.code(function.__code__)
-            and _has(function.__defaults__ or (), wanted.defaults)
-            and _has([keywords.get(one.arg) for one in wanted.kwonlyargs], wanted.kw_defaults)
+            and _has(function.__defaults__ or (), parameters.defaults)
+            and _has([keywords.get(arg.arg) for arg in parameters.kwonlyargs], parameters.kw_defaults)
         )
 
 
 class _Look:
-    """One comparison of all helpers that some tests name."""
+    """One comparison of all helpers that the given tests name."""
 
     def __init__(
         self, file_of: "Callable[[dict[str, Any]], _File | None]", may_replace: "Callable[[Any], bool]"
@@ -161,7 +161,7 @@ class _Look:
         self._seen: set[tuple[int, ...]] = set()
 
     def follow(self, function: types.FunctionType) -> None:
-        """Compare what a function names, too."""
+        """Queue a function, whose helpers ``finish`` compares."""
         if self._is_new(id(function)):
             self._todo.append(function)
 
@@ -172,7 +172,7 @@ class _Look:
         return True
 
     def finish(self) -> None:
-        """Compare everything that the functions name, and what those name in turn."""
+        """Compare all helpers that the queued functions name, and those named in turn."""
         while self._todo:
             function = self._todo.pop()
             space = function.__globals__
@@ -185,26 +185,26 @@ class _Look:
 
     def methods(self, of_class: type, names: "set[str]") -> None:
         """Compare the methods of a test class and its bases that its tests name."""
-        for one in of_class.__mro__:
-            module = sys.modules.get(one.__module__)
+        for class_ in of_class.__mro__:
+            module = sys.modules.get(class_.__module__)
             file = self._file_of(vars(module)) if type(module) is types.ModuleType else None
             if module is None or file is None or file.is_installed:
                 continue
-            statement = file.defined.get(one.__name__)
+            statement = file.defined.get(class_.__name__)
             if not isinstance(statement, ast.ClassDef) or statement.decorator_list:
                 continue
-            if vars(module).get(one.__name__) is not one:
+            if vars(module).get(class_.__name__) is not class_:
                 continue
             bound = list(_bound(statement))
             for inner in statement.body:
                 if isinstance(inner, _FUNCTIONS) and inner.name in names and bound.count(inner.name) == 1:
-                    value = vars(one).get(inner.name, _MISSING)
-                    self._function(file, vars(module), inner, value, "%s.%s" % (one.__name__, inner.name))
+                    value = vars(class_).get(inner.name, _MISSING)
+                    self._function(file, vars(module), inner, value, "%s.%s" % (class_.__name__, inner.name))
 
     def _value(
         self, space: "dict[str, Any]", name: str, value: "Any", names: "set[str]", modules: int = 0
     ) -> None:
-        """Compare a value that goes by a name of a module."""
+        """Compare the value of a name in a module."""
         if type(value) is types.ModuleType:
             if modules < _MAX_MODULES and self._is_new(id(value), hash(frozenset(names))):
                 for inner in names.intersection(vars(value)):
@@ -219,7 +219,7 @@ class _Look:
         if isinstance(statement, _FUNCTIONS):
             self._function(file, space, statement, value, name)
         elif isinstance(statement, ast.ImportFrom):
-            original = next(one.name for one in statement.names if (one.asname or one.name) == name)
+            original = next(alias.name for alias in statement.names if (alias.asname or alias.name) == name)
             self._imported(space, statement, original, value, names)
         elif statement is None:
             for star in file.stars:
@@ -230,7 +230,7 @@ class _Look:
     def _imported(
         self, space: "dict[str, Any]", statement: ast.ImportFrom, name: str, value: "Any", names: "set[str]"
     ) -> None:
-        """Compare a value with what the module that it was imported from defines."""
+        """Compare a value with the definition in the module that it was imported from."""
         module = sys.modules.get(_absolute(space, statement))
         if type(module) is types.ModuleType and name in vars(module):
             self._value(vars(module), name, value, names)
@@ -250,18 +250,18 @@ class _Look:
 
 
 def _is_frozen(path: str) -> bool:
-    """Return whether the interpreter itself holds the code of a module of its library."""
+    """Return whether a library module's code is frozen into the interpreter."""
     folder, name = os.path.split(path)
     return folder == _LIBRARY and _imp.is_frozen(name[: -len(".py")])
 
 
 def _names(code: types.CodeType) -> "set[str]":
     """Return the global names and attributes that code uses."""
-    found = set(code.co_names)
+    names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            found |= _names(constant)
-    return found
+            names |= _names(constant)
+    return names
 
 
 def _nodes(tree: "Any") -> "Iterator[Any]":
@@ -275,13 +275,13 @@ def _nodes(tree: "Any") -> "Iterator[Any]":
 
 
 def _bound(tree: "Any") -> "Iterator[str]":
-    """Yield every name that a module's or class's own statements bind, once for each time."""
+    """Yield every name that a module's or class's own statements bind, once per binding."""
     for node in _nodes(tree):
         if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
             yield node.name
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            for one in node.names:
-                yield (one.asname or one.name).partition(".")[0]
+            for alias in node.names:
+                yield (alias.asname or alias.name).partition(".")[0]
         elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             yield node.id
         elif isinstance(node, ast.ExceptHandler) and node.name:
@@ -289,7 +289,7 @@ def _bound(tree: "Any") -> "Iterator[str]":
 
 
 def _globals(tree: ast.Module) -> "Iterator[str]":
-    """Yield the names that functions of a module may bind in it, once for each time."""
+    """Yield the names that functions of a module declare as global, once per declaration."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
             yield from node.names
@@ -311,14 +311,14 @@ def _absolute(space: "dict[str, Any]", statement: ast.ImportFrom) -> str:
 
 
 def _is_written(statement: "Any", value: "Any") -> bool:
-    """Return whether a value is the constant that an assignment gives to a name; True for anything else."""
+    """Return whether a value is the constant that a statement assigns; True for other statements."""
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
         return True
     return _has([value], [statement.value])
 
 
 def _has(values: "Iterable[Any]", written: "Iterable[Any]") -> bool:
-    """Return whether values are the constants that are written, where there are some."""
+    """Return whether values equal the written constants; other expressions are skipped."""
     for value, node in zip(values, written):
         try:
             wanted = ast.literal_eval(node)
@@ -330,11 +330,11 @@ def _has(values: "Iterable[Any]", written: "Iterable[Any]") -> bool:
 
 
 def _holds(value: "Any", wanted: "Any") -> bool:
-    """Return whether a value is a written constant; what was added to a list, dict or set is none of it."""
+    """Return whether a value equals a written constant; elements added to a list, dict or set are ignored."""
     if type(value) is not type(wanted):
         return False
     if type(wanted) is dict:
-        return all(key in value and _holds(value[key], one) for key, one in wanted.items())
+        return all(key in value and _holds(value[key], item) for key, item in wanted.items())
     if type(wanted) is set:
         return bool(wanted <= value)
     if type(wanted) in (list, tuple):

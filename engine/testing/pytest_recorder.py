@@ -1,12 +1,12 @@
-"""Records what pytest really saw, inside a sandbox. A plain script for Python ≥ 3.6.
+"""Record the test outcomes that pytest observes, inside a sandbox. A plain script for Python ≥ 3.6.
 
-As the plugin ``-p trainyard_recorder`` it rides along in test commands that are not ours; ``pytest_driver``
-and ``unittest_recorder`` use its parts. Each outcome goes at once to ``pytest_witness``, a process that runs
-none of the project's code and holds the key; what ``pytest_guard`` noticed goes with it. Nothing that was
-sent can be taken back, and what is sent out of turn shows.
+Foreign test commands load it as the plugin ``-p trainyard_recorder``; ``pytest_driver`` and
+``unittest_recorder`` use its parts. Each outcome is sent immediately to ``pytest_witness``, a process that
+runs none of the project's code and has the key, together with the findings of ``pytest_guard``. Sent messages
+cannot be revoked, and messages out of order are detected.
 
-It cannot be perfect, because the code under test shares its process: what stays possible is found by
-audits with mutated tests.
+The recorder cannot be perfect, because the code under test shares its process; audits with mutated tests
+detect the remaining manipulations.
 """
 
 import hashlib
@@ -33,12 +33,13 @@ _LISTING = {"--version", "-V", "--help", "-h", "--collect-only", "--co", "--fixt
 
 
 def channel(connection: "Socket", guard: Guard) -> "Callable[[bytes, str], None]":
-    """Return the function that sends a message, once the witness has sent the key of the session.
+    """Return the function that sends a message; waits until the witness has sent the session's key.
 
-    With the first message after an alteration it sends a finding: a guard that was altered finds nothing.
+    The first message after an alteration of the recorder is preceded by a finding, because an altered guard
+    finds nothing.
 
     Raises:
-        OSError: the witness wants no session of this process.
+        OSError: the witness accepts no session of this process.
     """
     key = b""
     while len(key) < KEY_BYTES:
@@ -49,37 +50,37 @@ def channel(connection: "Socket", guard: Guard) -> "Callable[[bytes, str], None]
     chain = hashlib.sha256(key)
     send_all, getpid, process = connection.sendall, os.getpid, os.getpid()
     is_altered, caller = alteration(guard), sys._getframe
-    told = False
+    reported = False
 
     def send(word: bytes, text: str) -> None:
-        nonlocal told
-        if getpid() != process:  # a test that forked
+        nonlocal reported
+        if getpid() != process:  # a forked test must not continue the digest
             return
         bodies = [word + b" " + text.encode("unicode_escape")]
-        if not told and is_altered(caller(1).f_code):
-            told = True
+        if not reported and is_altered(caller(1).f_code):
+            reported = True
             bodies.insert(0, ALTERED)
         for body in bodies:
             chain.update(body)
             try:
                 send_all(chain.hexdigest()[:TAG_CHARS].encode() + b" " + body + b"\n")
             except OSError:
-                pass  # without its end the session does not count
+                pass  # a session without an end is not counted
 
     return send
 
 
 def alteration(guard: Guard) -> "Callable[[types.CodeType], bool]":
-    """Return the function that tells whether the guard or the recorder is no longer what it was.
+    """Return a function that checks whether the guard or the recorder was altered.
 
-    It is given the code that sends a message: a recorder's method.
+    Its argument is the code that sends a message: a recorder's method.
     """
     parts = [guard, guard.trust, guard._helpers, *guard._spaces]
     classes = [Recorder, *{type(part) for part in parts}]
     methods = [
-        (vars(one), name, value, value.__code__)
-        for one in classes
-        for name, value in list(vars(one).items())
+        (vars(class_), name, value, value.__code__)
+        for class_ in classes
+        for name, value in list(vars(class_).items())
         if isinstance(value, types.FunctionType)
     ]
     senders = {code for names, _, _, code in methods if names["__module__"] == __name__}
@@ -94,7 +95,8 @@ def alteration(guard: Guard) -> "Callable[[types.CodeType], bool]":
             or any(attributes.get(name) is not value for name, value in kept.items())
             or any(len(value) != size for value, size in sizes)
             or any(
-                names.get(name) is not one or one.__code__ is not code for names, name, one, code in methods
+                names.get(name) is not method or method.__code__ is not code
+                for names, name, method, code in methods
             )
         )
 
@@ -105,7 +107,7 @@ class Recorder:
     """A pytest plugin object that reports the outcome of every test.
 
     Args:
-        guard: made before any code of the project ran.
+        guard: created before any code of the project ran.
         send: see ``channel``.
     """
 
@@ -116,7 +118,7 @@ class Recorder:
         self._told: set[str] = set()
 
     def pytest_load_initial_conftests(self, early_config: "Any") -> None:
-        """Accept the hooks of installed plugins, before those of the project's files are there."""
+        """Accept the hooks of installed plugins, before the project's hooks are registered."""
         if self._config is None:
             self.guard.accept_hooks(early_config)
 
@@ -132,12 +134,12 @@ class Recorder:
             self.note(report.nodeid, "ERROR")
 
     def pytest_collection_finish(self, session: "Any") -> None:
-        """Note the tests."""
+        """Pass the collected tests to the guard."""
         if session.config is self._config:
             self.guard.collected(session.items)
 
     def pytest_runtest_makereport(self) -> None:
-        """Look at the runner right after a test's code ran."""
+        """Check the runner directly after a test's code ran."""
         self.guard.check()
 
     def pytest_runtest_logreport(self, report: "Any") -> None:
@@ -153,7 +155,7 @@ class Recorder:
             self.note(report.nodeid, "XPASS" if expected else "PASSED")
 
     def note(self, node_id: str, outcome: str) -> None:
-        """Report an outcome of a test."""
+        """Send an outcome of a test."""
         as_printed = getattr(self._config, "cwd_relative_nodeid", str)
         self._send(outcome.encode(), as_printed(node_id))
         self._tell()
@@ -168,7 +170,7 @@ class Recorder:
         """Send the end of the session.
 
         Args:
-            report: what the driver adds; on one line.
+            report: the driver's report, on one line.
         """
         self.guard.check_caller()
         self.guard.check_all(self._config)
@@ -177,7 +179,7 @@ class Recorder:
 
 
 def begin(watched: "tuple[str, ...]") -> "Recorder | None":
-    """Return the recorder of this process; None where the witness wants none.
+    """Return the recorder of this process; None if the witness accepts none.
 
     Args:
         watched: see ``Guard``.
@@ -201,13 +203,13 @@ _RECORDER = begin(WATCHED) if "pytest" in sys.modules else None
 
 
 def pytest_load_initial_conftests(early_config: "Any") -> None:
-    """Pass the configuration on to the recorder, which is no plugin yet."""
+    """Pass the configuration on to the recorder, which is not yet registered as a plugin."""
     if _RECORDER is not None:
         _RECORDER.pytest_load_initial_conftests(early_config)
 
 
 def pytest_configure(config: "Any") -> None:
-    """Join in where the witness wants this session."""
+    """Register the recorder if the witness accepts this session."""
     if _RECORDER is not None and _RECORDER._config is None:
         config.pluginmanager.register(_RECORDER)
         _RECORDER.pytest_configure(config)
@@ -220,7 +222,7 @@ def pytest_sessionfinish(session: "Any", exitstatus: int) -> None:
 
 
 def _ordered(function: "Any", order: str) -> None:
-    """Do what ``pytest.hookimpl`` does."""
+    """Mark a hook's order like ``pytest.hookimpl``, without importing pytest."""
     function.pytest_impl = {order: True}
 
 

@@ -1,7 +1,7 @@
-"""Decides which code may change the test runner: a library's or a test's. A plain script for Python ≥ 3.6.
+"""Decide which code may change the test runner: a library's or a test's. A plain script for Python ≥ 3.6.
 
-That is decided by what the code is, not by what it says: the file that a code object names must be older than
-the session and compile to the same code.
+Code is judged by its content, not by its claims: the file that a code object names must be older than the
+session and compile to the same code.
 """
 
 import os
@@ -30,12 +30,12 @@ _HEAP_TYPE = 1 << 9
 
 
 class Trust:
-    """Decides whether code is a library's or a test's, and older than this session.
+    """Check whether code is a library's or a test's, and older than this session.
 
     Args:
-        workdir: the project; code there counts as the project's, unless it is a test or installed.
-        changed: files of the submission that is tested, where they are known: then code of other files that
-            are older than the session is as trustworthy as the tests.
+        workdir: the project's folder; code there counts as the project's, unless it is a test or installed.
+        changed: files changed by the tested submission, if known; code of other files that are older than the
+            session is then trusted like that of tests.
     """
 
     def __init__(self, workdir: str, changed: "Iterable[str] | None" = None) -> None:
@@ -48,17 +48,17 @@ class Trust:
         self._places: tuple[str, ...] = (self._root,)
 
     def configure(self, config: "Any") -> None:
-        """Use pytest's configuration to compile tests as pytest does, and learn where its plugins are."""
+        """Use pytest's configuration to compile tests as pytest does, and to find its plugins' folders."""
         self._config = config
         plugins = config.pluginmanager.get_plugins()
         files = {os.path.realpath(str(getattr(plugin, "__file__", ""))) for plugin in plugins}
         own = os.path.dirname(os.path.realpath(str(sys.modules["_pytest"].__file__))) + os.sep
-        found = {_package(path) for path in files if _INSTALLED.search(path) and not path.startswith(own)}
-        # A part of pytest that adds names to its classes when it is configured.
-        self._places = (self._root, own + "legacypath.py", *sorted(found))
+        packages = {_package(path) for path in files if _INSTALLED.search(path) and not path.startswith(own)}
+        # legacypath.py adds names to pytest's classes when pytest is configured.
+        self._places = (self._root, own + "legacypath.py", *sorted(packages))
 
     def project(self, code: types.CodeType) -> bool:
-        """Return whether code says that it is the project's, or comes from no file."""
+        """Return whether code names a file of the project, or no file."""
         path = os.path.realpath(code.co_filename)
         if self._changed is not None:
             if path in self._changed:
@@ -68,7 +68,7 @@ class Trust:
         return self.is_product(path)
 
     def is_product(self, path: str) -> bool:
-        """Return whether a file is the project's own, and by its name no test's."""
+        """Return whether a file is the project's own and, by its name, not a test."""
         path = os.path.realpath(path)
         if not self.holds(path):
             return False
@@ -87,22 +87,22 @@ class Trust:
         return path.startswith(self._root) and not self.is_installed(path)
 
     def is_installed(self, path: str) -> bool:
-        """Return whether a file is that of an installed package."""
+        """Return whether a file belongs to an installed package."""
         return _INSTALLED.search(path) is not None
 
     def is_older(self, path: str) -> bool:
-        """Return whether there is such a file, and has been since before the session."""
+        """Return whether a file exists, and has not changed since the session began."""
         try:
             return os.stat(path).st_ctime < self._since
         except OSError:
             return False
 
     def accept(self, codes: "Iterable[types.CodeType]") -> None:
-        """Trust these very code objects."""
+        """Trust the given code objects."""
         self._known.update((id(code), (code, True)) for code in codes)
 
     def code(self, code: types.CodeType) -> bool:
-        """Return whether code is what the library's or test's file that it names compiles to."""
+        """Return whether code equals the compiled code of the library's or test's file that it names."""
         if id(code) not in self._known:
             self._known[id(code)] = code, not self.project(code) and self._is_compiled(code)
         return self._known[id(code)][1]
@@ -111,23 +111,25 @@ class Trust:
         """Return whether all code behind a value is trusted, as far as it can be followed.
 
         Args:
-            places: folders of the files that may have it.
+            places: folders that may contain its files.
         """
         return self._follow(value, places, set())
 
     def patch(self, value: "Any") -> bool:
-        """Return whether a value may take the place of one of the runner's: a plugin's or a test's code."""
+        """Return whether a value may replace one of the runner's: a plugin's or a test's code."""
         members = vars(value).values() if isinstance(value, type) else [value]
         return any(functions(member) for member in members) and self.value(value, self._places)
 
     def replaces_helper(self, value: "Any") -> bool:
-        """Return whether a value may take the place of a test's helper: the code of a test or of a plugin.
+        """Return whether a value may replace a test's helper: the code of a test or of a plugin.
 
-        Unlike ``patch`` it takes no code of the project, also where the submission has not changed the file:
-        so a project that patches helpers is known by the runs of its gold patch.
+        Unlike ``patch``, this accepts no code of the project, even in files that the submission did not
+        change. Runs of the gold patch show which projects patch helpers.
         """
         own = functions(value)
-        return self.patch(value) and not any(self.is_product(one.__code__.co_filename) for one in own)
+        return self.patch(value) and not any(
+            self.is_product(function.__code__.co_filename) for function in own
+        )
 
     def _follow(self, value: "Any", places: "tuple[str, ...]", seen: "set[int]") -> bool:
         if id(value) in seen:
@@ -196,7 +198,7 @@ def _nested(code: types.CodeType) -> "Iterator[types.CodeType]":
 
 
 def _same(one: types.CodeType, other: types.CodeType) -> bool:
-    """Return whether two code objects do the same; tables of lines and columns may differ."""
+    """Return whether two code objects are equal; tables of lines and columns may differ."""
     if one.co_name != other.co_name or one.co_code != other.co_code or one.co_names != other.co_names:
         return False
     if one.co_varnames != other.co_varnames or len(one.co_consts) != len(other.co_consts):
@@ -211,7 +213,7 @@ def _same(one: types.CodeType, other: types.CodeType) -> bool:
 
 
 def _package(path: str) -> str:
-    """Return the installed package's folder, or the file where the module is one."""
+    """Return the folder of an installed package, or the file of a single-file module."""
     folder = os.path.dirname(path)
     while os.path.exists(os.path.join(os.path.dirname(folder), "__init__.py")):
         folder = os.path.dirname(folder)
@@ -227,7 +229,7 @@ def _filled(cell: "Any") -> bool:
 
 
 def is_native(value: "Any") -> bool:
-    """Return whether a value is no Python code: a module, or a type or function of C."""
+    """Return whether a value is native: a module, or a type or function implemented in C."""
     return type(value) in _NATIVE or (isinstance(value, type) and not value.__flags__ & _HEAP_TYPE)
 
 
@@ -239,7 +241,7 @@ def _parts(value: "Any") -> "list[Any]":
 
 
 def functions(value: "Any") -> "list[types.FunctionType]":
-    """Return the functions that a value is or wraps, as far as they are Python's."""
+    """Return the Python functions that a value is or wraps."""
     return [part for part in _parts(value) if isinstance(part, types.FunctionType)]
 
 

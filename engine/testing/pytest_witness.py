@@ -1,16 +1,16 @@
-"""Receives test outcomes in a process that runs none of the project's code, and seals the record.
+"""Receive test outcomes in a process that runs none of the project's code, and sign the record.
 
 A plain script for Python ≥ 3.6, standard library only. As a program it runs a test script: ``python3 -I -S
 -B trainyard_witness.py FOLDER`` with a key and a token on the first two lines of stdin and the script after
 them. Recorders of the script's pytest sessions connect to the socket ``FOLDER/witness`` after the script
 has written the token to ``FOLDER/begin``. When the script has ended, the record is written to
-``FOLDER/record``, sealed with the key, and the script's exit code is the program's own. ``pytest_driver``
-uses the same classes over a pair of sockets.
+``FOLDER/record``, signed with the key; the program has the script's exit code. ``pytest_driver`` uses the
+same classes over a pair of sockets.
 
-The key never leaves this process. Neither its memory and descriptors nor those of the script's shell can be
-read by the processes of the script. Each message of a recorder carries a running digest, so that code that
-only writes to the recorder's socket breaks the session. A session counts when it comes from a process of
-the script that descends from no other session.
+The key never leaves this process. The script's processes can read neither this process's memory and
+descriptors nor those of the script's shell. Each message of a recorder has a running digest, so that code
+that only writes to the recorder's socket breaks the session. A session is accepted from a process of the
+script that does not descend from another session's process.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 KEY_BYTES = 32
 TAG_CHARS = 16
 ENDED = b"ENDED"
-"""First word of the message that ends a session; its exit status and, from the driver, a report follow."""
+"""First word of the message that ends a session; the exit status and, from the driver, a report follow."""
 BROKEN = b"ALTERED the messages of pytest's recorder were written by other code"
 _PR_SET_DUMPABLE = 4
 _SIGPIPE, _SIGCHLD, _SIGXFSZ = 13, 17, 25
@@ -36,7 +36,7 @@ _PATIENCE_MS = 1000
 
 
 class Seal:
-    """HMAC-SHA256 with one key.
+    """HMAC-SHA256 signatures with one key.
 
     Args:
         key: at most 64 bytes.
@@ -59,7 +59,7 @@ class Session:
     """Messages of one recorder, checked as they arrive.
 
     Args:
-        connection: the recorder's socket; its key is sent at once.
+        connection: the recorder's socket; the session's key is sent immediately.
     """
 
     def __init__(self, connection: "Socket") -> None:
@@ -105,17 +105,17 @@ class Session:
             self._lines.append(body)
 
     def payload(self) -> bytes:
-        """Return the exit status (-1: the session did not end), then a line for each finding and outcome."""
+        """Return the exit status (-1 if the session did not end), then one line per finding and outcome."""
         status = self.ending.partition(b" ")[0] or b"-1"
         return b"\n".join([status, *([BROKEN] if self._broken else []), *self._lines])
 
 
 class Sessions:
-    """Accepts recorders that connect from a script's processes.
+    """Server that accepts recorders connecting from a script's processes.
 
     Args:
-        folder: where the socket is made and the token appears.
-        token: what the script writes when its tests begin.
+        folder: folder of the socket and the script's token file.
+        token: text that the script writes when its tests begin.
     """
 
     def __init__(self, folder: str, token: bytes) -> None:
@@ -132,7 +132,7 @@ class Sessions:
         self._listener.setblocking(False)
 
     def wait(self, wake: int) -> None:
-        """Handle what arrives until ``wake`` is readable, or for a while."""
+        """Handle connections and messages until ``wake`` is readable or a timeout has passed."""
         poller = select.poll()
         for fd in (wake, self._listener.fileno(), *self.open):
             poller.register(fd, select.POLLIN)
@@ -155,12 +155,12 @@ class Sessions:
             return
         connection = Socket(AF_UNIX, SOCK_STREAM, 0, fd)
         pid = int.from_bytes(connection.getsockopt(SOL_SOCKET, SO_PEERCRED, 4), sys.byteorder)
-        line = _ancestry(pid)
-        ours = self.script in [ancestor for ancestor, _ in line] and self._has_begun()
-        if not ours or not self._processes.isdisjoint(line):
+        lineage = _ancestry(pid)
+        is_expected = self.script in [ancestor for ancestor, _ in lineage] and self._has_begun()
+        if not is_expected or not self._processes.isdisjoint(lineage):
             connection.close()
             return
-        self._processes.add(line[0])
+        self._processes.add(lineage[0])
         try:
             session = Session(connection)
         except OSError:
@@ -182,17 +182,17 @@ class Sessions:
 
 
 def _ancestry(pid: int) -> "list[tuple[int, str]]":
-    """Return a process and its ancestors, each as its identifier and the time when it started."""
-    line = []
+    """Return a process and its ancestors, each as process identifier and start time."""
+    lineage = []
     while pid > 0:
         try:
             with open("/proc/%d/stat" % pid, "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
             break
-        line.append((pid, fields[19].decode()))
+        lineage.append((pid, fields[19].decode()))
         pid = int(fields[1])
-    return line
+    return lineage
 
 
 def protect() -> None:
@@ -209,7 +209,7 @@ def protect() -> None:
 
 
 def _start(folder: str, script: bytes, prepare: "Callable[[], None]") -> int:
-    """Start bash, which reads all of the script before its first command; return its process identifier."""
+    """Start bash, which reads the whole script before its first command; return its process identifier."""
     shell = _unreadable(folder, "/bin/bash")
     reading, writing = os.pipe()
     pid = os.fork()
@@ -230,13 +230,13 @@ def _start(folder: str, script: bytes, prepare: "Callable[[], None]") -> int:
         while view:
             view = view[os.write(writing, view) :]
     except OSError:
-        pass  # bash is gone: its exit code says so
+        pass  # bash has ended; the caller gets its exit code
     os.close(writing)
     return pid
 
 
 def _unreadable(folder: str, program: str) -> str:
-    """Return a copy of a program that cannot be read: the kernel hides the memory of its processes."""
+    """Return a copy of a program without read permission: the kernel hides its processes' memory."""
     path = os.path.join(folder, os.path.basename(program))
     with open(program, "rb") as source, open(path, "wb") as target:
         target.write(source.read())

@@ -1,7 +1,7 @@
 """Test runs in a sandbox with a signed report, shared by curation and grading.
 
-The report leaves the sandbox as a file outside the workdir, never through the output; see
-``engine.testing.pytest_driver`` for what is signed and why.
+The report is read from a file outside the workdir, never from the output; ``engine.testing.pytest_driver``
+describes its signature.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SEVERITY = (
     TestOutcome.ERROR,
 )  # fmt: skip
 _WORDS = {outcome.upper().encode(): outcome.upper() for outcome in SEVERITY}
-"""Outcome words in a record."""
+"""Outcome words of records, as bytes → as strings."""
 _RANKS = {outcome.upper(): rank for rank, outcome in enumerate(SEVERITY)}
 
 
@@ -54,7 +54,7 @@ class TestCase:
 
     __test__ = False
     address: tuple[str, str]
-    """Return ``classname`` and ``name``."""
+    """``classname`` and ``name``."""
     outcome: TestOutcome
     seconds: float
     exception: str
@@ -117,11 +117,11 @@ async def run_tests(
 
     Args:
         changed: paths, relative to the workdir, that the tested submission changed; code of other files may
-            do with the test runner as it likes. None where they are unknown.
+            change the test runner. None if unknown.
 
     Raises:
         SandboxError: the sandbox failed; a failing, hanging or vanishing test process is a result.
-        ImageError: the image's test tools are of another version and report in another format.
+        ImageError: the image's test tools have another version and report format.
     """
     secret = secrets.token_hex(16)
     report = f"/tmp/trainyard-{secrets.token_hex(8)}.json"  # noqa: S108  inside the sandbox
@@ -152,15 +152,15 @@ async def run_tests(
     except (ValueError, KeyError) as error:
         if await _has_other_tools(sandbox):
             raise ImageError(
-                f"image '{sandbox.spec.image}' has test tools of another version, which report otherwise "
-                f"({error}): start the run again, or make its dataset again"
+                f"image '{sandbox.spec.image}' has test tools of another version with another report format "
+                f"({error}): start the run again, or rebuild its dataset"
             ) from error
         problem = f"the test runner's report was damaged while it ran: {error}"
         return TestRun(forged=True, problem=problem, log=log, seconds=result.seconds)
 
 
 def submission(workdir: str, changed: Iterable[str]) -> bytes:
-    """Return what recorders of pytest are told of a submission: the workdir and the files that it changed.
+    """Encode a submission for pytest's recorders: the workdir and the files that it changed.
 
     Args:
         changed: paths relative to the workdir.
@@ -169,10 +169,10 @@ def submission(workdir: str, changed: Iterable[str]) -> bytes:
 
 
 async def _has_other_tools(sandbox: Sandbox) -> bool:
-    """Return whether the toolchain mounted read-only by the image is of another version."""
-    ours = runner_scripts()
+    """Return whether the image's toolchain, which is mounted read-only, has another version."""
+    scripts = runner_scripts()
     try:
-        return ours != {name: await sandbox.read_file(f"{MOUNT}/{name}") for name in ours}
+        return scripts != {name: await sandbox.read_file(f"{MOUNT}/{name}") for name in scripts}
     except OSError:
         return True
 
@@ -208,22 +208,24 @@ def _read_report(data: bytes, secret: str, log: str, seconds: float) -> TestRun:
 
 
 def _signs(record: Record, cases: Mapping[tuple[str, str], TestCase]) -> tuple[str, ...]:
-    """Return the recorder's findings, and tests that passed according to the JUnit report only."""
-    seen: dict[tuple[str, str], bool] = {}
+    """Return the recorder's findings, and the tests that passed only in the JUnit report."""
+    passed: dict[tuple[str, str], bool] = {}
     for node_id, status in record.outcomes.items():
         address = junit_address(node_id)
-        seen[address] = seen.get(address, True) and status in _PASSED
+        passed[address] = passed.get(address, True) and status in _PASSED
     claimed = (address for address, case in cases.items() if case.outcome is TestOutcome.PASSED)
-    unseen = [f"{'.'.join(address)} did not pass" for address in claimed if not seen.get(address, False)]
-    return (*record.altered, *unseen)
+    unconfirmed = [
+        f"{'.'.join(address)} did not pass" for address in claimed if not passed.get(address, False)
+    ]
+    return (*record.altered, *unconfirmed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Record of pytest sessions, sent by ``pytest_recorder`` and sealed by ``pytest_witness``."""
+    """Record of pytest sessions, sent by ``pytest_recorder`` and signed by ``pytest_witness``."""
 
     exit_status: int
-    """-1 where a session did not come to its end."""
+    """-1 if a session did not end."""
     altered: tuple[str, ...]
     """Changes to the test runner."""
     outcomes: Mapping[str, str]
@@ -233,11 +235,11 @@ class Record:
 
 
 def read_record(payload: bytes) -> Record:
-    """Parse the record of one session, whose signature was checked. Raises ValueError when it is malformed.
+    """Parse the verified record of one session. Raises ValueError if it is malformed.
 
-    Of several outcomes of a test, one for each phase that has one, the worst counts.
+    A test may have an outcome per phase; the worst counts.
 
-    Line by line: a million tests are read in a second or two, without holding up other threads.
+    Parsing is line by line: a million tests take a second or two, without blocking other threads.
     """
     status, *lines = payload.split(b"\n")
     findings: dict[bytes, list[str]] = {b"ALTERED": [], b"CHANGED": []}
@@ -268,13 +270,13 @@ def junit_address(node_id: str) -> tuple[str, str]:
 
 
 def parse_junit(xml: str | bytes) -> dict[tuple[str, str], TestCase]:
-    """Return the cases of a JUnit report by address; of several entries for one test the worst counts.
+    """Return the cases of a JUnit report by address; of several entries for one test, the worst counts.
 
     Raises:
-        ValueError: it is not XML, or declares entities, which may grow without bounds.
+        ValueError: the text is not XML, or declares entities, which may grow without bounds.
     """
     reader = _JunitReader()
-    # The encoding that a text declares is not the one it has here.
+    # A string is encoded as UTF-8 here, whatever encoding it declares.
     parser = expat.ParserCreate("utf-8" if isinstance(xml, str) else None)
     parser.StartElementHandler, parser.EndElementHandler = reader.start, reader.end
     parser.EntityDeclHandler = _refuse_entity

@@ -1,7 +1,7 @@
 """Test toolchain of images: pytest, the signing driver and a source's pure-Python dependencies.
 
-``home/toolchain/<hash>/`` is made once of wheels that pip downloads, and bound read-only into every sandbox
-whose image names it, at ``MOUNT``. After an update images get a copy with the new version's scripts.
+``home/toolchain/<hash>/`` is built once from downloaded wheels, and mounted read-only at ``MOUNT`` in every
+sandbox whose image names it. After an update, images get a copy with the new version's scripts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ DRIVER = f"{MOUNT}/trainyard_driver.py"
 
 
 def renew_toolchains(home: Path) -> None:
-    """Bind images that an earlier version made to copies of their toolchains with this version's scripts.
+    """Rebind images of earlier versions to copies of their toolchains with this version's scripts.
 
-    Toolchains of earlier versions stay: sandboxes that run have them mounted.
+    Toolchains of earlier versions are kept, because running sandboxes have them mounted.
 
     Raises:
         OSError: the data folder cannot be written.
@@ -43,12 +43,11 @@ def _renewed(folder: Path) -> Path:
 
 
 def made_once(target: Path, make: Callable[[Path], Path]) -> Path:
-    """Return a toolchain's folder; a missing one appears at once, whoever else makes it meanwhile.
+    """Return a toolchain's folder; a missing one is created atomically, safely against other processes.
 
     Args:
         target: the folder.
-        make: fills the empty folder that it is given and returns the toolchain in it, still without the
-            engine's own files.
+        make: fills the given empty folder and returns the toolchain in it, without the engine's own files.
 
     Raises:
         OSError: the data folder cannot be written.
@@ -72,7 +71,7 @@ def made_once(target: Path, make: Callable[[Path], Path]) -> Path:
 def _write_scripts(folder: Path) -> None:
     for name, script in runner_scripts().items():
         (folder / name).write_bytes(script)
-        # Sandboxes see the folder read-only: none of them could keep the bytecode.
+        # The folder is read-only in sandboxes, so they could not store bytecode.
         py_compile.compile(
             str(folder / name),
             dfile=f"{MOUNT}/{name}",
@@ -82,7 +81,7 @@ def _write_scripts(folder: Path) -> None:
 
 
 def runner_scripts() -> Mapping[str, bytes]:
-    """Return the engine's own files of a toolchain."""
+    """Return the engine's own files in a toolchain: name → content."""
     return {"trainyard_driver.py": _source("driver"), **recorder_scripts()}
 
 

@@ -1,8 +1,8 @@
-"""Runs ``unittest`` as ``python -m unittest`` does, and records what it saw. A plain script for Python ≥ 3.6.
+"""Run ``unittest`` like ``python -m unittest``, and record the outcomes. A plain script for Python ≥ 3.6.
 
-In test commands that are not ours its path takes the place of ``-m unittest``. Each outcome goes at once to
-``pytest_witness``, as those of ``pytest_recorder`` do. Tests have the names that they give themselves, as
-``tests.test_money.MoneyTest.test_split``; of a test's and its subtests' outcomes the worst counts.
+In foreign test commands its path replaces ``-m unittest``. Each outcome is sent immediately to
+``pytest_witness``, like those of ``pytest_recorder``. Tests have their own ids as names, such as
+``tests.test_money.MoneyTest.test_split``; of a test's and its subtests' outcomes, the worst counts.
 """
 
 import os
@@ -30,7 +30,7 @@ __unittest = True  # frames of this file are left out of tracebacks
 
 
 class Result(unittest.TextTestResult):
-    """Shows results as ``unittest`` does, and reports each to the recorder."""
+    """Result that prints like ``unittest``'s and reports each outcome to the recorder."""
 
     def _note(self, test: "Any", outcome: str) -> None:
         if RECORDER is not None:
@@ -53,7 +53,7 @@ class Result(unittest.TextTestResult):
         self._note(test, "ERROR")
 
     def addSkip(self, test: "Any", reason: str) -> None:  # noqa: N802
-        """Report a test that was left out."""
+        """Report a skipped test."""
         super().addSkip(test, reason)
         self._note(test, "SKIPPED")
 
@@ -63,12 +63,12 @@ class Result(unittest.TextTestResult):
         self._note(test, "XFAIL")
 
     def addUnexpectedSuccess(self, test: "Any") -> None:  # noqa: N802
-        """Report a test that should have failed: the run is no success then."""
+        """Report a test that should have failed, which makes the run unsuccessful."""
         super().addUnexpectedSuccess(test)
         self._note(test, "FAILED")
 
     def addSubTest(self, test: "Any", subtest: "Any", err: "Any") -> None:  # noqa: N802
-        """Report a part of a test that did not pass."""
+        """Report a subtest that did not pass."""
         super().addSubTest(test, subtest, err)
         if err is not None:
             failed = issubclass(err[0], test.failureException)
@@ -76,31 +76,31 @@ class Result(unittest.TextTestResult):
 
 
 class Runner(unittest.TextTestRunner):
-    """``unittest``'s own runner, with results that are recorded."""
+    """``unittest``'s own runner, with recorded results."""
 
     resultclass: "Any" = Result
 
 
 def cases(suite: "Any") -> "Iterator[unittest.TestCase]":
     """Yield the tests of a suite and of the suites in it."""
-    for one in suite:
-        if isinstance(one, unittest.TestCase):
-            yield one
+    for item in suite:
+        if isinstance(item, unittest.TestCase):
+            yield item
         else:
-            yield from cases(one)
+            yield from cases(item)
 
 
 class Program(unittest.TestProgram):
-    """``python -m unittest``, which tells the recorder when its tests have come to their end."""
+    """``python -m unittest`` that informs the recorder when its tests have ended."""
 
     test: "Any"
 
     def runTests(self) -> None:  # noqa: N802
-        """Run the tests; end the process with the exit code that ``unittest`` gives it."""
+        """Run the tests; exit with ``unittest``'s exit code."""
         self.testRunner = Runner
         if RECORDER is not None:
             RECORDER.guard.expect(
-                [(getattr(type(one), one._testMethodName, None), type(one)) for one in cases(self.test)]
+                [(getattr(type(case), case._testMethodName, None), type(case)) for case in cases(self.test)]
             )
         try:
             super().runTests()
@@ -110,7 +110,7 @@ class Program(unittest.TestProgram):
             raise
 
 
-# It watches its own classes as well, so they come first.
+# Created here because the guard also watches the classes above.
 RECORDER = begin((*UNITTEST, "__main__", "trainyard_recorder", "trainyard_guard"))
 
 if __name__ == "__main__":
