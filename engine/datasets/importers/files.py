@@ -37,7 +37,7 @@ SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".json")
 _MAX_JSON = 16 << 20
 """Maximum size of a document that is not a list, bytes."""
 _MAX_VALUES = 1_000_000
-"""Maximum number of values in such a document."""
+"""Maximum number of values in a document that is not a list."""
 _START = 4096
 _BATCH_ROWS = 16
 _MAX_GROUP = 1 << 20

@@ -142,7 +142,7 @@ def count_rows(source: Source, form: Format, *, split: str = "") -> int:
 
 
 def task_folders(source: Path, marker: str) -> list[Path]:
-    """Return the folders that contain ``marker``, in a stable order. Raises DatasetError when there are none."""
+    """Return the folders with a ``marker`` file, in a stable order. Raises DatasetError if there are none."""
     if not source.is_dir():
         raise DatasetError(f"there is no folder {source}")
     folders = {path.parent for path in source.rglob(marker)}

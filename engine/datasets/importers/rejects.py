@@ -46,7 +46,7 @@ def _printable(text: str) -> str:
 
 
 def check_text(value: Any, where: str = "") -> None:
-    """Raise DatasetError with the field that holds a lone surrogate or a byte that is not UTF-8."""
+    """Raise DatasetError with the field that contains a lone surrogate or a byte that is not UTF-8."""
     if isinstance(value, str):
         try:
             value.encode()

@@ -196,7 +196,7 @@ class _Import:
         for item in self._items(progress.next_row):
             if must_end():
                 self._staging.commit(item.number)
-                raise ImportStopped("the import was stopped; the same import resumes it")
+                raise ImportStopped("the import was stopped; repeat the same import to resume it")
             self._take(item)
             due = (item.number + 1) % COMMIT_ROWS == 0 or time.monotonic() - committed > COMMIT_S
             if due:

@@ -76,8 +76,8 @@ def _pip(module: str) -> Any:
 
 
 if __name__ == "__main__":
-    what, *rest = sys.argv[1:]
-    if what == "sdist":
+    kind, *rest = sys.argv[1:]
+    if kind == "sdist":
         fetch_sdist(rest[0], rest[1], Path(rest[2]))
     else:
         fetch_wheels(Path(rest[0]), rest[1:])
