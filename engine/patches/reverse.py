@@ -72,10 +72,8 @@ def _reverse_header(header: list[str]) -> list[str]:
 
 def _reverse_line(line: str, values: dict[str, str]) -> str:
     if line.startswith("diff --git "):
-        paths = re.fullmatch(r'diff --git ("?)a/(.+?)"? ("?)b/(.+?)"?', line)
-        return (
-            f"diff --git {paths[3]}a/{paths[4]}{paths[3]} {paths[1]}b/{paths[2]}{paths[1]}" if paths else line
-        )
+        both = re.fullmatch(r'diff --git ("?)a/(.+?)"? ("?)b/(.+?)"?', line)
+        return f"diff --git {both[3]}a/{both[4]}{both[3]} {both[1]}b/{both[2]}{both[1]}" if both else line
     if line.startswith("--- ") and "+++ " in values:
         return "--- " + _other_side(values["+++ "], "b/", "a/")
     if line.startswith("+++ ") and "--- " in values:

@@ -161,7 +161,7 @@ def _folders(source: Path, form: Format, start: int) -> Iterator[Item]:
         name = folder.relative_to(source).as_posix()
         try:
             if any(leads_out(path, source) for path in folder.rglob("*")):
-                raise DatasetError("it contains a link to outside of the source")
+                raise DatasetError("it contains a link that leads out of the source")
             yield Item(number, name, form.read_folder(folder), "")
         except Exception as error:  # untrusted folders fail in many ways
             yield Item(number, name, {"instance_id": folder.name}, "", _problem(error))

@@ -2,9 +2,9 @@
 
     source ─▶ rows ─▶ convert ─▶ decontaminate, filter ─▶ staging folder ─▶ dataset folder, in one step
 
-Malformed rows are recorded with number and field in ``rejects.jsonl`` beside the dataset, filtered rows
-in ``excluded.jsonl``. Ids are content hashes, so that the same source yields the
-same ids; a row that exists already is a duplicate. At most one batch of rows is in memory.
+Malformed rows are recorded with number and field in ``rejects.jsonl`` beside the dataset, filtered rows in
+``excluded.jsonl``. Ids are content hashes, so that the same source yields the same ids; a row that exists
+already is a duplicate. At most one batch of rows is in memory.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ async def test_an_image_with_other_test_tools_is_told_from_a_damaged_report(
     grade = await make_grader(LocalBackend(home)).grade(row, row.answer.gold_patch)
     assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)
     assert "test tools of another version" in grade.detail
-    assert "make its dataset again" in grade.detail
+    assert "rebuild its dataset" in grade.detail
 
 
 @pytest.fixture
