@@ -30,7 +30,7 @@ async def test_trials_without_a_report_are_repeated_and_finished_ones_outlive_an
 
     with monkeypatch.context() as patched:
         patched.setattr(curate_module, "run_tests", late)
-        with pytest.raises(DatasetError, match="no injected fault was noticed"):
+        with pytest.raises(DatasetError, match="detected no injected fault"):
             await run(home, settings)
     tried: list[str] = []
     try_fault = curate_module._try

@@ -87,7 +87,7 @@ def test_sets_of_folders_are_fetched_whole(tmp_path: Path, monkeypatch: pytest.M
             DatasetError,
             r"no readable file for split 'dev' \(there are: test, train\)",
         ),
-        ({"source": "hf:../x"}, DatasetError, "no name of a dataset"),
+        ({"source": "hf:../x"}, DatasetError, "not a dataset name"),
     ],
 )
 def test_what_is_not_there_is_named(
