@@ -1,8 +1,8 @@
 """Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685) with peft's layers and files.
 
 The base exists once, frozen in its own types and never changed: the trainer, the in-process sampler and the
-reference of a KL term share it. The sampler computes through the adapters, the reference with them
-``disabled``. Nothing is merged into the base and taken out again, which would add up rounding errors.
+reference of a KL term share it. The sampler computes with the adapters, the reference with them ``disabled``.
+Adapters are never merged into the base and removed again, which would accumulate rounding errors.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _PREFIX = "base_model.model."
 
 
 def add_adapters(model: LanguageModel, config: TrainerConfig, *, seed: int) -> None:
-    """Freeze a model and put adapters beside its linear layers; what it computes stays the same.
+    """Freeze a model and add adapters to its linear layers; its outputs stay the same.
 
     Args:
-        model: any model, sharded later or never; on the meta device, ``reset_adapters`` must follow.
+        model: any unsharded model; on the meta device, ``reset_adapters`` must follow.
         config: rank, scale and targets.
         seed: seed of the adapters' initial values.
 
@@ -46,12 +46,12 @@ def add_adapters(model: LanguageModel, config: TrainerConfig, *, seed: int) -> N
     targets = {id(model.get_submodule(name)) for name in find_targets(model, config.lora_targets)}
     model.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
-        for block in model.blocks:  # of a whole model, peft rewrites targets by its type
+        for block in model.blocks:  # given a whole model, peft rewrites targets by its type
             inside = [name for name, module in block.named_modules() if id(module) in targets]
             if inside:
                 inject_adapter_in_model(_settings(config, inside), block, adapter_name=_NAME)
     for layer in _layers(model).values():
-        layer.lora_A.float()  # peft gives them the base's type
+        layer.lora_A.float()  # peft creates them in the base's type
         layer.lora_B.float()
     reset_adapters(model, seed)
 
@@ -61,7 +61,7 @@ def find_targets(model: LanguageModel, targets: Sequence[str]) -> list[str]:
 
     Args:
         model: its layers are searched, not the embedding and the output layer.
-        targets: last parts of names, ``all-linear``, or nothing for the family's.
+        targets: last parts of names, ``all-linear``, or empty for the family's default.
 
     Raises:
         ConfigError: a name matches nothing.
@@ -109,7 +109,7 @@ def disabled(model: LanguageModel) -> Iterator[None]:
     """Compute with the base alone, as for a reference policy."""
     layers = _layers(model).values()
     for layer in layers:
-        layer._disable_adapters = True  # its public switch would make adapters trainable or not as well
+        layer._disable_adapters = True  # its public switch also changes requires_grad
     try:
         yield
     finally:
@@ -129,7 +129,7 @@ def adapter_parameters(model: LanguageModel) -> dict[str, Tensor]:
 def save_adapters(
     folder: Path, weights: Mapping[str, Tensor], config: TrainerConfig, targets: Sequence[str], base: str
 ) -> None:
-    """Write a folder that peft and transformers open over the base policy.
+    """Write a folder that peft and transformers load on top of the base policy.
 
     Args:
         folder: created.
@@ -141,7 +141,7 @@ def save_adapters(
     save_settings(folder, config, targets, base)
     named = {f"{_PREFIX}{name}": tensor.cpu().contiguous() for name, tensor in weights.items()}
     save_file(named, folder / WEIGHTS, metadata={"format": "pt"})
-    (folder / WEIGHTS).chmod(0o644)  # the writer makes it private
+    (folder / WEIGHTS).chmod(0o644)  # safetensors creates it private
 
 
 def adapter_tensors(model: LanguageModel) -> dict[str, Tensor]:
@@ -153,8 +153,8 @@ def adapter_settings(model: LanguageModel, config: TrainerConfig) -> dict[str, A
     """Return the content of ``adapter_config.json``, without the name of the base policy."""
     settings = _settings(config, target_names(model))
     settings.inference_mode = True
-    found: dict[str, Any] = json.loads(json.dumps(settings.to_dict(), default=sorted))  # type: ignore[no-untyped-call]
-    return found
+    content: dict[str, Any] = json.loads(json.dumps(settings.to_dict(), default=sorted))  # type: ignore[no-untyped-call]
+    return content
 
 
 def save_settings(folder: Path, config: TrainerConfig, targets: Sequence[str], base: str) -> None:
@@ -169,7 +169,7 @@ def save_settings(folder: Path, config: TrainerConfig, targets: Sequence[str], b
 def target_names(model: LanguageModel) -> list[str]:
     """Return the shortest names that describe the adapted layers, for ``save_adapters``.
 
-    They are last parts of names where these match no other layer.
+    Last parts of names are used where they match no other layer.
     """
     layers = _layers(model)
     short = {name.rpartition(".")[2] for name in layers}
@@ -203,14 +203,14 @@ def _pair(layer: LoraLinear) -> Iterator[tuple[str, Tensor]]:
 def _assign(weight: Tensor, whole: Tensor) -> None:
     if isinstance(weight, DTensor):
         whole = whole.to(weight.device)
-        mine = distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None)
-        weight.to_local().copy_(mine.to_local())
+        shard = distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None)
+        weight.to_local().copy_(shard.to_local())
     else:
         weight.copy_(whole)
 
 
 def _expert_names(model: LanguageModel) -> set[str]:
-    """Return the names that peft takes for fused experts, also where a dense layer has them."""
+    """Return the names that peft treats as fused experts, even on dense layers."""
     fused = {name.rpartition(".")[2] for name, p in model.named_parameters() if p.dim() == 3}
     return fused | {"experts", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"} if fused else fused
 

@@ -1,10 +1,10 @@
-"""FLOPs of a model's passes; with a device's peak (``devices``), the model FLOPs utilisation (MFU).
+"""FLOPs of a model's passes, for the model FLOPs utilisation (MFU) with a device's peak (``devices``).
 
 A product of a token with a weight takes 2 FLOPs forwards, 2 for the gradient of its input and, unless the
 weight is frozen, 2 for the gradient of the weight: 6 per weight and token in all (PaLM, arXiv:2204.02311,
-appendix B), 4 under adapters. Attention counts the pairs of query and key that are computed: the causal half,
-less what lies before a window. What activation checkpointing computes a second time is work but not progress:
-it is counted by itself and not part of the MFU.
+appendix B), 4 under adapters. Attention counts the computed pairs of query and key: the causal half, without
+keys before a window. Recomputation by activation checkpointing is counted separately and is not part of the
+MFU.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from engine.models.sizes import ModelSizes
 
 Piece = tuple[int, int]
-"""Consecutive queries and the keys that the last of them attends to, before a window: ``(n, n)`` is a whole
-sequence, ``(n, p + n)`` one that continues a prefix of p tokens computed elsewhere."""
+"""Number of consecutive queries, and of keys that the last one attends to without a window: ``(n, n)`` is a
+whole sequence, ``(n, p + n)`` continues a prefix of p tokens computed elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class PassFlops:
 
     @property
     def model(self) -> float:
-        """Return the FLOPs that the result needs: what the MFU counts."""
+        """Return the FLOPs that count for the MFU: those without recomputation."""
         return self.forward + self.backward
 
 
@@ -46,7 +46,7 @@ def pass_flops(
 
     Args:
         sizes: of the model.
-        pieces: what is computed.
+        pieces: the computed pieces.
         targets: number of positions at which logits are computed.
         training: with a backward pass; False only scores.
         checkpointing: layers are computed again in the backward pass.
@@ -73,8 +73,8 @@ def attended_pairs(queries: int, keys: int, window: int | None) -> int:
     """Return the number of pairs of query and key in a causal piece.
 
     Args:
-        queries: of the piece.
-        keys: seen by its last query, itself included.
+        queries: number of queries of the piece.
+        keys: number of keys that its last query sees, itself included.
         window: maximum number of keys of a query; None: no maximum.
     """
     before = keys - queries

@@ -1,4 +1,4 @@
-"""Interfaces of a language model: what trainer and sampler ask of it, whatever its architecture.
+"""Interface of a language model of any architecture to trainer and sampler.
 
 To add a family: a row in ``engine.models.families``; another implementation: a subclass of
 ``LanguageModel``.
@@ -25,7 +25,7 @@ class Head:
     """[V, H]."""
     scale: float = 1.0
     softcap: float | None = None
-    """c: logits become c · tanh(logits / c); None leaves them."""
+    """c: logits become c · tanh(logits / c); None: no cap."""
 
 
 def logits_of(hidden: Tensor, head: Head) -> Tensor:

@@ -1,7 +1,7 @@
 """Peak FLOP/s of devices. To add a GPU: a line in ``_PEAK``.
 
-Names are matched from their first to their last character: "NVIDIA L40" is no L4, and of a part that is not
-in the table (a laptop's, a slice of a partitioned GPU) nothing is known, which is better than a wrong number.
+Names are matched in full: "NVIDIA L40" is not an L4. A part that is not in the table (a laptop's, a slice of
+a partitioned GPU) has no peak, which is better than a wrong one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def named_peak(name: str, dtype: torch.dtype) -> float | None:
 def _measured(dtype: torch.dtype, _threads: int) -> float:
     """Return the best measured FLOP/s of a few products on this CPU, cached per number of threads."""
     size = 768
-    a = torch.ones(size, size, dtype=dtype)  # the process's random stream belongs to the run
+    a = torch.ones(size, size, dtype=dtype)  # not random: the process's random stream belongs to the run
     best = float("inf")
     for _ in range(6):
         started = time.perf_counter()

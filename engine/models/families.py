@@ -1,7 +1,7 @@
-"""Facts about model families that their files do not tell: one row per ``model_type`` of ``config.json``.
+"""Facts about model families that their files do not contain: one row per ``model_type`` of ``config.json``.
 
-To add a family: a row in ``_ROWS``. A family without one gets ``Family``'s defaults: it is trained and
-sampled all the same, and its conversations follow its chat template. Importing this loads no model.
+To add a family: a row in ``_ROWS``. Any other family gets ``Family``'s defaults and follows its chat
+template. Importing this loads no model.
 """
 
 from __future__ import annotations

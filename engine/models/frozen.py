@@ -1,10 +1,10 @@
-"""Policies that a run needs unchanged for as long as it lives: the base of its adapters, its reference.
+"""Frozen policies of a run: the base of its adapters, and its reference policy.
 
-``freeze_policy`` links the files of a policy into the run's folder, and those of the policy under its
-adapters. A link costs no space and survives that the original is removed (``run:<id>`` names a run's *last*
-checkpoint, and earlier ones are pruned). Where links fail, small files are copied and large ones stay where
-they are, unless their folder is about to be removed. Hashes of these files are recorded: a resumed attempt
-gets the same bits, or an error that names the changed file.
+``freeze_policy`` links the files of a policy, and of the policy under its adapters, into the run's folder.
+A hard link costs no space and outlives the original (``run:<id>`` names a run's *last* checkpoint; earlier
+ones are pruned). Where hard links fail, small files are copied and large ones are linked symbolically, or
+copied from a temporary folder. The files' hashes are recorded: a resumed attempt reads the same bits, or
+fails with an error that names the changed file.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _COPIED_BYTES = 64 * 2**20
 
 
 def freeze_policy(ref: str, folder: Path, *, home: Path, temporary: Path | None = None) -> Path:
-    """Return a folder that holds a policy as it was when the run first needed it.
+    """Return a folder with a policy as it was when the run first used it.
 
     Args:
-        ref: reference of the policy; not looked at once the folder exists.
+        ref: reference of the policy; ignored once the folder exists.
         folder: in the run's folder; created.
         home: the data folder, for ``run:<id>``.
-        temporary: folder to be removed later, from which large files are copied, too, where links fail.
+        temporary: folder that is removed later; where links fail, its large files are copied, too.
 
     Raises:
         CheckpointError: there is no such policy, or a file of a frozen one has changed.
@@ -56,32 +56,32 @@ def freeze_policy(ref: str, folder: Path, *, home: Path, temporary: Path | None 
 
 
 def is_frozen(folder: Path) -> bool:
-    """Return whether ``freeze_policy`` made a folder."""
+    """Return whether ``freeze_policy`` created a folder."""
     return (folder / _RECORD).is_file()
 
 
 def _fill(draft: Path, ref: str, home: Path, temporary: Path | None) -> None:
     draft.parent.mkdir(parents=True, exist_ok=True)
-    found = find_model(ref, home=home)
-    if found.folder is None:
+    reference = find_model(ref, home=home)
+    if reference.folder is None:
         model, tokenizer = open_model(ref, home=home).builtin()
         save_policy_checkpoint(draft, model, tokenizer, {"from": ref})
         return
-    if found.random:
+    if reference.random:
         raise CheckpointError(
             f"'{ref}' has other weights each time it is opened: save it first, and name that folder"
         )
-    if not found.folder.is_dir():
-        raise CheckpointError(f"there is no policy folder {found.folder}")
-    _link_policy(found.folder, draft, temporary)
+    if not reference.folder.is_dir():
+        raise CheckpointError(f"there is no policy folder {reference.folder}")
+    _link_policy(reference.folder, draft, temporary)
 
 
 def _link_policy(source: Path, out: Path, temporary: Path | None) -> None:
     """Link a policy's files, and below ``base`` those of the policy under its adapters."""
     for path in policy_files(source):
-        place = out / path.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _link(path.resolve(), place, temporary)
+        target = out / path.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _link(path.resolve(), target, temporary)
     if (source / ADAPTERS).is_file():
         _link_policy(base_folder(source)[0], out / BASE, temporary)
 
@@ -106,13 +106,13 @@ def verify_frozen(folder: Path) -> None:
     try:
         record = read_json(folder / _RECORD)
     except FileNotFoundError:
-        return  # of an earlier version: a full copy, which nothing else writes
+        return  # an earlier version made a full copy without a record
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read {folder / _RECORD}: {error}") from error
-    found = _hashes(folder, [name for name in record["files"] if (folder / name).is_file()])
+    hashes = _hashes(folder, [name for name in record["files"] if (folder / name).is_file()])
     for name, expected in record["files"].items():
-        if found.get(name) != expected:
-            state = "has changed" if name in found else "is missing"
+        if hashes.get(name) != expected:
+            state = "has changed" if name in hashes else "is missing"
             raise CheckpointError(
                 f"{(folder / name).resolve()} {state} since the run first used '{record['from']}': "
                 "restore the file, or start a new run"
@@ -121,7 +121,7 @@ def verify_frozen(folder: Path) -> None:
 
 def _hashes(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Return the SHA-256 of files by name."""
-    with ThreadPoolExecutor() as hashing:  # the hash releases the interpreter
+    with ThreadPoolExecutor() as hashing:  # hashing releases the GIL
         return dict(zip(names, hashing.map(_hash, (folder / name for name in names)), strict=True))
 
 

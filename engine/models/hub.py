@@ -1,8 +1,8 @@
-"""Models of the Hugging Face Hub, in that library's own cache.
+"""Download of models from the Hugging Face Hub into the cache of its library.
 
-What is in the cache is used as it is, without asking the hub. ``HF_HOME``, ``HF_ENDPOINT``, ``HF_TOKEN`` and
-``HF_HUB_OFFLINE=1`` count as they do everywhere. Weights are fetched as safetensors only, and no code.
-The limits of ``engine.config.downloads`` hold.
+Cached models are used without a request to the hub. ``HF_HOME``, ``HF_ENDPOINT``, ``HF_TOKEN`` and
+``HF_HUB_OFFLINE=1`` have their usual meaning. Weights are fetched as safetensors only, and no code.
+The limits of ``engine.config.downloads`` apply.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _OTHER_FORMATS = ("original/*", "consolidated*", "onnx/*", "metal/*")
 
 
 def fetch_model(ref: str) -> Path:
-    """Return the folder of a model of the hub, downloading what is missing of it.
+    """Return the folder of a hub model; missing files are downloaded.
 
     Args:
         ref: ``OWNER/NAME`` or ``OWNER/NAME@REVISION``.
 
     Raises:
-        CheckpointError: no such model or revision, or it is gated, or its index in the cache is damaged.
+        CheckpointError: there is no such model or revision, it is gated, or its cached index is damaged.
         PreflightError: it is not in the cache, and the hub cannot be reached.
     """
     from huggingface_hub import constants, errors, snapshot_download

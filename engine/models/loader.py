@@ -1,9 +1,9 @@
 """Loading of models for sampling and training, and saving of built-in policies.
 
-A folder is what ``transformers`` publishes: config.json, safetensors, tokenizer files. With a provenance.json
-that names no other implementation, it is a policy of our own, which our own ``Transformer`` computes: its
-sampler is fast, and its log-probabilities are bit-equal in sampling and scoring. References are described in
-``engine.models.references``.
+A folder has the files that ``transformers`` publishes: config.json, safetensors, tokenizer files. A
+provenance.json that names no other implementation marks a built-in policy, computed by our own
+``Transformer``: its sampler is fast, and its log-probabilities are bit-equal in sampling and scoring.
+References are described in ``engine.models.references``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from engine.models.weights.writing import write_safetensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedModel:
-    """A language model with what belongs to it."""
+    """A language model with its tokenizer and files."""
 
     model: LanguageModel
     tokenizer: Any
@@ -53,15 +53,15 @@ class OpenedModel:
     provenance: Mapping[str, Any]
     """Content of its ``provenance.json``; empty without one."""
     source: WeightSource | None = None
-    """Weights that are yet to be read, where the model was opened without reading them."""
+    """Weights not read yet, if the model was opened without reading them."""
 
     @property
     def family(self) -> Family:
-        """Return what is known of its family."""
+        """Return the facts about its family."""
         return family_of(self.model.family)
 
     def chat(self) -> Chat:
-        """Return its conversations in tokens. Raises CheckpointError where its tokenizer cannot serve any."""
+        """Return its chat format. Raises CheckpointError if its tokenizer does not support conversations."""
         return open_chat(self.tokenizer, self.family, self.folder)
 
     def builtin(self) -> tuple[Transformer, BpeTokenizer]:
@@ -91,15 +91,15 @@ def open_model(
             trained here.
         PreflightError: a model of the hub cannot be downloaded.
     """
-    found = find_model(ref, home=home)
-    opened = _open(found, dtype)
+    reference = find_model(ref, home=home)
+    opened = _open(reference, dtype)
     if max_context > opened.model.max_context:
         raise CheckpointError(
             f"agent.max_context is {max_context} tokens, but '{ref}' was made for at most "
             f"{opened.model.max_context}: lower agent.max_context, or extend the model's context in its "
             "config.json (rope_parameters, e.g. of rope_type 'yarn')"
         )
-    if opened.folder is None or found.random:
+    if opened.folder is None or reference.random:
         return opened
     source = open_weights(opened.folder, opened.model)
     if not read:
@@ -109,7 +109,7 @@ def open_model(
 
 
 def _open(found: Reference, dtype: torch.dtype) -> OpenedModel:
-    """Return a model whose stored weights are yet to be read."""
+    """Return a model without reading its stored weights."""
     if found.folder is None:
         assert found.architecture is not None
         model = Transformer(ARCHITECTURES[found.architecture])
@@ -118,8 +118,8 @@ def _open(found: Reference, dtype: torch.dtype) -> OpenedModel:
         )
     provenance = read_provenance(found.folder)
     if is_builtin(provenance):
-        ours, tokens = _build_builtin(found.folder)
-        return OpenedModel(model=ours, tokenizer=tokens, folder=found.folder, provenance=provenance or {})
+        transformer, bpe = _build_builtin(found.folder)
+        return OpenedModel(model=transformer, tokenizer=bpe, folder=found.folder, provenance=provenance or {})
     from engine.models.published.pretrained import build_pretrained  # transformers takes seconds to import
 
     pretrained = build_pretrained(found.folder, dtype=dtype, random=found.random)
@@ -131,7 +131,7 @@ def _open(found: Reference, dtype: torch.dtype) -> OpenedModel:
 
 
 def is_builtin(provenance: Mapping[str, Any] | None) -> bool:
-    """Return whether a ``provenance.json`` is that of a policy which our own ``Transformer`` computes."""
+    """Return whether a ``provenance.json`` marks a built-in policy, computed by our own ``Transformer``."""
     return provenance is not None and provenance.get("implementation", "builtin") == "builtin"
 
 
@@ -153,10 +153,10 @@ def _check_vocabulary(folder: Path, tokens: int, rows: int) -> None:
 
 
 def read_chat(folder: Path) -> Chat:
-    """Open the conversations of a policy folder without its weights.
+    """Open the chat format of a policy folder without its weights.
 
     Raises:
-        CheckpointError: the tokenizer is missing or cannot serve conversations.
+        CheckpointError: the tokenizer is missing or does not support conversations.
     """
     if is_builtin(read_provenance(folder)):
         return ChatML(load_tokenizer(folder))
@@ -165,7 +165,7 @@ def read_chat(folder: Path) -> Chat:
 
 
 def fresh_tokenizer(architecture: str) -> BpeTokenizer:
-    """Return the tokenizer that goes with an architecture's random weights."""
+    """Return the tokenizer of a built-in architecture with random weights."""
     if architecture == "frozenlake":
         phrases = json.loads((SHIPPED / "frozenlake" / "phrases.json").read_text())
         return phrase_tokenizer(phrases)
@@ -184,8 +184,8 @@ def save_policy_checkpoint(
 
     Args:
         folder: created or replaced.
-        model: its weights.
-        tokenizer: the model's.
+        model: model with the weights.
+        tokenizer: tokenizer of the model.
         provenance: its origin (command, seed, data, versions, metrics); must be JSON.
         dtype: type of the stored weights; bfloat16 halves the size.
     """
@@ -227,7 +227,7 @@ def save_policy(
 def write_policy_files(
     folder: Path, opened: OpenedModel, provenance: Mapping[str, Any], *, dtype: torch.dtype = torch.float32
 ) -> None:
-    """Write what a policy folder holds besides the weights: the model's original files, and provenance.
+    """Write the files of a policy folder besides the weights: the model's original files, and provenance.
 
     Args:
         folder: exists.
@@ -246,11 +246,11 @@ def write_policy_files(
 
 
 def keep_files(opened: OpenedModel, folder: Path) -> OpenedModel:
-    """Return the model with a copy of its files: what it was read from may be removed while it is trained.
+    """Return the model with a copy of its files, as the originals may be removed during training.
 
     Args:
         opened: the model.
-        folder: of the copy; what it already holds is kept.
+        folder: of the copy; an existing one is kept.
     """
     if opened.folder is None or isinstance(opened.model, Transformer):
         return opened

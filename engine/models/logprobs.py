@@ -2,14 +2,14 @@
 
 The table [N, V] of 64,000 positions and 152,000 tokens has 39 GB in float32. Here only one tile of it exists
 at a time, forwards and backwards: blocks of the vocabulary, and of positions inside each. A gibibyte of
-logits is kept for the backward pass; those beyond it are computed again.
+logits is kept for the backward pass; all others are computed again.
 With the raw logits x = hidden · weightᵀ, the head's scale s and cap c, z = c tanh(s x / c) / T (without a
 cap: s x / T), the running log-sum-exp λ and p = exp(z − λ)
 
     log π(t) = z_t − λ                   ∂ log π(t) / ∂ z_j = [j = t] − p_j
     H        = − Σ p_j log p_j           ∂ H / ∂ z_j        = − p_j (log p_j + H)
 
-Two parts of the vocabulary with λ₁, H₁ and λ₂, H₂ make λ = log(e^λ₁ + e^λ₂) and, with shares
+Two parts of the vocabulary with λ₁, H₁ and λ₂, H₂ combine to λ = log(e^λ₁ + e^λ₂) and, with shares
 wᵢ = e^(λᵢ − λ), the entropy H = Σ wᵢ (Hᵢ − log wᵢ).
 """
 
@@ -31,13 +31,13 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """Return each target's log-probability and its distribution's entropy, both [N] and differentiable.
 
-    Beside its results and the gradients (summed in float32) it holds at most 1 GiB of logits for the backward
-    pass, a few tiles of them (1 MiB each on a CPU, 256 MiB on a GPU) and one block of the head, whatever N
-    and V are. Logits beyond that are computed again: four matrix products instead of three.
+    Memory, besides results and gradients (summed in float32), does not depend on N and V: at most 1 GiB of
+    logits for the backward pass, a few tiles of them (1 MiB each on a CPU, 256 MiB on a GPU) and one block of
+    the head. Logits beyond that are computed again: four matrix products instead of three.
 
     Args:
         hidden: [N, H], final hidden states; their dtype is the matrix products'.
-        head: the output layer; its gradient is summed in float32, and left out where it needs none.
+        head: the output layer; its gradient is summed in float32, and skipped if not required.
         targets: int64 [N].
         temperature: logits are divided by it, > 0.
         entropy: False leaves the entropies out, which is cheaper.
@@ -86,8 +86,8 @@ class _TokenLogprobs(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             for columns, rows, block, z, _ in _tiles(hidden, weight, kept):
                 logits.write(z, hidden[rows], block)
-                found, places = _inside(targets[rows], columns)
-                chosen[rows][found] = z[found, places].double()
+                inside, offsets = _inside(targets[rows], columns)
+                chosen[rows][inside] = z[inside, offsets].double()
                 peak = z.amax(1, keepdim=True)
                 part = (z - peak).exp_().sum(1).double().log_() + peak.squeeze(1)
                 before = total[rows].clone()
@@ -118,21 +118,21 @@ class _TokenLogprobs(torch.autograd.Function):
                 if not is_kept:
                     ctx.logits.write(z, hidden[rows], block)
                 change = z - total[rows].unsqueeze(1)
-                wanted = slopes[rows].unsqueeze(1)
+                factor = slopes[rows].unsqueeze(1)
                 if for_entropies is not None:
                     surprise = change + entropies[rows].unsqueeze(1)
-                    wanted = surprise.mul_(for_entropies[rows].unsqueeze(1)).add_(wanted)
+                    factor = surprise.mul_(for_entropies[rows].unsqueeze(1)).add_(factor)
                     del surprise
-                change.exp_().mul_(wanted).neg_()
-                del wanted
-                found, places = _inside(targets[rows], columns)
-                change[found, places] += slopes[rows][found]
+                change.exp_().mul_(factor).neg_()
+                del factor
+                inside, offsets = _inside(targets[rows], columns)
+                change[inside, offsets] += slopes[rows][inside]
                 change = ctx.logits.chain(change, z).to(hidden.dtype)
                 if for_hidden is not None:
                     _add_product(for_hidden[rows], change, block)
                 if for_weight is not None:
                     _add_product(for_weight[columns], change.T, hidden[rows])
-                del change  # before the next tile
+                del change  # free it before the next tile
         return (
             None if for_hidden is None else for_hidden.to(hidden.dtype),
             None if for_weight is None else for_weight.to(weight.dtype),
@@ -148,23 +148,23 @@ class _Tile(NamedTuple):
     block: Tensor
     """The columns' weights [v, H] in the products' dtype."""
     z: Tensor
-    """Its place in memory, [n, v]."""
+    """Buffer for its logits, [n, v]."""
     is_kept: bool
-    """True where the place is its own until the backward pass."""
+    """True if the buffer is kept until the backward pass."""
 
 
 def _tiles(hidden: Tensor, weight: Tensor, kept: Tensor) -> Iterator[_Tile]:
-    """Yield all tiles, the first of them in ``kept``; each block of the head is cast once."""
+    """Yield all tiles, the first ones in ``kept``; each block of the head is cast once."""
     height, width = logit_tiles.TILES["cpu" if hidden.device.type == "cpu" else "cuda"]
     scratch, start = kept.new_empty(min(height, len(hidden)) * width), 0
     for columns in _slices(len(weight), width):
         block = weight[columns].to(hidden.dtype)
         for rows in _slices(len(hidden), height):
             shape = rows.stop - rows.start, columns.stop - columns.start
-            place = kept[start : start + shape[0] * shape[1]]
+            buffer = kept[start : start + shape[0] * shape[1]]
             start += shape[0] * shape[1]
             is_kept = start <= len(kept)
-            z = place if is_kept else scratch[: shape[0] * shape[1]]
+            z = buffer if is_kept else scratch[: shape[0] * shape[1]]
             yield _Tile(columns, rows, block, z.view(shape), is_kept)
 
 
@@ -173,9 +173,9 @@ def _slices(length: int, size: int) -> list[slice]:
 
 
 def _inside(targets: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
-    """Return the indices of the targets within these columns, and their places in the block."""
-    found = ((targets >= columns.start) & (targets < columns.stop)).nonzero().squeeze(1)
-    return found, targets[found] - columns.start
+    """Return the indices of the targets within these columns, and their offsets in the block."""
+    indices = ((targets >= columns.start) & (targets < columns.stop)).nonzero().squeeze(1)
+    return indices, targets[indices] - columns.start
 
 
 def product(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""References to models in configurations, and the folders they stand for.
+"""Resolution of model references in configurations to folders.
 
 | reference | model |
 |---|---|
@@ -27,18 +27,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Files of a model, as far as there are any."""
+    """A resolved reference: a folder, or a built-in architecture without one."""
 
     folder: Path | None
     """None for the random weights of a built-in architecture."""
     architecture: str | None = None
     """Name of that architecture."""
     random: bool = False
-    """Random weights, even where the folder has others."""
+    """Use random weights, even if the folder has weights."""
 
 
 def find_model(ref: str, *, home: Path) -> Reference:
-    """Return what a reference stands for; a model of the hub is downloaded unless it is there.
+    """Resolve a reference; a hub model is downloaded unless it is cached.
 
     Args:
         ref: see the module's docstring.
@@ -71,7 +71,7 @@ def find_model(ref: str, *, home: Path) -> Reference:
 
 def last_checkpoint(run_dir: Path) -> Path:
     """Return the folder of a run's last checkpoint. Raises CheckpointError."""
-    found = sorted((run_dir / "checkpoints").glob("[0-9]*"))
-    if not found:
+    folders = sorted((run_dir / "checkpoints").glob("[0-9]*"))
+    if not folders:
         raise CheckpointError(f"run {run_dir.name} has no checkpoint yet")
-    return found[-1]
+    return folders[-1]

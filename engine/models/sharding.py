@@ -1,8 +1,8 @@
-"""A model over ranks: parameters without memory → each rank's shards → filled from a checkpoint.
+"""Sharding of a model over ranks, and loading of its weights shard by shard.
 
     model = …                                    parameters on the meta device, buffers computed
     shard(root, model.blocks, mesh, …)           FSDP2: a rank owns a part of every parameter
-    load_weights(root, model, source, device)    memory for the own parts, filled tensor by tensor
+    load_weights(root, model, source, device)    allocates the rank's shards and fills them one by one
 
 No process ever holds more than its shards and one piece of a tensor. Without a mesh the same calls load a
 whole model into one process.
@@ -42,10 +42,10 @@ def shard(
     Gradients are summed over the ranks, never averaged: ranks compute parts of one sum.
 
     Args:
-        root: everything that touches a parameter happens inside its ``forward``.
-        blocks: modules within, gathered one at a time.
+        root: module whose ``forward`` contains every use of a parameter.
+        blocks: submodules, gathered one at a time.
         mesh: one-dimensional.
-        compute: type of gathered parameters; gradients are then reduced in float32. None: their own.
+        compute: type of gathered parameters; gradients are then reduced in float32. None: their own type.
         offload: keep shards, gradients and optimizer state in the host's memory.
     """
     precision = MixedPrecisionPolicy(
@@ -59,20 +59,20 @@ def shard(
     for part in root.modules():
         if isinstance(part, FSDPModule):
             part.set_gradient_divide_factor(1.0)
-            part.set_force_sum_reduction_for_comms(True)  # gloo has no other
+            part.set_force_sum_reduction_for_comms(True)  # gloo cannot average
 
 
 def load_weights(
     root: nn.Module, model: nn.Module, source: WeightSource, device: torch.device, *, offload: bool = False
 ) -> None:
-    """Give a model's parameters memory on ``device`` and fill them and its persistent buffers.
+    """Allocate a model's parameters on ``device`` and fill them and its persistent buffers.
 
-    Of adapters beside its layers the values stay arbitrary.
+    Adapters are allocated, but not filled.
 
     Args:
         root: as given to ``shard``; without sharding, the model.
-        model: its parameters on the meta device, or anywhere to be overwritten.
-        source: of ``open_weights``.
+        model: its parameters are on the meta device, or are overwritten.
+        source: the result of ``open_weights``.
         device: of computation.
         offload: as given to ``shard``.
 
@@ -81,7 +81,7 @@ def load_weights(
     """
     materialise(root, device, offload=offload)
     state = model.state_dict(keep_vars=True)
-    # Weights are stored without the names of the wrappers that peft puts around layers with adapters.
+    # Stored names lack those of the wrappers that peft puts around adapted layers.
     named = {name.replace(".base_layer.", "."): tensor for name, tensor in state.items()}
     fill({name: tensor for name, tensor in named.items() if name in source.tensors}, source)
 
@@ -94,18 +94,18 @@ def materialise(root: nn.Module, device: torch.device, *, offload: bool = False)
         device: of computation.
         offload: parameters stay in the host's memory, and only buffers move.
     """
-    home = torch.device("cpu") if offload else device
+    storage = torch.device("cpu") if offload else device
 
     def place(tensor: Tensor) -> Tensor:
-        return torch.empty_like(tensor, device=home) if tensor.is_meta else tensor.to(home)
+        return torch.empty_like(tensor, device=storage) if tensor.is_meta else tensor.to(storage)
 
     ties = tied_names(root)
     root._apply(place)  # type: ignore[no-untyped-call]
-    for first, *others in ties:  # a parameter under two names has become two
+    for first, *others in ties:  # ``_apply`` split tied parameters
         for name in others:
             owner, _, attribute = name.rpartition(".")
             setattr(root.get_submodule(owner), attribute, root.get_parameter(first))
-    if home != device:
+    if storage != device:
         for module in root.modules():
             for name, buffer in module.named_buffers(recurse=False):
                 setattr(module, name, buffer.to(device))
@@ -113,7 +113,7 @@ def materialise(root: nn.Module, device: torch.device, *, offload: bool = False)
 
 @torch.no_grad()
 def fill(tensors: Mapping[str, Tensor], source: WeightSource) -> None:
-    """Fill tensors, of shards only this rank's rows, from the stored tensors of the same names."""
+    """Fill tensors from stored tensors of the same names; of a sharded one, only this rank's rows."""
     for name, tensor in tensors.items():
         if isinstance(tensor, DTensor):
             shape, offset = compute_local_shape_and_global_offset(

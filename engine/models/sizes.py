@@ -1,8 +1,8 @@
-"""Sizes of a model, counted on its modules: parameters, and what each token multiplies.
+"""Sizes of a model, counted on its modules: parameters, and products per token.
 
 Works for any architecture and on the meta device, so that a model can be counted before it is loaded. Every
-weight of two or more dimensions inside a layer counts as one matrix product per token; of an expert's
-weights, the share that the router chooses.
+weight of two or more dimensions inside a layer counts as one matrix product per token; experts count by the
+share that the router chooses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BlockSizes:
     products: int
     """Weights that one token is multiplied with."""
     trained_products: int
-    """Those of them that receive gradients."""
+    """Those of ``products`` that receive gradients."""
     attention: int
     """Multiplications for one pair of query and key, over all heads: of scores and of values."""
     window: int | None

@@ -13,25 +13,25 @@ from torch.nn import functional
 from engine.models.attention.segments import Scoring, Segments, cuts
 
 _BLOCK = 1024
-"""Queries at a time where a mask or all scores are materialised."""
+"""Number of queries per block where a mask or all scores are materialised."""
 
 
 def attend_exactly(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring) -> Tensor:
-    """Return attention [T, heads, D of v]; ``k`` and ``v`` are those of the whole row."""
+    """Return attention [T, heads, D of v]; ``k`` and ``v`` cover the whole row."""
     pieces = zip(torch.split(q, list(segments.lengths)), _cut(k, segments), _cut(v, segments), strict=True)
     return torch.cat([_attend_piece(*piece, scoring) for piece in pieces])
 
 
 def _cut(x: Tensor, segments: Segments) -> Iterator[Tensor]:
     """Yield the keys or values of each piece."""
-    places = cuts(segments.keys, len(x))
+    bounds = cuts(segments.keys, len(x))
     # Split once: a gradient buffer for each part, not one of the whole row for each piece.
-    parts = dict(zip(places, torch.split(x, [end - start for start, end in pairwise(places)]), strict=False))
+    parts = dict(zip(bounds, torch.split(x, [end - start for start, end in pairwise(bounds)]), strict=False))
     for ranges in segments.keys:
         chosen = [
-            parts[place]
+            parts[bound]
             for start, end in ranges
-            for place in places[bisect_left(places, start) : bisect_left(places, end)]
+            for bound in bounds[bisect_left(bounds, start) : bisect_left(bounds, end)]
         ]
         yield chosen[0] if len(chosen) == 1 else torch.cat(chosen)
 
@@ -45,15 +45,15 @@ def _attend_piece(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
     if window is None and not explicit and queries == keys:
         return _attend_fused(q, k, v, None, scoring).transpose(0, 1)
     attend_block = _attend_explicitly if explicit else _attend_fused
-    found = []
+    outputs = []
     for start, end, first, last in _blocks(queries, keys, window):
         mask = _mask(end - start, last - first, window, q.device)
-        found.append(attend_block(q[:, start:end], k[:, first:last], v[:, first:last], mask, scoring))
-    return torch.cat(found, dim=1).transpose(0, 1)
+        outputs.append(attend_block(q[:, start:end], k[:, first:last], v[:, first:last], mask, scoring))
+    return torch.cat(outputs, dim=1).transpose(0, 1)
 
 
 def _blocks(queries: int, keys: int, window: int | None) -> Iterator[tuple[int, int, int, int]]:
-    """Yield start and end of blocks of queries, and of the keys that they see."""
+    """Yield start and end of each block of queries, and of its visible keys."""
     size = max(_BLOCK, window or 0)
     before = keys - queries
     for start in range(0, queries, size):
@@ -63,7 +63,7 @@ def _blocks(queries: int, keys: int, window: int | None) -> Iterator[tuple[int, 
 
 
 def _mask(queries: int, keys: int, window: int | None, device: torch.device) -> Tensor | None:
-    """Return which key each query sees, bool [queries, keys]; None: plain causal of equal numbers."""
+    """Return the mask of visible keys, bool [queries, keys]; None: plain causal, equal numbers."""
     if queries == keys and window is None:
         return None
     mask = torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)

@@ -1,7 +1,7 @@
 """Fused attention on CUDA in half precision: one kernel for all pieces of a packed row.
 
-Flash attention where it can: it knows windows, but neither sinks, softcaps nor values of another size than
-keys. flex_attention does everything else. Neither builds a table of scores.
+Flash attention is preferred; it supports windows, but no sinks, no softcaps, and no values of another size
+than keys. flex_attention computes everything else. Neither materialises the scores.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor
 from engine.models.attention.segments import Ranges, Scoring, Segments, cuts
 
 _FLASH_MAX_SIZE = 256
-"""Largest size of a head that flash attention takes."""
+"""Largest head size that flash attention supports."""
 
 
 def attend_at_once(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring) -> Tensor:
-    """Return attention [T, heads, D of v]; ``k`` and ``v`` are those of the whole row."""
+    """Return attention [T, heads, D of v]; ``k`` and ``v`` cover the whole row."""
     size = q.shape[-1]
     flash = scoring.softcap is None and scoring.sinks is None and size == v.shape[-1]
     if flash and size <= _FLASH_MAX_SIZE and size % 8 == 0:
@@ -42,11 +42,11 @@ def _attend_flash(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: 
         torch.tensor((0, *accumulate(lengths)), dtype=torch.int32, device=q.device)
         for lengths in (segments.lengths, key_lengths)
     )
-    # Older versions of torch take fewer heads of keys without being told.
-    known = "enable_gqa" in inspect.signature(varlen_attn).parameters
-    grouped: dict[str, Any] = {"enable_gqa": True} if known and q.shape[1] != k.shape[1] else {}
+    # Older versions of torch group heads without this argument.
+    has_gqa = "enable_gqa" in inspect.signature(varlen_attn).parameters
+    grouped: dict[str, Any] = {"enable_gqa": True} if has_gqa and q.shape[1] != k.shape[1] else {}
     left = -1 if scoring.window is None else scoring.window - 1
-    # Its window is aligned at the end of the keys, as ours is.
+    # Like ours, its window is aligned at the end of the keys.
     out = varlen_attn(
         q, k, v, query_ends, key_ends, max(segments.lengths), max(key_lengths),
         scale=scoring.scale, window_size=(left, 0), **grouped,
@@ -58,7 +58,7 @@ def _attend_flash(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: 
 def attend_flex(
     q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring, flex: Callable[..., Any]
 ) -> Tensor:
-    """Return attention [T, heads, D of v] by ``flex``, torch's flex_attention or that compiled."""
+    """Return attention [T, heads, D of v] by ``flex``: torch's flex_attention, compiled or not."""
     from torch.nn.attention.flex_attention import AuxRequest
 
     mask = _block_mask(segments.lengths, segments.keys, scoring.window, len(k), q.device)
@@ -73,7 +73,7 @@ def attend_flex(
     outputs: Tensor = out.squeeze(0).transpose(0, 1)
     if scoring.sinks is None:
         return outputs
-    # A sink takes its share of the weights, and gives none of it to a value.
+    # A sink takes a share of the weights, but its value is zero.
     kept: Tensor = torch.sigmoid(aux.lse.squeeze(0).transpose(0, 1) - scoring.sinks)
     return (outputs * kept.unsqueeze(-1)).to(outputs.dtype)
 
@@ -97,7 +97,7 @@ def _softcap(limit: float) -> Callable[..., Tensor]:
 def _block_mask(
     lengths: tuple[int, ...], keys: tuple[Ranges, ...], window: int | None, width: int, device: torch.device
 ) -> Any:
-    """Return the mask of a row whose keys are ``width`` tokens."""
+    """Return the block mask of a row with ``width`` keys."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     places = torch.tensor(cuts(keys, width))
@@ -115,7 +115,7 @@ def _block_mask(
     last, position, seen = torch.cat(queries).to(device), position.to(device), seen.to(device)
 
     def visible(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        found = seen[piece[query], part[key]] & (position[key] <= last[query])
-        return found if window is None else found & (position[key] > last[query] - window)
+        is_visible = seen[piece[query], part[key]] & (position[key] <= last[query])
+        return is_visible if window is None else is_visible & (position[key] > last[query] - window)
 
     return create_block_mask(visible, None, None, len(last), width, device, _compile=device.type == "cuda")

@@ -1,7 +1,7 @@
 """Layout of a packed row: pieces of sequences without padding, which attend causally to their own sequence.
 
-Sequences that begin alike may share their beginning: it is in the row once, and the pieces of several
-sequences have it among their keys.
+Sequences may share a common prefix: the row holds it once, and the pieces of several sequences have it among
+their keys.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Store(Protocol):
     """Cache of keys and values for one forward of T new tokens; their sequences began in earlier forwards."""
 
     def exchange(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store a layer's new keys and values [T, kv_heads, D]; return all that ``keys`` index."""
+        """Store a layer's new keys and values [T, kv_heads, D]; return all that ``Segments.keys`` index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +62,12 @@ class Segments:
     lengths: tuple[int, ...]
     """Number of queries of each piece."""
     keys: tuple[Ranges, ...]
-    """Where in the row each piece's keys are, in the order of their positions, from 0 on; the last query of a
-    piece attends to all of them, the one before it to all but one, and so on."""
+    """Ranges of the row with each piece's keys, in the order of positions from 0; the last query of a piece
+    attends to all of them, the previous query to all but the last, and so on."""
     exchange: Exchange | None = None
-    """Collectives with the ranks that hold the rest of the row, which ``keys`` index; None: T is all."""
+    """Collectives with the ranks that hold the rest of the row; None: T is the whole row."""
     store: Store | None = None
-    """Cache that holds what ``keys`` index; None: the row itself does."""
+    """Cache that ``keys`` index; None: they index the row itself."""
 
     @classmethod
     def whole(cls, lengths: Sequence[int], device: torch.device) -> Segments:
@@ -87,7 +87,7 @@ class Segments:
 
 
 def cuts(keys: Sequence[Ranges], width: int) -> list[int]:
-    """Return the places, 0 and ``width`` included, that cut a row so that each range is of whole parts."""
+    """Return boundaries, 0 and ``width`` included, that cut a row such that each range has whole parts."""
     return sorted({0, width, *(place for ranges in keys for pair in ranges for place in pair)})
 
 
@@ -102,4 +102,4 @@ class Scoring:
     softcap: float | None = None
     """c: scores become c · tanh(score / c)."""
     sinks: Tensor | None = None
-    """[heads]: score of one more key of each head, whose value is zero."""
+    """[heads]: score of an additional key of each head, whose value is zero."""
