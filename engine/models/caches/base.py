@@ -1,4 +1,4 @@
-"""Interface of the keys and values that a sampler keeps, whatever the model."""
+"""Interface of a sampler's cache of keys and values, for any model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Cache(Protocol):
 
     @property
     def is_invariant(self) -> bool | None:
-        """Return whether a sequence's bits depend on it alone; None until something was fed."""
+        """Return whether a sequence's logits are bitwise independent of the batch; None before ``feed``."""
 
     def feed(self, pieces: Sequence[Piece]) -> Tensor:
         """Continue sequences by their next tokens.
@@ -44,7 +44,7 @@ class Cache(Protocol):
         """Exchange two rows of at most ``length`` positions."""
 
     def clear(self, row: int) -> None:
-        """Forget what a row holds."""
+        """Discard the content of a row."""
 
 
 def split_into_chunks(pieces: Sequence[Piece], limit: int) -> Iterator[list[Piece]]:

@@ -1,7 +1,7 @@
-"""Cache of any model's keys and values in pages, as many as its sequences need.
+"""Paged cache of any model's keys and values.
 
-Pages are those of Kwon et al. 2023 (arXiv:2309.06180): rows that begin alike share them. Prompts are fed in
-chunks. A token's last bits may differ beside other sequences, as batched products round differently.
+Pages are those of Kwon et al. 2023 (arXiv:2309.06180): rows with a common prefix share them. Prompts are fed
+in chunks. A token's last bits may depend on the batch, as batched products round differently.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from engine.models.caches.base import Piece, split_into_chunks
 from engine.models.logprobs import product
 
 PAGE = 16
-"""Tokens of a page."""
+"""Tokens per page."""
 _CHUNK = 2048
 """Maximum number of tokens of one forward."""
 _GROWTH = 1.5
@@ -60,11 +60,11 @@ class PagedCache:
             with torch.autocast(self._device.type, self._low, enabled=self._low is not None):
                 hidden = self._model.packed_hidden(ids, self._segments(chunk))
             for piece, end in zip(chunk, accumulate(len(piece.ids) for piece in chunk), strict=True):
-                ends[piece.row] = hidden[end - 1]  # of a piece that was cut, the last
+                ends[piece.row] = hidden[end - 1]  # the last chunk of a cut piece wins
         return self._logits(torch.stack([ends[piece.row] for piece in pieces]))
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:  # noqa: ARG002
-        """Let one row begin as another does, up to ``end``; whole pages are shared."""
+        """Copy positions up to ``end`` of one row to another; whole pages are shared."""
         self.clear(target)
         shared = end // PAGE
         self._rows[target] = self._rows[source][:shared]
@@ -111,7 +111,7 @@ class PagedCache:
         )
 
     def _slots(self, row: int, length: int) -> Tensor:
-        """Return where a row's first ``length`` tokens are, int64; pages are added as needed."""
+        """Return the slots of a row's first ``length`` tokens, int64; pages are added as needed."""
         pages = self._rows[row]
         while len(pages) * PAGE < length:
             pages.append(self._take_page())
@@ -134,10 +134,10 @@ class PagedCache:
             like: keys and values, for their shape and type.
         """
         need = len(self._users) * PAGE
-        found = self.layers.get(number)
-        if found is None or len(found[0]) < need:
+        stores = self.layers.get(number)
+        if stores is None or len(stores[0]) < need:
             room = int(need * _GROWTH)
-            old = found or tuple(x.new_zeros(0, *x.shape[1:]) for x in like)
+            old = stores or tuple(x.new_zeros(0, *x.shape[1:]) for x in like)
             keys, values = (functional.pad(x, (0, 0, 0, 0, 0, room - len(x))) for x in old)
             self.layers[number] = keys, values
         return self.layers[number]
@@ -149,9 +149,9 @@ class _Chunk:
 
     cache: PagedCache
     new: Tensor
-    """int64 [T]: where the forward's own tokens go."""
+    """int64 [T]: slots of the forward's own tokens."""
     seen: Tensor
-    """int64 [K]: where the keys of all its pieces are."""
+    """int64 [K]: slots of the keys of all its pieces."""
 
     def exchange(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store the forward's own keys and values; return those of the pieces' whole sequences."""

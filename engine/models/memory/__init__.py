@@ -1,1 +1,1 @@
-"""Memory of an update: counted before a run starts, and measured."""
+"""Memory of an update: estimated before a run starts, and measured."""

@@ -1,7 +1,7 @@
-"""Activations of a model's layers in bytes per token, found by passes over tensors without storage.
+"""Activations of a model's layers in bytes per token, measured by passes over tensors without storage.
 
-Any architecture is measured as it computes, on a machine that could not hold it. Attention over short pieces
-stands for the fused kernels of GPUs, which keep queries, keys, values and outputs, and no table of scores.
+The model's own code is measured, on a machine of any size. Attention over short pieces models the fused
+kernels of GPUs, which keep queries, keys, values and outputs, but no scores.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from engine.models.memory.plan import Activations
 
 _PIECE = 31
 _TOKENS = (8 * _PIECE, 16 * _PIECE)
-"""Lengths of the two rows whose difference is measured: what does not grow with tokens cancels out. They are
-no size that a weight has."""
+"""Lengths of the two rows whose difference is measured, so that constant terms cancel out. No weight may have
+such a dimension."""
 
 
 def measure_activations(
     model: LanguageModel, *, weights: torch.dtype | None = None, autocast: torch.dtype | None = None
 ) -> Activations:
-    """Measure a model; its parameters are not used, so that it may be on the meta device.
+    """Measure a model's activations; its parameters are not read and may be on the meta device.
 
     Args:
-        model: frozen and with adapters as it is to be trained, without activation checkpointing.
+        model: with frozen weights and adapters as in training, without activation checkpointing.
         weights: type of the weights in the products, e.g. as FSDP2 gathers them; None: their own.
         autocast: type of autocast; None: off.
     """
@@ -41,28 +41,28 @@ def measure_activations(
         for tokens in _TOKENS:
             with torch.autocast("cpu", autocast, enabled=autocast is not None):
                 rows.append(_measure(model, tokens))
-    more = _TOKENS[1] - _TOKENS[0]
-    inputs, kept, layer, outside = (round((b - a) / more) for a, b in zip(*rows, strict=True))
+    difference = _TOKENS[1] - _TOKENS[0]
+    inputs, kept, layer, outside = (round((b - a) / difference) for a, b in zip(*rows, strict=True))
     return Activations(inputs=inputs, kept=kept, layer=layer, outside=outside)
 
 
 @contextlib.contextmanager
 def _fakes(model: nn.Module, mode: FakeTensorMode, dtype: torch.dtype | None) -> Iterator[None]:
-    """Replace parameters and buffers by tensors on the CPU that have no storage, then put them back."""
-    made: dict[int, Tensor] = {}
-    places: list[dict[str, Any]] = [p for m in model.modules() for p in (m._parameters, m._buffers)]
-    kept = [(tensors, dict(tensors)) for tensors in places]
+    """Replace parameters and buffers by CPU tensors without storage; restore them on exit."""
+    fakes: dict[int, Tensor] = {}
+    owners: list[dict[str, Any]] = [p for m in model.modules() for p in (m._parameters, m._buffers)]
+    kept = [(tensors, dict(tensors)) for tensors in owners]
 
     def fake(tensor: Tensor) -> Tensor:
-        if id(tensor) not in made:
-            wanted = dtype if tensor.is_floating_point() and isinstance(tensor, nn.Parameter) else None
-            empty = torch.empty(tensor.shape, dtype=wanted or tensor.dtype, device="cpu")
-            made[id(tensor)] = (
+        if id(tensor) not in fakes:
+            target = dtype if tensor.is_floating_point() and isinstance(tensor, nn.Parameter) else None
+            empty = torch.empty(tensor.shape, dtype=target or tensor.dtype, device="cpu")
+            fakes[id(tensor)] = (
                 nn.Parameter(empty, requires_grad=tensor.requires_grad)
                 if isinstance(tensor, nn.Parameter)
                 else mode.from_tensor(tensor.cpu())
             )
-        return made[id(tensor)]
+        return fakes[id(tensor)]
 
     for tensors, originals in kept:
         tensors.update({name: fake(t) for name, t in originals.items() if t is not None})
@@ -84,13 +84,13 @@ def _measure(model: LanguageModel, tokens: int) -> tuple[int, int, int, int]:
     inputs = sum(_first(args, kwargs).nbytes for _, args, kwargs in calls)
     outside = whole.now
     del hidden
-    found: dict[Hashable, tuple[int, int]] = {}
+    by_kind: dict[Hashable, tuple[int, int]] = {}
     for block, args, kwargs in calls:
         kind = _kind(block)
-        if kind not in found:
-            found[kind] = _measure_layer(block, args, kwargs, weights)
-    kept = sum(found[_kind(block)][0] for block, _, _ in calls)
-    return inputs, kept, max(peak for _, peak in found.values()), outside
+        if kind not in by_kind:
+            by_kind[kind] = _measure_layer(block, args, kwargs, weights)
+    kept = sum(by_kind[_kind(block)][0] for block, _, _ in calls)
+    return inputs, kept, max(peak for _, peak in by_kind.values()), outside
 
 
 Call = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
@@ -98,7 +98,7 @@ Call = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 @contextlib.contextmanager
 def _without_layers(model: LanguageModel) -> Iterator[list[Call]]:
-    """Let each layer return its input, and yield the list of the calls to them."""
+    """Replace each layer by the identity; yield the list of recorded calls."""
     calls: list[Call] = []
     blocks = list(model.blocks)
 
@@ -119,7 +119,7 @@ def _without_layers(model: LanguageModel) -> Iterator[list[Call]]:
 
 
 def _kind(block: nn.Module) -> Hashable:
-    """Return a value that layers of one kind share."""
+    """Return a key that is equal for layers of one kind."""
     shapes = ((name, p.shape, p.requires_grad) for name, p in block.named_parameters())
     return type(block), tuple(shapes)
 
@@ -127,7 +127,7 @@ def _kind(block: nn.Module) -> Hashable:
 def _measure_layer(
     block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], weights: set[torch.Size]
 ) -> tuple[int, int]:
-    """Return the bytes that a layer keeps after its forward pass, and the maximum with its backward pass."""
+    """Return the bytes kept after a layer's forward pass, and the peak including its backward pass."""
 
     def fresh(value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
@@ -135,10 +135,10 @@ def _measure_layer(
         return value
 
     args, kwargs = tree_map(fresh, args), tree_map(fresh, dict(kwargs))
-    _first(args, kwargs).requires_grad_(True)  # also where the embedding is frozen: a layer before it is not
-    given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    _first(args, kwargs).requires_grad_(True)  # even if the embedding is frozen: an earlier layer is not
+    inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     with LiveBytes(weights) as live:
-        live.know([*block.parameters(), *block.buffers(), *given])
+        live.know([*block.parameters(), *block.buffers(), *inputs])
         output = block(*args, **kwargs)
         kept = live.now
         output.backward(torch.ones_like(output))

@@ -1,4 +1,4 @@
-"""Sizes and memory plan of a model from its ``config.json`` alone: no weight is read or made."""
+"""Sizes and memory plan of a model from its ``config.json`` alone, without its weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def estimate_memory(
 
     Raises:
         CheckpointError: there is no such policy.
-        ConfigError: adapters on layers that it does not have.
+        ConfigError: the configured adapters need layers that the policy does not have.
     """
     model = _without_weights(ref, config, home)
     if config.lora_rank:
@@ -58,15 +58,15 @@ def _without_weights(ref: str, config: TrainerConfig, home: Path) -> LanguageMod
 
 
 def _activations(model: LanguageModel, config: TrainerConfig) -> Activations:
-    """Measure in the types of the update; float32 experts as twice bfloat16 ones, which torch can fake."""
+    """Measure in the types of the update; torch fakes experts in bfloat16 only: float32 counts double."""
     half, alone = config.precision == "bf16", config.data_parallel * config.context_parallel == 1
     if any(p.dim() == 3 for p in model.parameters()):
-        found, factor = measure_activations(model, weights=torch.bfloat16), 1 if half else 2
+        measured, factor = measure_activations(model, weights=torch.bfloat16), 1 if half else 2
         return Activations(
-            inputs=factor * found.inputs,
-            kept=factor * found.kept,
-            layer=factor * found.layer,
-            outside=factor * found.outside,
+            inputs=factor * measured.inputs,
+            kept=factor * measured.kept,
+            layer=factor * measured.layer,
+            outside=factor * measured.outside,
         )
     if half and alone:
         return measure_activations(model, autocast=torch.bfloat16)

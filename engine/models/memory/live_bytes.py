@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes of all tensors created inside the context that still exist, and their maximum.
 
-    A storage counts once, however many views it has; memory that a kernel uses by itself is not seen.
+    A storage counts once, however many views it has; a kernel's internal memory is not counted.
 
     Args:
         without: shapes of tensors that are not counted.
@@ -29,7 +29,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
 
     def know(self, tensors: Sequence[Tensor]) -> None:
-        """Leave tensors out that existed before, whatever views of them are made."""
+        """Exclude existing tensors and all their views from the count."""
         for tensor in tensors:
             self._seen[tensor.untyped_storage()] = None
 
@@ -42,13 +42,13 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an operation and count the storages of its results."""
         result = func(*args, **(kwargs or {}))
-        given = {
+        inputs = {
             id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)
         }
         for leaf in tree_leaves(result):
             if not isinstance(leaf, Tensor) or leaf.shape in self._without:
                 continue
-            if id(leaf.untyped_storage()) not in given:
+            if id(leaf.untyped_storage()) not in inputs:
                 self._add(leaf.untyped_storage())
         return result
 

@@ -5,11 +5,11 @@ A model of P parameters, P_t of them trained, over R ranks takes in an update
     weights       4 P_t / R, and the frozen ones in their own type / R
     gradients     4 P_t / R
     optimizer     8 P_t / R with AdamW, 2 P_t / R with 8-bit moments
-    copies        in bfloat16: two gathered layers and what is outside of the layers; on one rank, every
+    copies        in bfloat16: two gathered layers and the weights outside of layers; on one rank, every
                   float32 weight, which autocast rounds
     activations   tokens of a row / context ranks × bytes per token (``activations``)
-    passes        what one layer computes with at once, or, before that, the tiles of logits with the float32
-                  gradients of the head and of the hidden states: the larger one counts
+    passes        the larger of one layer's working memory and, before it, the tiles of logits with the
+                  float32 gradients of the head and of the hidden states
 
 Gathered gradients of a layer live while its activations do and count as copies. Importing this does not load
 torch.
@@ -41,7 +41,7 @@ class Activations:
     """Bytes per token of a row."""
 
     inputs: int
-    """Inputs of all layers: what activation checkpointing keeps."""
+    """Inputs of all layers, which activation checkpointing keeps."""
     kept: int
     """Everything that all layers keep for the backward pass."""
     layer: int
@@ -57,11 +57,11 @@ class Part:
     name: str
     bytes: int
     remedy: str
-    """Settings that make it smaller."""
+    """Settings that reduce it."""
 
 
 def largest_parts(parts: Iterable[Part]) -> str:
-    """Return the three largest parts with what makes them smaller, as text."""
+    """Return the three largest parts and their remedies as text."""
     largest = sorted(parts, key=lambda part: -part.bytes)[:3]
     return "; ".join(f"{p.name} {p.bytes / GIB:.1f} GiB ({p.remedy})" for p in largest if p.bytes)
 
@@ -105,7 +105,7 @@ def plan_memory(
     """Return the memory that each rank needs.
 
     Args:
-        sizes: of the model as trained: frozen and with adapters where it has them.
+        sizes: of the model with frozen weights and adapters as in training.
         activations: of the same model.
         config: settings of the update.
         longest: maximum tokens of a sample; such a sample has a row of its own.
@@ -126,15 +126,15 @@ def plan_memory(
 
 
 def _weights(sizes: ModelSizes, config: TrainerConfig, ranks: int, *, reference: bool) -> Iterator[_Entry]:
-    """Yield the parts that ranks divide."""
+    """Yield the parts that are divided among ranks."""
     frozen = sizes.frozen_bytes + (4 * sizes.parameters if reference and not config.lora_rank else 0)
-    fewer = "more ranks (trainer.data_parallel)"
-    smaller = f"trainer.lora_rank, or {fewer}"
-    yield "frozen weights", frozen / ranks, fewer
-    yield "trained weights", 4 * sizes.trained / ranks, smaller
-    yield "gradients", 4 * sizes.trained / ranks, smaller
+    more_ranks = "more ranks (trainer.data_parallel)"
+    lora_or_ranks = f"trainer.lora_rank, or {more_ranks}"
+    yield "frozen weights", frozen / ranks, more_ranks
+    yield "trained weights", 4 * sizes.trained / ranks, lora_or_ranks
+    yield "gradients", 4 * sizes.trained / ranks, lora_or_ranks
     moments = _MOMENTS[config.optimizer] * sizes.trained / ranks
-    yield "optimizer", moments, f"trainer.optimizer='adamw_8bit', {smaller}"
+    yield "optimizer", moments, f"trainer.optimizer='adamw_8bit', {lora_or_ranks}"
     kept = ranks > 1 or not config.activation_checkpointing
     yield "copies for products", _copies(sizes, config, ranks) if kept else 0, "trainer.lora_rank"
 
@@ -144,7 +144,7 @@ def _passes(
 ) -> Iterator[_Entry]:
     """Yield the parts that grow with the tokens of a row."""
     in_layers = activations.inputs if config.activation_checkpointing else activations.kept
-    spare = activations.layer if config.activation_checkpointing else activations.layer // 2
+    per_layer = activations.layer if config.activation_checkpointing else activations.layer // 2
     yield (
         "activations of all layers",
         tokens * (in_layers + activations.outside),
@@ -155,10 +155,10 @@ def _passes(
     logits = 4 * (min(KEPT, tokens * sizes.head // sizes.hidden) + TILES_AT_ONCE * height * width)
     gradients = 8 * tokens * sizes.hidden + (4 * sizes.head if sizes.head_trained else 0)
     alone = config.data_parallel * config.context_parallel == 1
-    passing = _copies(sizes, config, 1) if alone and config.activation_checkpointing else 0
+    rounded_weights = _copies(sizes, config, 1) if alone and config.activation_checkpointing else 0
     yield (
         "one layer's passes or logits",
-        max(tokens * spare + passing / len(sizes.blocks), logits + gradients, passing),
+        max(tokens * per_layer + rounded_weights / len(sizes.blocks), logits + gradients, rounded_weights),
         "a smaller trainer.tokens_per_microbatch, or trainer.context_parallel",
     )
 
@@ -166,7 +166,7 @@ def _passes(
 def _copies(sizes: ModelSizes, config: TrainerConfig, ranks: int) -> float:
     """Return the bytes of the weights in the type of the products, and of their gathered gradients.
 
-    Of one rank they are there until the end of a forward pass, without checkpointing of the backward pass.
+    On one rank they exist until the end of a forward pass, without checkpointing of the backward pass.
     """
     compute = 2 if config.precision == "bf16" else 4
     if ranks == 1:

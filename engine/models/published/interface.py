@@ -1,4 +1,4 @@
-"""Our functions under transformers' interfaces: attention and mixtures of experts of every architecture.
+"""Attention and mixture-of-experts functions, registered in transformers' interfaces.
 
 A model built with ``attn_implementation=PACKED`` builds no masks. It passes the ``segments=`` argument of its
 forward pass on to each layer's attention.
@@ -16,7 +16,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_expe
 from engine.models.attention import Scoring, Segments, attend
 
 PACKED = "trainyard_packed"
-"""Name of the functions that models are trained with."""
+"""Registered name of the functions used in training."""
 
 
 def packed_attention(
@@ -61,10 +61,10 @@ def packed_attention(
 
 
 def grouped_experts(experts: nn.Module, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """Compute a mixture of experts in one product for all of them; differentiable, in autocast's precision.
+    """Compute a mixture of experts as one grouped product; differentiable, in autocast's precision.
 
     Args:
-        experts: their parameters are fused, [experts, …].
+        experts: module with fused parameters, [experts, …].
         hidden: [T, H].
         chosen: [T, k], indices of experts.
         weights: [T, k].
@@ -80,15 +80,15 @@ def grouped_experts(experts: nn.Module, hidden: Tensor, chosen: Tensor, weights:
 
 
 class _Rounded:
-    """A module's attributes, its parameters in another precision: autocast knows no grouped products."""
+    """Proxy of a module with parameters in another precision; autocast skips grouped products."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
         self._module = module
         self._dtype = dtype
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._module, name)
-        return found.to(self._dtype) if isinstance(found, nn.Parameter) else found
+        value = getattr(self._module, name)
+        return value.to(self._dtype) if isinstance(value, nn.Parameter) else value
 
 
 AttentionInterface.register(PACKED, packed_attention)

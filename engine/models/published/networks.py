@@ -1,4 +1,4 @@
-"""Networks of ``transformers``: how they are built, and where their parts are."""
+"""Construction of ``transformers``' networks, and access to their parts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def build_causal(
             experts_implementation=functions,
             trust_remote_code=False,
         )
-    causal.tie_weights()  # leaving the storage out takes shared parameters apart
+    causal.tie_weights()  # ``init_empty_weights`` unties shared parameters
     return causal
 
 
@@ -56,5 +56,6 @@ def layers_of(trunk: Any) -> nn.ModuleList:
         if isinstance(child, nn.ModuleList) and len(child) == trunk.config.num_hidden_layers:
             return child
     raise CheckpointError(
-        f"models of family '{trunk.config.model_type}' cannot be trained here: their layers are in no list"
+        f"models of family '{trunk.config.model_type}' cannot be trained here: their layers are not in one "
+        "list"
     )

@@ -1,8 +1,8 @@
-"""Any causal language model that ``transformers`` knows, with our attention over packed rows.
+"""Causal language models of ``transformers`` with our attention over packed rows.
 
-The layers, norms, position encodings and routers are transformers' own. Dropout and router noise are never
-on, as the sampler and the trainer score the same policy; a router's load-balancing loss is no part of any
-objective here.
+The layers, norms, position encodings and routers are transformers' own. Dropout and router noise stay
+off, because sampler and trainer must compute the same policy. A router's load-balancing loss is not part of
+any objective.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ class PretrainedModel(LanguageModel):
                 block.__dict__.pop("forward", None)
 
     def train(self, mode: bool = True) -> Self:  # noqa: ARG002
-        """Stay in evaluation mode: nothing here is random."""
+        """Stay in evaluation mode: dropout and router noise are not used."""
         return super().train(False)
 
 
 def build_pretrained(folder: Path, *, dtype: torch.dtype, random: bool) -> PretrainedModel:
-    """Build the model of a folder as ``transformers`` publishes it.
+    """Build the ``transformers`` model that a folder's ``config.json`` describes.
 
     Args:
         folder: with ``config.json``.

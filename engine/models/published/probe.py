@@ -1,7 +1,7 @@
-"""Probe of an architecture: a forward pass without storage, which shows how its layers call attention.
+"""Probe of an architecture: a forward pass on meta tensors that records how its layers call attention.
 
-Transformers' own eager attention knows windows from masks, and ours from an argument: a model that passes
-another window than its mask has would be computed wrongly.
+Transformers' own eager attention reads windows from masks, ours from an argument: a model whose mask and
+argument differ would be computed wrongly.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from engine.models.published.networks import build_causal, layers_of, trunk_of
 
 PROBE = "trainyard_probe"
 _KNOWN = {"dropout", "output_attentions", "position_ids", "s_aux", "scaling", "softcap", "use_cache"}
-"""Arguments of attention that ours knows or need not know, beside windows."""
+"""Arguments of attention that ours uses or may ignore, besides windows."""
 
 
 @dataclass
 class _Calls:
     layers: set[int] = field(default_factory=set)
     windows: list[tuple[int | None, int | None]] = field(default_factory=list)
-    """Window of the mask and of the argument, of each call."""
+    """For each call, the window of the mask and that of the argument."""
     unknown: set[str] = field(default_factory=set)
-    """Names of arguments that our attention does not know."""
+    """Names of arguments that our attention does not support."""
 
 
 def probe(config: PreTrainedConfig) -> str | None:
-    """Return why packed rows cannot be computed by a model of this configuration; None where they can."""
+    """Return the reason why a model of this configuration cannot compute packed rows; None if it can."""
     causal = build_causal(copy.deepcopy(config), dtype=torch.bfloat16, meta=True, functions=PROBE)
     output = causal.get_output_embeddings()  # type: ignore[no-untyped-call]
     if output.bias is not None:
@@ -44,16 +44,16 @@ def probe(config: PreTrainedConfig) -> str | None:
     trunk.to("meta")
     calls = _Calls()
     ids = torch.zeros(1, 4, dtype=torch.int64, device="meta")
-    seen = torch.ones_like(ids)
+    mask = torch.ones_like(ids)
     try:
-        trunk(input_ids=ids, attention_mask=seen, position_ids=ids, use_cache=False, segments=calls)
-    except Exception as error:  # whatever a foreign forward pass does with what it does not expect
+        trunk(input_ids=ids, attention_mask=mask, position_ids=ids, use_cache=False, segments=calls)
+    except Exception as error:  # a foreign forward pass may raise anything
         return f"cannot run over packed rows ({type(error).__name__}: {str(error)[:200]})"
-    without = len(layers_of(trunk)) - len(calls.layers)
-    if without:
-        return f"has {without} layers without attention, which packed rows need"
+    num_without = len(layers_of(trunk)) - len(calls.layers)
+    if num_without:
+        return f"has {num_without} layers without attention, which packed rows need"
     if calls.unknown:
-        return f"passes {', '.join(sorted(calls.unknown))} to its attention, which packed rows do not know"
+        return f"passes {', '.join(sorted(calls.unknown))} to its attention, which packed rows do not support"
     for masked, passed in calls.windows:
         if masked != passed:
             return f"masks attention to a window of {masked} tokens, but passes {passed} on"

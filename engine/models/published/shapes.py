@@ -1,8 +1,8 @@
-"""The ``config.json`` of models that recipes name, and the longest context that one allows.
+"""Content of ``config.json`` of the models that recipes name, and a configuration's maximum context.
 
 Dry runs and memory plans need no network.
 
-To add a model: what its ``config.json`` says and ``transformers`` does not by default.
+To add a model: the settings of its ``config.json`` that differ from ``transformers``' defaults.
 """
 
 from __future__ import annotations
@@ -121,14 +121,14 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "tie_word_embeddings": False,
     },
 }
-"""Settings by name at the hub."""
+"""Settings by hub name."""
 
 
 def max_context(settings: Mapping[str, Any]) -> int | None:
-    """Return the maximum length of a sequence, tokens; where YaRN extends it, the extended one.
+    """Return the maximum length of a sequence in tokens, including an extension by YaRN.
 
     Raises:
-        OverflowError, ValueError: the extended one is no number of tokens.
+        OverflowError, ValueError: the extended length is not a number of tokens.
     """
     lengths = [settings.get("max_position_embeddings")]
     for rope in rotary_settings(settings):

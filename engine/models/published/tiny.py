@@ -1,7 +1,7 @@
-"""Tiny random models of another model's architecture: for dry runs, without its weights and without a GPU.
+"""Tiny random models of another model's architecture, for dry runs without its weights or a GPU.
 
-The first two layers are kept, or as many as have all kinds; sizes shrink. The tokenizer is one of bytes with
-the original's special tokens and chat template, or ChatML's where the original has none.
+The first two layers are kept, or as many as cover all kinds; sizes shrink. The byte-level tokenizer has the
+original's special tokens and chat template, or ChatML's if the original has none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SIZES: Mapping[str, int] = {
     "first_k_dense_replace": 1,
     "query_pre_attn_scalar": 16,
 }
-"""Sizes of the tiny model, where the architecture has such a setting."""
+"""Sizes of the tiny model, for settings that the architecture has."""
 _LAYERS = 2
 _CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
 _TEMPLATE = """\
@@ -80,7 +80,7 @@ def _original(ref: str, home: Path) -> tuple[PreTrainedConfig, Path | None]:
         return AutoConfig.for_model(settings.pop("model_type"), **settings), None
     folder = path.parent if path.is_file() else find_model(ref, home=home).folder
     if folder is None:
-        raise CheckpointError(f"'{ref}' is a built-in architecture, which is tiny as it is: use it itself")
+        raise CheckpointError(f"'{ref}' is a built-in architecture, which is tiny as it is: use it directly")
     return read_settings(folder), folder
 
 
@@ -103,12 +103,12 @@ def _shrunk(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast) -> Pre
 
 
 def _layers(kinds: Sequence[str]) -> int:
-    """Return the number of first layers among which each kind occurs."""
+    """Return the number of leading layers that cover every kind."""
     return max(_LAYERS, *(kinds.index(kind) + 1 for kind in set(kinds)))
 
 
 def _tiny_tokenizer(source: Path | None) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of bytes with the special tokens and the template of a folder's."""
+    """Return a byte-level tokenizer with the special tokens and the template of a folder."""
     specials, template, end = list(_CHATML), _TEMPLATE, "<|im_end|>"
     if source is not None and (source / "tokenizer_config.json").exists():
         original = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)

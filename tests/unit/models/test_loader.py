@@ -158,7 +158,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "a layer before the output": (
         {"model_type": "modernbert-decoder", "decoder_bias": False}, "between its layers and its output",
     ),
-    "old code": ({"model_type": "gptj"}, "does not let its attention be replaced"),
+    "old code": ({"model_type": "gptj"}, "does not support another attention implementation"),
     "biased output": ({"model_type": "phi"}, "has a bias in its output layer"),
 }  # fmt: skip
 
