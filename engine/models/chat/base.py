@@ -1,6 +1,6 @@
-"""Interfaces of text and conversations in tokens; importing them loads no model.
+"""Interfaces of tokenizers and chat formats; importing them loads no model.
 
-To add a way of writing conversations: a class with ``Chat``'s methods, opened in
+To add a chat format: a class with ``Chat``'s methods, opened in
 ``engine.models.chat.factory``.
 """
 
@@ -36,7 +36,7 @@ class Reply:
     """A parsed response of the model."""
 
     text: str
-    """The whole response without the tokens that ended it, special tokens spelled out."""
+    """The whole response without its stop token, special tokens spelled out."""
     thinking: str
     content: str
     """The part after the thinking; in native format without the calls."""
@@ -44,11 +44,11 @@ class Reply:
     """Function calls in the family's own format; empty unless tools were declared."""
     thinking_tokens: int = 0
     thinking_closed: bool = True
-    """False while the response ended inside its thinking."""
+    """False if the response ended inside its thinking."""
 
 
 class Chat(Protocol):
-    """Conversations of one model in tokens; what was sampled is never tokenised again."""
+    """Conversations of one model in tokens; sampled ids are never tokenised again."""
 
     stop_ids: frozenset[int]
     """Ids that end the model's turn."""
@@ -71,11 +71,11 @@ class Chat(Protocol):
         messages: Sequence[Message],
         tools: Sequence[ToolDeclaration] = (),
     ) -> list[int] | None:
-        """Return the ids that follow a completion: its missing end, the messages, the next header.
+        """Return the ids that follow a completion: its missing end of turn, the messages, the next header.
 
         Args:
-            prompt_ids: ids before the completion; only those since the end of the turn before matter.
-            completion_ids: ids as they were sampled.
+            prompt_ids: ids before the completion; only those after the previous turn matter.
+            completion_ids: sampled ids.
             messages: new messages, none of them the model's.
             tools: as in ``open``.
 
@@ -98,4 +98,4 @@ class Chat(Protocol):
         """
 
     def without_thinking(self) -> Chat:
-        """Return the same conversations with thinking switched off, as far as the family can."""
+        """Return the same conversations with thinking switched off, as far as the family supports it."""

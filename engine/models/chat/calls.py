@@ -1,7 +1,7 @@
-"""Function calls as model families write them, read without loss.
+"""Lossless parsing of function calls in the formats of model families.
 
-The text after the thinking is read, not the library's parse of it: ``renderers`` strips the values of GLM's
-and Qwen3.5's arguments, which changes indented code. To add a style: its sign in ``_SIGNS``, its reader in
+The text after the thinking is parsed here, because ``renderers`` strips the values of GLM's and Qwen3.5's
+arguments, which changes indented code. To add a style: its sign in ``_SIGNS``, its reader in
 ``_READERS``.
 """
 
@@ -37,15 +37,15 @@ _MISTRAL_NAME = re.compile(r"\s*([\w.-]{1,200})(?:\[CALL_ID\][^\[{]{1,80})?(?:\[
 
 
 def call_style(written: str) -> CallStyle | None:
-    """Return the style of a call that a family's template wrote; None for an unknown one."""
+    """Return the style of a call written by a family's template; None if unknown."""
     return next((style for sign, style in _SIGNS.items() if sign in written), None)
 
 
 def read_calls(content: str, style: CallStyle) -> tuple[str, tuple[NativeCall, ...]]:
     """Return the text before the calls, and the calls."""
-    found = list(_READERS[style](content))
-    before = _WRAPPER.sub("", content[: found[0][0]]) if found else content
-    return before, tuple(call for _, call in found)
+    located = list(_READERS[style](content))
+    before = _WRAPPER.sub("", content[: located[0][0]]) if located else content
+    return before, tuple(call for _, call in located)
 
 
 def arguments_json(call: NativeCall) -> str:
@@ -60,11 +60,11 @@ def _broken(position: int, name: str, reason: str) -> tuple[int, NativeCall]:
 
 
 def _read_xml(content: str) -> Found:
-    for place in READERS["xml"](content, 0, {}):
-        if isinstance(place, FoundCall):
-            yield place.start, NativeCall(name=place.name, arguments=place.arguments, error=place.error)
-        elif not place.mention:
-            yield _broken(place.start, "", place.error)
+    for match in READERS["xml"](content, 0, {}):
+        if isinstance(match, FoundCall):
+            yield match.start, NativeCall(name=match.name, arguments=match.arguments, error=match.error)
+        elif not match.mention:
+            yield _broken(match.start, "", match.error)
 
 
 def _read_json(content: str) -> Found:

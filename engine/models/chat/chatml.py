@@ -1,8 +1,8 @@
-"""ChatML for tokenizers of our own: the built-in policies and those without a model.
+"""ChatML for built-in tokenizers, with or without a model.
 
-The same turns as Qwen3's, from four marker ids. New text alone is encoded, so every prompt is an exact prefix
-of the next, and its cost is that of the new turn. Functions are declared in the system turn, called between
-``<tool_call>`` tags and answered in user turns, as Qwen3 does.
+Turns are Qwen3's, built from four marker ids. Only new text is encoded, so every prompt is an exact prefix of
+the next and costs as much as its new turn. Functions are declared in the system turn, called between
+``<tool_call>`` tags and answered in user turns, as in Qwen3.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ChatML:
     """Conversations in ChatML (``engine.models.chat.base.Chat``).
 
     Args:
-        tokenizer: encodes text and knows the markers.
+        tokenizer: has ids for the markers.
         thinking: False puts an empty thinking block before every response, as Qwen3 does.
     """
 
@@ -60,10 +60,10 @@ class ChatML:
 
     def extend(
         self,
-        prompt_ids: Sequence[int],  # noqa: ARG002 - other families look at it
+        prompt_ids: Sequence[int],  # noqa: ARG002 - other families use it
         completion_ids: Sequence[int],
         messages: Sequence[Message],
-        tools: Sequence[ToolDeclaration] = (),  # noqa: ARG002 - other families look at it
+        tools: Sequence[ToolDeclaration] = (),  # noqa: ARG002 - other families use it
     ) -> list[int] | None:
         """Return the ids that follow a completion; never None."""
         closed = bool(completion_ids) and completion_ids[-1] in self.stop_ids
@@ -76,10 +76,10 @@ class ChatML:
     def parse(
         self,
         completion_ids: Sequence[int],
-        prompt_ids: Sequence[int] = (),  # noqa: ARG002 - other families look at it
+        prompt_ids: Sequence[int] = (),  # noqa: ARG002 - other families use it
         tools: Sequence[ToolDeclaration] = (),
     ) -> Reply:
-        """Parse a response; thinking is what lies between the marker ids."""
+        """Parse a response; thinking is the text between the marker ids."""
         ids = list(completion_ids)
         if ids and ids[-1] in self.stop_ids:
             ids.pop()

@@ -1,6 +1,6 @@
-"""Factory of a model's conversations.
+"""Factory of a model's chat format.
 
-To add a family known by hand: its renderer in ``engine.models.families``.
+To add a family's renderer: its name in ``engine.models.families``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine.reading import read_json
 
 
 def open_chat(tokenizer: Any, family: Family, folder: Path | None) -> Chat:
-    """Return the conversations of an opened model.
+    """Return the chat format of an opened model.
 
     Args:
         tokenizer: a built-in policy's, or ``transformers``' own.
@@ -25,7 +25,7 @@ def open_chat(tokenizer: Any, family: Family, folder: Path | None) -> Chat:
         folder: the model's original files; None without.
 
     Raises:
-        CheckpointError: the tokenizer cannot serve conversations; the message says why.
+        CheckpointError: the tokenizer does not support conversations; the message has the reason.
     """
     if isinstance(tokenizer, BpeTokenizer):
         return ChatML(tokenizer)

@@ -1,4 +1,4 @@
-"""gpt-oss's channels: analysis is thinking, final is the answer, commentary holds the function calls."""
+"""Channels of gpt-oss: analysis has the thinking, final the answer, commentary the function calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RECIPIENT = re.compile(r"to=functions\.([^\s<]+)")
 
 
 class Harmony:
-    """Reads and writes responses of gpt-oss.
+    """Parser and writer of gpt-oss responses.
 
     Raises:
         CheckpointError: the tokenizer lacks one of the format's tokens.
@@ -30,14 +30,14 @@ class Harmony:
         self.channel, self.call, self.finish = map(self._id, ("<|channel|>", "<|call|>", "<|return|>"))
 
     def _id(self, token: str) -> int:
-        found = self._tokenizer.id_of(token)
-        if found is None:
+        token_id = self._tokenizer.id_of(token)
+        if token_id is None:
             raise CheckpointError(f"the tokenizer of a gpt-oss model has no {token} token")
-        return found
+        return token_id
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """Return the ids that end a turn: of the answer and of a call."""
+        """Return the ids that end a turn: after the answer and after a call."""
         return frozenset({self.finish, self.call})
 
     def read(self, completion_ids: Sequence[int], prompt_ids: Sequence[int]) -> Reply:

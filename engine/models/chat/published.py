@@ -1,8 +1,8 @@
-"""A published tokenizer as plain text: no observation can spell a control token.
+"""Plain text in a published tokenizer: no observation can forge a control token.
 
-``transformers`` turns every occurrence of a control token's text into its id, also in what a program printed.
-Text that comes from outside is therefore protected first: a mark inside each such spelling, at which encoding
-starts anew. The mark itself is never encoded.
+``transformers`` encodes every spelled-out control token as its id, even in the output of a program. External
+text is therefore protected first: a mark inside each such spelling, at which the text is split for encoding.
+The mark itself is never encoded.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from engine.errors import CheckpointError
 
 MARK = "\ufdd0"
-"""A noncharacter of Unicode, which no text holds; where one does it is replaced."""
+"""A noncharacter of Unicode; external text that contains it gets U+FFFD instead."""
 _MARKUP = re.compile(
     r"</?(?:think|tool_call|tool_response|tool_calls|arg_key|arg_value)>|\[/?THINK\]|<\|?channel\|?>"
 )
-"""Markers of thinking and of calls, which some tokenizers hold as ordinary tokens."""
+"""Markers of thinking and of calls, which are ordinary tokens in some tokenizers."""
 
 
 class PublishedTokenizer:
@@ -42,7 +42,7 @@ class PublishedTokenizer:
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         template: str | Mapping[str, str] | None = tokenizer.chat_template
         self.template = "".join(template.values()) if isinstance(template, Mapping) else template or ""
-        """Chat template; all of them where the folder has several by purpose, empty without one."""
+        """Chat template; several by purpose are concatenated, and without one it is empty."""
         self.control = {
             number: token.content
             for number, token in backend.get_added_tokens_decoder().items()
@@ -66,11 +66,11 @@ class PublishedTokenizer:
 
     def id_of(self, token: str) -> int | None:
         """Return a token's id; None where the vocabulary lacks it."""
-        found: int | None = self._backend.token_to_id(token)
-        return found
+        token_id: int | None = self._backend.token_to_id(token)
+        return token_id
 
     def protect(self, text: str) -> str:
-        """Return text from outside with a mark inside every spelling of a control token."""
+        """Return external text with a mark inside every spelling of a control token."""
         clean = text.encode("utf-8", "replace").decode().replace(MARK, "\ufffd")
         while (marked := self._spelled.sub(_marked, clean)) != clean:
             clean = marked
@@ -87,7 +87,7 @@ class PublishedTokenizer:
         return value
 
     def encode_template(self, text: str) -> list[int]:
-        """Return the ids of text in which control tokens count, except where ``protect`` put a mark."""
+        """Return the ids of text with control tokens, except spellings that ``protect`` marked."""
         pieces = text.split(MARK) if MARK in text else [text]
         return [i for piece in pieces if piece for i in self._encode(piece)]
 

@@ -1,8 +1,8 @@
 """Conversations of a published model in its family's format.
 
-New turns are added behind what was sampled: by the family's renderer, or from its chat template, which is
-applied to a placeholder for the conversation so far, the new messages and the next header; what it writes
-behind the placeholder is the extension. No turn costs more than itself.
+New turns are appended to the sampled ids, by the family's renderer or with its chat template. The template is
+applied to a placeholder for the conversation so far, the new messages and the next header; its text after the
+placeholder is the extension. The cost of a turn does not grow with the conversation.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RenderedChat:
         thinking: whether responses may think.
 
     Raises:
-        CheckpointError: the tokenizer cannot serve conversations; the message says why.
+        CheckpointError: the tokenizer does not support conversations; the message has the reason.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class RenderedChat:
 
     @property
     def source(self) -> str:
-        """Return where the format comes from: the name of a renderer, or ``chat template``."""
+        """Return the source of the format: the name of a renderer, or ``chat template``."""
         return "chat template" if self._template else str(self._name)
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolDeclaration] = ()) -> list[int]:
@@ -123,7 +123,7 @@ class RenderedChat:
         """Return the ids a model would have sampled for a response, the end of the turn included.
 
         Raises:
-            ModelError: the family has no function calls, or its template changes what it is given.
+            ModelError: the family's format cannot express the calls.
         """
         if self._harmony is not None:
             return self._harmony.write(text, calls)
@@ -140,8 +140,8 @@ class RenderedChat:
     def without_thinking(self) -> RenderedChat:
         """Return the same conversations with thinking switched off.
 
-        By the template's ``enable_thinking``; else an empty thinking block before every response. gpt-oss
-        cannot switch it off: it is asked for low effort.
+        Uses the template's ``enable_thinking``, else an empty thinking block before every response. gpt-oss
+        cannot switch thinking off and gets low reasoning effort.
         """
         return self._unthinking
 
@@ -173,8 +173,8 @@ class RenderedChat:
         new: Any = [self.tokenizer.protect_message(message) for message in messages]
         declared: Any = list(tools) or None
         if completion and completion[-1] in self.stop_ids:
-            # A response that ended is continued whatever is in it: only its last id matters to what follows.
-            # The renderers refuse where they take it to be inside its thinking (GLM's: without any marker).
+            # Only the last id of a finished response matters to the next turn. Renderers would refuse one
+            # that seems to end inside its thinking (GLM's: one without any marker).
             completion = [*(self._markers or ()), completion[-1]]
         rendered = self._renderer.bridge_to_next_turn(prompt, completion, new, tools=declared)
         length = len(prompt) + len(completion)
@@ -183,7 +183,7 @@ class RenderedChat:
         return list(rendered.token_ids[length:])
 
     def _following(self, messages: Sequence[Message]) -> list[int] | None:
-        """Return what the template writes behind the model's last turn, from the end of that turn on."""
+        """Return the ids that the template writes from the end of the model's last turn on."""
         last: dict[str, Any] = {"role": "assistant", "content": _PLACEHOLDER}
         results = [message for message in messages if message["role"] == "tool"]
         if results:
@@ -194,11 +194,11 @@ class RenderedChat:
             text = self._writer.written(conversation, add_generation_prompt=True)
         except RENDER_ERRORS:
             return None
-        _, found, tail = text.rpartition(_PLACEHOLDER)
+        _, placeholder, tail = text.rpartition(_PLACEHOLDER)
         ids = self.tokenizer.encode_template(tail)
         ends = self.stop_ids if self._close is None else self.stop_ids | {self._close}
-        first = next((place for place, i in enumerate(ids) if i in ends), None)
-        return ids[first:] if found and first is not None else None
+        first = next((position for position, i in enumerate(ids) if i in ends), None)
+        return ids[first:] if placeholder and first is not None else None
 
     def _turn_end(self) -> int | None:
         """Return the id that the template writes at the end of the model's turn; None for plain text."""
@@ -214,7 +214,7 @@ class RenderedChat:
         return next((i for i in ids if i in self.tokenizer.control), None)
 
     def _refuses_system(self) -> bool:
-        """Return whether the format has no system turn: its text then begins the first user turn."""
+        """Return whether the format has no system turn; its text then starts the first user turn."""
         try:
             self._render([{"role": "system", "content": "x"}, _USER], (), header=True)
         except ModelError:
@@ -227,22 +227,22 @@ class RenderedChat:
         ends = {self._close, *self._renderer.get_stop_token_ids()}
         if self._template:
             ends.add(self._writer.eos_token_id)
-        found = frozenset(i for i in ends if i is not None) | self._extra_stop_ids
-        if not found:
+        stop_ids = frozenset(i for i in ends if i is not None) | self._extra_stop_ids
+        if not stop_ids:
             raise CheckpointError(
                 f"no token ends the turn of the model in {self._writer.name_or_path}; expected an eos_token "
                 "or an end of turn in its chat template"
             )
-        return found
+        return stop_ids
 
     @functools.cached_property
     def _end_of_turn(self) -> int:
-        """Id with which a computed answer ends."""
+        """Return the id that ends an answer."""
         return self._last_stop([_USER, {"role": "assistant", "content": "x"}, _USER])
 
     @functools.cached_property
     def _end_of_call(self) -> int:
-        """Id with which a computed function call ends."""
+        """Return the id that ends a function call."""
         calls = [_probe_call("probe", "x", "call00000")]
         return self._last_stop([_USER, {"role": "assistant", "content": "", "tool_calls": calls}, _RESULT])
 
@@ -271,7 +271,7 @@ class RenderedChat:
         return False
 
     def _empty_thinking(self) -> list[int]:
-        """Return what closes the thinking before a response, where the family's format does not do it."""
+        """Return ids that close the thinking before a response, unless the family's format does so."""
         if self._markers is None or self._harmony is not None or not self._template:
             return []
         header = self._render([_USER], (), header=True)
@@ -284,7 +284,7 @@ class RenderedChat:
 
     @functools.cached_property
     def _style(self) -> CallStyle | None:
-        """Style of the family's function calls; None where its format has none that can be read."""
+        """Return the style of the family's function calls; None if its format has no readable calls."""
         try:
             part = self._call_part(NativeCall(name="probe", arguments={"where": "x"}))
         except ModelError:
@@ -299,7 +299,7 @@ class RenderedChat:
             )
 
     def _call_part(self, call: NativeCall) -> list[int]:
-        """Return a function call as the family writes it, without the end of the turn."""
+        """Return the ids of a function call in the family's format, without the end of the turn."""
         arguments = json.loads(arguments_json(call))
         function = {"name": call.name, "arguments": arguments}
         calls = [{"id": "call00000", "type": "function", "function": function}]
@@ -311,8 +311,8 @@ class RenderedChat:
             ids = ids[len(ids) - 1 - ids[::-1].index(tags[0]) :]
         else:
             pairs = enumerate(zip(ids, header, strict=False))
-            ids = ids[next((place for place, (ours, theirs) in pairs if ours != theirs), len(header)) :]
-        end = next((place for place, i in enumerate(ids) if i in self.stop_ids), len(ids))
+            ids = ids[next((position for position, (ours, theirs) in pairs if ours != theirs), len(header)) :]
+        end = next((position for position, i in enumerate(ids) if i in self.stop_ids), len(ids))
         return ids[:end]
 
     def _read_calls(
@@ -342,7 +342,7 @@ def _with_calls(reply: Reply, content: str, calls: Sequence[NativeCall]) -> Repl
 
 
 def _fold_system(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages with a leading system message put before the text of the one that follows."""
+    """Return the messages with a leading system message merged into the next one."""
     if len(messages) < 2 or messages[0]["role"] != "system":
         return messages
     text = f"{messages[0]['content']}\n\n{messages[1]['content']}"

@@ -1,8 +1,8 @@
-"""Renderers of ``renderers``: the family's own where it agrees with the folder's chat template.
+"""Choice of a renderer of ``renderers``: the family's own if it agrees with the folder's chat template.
 
-A family's renderer is known by hand and extends conversations token by token; one architecture may come with
-several templates, though (Qwen3 and Qwen3-Coder), so it is taken only when it writes the same tokens as the
-folder's chat template. Everything else follows that template.
+A family's renderer is handwritten and extends conversations token by token. One architecture may have several
+templates, though (Qwen3 and Qwen3-Coder), so the renderer is used only if it writes the same tokens as the
+folder's chat template. All other models follow their template.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PROBES: Sequence[tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]
 
 
 class TemplateTokenizer:
-    """The tokenizer as ``renderers`` asks for it; text of templates may hold control tokens."""
+    """Tokenizer interface that ``renderers`` needs; text of templates may contain control tokens."""
 
     def __init__(self, tokenizer: Any, published: PublishedTokenizer, *, thinking: bool) -> None:
         self._tokenizer = tokenizer
@@ -64,9 +64,9 @@ class TemplateTokenizer:
             "strftime_now": _DATE.strftime,
         }
         self._has_failed = False
-        """Whether the last call exceeded a limit; once may be the machine's fault, as a killed process is."""
+        """Whether the last call exceeded a limit; a single time may be the machine's fault."""
         self._exceeded = ""
-        """Limit that the template exceeded twice in a row; empty as long as it did not."""
+        """Limit that the template exceeded twice in a row; empty otherwise."""
         self.template = published.template
         self.name_or_path: str = tokenizer.name_or_path
         self.unk_token_id: int | None = tokenizer.unk_token_id
@@ -100,11 +100,10 @@ class TemplateTokenizer:
     def written(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, tools: Any = None
     ) -> str:
-        """Return a conversation as the chat template's text.
+        """Return a conversation as rendered by the chat template.
 
         Raises:
-            TemplateError: the template cannot express it, or exceeds the limits, or did so in two calls in a
-                row.
+            TemplateError: the template cannot express it, exceeds the limits, or did so twice in a row.
         """
         return self._write(
             messages, add_generation_prompt=add_generation_prompt, tools=tools, as_parts=self._reads_parts
@@ -112,10 +111,10 @@ class TemplateTokenizer:
 
     @functools.cached_property
     def _reads_parts(self) -> bool:
-        """Whether the template reads contents as lists of parts only.
+        """Return whether the template reads contents as lists of parts only.
 
         Raises:
-            TemplateError: it reads none, or exceeded a limit.
+            TemplateError: it reads neither form, or exceeded a limit.
         """
         loses_text = False
         for as_parts in (False, True):
@@ -128,13 +127,11 @@ class TemplateTokenizer:
                 if self._has_failed:
                     raise
                 continue
-            if _MARK in text and not (as_parts and "'type'" in text):  # a list written as Python writes it
+            if _MARK in text and not (as_parts and "'type'" in text):  # the repr of a list
                 return as_parts
             loses_text = True
         if loses_text:
-            raise TemplateError(
-                "the chat template leaves out what the user says, as text and as a list of parts"
-            )
+            raise TemplateError("the chat template omits the user's message, as text and as a list of parts")
         return False
 
     def _write(
@@ -163,7 +160,7 @@ class TemplateTokenizer:
         try:
             return call_isolated(partial(render_template, template, messages, variables), TEMPLATE_LIMITS)
         except HostileInputError as error:
-            # Each further call could hold the event loop as long, and the start of a process longer.
+            # Each further call could block the event loop as long, and start another process.
             self._has_failed = True
             if has_failed:
                 self._exceeded = str(error)
@@ -181,22 +178,22 @@ def open_renderer(tokenizer: TemplateTokenizer, name: str | None, *, thinking: b
         thinking: whether responses may think.
 
     Raises:
-        CheckpointError: there is neither a chat template nor a renderer that this tokenizer can serve.
+        CheckpointError: there is neither a chat template nor a renderer for this tokenizer.
     """
-    known = None if name in (None, "gpt-oss") else _known_renderer(tokenizer, str(name), thinking=thinking)
+    own = None if name in (None, "gpt-oss") else _known_renderer(tokenizer, str(name), thinking=thinking)
     if not tokenizer.template:
-        if known is None:
+        if own is None:
             raise CheckpointError(
                 f"the tokenizer in {tokenizer.name_or_path} has no chat template; expected "
                 "chat_template.jinja, or chat_template in tokenizer_config.json, as instruct models have it"
             )
-        return known
+        return own
     template = DefaultRenderer(tokenizer)
-    return known if known is not None and _agree(known, template) else template
+    return own if own is not None and _agree(own, template) else template
 
 
 def _known_renderer(tokenizer: TemplateTokenizer, name: str, *, thinking: bool) -> Renderer | None:
-    """Return the renderer known by hand; None where the vocabulary lacks one of its tokens."""
+    """Return the family's renderer; None if the vocabulary lacks one of its tokens."""
     settings = {"name": name, "thinking_retention": "all"}
     adapter: TypeAdapter[Any] = TypeAdapter(RendererConfig)
     try:
@@ -210,7 +207,7 @@ def _known_renderer(tokenizer: TemplateTokenizer, name: str, *, thinking: bool) 
 
 
 def _agree(known: Renderer, template: Renderer) -> bool:
-    """Return whether both write the same tokens for the probes, as far as the template can express them."""
+    """Return whether both write the same tokens for all probes that the template can express."""
     compared = False
     for messages, tools in _PROBES:
         try:

@@ -1,6 +1,6 @@
-"""Rendering of published chat templates, in a process of its own.
+"""Rendering of published chat templates in a separate process.
 
-A template is a program that somebody published: nested loops take any time, and repeated text any memory.
+A template is an untrusted program: nested loops can take any time, and repeated text any memory.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from engine.isolation import Limits
 RENDER_ERRORS = (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError)
 """Errors of renderers and chat templates for messages that they cannot express."""
 TEMPLATE_LIMITS = Limits("the chat template", cpu_s=0.5, memory_bytes=512 << 20)
-"""An honest template takes milliseconds (200 messages of 2 kB: 4 to 9), and 220 MiB of address space are the
-library's."""
+"""Normal templates take milliseconds (200 messages of 2 kB: 4 to 9); the library alone takes 220 MiB of
+address space."""
 _MAX_TEXT = 1 << 20
-"""Length up to which a text may be more than four times as long as its messages, characters."""
+"""Length in characters up to which a text may exceed its messages more than four times."""
 
 
 def render_template(
     template: str, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
 ) -> str:
-    """Return a conversation as a chat template writes it; to be called by ``engine.isolation``.
+    """Return a conversation rendered by a chat template; called through ``engine.isolation``.
 
     Args:
         template: its text.
         messages: the conversation.
-        variables: what else the template may use.
+        variables: further variables of the template.
 
     Raises:
         ModelError: the template cannot express the conversation.
-        HostileInputError: it writes far more than it is given.
+        HostileInputError: its output is far longer than its input.
     """
     conversations: Any = [list(messages)]
     try:

@@ -1,4 +1,4 @@
-"""The thinking that a response begins with, in tokens and in text."""
+"""Parsing of the thinking at the start of a response, in tokens and in text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read_thinking(
     closing one.
 
     Args:
-        ids: the response without the tokens that ended it.
+        ids: the response without its stop token.
         markers: ids of the opening and of the closing marker.
         opened: whether the prompt ended with the opening marker.
     """
@@ -44,7 +44,7 @@ def read_written_thinking(tokenizer: Tokenizer, ids: Sequence[int], *, opened: b
     """Split a response of a model that spells the thinking markers out in several tokens.
 
     Args:
-        ids: the response without the tokens that ended it.
+        ids: the response without its stop token.
         opened: whether the prompt ended with the opening marker.
     """
     text = tokenizer.decode(ids)
@@ -64,7 +64,7 @@ def read_written_thinking(tokenizer: Tokenizer, ids: Sequence[int], *, opened: b
 
 
 def _tokens_of(tokenizer: Tokenizer, ids: Sequence[int], length: int) -> int:
-    """Return how many tokens the first ``length`` characters of the decoded text take, cut ones included."""
+    """Return the number of tokens that cover the first ``length`` characters of the decoded text."""
     return bisect.bisect_left(range(len(ids)), length, key=lambda count: len(tokenizer.decode(ids[:count])))
 
 

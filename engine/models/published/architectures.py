@@ -1,6 +1,6 @@
 """Check that an architecture of ``transformers`` is a causal language model that can train on packed rows.
 
-Every layer has to mix tokens by attention alone, through ours: a recurrent state, a convolution (Mamba, linear
+Every layer has to mix tokens by our attention alone: a recurrent state, a convolution (Mamba, linear
 attention) or another mask would mix the sequences of a packed row.
 """
 

@@ -1,4 +1,4 @@
-"""Weights of a policy plus adapters, added up row by row while they are read."""
+"""Weights of a policy plus its adapters, added row by row while they are read."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from engine.models.weights.source import WeightSource, read_tensor
 from engine.reading import read_json
 
 BASE = "base"
-"""Folder with the policy under adapters, in the folder of their run or in their own."""
+"""Name of the folder with the policy under adapters, in their run's folder or their own."""
 
 
 class AdaptedWeights:
     """``WeightSource`` of base + scale · B · A, computed in float32 and rounded once, to the base's type.
 
     Args:
-        base: of the policy under the adapters.
+        base: weights of the policy under the adapters.
         adapters: ``NAME.lora_A.weight`` [r, in] and ``NAME.lora_B.weight`` [out, r] of weights ``NAME``.
         scale: factor of the adapters.
 
     Raises:
-        CheckpointError: there is an adapter of a weight that the base does not have, or has in another shape.
+        CheckpointError: the base lacks the weight of an adapter, or has it in another shape.
     """
 
     def __init__(self, base: WeightSource, adapters: WeightSource, *, scale: float) -> None:
@@ -36,10 +36,10 @@ class AdaptedWeights:
             owner, _, part = name.rpartition(".lora_")
             weight, side = base.tensors.get(f"{owner}.weight"), 1 if part == "A.weight" else 0
             if weight is None or weight.shape[side] != info.shape[side]:
-                found = "no such weight" if weight is None else f"one of shape {list(weight.shape)}"
+                stored = "no such weight" if weight is None else f"one of shape {list(weight.shape)}"
                 raise CheckpointError(
                     f"{adapters.where(name)} has {name} of shape {list(info.shape)} for {owner}.weight, but "
-                    f"the policy under it has {found}: it needs the policy that it was trained over"
+                    f"the policy under it has {stored}: it needs the policy that it was trained over"
                 )
 
     def where(self, name: str) -> str:
@@ -62,8 +62,8 @@ class AdaptedWeights:
 def base_folder(folder: Path) -> tuple[Path, float]:
     """Return the folder of the policy under adapters, and the adapters' scale.
 
-    It is in the folder itself or in its run's. What ``base_model_name_or_path`` names is for peft: followed
-    here, any policy folder could open any other one of the server.
+    The policy is in the folder itself or in its run's. ``base_model_name_or_path`` is ignored: otherwise any
+    policy folder could open any other one of the server.
 
     Args:
         folder: a checkpoint of a run, ``RUN/checkpoints/NUMBER``, or a copy with its base in it.

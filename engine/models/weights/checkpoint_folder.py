@@ -1,4 +1,4 @@
-"""A checkpoint folder: its weights in any format, by the names of a model's parameters, and its files."""
+"""Checkpoint folders: weights in any format, by the names of a model's parameters, and other files."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ SHARDS = "shards"
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 _MAX_LAYERS = 1_000
 _UNPACKED = "mxfp4"
-"""Quantisation that is read; gpt-oss is published in no other form."""
+"""Supported quantisation; gpt-oss is published in no other form."""
 _TIED = ("model.embed_tokens.weight", "lm_head.weight")
-"""Names under which others publish the one table of a built-in model."""
+"""Published names of the tied embedding table of a built-in model."""
 
 
 def open_weights(folder: Path, model: LanguageModel) -> WeightSource:
     """Open the weights of a model; everything is checked and nothing is read yet.
 
     Args:
-        folder: of the checkpoint: published safetensors, or what a run's ranks wrote.
+        folder: of the checkpoint: published safetensors, or shards of a run's ranks.
         model: built from the folder's ``config.json``; may be on the meta device.
 
     Raises:
@@ -100,7 +100,7 @@ def _is_own(stored: WeightSource) -> bool:
 
 
 def check_quantisation(folder: Path) -> None:
-    """Raise CheckpointError when a folder's ``config.json`` says that its weights are quantised."""
+    """Raise CheckpointError when a folder's ``config.json`` declares quantised weights."""
     config = read_config(folder)
     settings = config.get("quantization_config") or {}
     method = settings.get("quant_method") if isinstance(settings, dict) else settings
@@ -129,7 +129,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_settings(folder: Path) -> PreTrainedConfig:
-    """Return ``config.json`` as ``transformers`` reads it; no code of the folder is run.
+    """Return ``config.json`` parsed by ``transformers``; no code of the folder is run.
 
     Raises:
         CheckpointError: files are missing or damaged, or have impossible settings.

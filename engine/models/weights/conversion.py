@@ -1,8 +1,8 @@
-"""Weights of published checkpoints ↔ weights of ``transformers``' models.
+"""Conversion between the weights of published checkpoints and of ``transformers``' models.
 
 ``transformers`` keeps the experts of a layer as one tensor; checkpoints have one tensor per expert, or four
-bits per weight (gpt-oss). Its own table (``transformers.conversion_mapping``) says how they belong together
-for every architecture; this module applies it to some rows of one parameter at a time.
+bits per weight (gpt-oss). Its table (``transformers.conversion_mapping``) defines the conversions of every
+architecture; this module applies them to some rows of one parameter at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _IGNORED = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
 
 
 def meta_network(config: PreTrainedConfig) -> PreTrainedModel:
-    """Return the model of a configuration without memory, for its names, shapes and conversions."""
+    """Return a configuration's model without storage, for its names, shapes and conversions."""
     with torch.device("meta"):
         network: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             config, trust_remote_code=False
@@ -81,7 +81,7 @@ def plan_converted(stored: WeightSource, network: PreTrainedModel) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """Recipe of parameters that an entry of transformers' table makes."""
+    """Recipe of parameters that are converted by an entry of transformers' table."""
 
     target: str
     """The first parameter."""
@@ -108,10 +108,10 @@ class Converted:
             for name in names
         ]
         try:
-            made = _convert(self.converter, self.target, parts, self.network)
+            converted = _convert(self.converter, self.target, parts, self.network)
         except (RuntimeError, ValueError, IndexError, KeyError, AssertionError):
             return {}
-        return {name: TensorInfo.of(tensor) for name, tensor in made.items()}
+        return {name: TensorInfo.of(tensor) for name, tensor in converted.items()}
 
     def rows(self, stored: WeightSource, name: str, start: int, stop: int | None) -> Iterator[Tensor]:
         """Yield rows of a parameter: experts one by one, anything else whole."""
@@ -127,11 +127,11 @@ class Converted:
             for names in list(zip(*self.parts.values(), strict=True))[start:stop]:
                 yield self._made_of(stored, [[name] for name in names])[name]
         else:
-            made = self._made_of(stored, self.parts.values())[name]
-            yield made[start:stop] if made.dim() else made
+            converted = self._made_of(stored, self.parts.values())[name]
+            yield converted[start:stop] if converted.dim() else converted
 
     def _is_stack(self) -> bool:
-        """Return whether row n is made of the n-th tensor of each pattern."""
+        """Return whether row n depends on the n-th tensor of each pattern alone."""
         first, *others = self.converter.operations
         return (
             isinstance(first, MergeModulelist)
@@ -181,7 +181,7 @@ def convert_published(
     dtype: torch.dtype,
     read: Callable[[str, torch.dtype], Tensor],
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield what ``iterate_published`` yields, from whole tensors that ``read`` returns when they are needed.
+    """Yield the tensors of ``iterate_published`` from whole tensors, read on demand.
 
     Args:
         tensors: descriptions of the weights by the model's names.
@@ -191,14 +191,14 @@ def convert_published(
     """
     cast = _cast(tensors, network, dtype)
     for group in _groups(cast, network):
-        # No name for the tensors: it would keep them while the next ones are read.
+        # A name for the tensors would keep them alive while the next ones are read.
         yield from group.convert([read(name, cast[name].dtype) for name in group.names], network).items()
 
 
 def _cast(
     tensors: Mapping[str, TensorInfo], network: PreTrainedModel, dtype: torch.dtype
 ) -> dict[str, TensorInfo]:
-    """Return the descriptions of what is published, before it is converted."""
+    """Return the descriptions of the tensors to publish, before their conversion."""
     buffers = {name for name, _ in network.named_buffers()}
     copies = {name for names in tied_names(network) for name in names[1:]}
     return {
@@ -218,8 +218,8 @@ class _Group:
     names: list[str] = field(default_factory=list)
 
     def describe(self, tensors: Mapping[str, TensorInfo], network: PreTrainedModel) -> dict[str, TensorInfo]:
-        made = self.convert([tensors[name].on_meta() for name in self.names], network)
-        return {name: TensorInfo.of(tensor) for name, tensor in made.items()}
+        converted = self.convert([tensors[name].on_meta() for name in self.names], network)
+        return {name: TensorInfo.of(tensor) for name, tensor in converted.items()}
 
     def convert(self, tensors: list[Tensor], network: PreTrainedModel) -> dict[str, Tensor]:
         if self.converter is None:
@@ -229,7 +229,7 @@ class _Group:
 
 
 class _Published:
-    """Tensors as which each parameter of a model is published; nothing is computed before it is asked."""
+    """Published tensors of each parameter of a model, computed on first use."""
 
     def __init__(self, expected: Mapping[str, TensorInfo], network: PreTrainedModel) -> None:
         self._expected, self._network = expected, network
@@ -243,11 +243,11 @@ class _Published:
 
 
 def _groups(names: Iterable[str], network: PreTrainedModel) -> list[_Group]:
-    """Return how parameters are published: the table backwards, as in ``revert_weight_conversion``."""
+    """Group parameters by published tensor: the table in reverse, as in ``revert_weight_conversion``."""
     table: list[WeightTransform] = [
         entry.reverse_transform()
         for entry in reversed(get_model_conversion_mapping(network, add_legacy=False))
-        if not isinstance(entry, PrefixChange)  # nothing says whether the checkpoint had the prefix
+        if not isinstance(entry, PrefixChange)  # unknown whether the checkpoint had the prefix
     ]
     renamings = [entry for entry in table if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in table if isinstance(entry, WeightConverter)]
@@ -268,9 +268,9 @@ def _convert(
     converter = copy.deepcopy(entry)
     for pattern, tensor in parts:
         converter.add_tensor(target, target, pattern, tensor)  # type: ignore[arg-type]
-    made = converter.convert(target, model=network, config=network.config)
-    found = {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
-    return {name: tensor.detach() for name, tensor in found.items()}
+    converted = converter.convert(target, model=network, config=network.config)
+    tensors = {name: value[0] if isinstance(value, list) else value for name, value in converted.items()}
+    return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
 def _unpackers() -> list[WeightConverter]:

@@ -1,4 +1,4 @@
-"""Weights of a distributed checkpoint (DCP), as a run's ranks wrote them, each its shards."""
+"""Weights of a distributed checkpoint (DCP), written by a run's ranks in shards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DcpFolder:
     """``WeightSource`` of the tensors in a DCP folder.
 
     Args:
-        folder: of the checkpoint, of any origin.
+        folder: of the checkpoint, which may be untrusted.
         prefix: beginning of the keys of the weights, left out of their names, e.g. ``model.``.
 
     Raises:
@@ -58,8 +58,8 @@ class DcpFolder:
             shape = torch.Size([(shape[0] if stop is None else stop) - start, *shape[1:]])
             offsets = torch.Size([start, *offsets[1:]])
         out = torch.empty(shape, dtype=info.dtype)
-        wanted = [ChunkStorageMetadata(offsets=offsets, sizes=shape)]
-        items = create_read_items_for_chunk_list(self._prefix + name, entry, wanted)
+        chunks = [ChunkStorageMetadata(offsets=offsets, sizes=shape)]
+        items = create_read_items_for_chunk_list(self._prefix + name, entry, chunks)
         try:
             self._reader.read_data(LoadPlan(items), cast(LoadPlanner, _Into(out))).wait()
         except Exception as error:  # unpickling damaged bytes may raise anything
@@ -68,7 +68,7 @@ class DcpFolder:
 
 
 class _Into:
-    """The part of a DCP planner that reading uses: where each stored piece goes in one tensor."""
+    """DCP planner for reading only: maps stored pieces to parts of one tensor."""
 
     def __init__(self, out: Tensor) -> None:
         self._out = out

@@ -1,7 +1,7 @@
 """Export of a policy as a folder that transformers and peft open.
 
-The weights go from file to file, one parameter at a time, under the names and in the layout in which the
-model was published.
+The weights are copied from file to file, one parameter at a time, under the names and in the layout of the
+published model.
 """
 
 from __future__ import annotations

@@ -67,6 +67,6 @@ class LiveWeights:
 
 
 def whole_tensor(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a tensor in a type; of a sharded one all ranks' parts, each cast before it travels."""
-    cast_to = tensor.detach().to(dtype)
-    return cast_to.full_tensor() if isinstance(cast_to, DTensor) else cast_to
+    """Return a whole tensor in a type; shards are cast before they are gathered."""
+    converted = tensor.detach().to(dtype)
+    return converted.full_tensor() if isinstance(converted, DTensor) else converted

@@ -1,6 +1,6 @@
 """Weights of a checkpoint by the names of a model's parameters, checked before anything is read.
 
-A recipe makes one or more parameters from stored tensors; most take one tensor as it is.
+A recipe makes one or more parameters from stored tensors; most use one tensor unchanged.
 ``conversion`` has the others.
 """
 
@@ -17,12 +17,12 @@ from engine.errors import CheckpointError
 from engine.models.weights.source import TensorInfo, WeightSource
 
 _SHOWN = 5
-"""Names that an error lists."""
+"""Maximum number of names listed in an error."""
 _COMPARED_ROWS = 64
 
 
 class Recipe(Protocol):
-    """Way to make parameters from stored tensors."""
+    """Recipe that makes parameters from stored tensors."""
 
     @property
     def inputs(self) -> list[str]:
@@ -30,10 +30,10 @@ class Recipe(Protocol):
 
     @property
     def packed(self) -> bool:
-        """Return whether the inputs are quantised weights which the recipe unpacks."""
+        """Return whether the inputs are quantised weights, unpacked by the recipe."""
 
     def describe(self, stored: WeightSource) -> dict[str, TensorInfo]:
-        """Return the parameters that the tensors make; nothing where they do not fit together."""
+        """Return descriptions of the resulting parameters; empty if the tensors do not fit together."""
 
     def rows(self, stored: WeightSource, name: str, start: int, stop: int | None) -> Iterator[Tensor]:
         """Yield rows of a parameter in consecutive pieces."""
@@ -41,7 +41,7 @@ class Recipe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AsStored:
-    """Recipe of a parameter that is stored as it is, maybe under another name."""
+    """Recipe of a parameter that is stored unchanged, maybe under another name."""
 
     name: str
     stored_as: str
@@ -53,7 +53,7 @@ class AsStored:
         return [self.stored_as]
 
     def describe(self, stored: WeightSource) -> dict[str, TensorInfo]:
-        """Return the parameter."""
+        """Return the description of the parameter."""
         return {self.name: stored.tensors[self.stored_as]}
 
     def rows(self, stored: WeightSource, name: str, start: int, stop: int | None) -> Iterator[Tensor]:  # noqa: ARG002
@@ -69,7 +69,7 @@ class Plan:
     unexpected: list[str]
     """Stored tensors that belong to no parameter."""
     published: Callable[[str], Mapping[str, TensorInfo]]
-    """Tensors as which a parameter is published, for messages."""
+    """Published tensors of a parameter, for messages."""
 
 
 def plan_as_stored(
@@ -91,7 +91,7 @@ class ModelWeights:
         stored: the checkpoint.
         expected: the model's parameters and persistent buffers.
         plan: recipes for them.
-        ties: groups of names of one parameter; of each at least one must be stored.
+        ties: groups of names of one parameter; at least one name of a group must be stored.
 
     Raises:
         CheckpointError: tensors are missing, unexpected, quantised or of another shape.
@@ -106,17 +106,17 @@ class ModelWeights:
     ) -> None:
         self._stored, self._expected, self._plan = stored, expected, plan
         self._recipes: dict[str, tuple[Recipe, str]] = {}
-        """Parameter → recipe and the name under which the recipe makes it."""
+        """Parameter → its recipe, and its name in the recipe."""
         self.tensors: dict[str, TensorInfo] = {}
         for recipe in plan.recipes:
             for name, info in recipe.describe(stored).items():
                 self._recipes[name], self.tensors[name] = (recipe, name), info
         for names in ties:
-            there = [name for name in names if name in self._recipes]
-            for name in set(names).difference(there) if there else ():
-                self._recipes[name], self.tensors[name] = self._recipes[there[0]], self.tensors[there[0]]
-            for other in there[1:]:
-                self._check_tie(there[0], other)
+            present = [name for name in names if name in self._recipes]
+            for name in set(names).difference(present) if present else ():
+                self._recipes[name], self.tensors[name] = self._recipes[present[0]], self.tensors[present[0]]
+            for other in present[1:]:
+                self._check_tie(present[0], other)
         self._check()
 
     def where(self, name: str) -> str:
@@ -179,9 +179,9 @@ class ModelWeights:
                     f"tensor {part} of {self._stored.where(part)} has shape {list(stored.shape)}; the model "
                     f"of config.json needs {list(info.shape)}: use the config.json of these weights"
                 )
-        found = f"shape {list(self.tensors[name].shape)}" if name in self.tensors else "no tensor"
+        result = f"shape {list(self.tensors[name].shape)}" if name in self.tensors else "no tensor"
         raise CheckpointError(
-            f"what is stored for {name} gives {found}; the model of config.json needs "
+            f"the tensors stored for {name} give {result}; the model of config.json needs "
             f"{list(self._expected[name].shape)}: use the config.json of these weights"
         )
 
@@ -204,7 +204,7 @@ def expected_tensors(model: nn.Module) -> dict[str, TensorInfo]:
 
 
 def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return what a checkpoint has to hold: parameters, under one name each, and persistent buffers."""
+    """Return the tensors of a checkpoint: parameters, under one name each, and persistent buffers."""
     copies = {name for names in tied_names(model) for name in names[1:]}
     state = model.state_dict(keep_vars=True)
     return {name: tensor.detach() for name, tensor in state.items() if name not in copies}

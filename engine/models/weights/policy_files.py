@@ -1,7 +1,7 @@
-"""The files of a policy folder besides its weights, kept as they were published.
+"""Files of a policy folder besides its weights, kept as published.
 
-Chat template, special tokens, end-of-sequence ids and generation settings are facts about a model that no
-weights hold: every checkpoint and every export carries the original files.
+Weights contain no chat template, special tokens, end-of-sequence ids or generation settings: every checkpoint
+and every export has the original files.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ CARRIED = (
     "LICENSE*",
     "NOTICE*",
 )
-"""Patterns of files that go wherever the weights go; no program is among them."""
+"""Patterns of files that are copied with the weights; none is a program."""
 ADAPTERS = "adapter_config.json"
-"""File of a folder that holds adapters over another policy, in peft's format."""
+"""File in a folder of adapters over another policy, in peft's format."""
 _WRITTEN = ("config.json", ADAPTERS, "provenance.json", "*.safetensors", "*.safetensors.index.json", *CARRIED)
 """Patterns of all files that a written folder of a policy or of adapters has."""
 _LARGE = (
@@ -52,10 +52,10 @@ _MAX_LARGE, _MAX_SMALL = 64 << 20, 4 << 20
 
 
 def check_readable(folder: Path) -> None:
-    """Check that what ``transformers`` reads whole of a folder are regular files of a plausible size.
+    """Check that the files ``transformers`` reads whole are regular and of a plausible size.
 
     Raises:
-        CheckpointError: one is a FIFO, a device or too large.
+        CheckpointError: a file is a FIFO, a device or too large.
     """
     for path in (path for pattern in _READ for path in folder.glob(pattern)):
         limit = _MAX_LARGE if path.name.endswith(_LARGE) else _MAX_SMALL
@@ -71,7 +71,7 @@ def carried_files(source: Path) -> list[Path]:
 
 
 def carry_files(source: Path, out: Path) -> None:
-    """Copy the files that belong to a model's weights, as they are."""
+    """Copy the files that belong to a model's weights, unchanged."""
     for path in carried_files(source):
         copy = out / path.relative_to(source)
         copy.parent.mkdir(exist_ok=True)
@@ -82,14 +82,14 @@ def read_provenance(folder: Path) -> dict[str, Any] | None:
     """Return the content of a folder's ``provenance.json``; None without one. Raises CheckpointError."""
     path = folder / "provenance.json"
     try:
-        found = read_json(path)
+        provenance = read_json(path)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(provenance, dict):
         raise CheckpointError(f"{path} is not a JSON object")
-    return found
+    return provenance
 
 
 def write_config(config: Mapping[str, Any], out: Path, dtype: torch.dtype) -> None:
@@ -108,9 +108,9 @@ def write_config(config: Mapping[str, Any], out: Path, dtype: torch.dtype) -> No
 
 @contextmanager
 def draft_folder(folder: Path) -> Iterator[Path]:
-    """Yield a hidden folder beside ``folder``, which takes its place at the end.
+    """Yield a hidden folder beside ``folder``, which replaces it at the end.
 
-    Readers see the old folder or the complete new one; after an error there is nothing new.
+    Readers see the old folder or the complete new one; after an error, nothing new.
 
     Raises:
         CheckpointError: ``folder`` exists and is more than a policy or adapters written here; nothing is
@@ -133,16 +133,16 @@ def _check_replaceable(folder: Path) -> None:
     """Raise CheckpointError unless a folder is absent, empty, or holds a policy or adapters and no more."""
     if not folder.exists() and not folder.is_symlink():
         return
-    ours = {path for pattern in _WRITTEN for path in folder.glob(pattern)}
-    found = {path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()}
-    whole = folder / "provenance.json" in found and {folder / "config.json", folder / ADAPTERS} & found
-    if folder.is_symlink() or not folder.is_dir() or found - ours or (found and not whole):
+    known = {path for pattern in _WRITTEN for path in folder.glob(pattern)}
+    present = {path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()}
+    whole = folder / "provenance.json" in present and {folder / "config.json", folder / ADAPTERS} & present
+    if folder.is_symlink() or not folder.is_dir() or present - known or (present and not whole):
         raise CheckpointError(
-            f"{folder} exists and is not just a policy that was written here, so that it is not replaced: "
+            f"{folder} exists and is not just a policy that was written here, so it is not replaced: "
             "name a new folder, or remove this one"
         )
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a JSON object for people to read."""
+    """Write a JSON object, indented and sorted."""
     path.write_text(json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n")

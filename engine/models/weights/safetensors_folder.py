@@ -1,7 +1,7 @@
-"""Safetensors of a checkpoint folder, one file or several with an index, read without mapping them.
+"""Safetensors of a checkpoint folder, one file or several with an index, read without memory mapping.
 
-A mapped file would count against the process's memory with every page it touched, and kill the process
-if another one truncated it. The library checks each header; rows are read from where it says they are.
+Touched pages of a mapped file would count as the process's memory, and truncation by another process would
+kill this one. The library checks each header; rows are read at the offsets in it.
 """
 
 from __future__ import annotations
@@ -172,10 +172,10 @@ def read_index(path: Path) -> dict[str, str]:
 def _without_safetensors(folder: Path) -> CheckpointError:
     if not folder.is_dir():
         return CheckpointError(f"there is no checkpoint folder {folder}")
-    found = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
-    if found:
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    if pickles:
         return CheckpointError(
-            f"{folder} has its weights in {found[0]}, a pickle, which can run any code when it is read: "
+            f"{folder} has its weights in {pickles[0]}, a pickle, which can run any code when it is read: "
             f"convert them to safetensors"
         )
     return CheckpointError(f"{folder} has no weights: expected {SINGLE} or {INDEX}")

@@ -1,7 +1,7 @@
-"""Reading of distributed checkpoints (DCP) of an unknown origin.
+"""Reader of untrusted distributed checkpoints (DCP).
 
-DCP describes a checkpoint in a pickle. Any policy folder may hold one, so it may name nothing but the plain
-records that such a description is made of.
+DCP stores a checkpoint's metadata as a pickle. Any policy folder may contain one, so only the plain record
+classes of that metadata are unpickled.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class ShardReader(FileSystemReader):
     """``FileSystemReader`` that runs no code of a checkpoint."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Return the description of the checkpoint.
+        """Return the metadata of the checkpoint.
 
         Raises:
-            CheckpointError: it is missing, damaged, or more than a description.
+            CheckpointError: it is missing or damaged, or has more than plain records.
         """
         try:
             with self.fs.create_stream(self._get_metadata_path(kwargs.get("rank")), "rb") as file:
                 _Records(file).load()
-            found = super().read_metadata(*args, **kwargs)
-            self._check_files(found)
-            return found
+            metadata = super().read_metadata(*args, **kwargs)
+            self._check_files(metadata)
+            return metadata
         except CheckpointError:
             raise
         except Exception as error:  # unpickling damaged bytes may raise anything
@@ -60,15 +60,15 @@ class ShardReader(FileSystemReader):
 
 class _Records(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class of records. Raises CheckpointError for anything else."""
+        """Return a kind class. Raises CheckpointError for anything else."""
         if "." not in name:
             is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
             if is_dtype or (module, name) in _OTHERS:
                 return super().find_class(module, name)
             if module in _RECORDS:
-                found = super().find_class(module, name)
-                if isinstance(found, type) and (dataclasses.is_dataclass(found) or issubclass(found, Enum)):
-                    return found
+                kind = super().find_class(module, name)
+                if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, Enum)):
+                    return kind
         raise CheckpointError(
             f"the shards' .metadata asks for {module}.{name}, which no checkpoint of weights needs; "
             "it may be an attack: do not use this folder"

@@ -1,4 +1,4 @@
-"""Interface of weights that are read on demand: no reader ever needs room for all of them.
+"""Interface of weights that are read on demand: no reader needs memory for all of them.
 
 To read another format: implement ``WeightSource``.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 PIECE_BYTES = 32 << 20
-"""Memory that a source uses for what it reads at once; a single row may be larger."""
+"""Maximum size of a piece that a source reads at once; a single row may be larger."""
 
 
 @dataclass(frozen=True, slots=True)

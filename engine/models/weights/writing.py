@@ -27,7 +27,7 @@ def write_safetensors(
 
     Args:
         folder: exists.
-        infos: what ``tensors`` yields, in its order.
+        infos: descriptions of ``tensors``, in the same order.
         tensors: names and tensors; each is written in its own type.
         max_file_bytes: size of a file; a larger tensor has a file of its own.
     """
@@ -40,11 +40,11 @@ def write_safetensors(
     waiting: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors:
         file = split.tensor_to_filename[name]
-        held = waiting.setdefault(file, {})
-        held[name] = tensor.cpu().contiguous()
-        if len(held) == len(split.filename_to_tensors[file]):
+        shard = waiting.setdefault(file, {})
+        shard[name] = tensor.cpu().contiguous()
+        if len(shard) == len(split.filename_to_tensors[file]):
             save_file(waiting.pop(file), folder / file, metadata={"format": "pt"})
-            (folder / file).chmod(0o644)  # the writer makes it private
+            (folder / file).chmod(0o644)  # safetensors creates it private
     assert not waiting, "fewer tensors than announced"
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}

@@ -373,8 +373,8 @@ def test_a_template_that_reads_contents_as_parts_gets_parts() -> None:
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        (_PARTS.replace("part.type == 'text'", "part.type == 'image'"), "leaves out what the user says"),
-        ("{% if messages[0].content is string %}{{ '' }}{% else %}{{ messages }}{% endif %}", "leaves out"),
+        (_PARTS.replace("part.type == 'text'", "part.type == 'image'"), "omits the user's message"),
+        ("{% if messages[0].content is string %}{{ '' }}{% else %}{{ messages }}{% endif %}", "omits the user"),
         ("{% if messages[0].content is string %}" + _NESTED + "{% endif %}" + _PARTS, "processor time"),
     ],
     ids=["lost", "printed", "loops"],

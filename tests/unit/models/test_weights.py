@@ -218,7 +218,7 @@ NORM = "model.layers.0.input_layernorm.weight"
         ),
         (
             with_(**{f"{FIFTH}.{name}_proj.weight": torch.ones(24, 32) for name in ("up", "gate")}),
-            r"experts.gate_up_proj gives shape \[5, 48, 32\]; .* needs \[4, 48, 32\]",
+            r"experts.gate_up_proj give shape \[5, 48, 32\]; .* needs \[4, 48, 32\]",
         ),
         (with_(**{"vision.weight": torch.ones(1)}), r"no place for 1 stored tensors: vision\.weight \("),
         (with_(**{NORM: torch.ones(32, dtype=torch.int8)}), f"{NORM} of .* has type torch.int8; .*unquant"),
