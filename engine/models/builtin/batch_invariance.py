@@ -1,9 +1,9 @@
 """Choice of the tiles of cached forwards, with a test that results do not depend on the batch.
 
-Fixed shapes leave one thing to the matrix library: that equal rows give equal results in every place of a
-product. Which shapes keep that differs between processors, so the fastest tiles that pass a self-test on this
-machine are taken, once for each model shape. Where none passes, sampling still works, but a token's last bits
-depend on what else is in the batch, and a resumed run may end with other bits than an uninterrupted one.
+With fixed shapes, batch invariance requires that the matrix library gives equal rows equal results at every
+position of a product. Which shapes ensure this differs between processors, so the fastest tiles that pass a
+self-test on this machine are chosen, once for each model shape. If none passes, sampling still works, but a
+token's last bits depend on the batch, and a resumed run may differ in bits from an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _chosen: dict[tuple[str, torch.device, torch.dtype, int], Choice] = {}
 def choose_tiles(model: Transformer) -> Choice:
     """Return the fastest tiles that pass the self-test for models of this shape on this machine.
 
-    Call it in the thread that samples, because torch's number of threads is a thread's own, and while the
-    weights do not change. It leaves torch's random state alone.
+    Call it in the sampling thread, because torch's number of threads is thread-local, and while the weights
+    do not change. torch's random state stays unchanged.
     """
     weight = model.model.embed_tokens.weight
     shape = json.dumps([model.config.to_json(), sum(p.numel() for p in model.parameters())])
@@ -70,7 +70,7 @@ def _find_tiles(model: Transformer) -> Choice:
 
 
 def _products(model: Transformer) -> Iterator[tuple[Callable[[Tensor], Tensor], int]]:
-    """Return all row-wise operations of a forward, and the width of its input."""
+    """Yield all row-wise operations of a forward, with the widths of their inputs."""
     block = model.model.layers[0]
     assert isinstance(block, Block)
     linear: list[nn.Linear] = [m for m in block.modules() if isinstance(m, nn.Linear)]  # adapters' too
@@ -86,15 +86,15 @@ def _has_equal_rows(model: Transformer, row_step: int, max_rows: int) -> bool:
         row = torch.randn(1, width, generator=torch.Generator().manual_seed(width)).to(weight)
         expected = None
         for count in range(row_step, max_rows + 1, row_step):
-            found = product(row.expand(count, width).contiguous())
-            expected = found[:1] if expected is None else expected
-            if not torch.equal(found, expected.expand_as(found)):
+            result = product(row.expand(count, width).contiguous())
+            expected = result[:1] if expected is None else expected
+            if not torch.equal(result, expected.expand_as(result)):
                 return False
     return True
 
 
 def _has_equal_contexts(model: Transformer, tiles: Tiles) -> bool:
-    """Return whether a text gets the same bits wherever it is split and whatever is beside it."""
+    """Return whether a text gets the same bits for every split and in every batch."""
     generator = torch.Generator().manual_seed(0)
     length = TILE_KEYS + 2 * tiles.queries + 3
     texts = torch.randint(model.config.vocab_size, (_ROWS, length), generator=generator).tolist()
@@ -104,7 +104,7 @@ def _has_equal_contexts(model: Transformer, tiles: Tiles) -> bool:
     expected = torch.cat([model.extend([piece], cache, tiles) for piece in whole])
     if not torch.equal(model.extend(whole, cache, tiles), expected):
         return False
-    for new in range(1, 2 * tiles.queries + 1):  # its last query stands in every place of a tile
+    for new in range(1, 2 * tiles.queries + 1):  # the last query takes every position of a tile
         for first, end in ((0, 1), (2, 3), (1, 4), (0, _ROWS)):
             pieces = [
                 Piece(row=row, start=length - count, ids=texts[row][-count:])

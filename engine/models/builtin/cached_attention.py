@@ -1,11 +1,11 @@
 """Attention of new tokens to the KV cache, computed in tiles of one fixed shape.
 
-A library's matrix product may add up in another order when a dimension changes, and which dimensions
-matter differs between processors. Here every product has the same shape whatever is in the batch: a tile has
-``Tiles.queries`` queries of one sequence and ``TILE_KEYS`` keys that begin at a multiple of it. Tiles are
-combined from the first key to the last; a tile that a query does not see adds an exact zero. So a token's
-result is a function of the tokens before it and of nothing else, provided that a product gives equal rows
-equal results in every place of a tile: ``engine.models.builtin.batch_invariance`` checks that.
+A library's matrix product may sum in another order when a dimension changes, and which dimensions matter
+differs between processors. Here every product has the same shape for every batch: a tile has
+``Tiles.queries`` queries of one sequence and ``TILE_KEYS`` keys that start at a multiple of ``TILE_KEYS``.
+Tiles are combined from the first key to the last; a tile that a query does not see adds an exact zero. So a
+token's result depends on the tokens before it alone, provided that a product gives equal rows equal results
+at every position of a tile: ``engine.models.builtin.batch_invariance`` checks that.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class CachedChunk:
         """Store the new tokens' keys and values and attend to their whole sequences.
 
         Args:
-            layer: of the cache.
+            layer: index of the layer.
             q: [T, heads, D].
             k: [T, kv_heads, D].
             v: as ``k``.
@@ -98,8 +98,8 @@ class CachedChunk:
         count = len(self._rows)
         keys[self._rows, :, self.positions[:count]] = k[:count]
         values[self._rows, :, self.positions[:count]] = v[:count]
-        found = [_attend_blocks(q, keys[b.rows], values[b.rows], b) for b in self._blocks]
-        return torch.cat(found)[self._order]
+        outputs = [_attend_blocks(q, keys[b.rows], values[b.rows], b) for b in self._blocks]
+        return torch.cat(outputs)[self._order]
 
     def _block(self, batch: Sequence[tuple[Piece, list[range]]], queries: int, group: int) -> _Blocks:
         spans = [span for _, own in batch for span in own]
@@ -158,13 +158,13 @@ def _attend_tiles(q: Tensor, keys: Tensor, values: Tensor, blocks: _Blocks) -> T
     log_sums: list[Tensor] = []
     for unseen, start in zip(blocks.unseen, range(0, keys.shape[2], TILE_KEYS), strict=True):
         tile = slice(start, start + TILE_KEYS)
-        # The kernel below scaled_dot_product_attention, which keeps its log-sums to itself.
+        # The kernel behind scaled_dot_product_attention, which does not return the log-sums.
         out, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, keys[:, :, tile], values[:, :, tile], attn_mask=blocks.mask[..., tile]
         )
         outs.append(out)
         log_sums.append(log_sum + unseen)
-    if len(outs) == 1:  # what follows would multiply and divide by one
+    if len(outs) == 1:  # merging would multiply and divide by one
         return outs[0]
     highest = torch.stack(log_sums).amax(0)
     merged, total = torch.zeros_like(q, dtype=highest.dtype), torch.zeros_like(highest)

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 _GROWTH = 256
-"""Positions by which a cache grows; doubling would hold twice the longest sequence's need in every row."""
+"""Positions by which a cache grows; doubling could reserve twice the longest sequence in every row."""
 
 
 class CacheShape(Protocol):
@@ -37,10 +37,10 @@ class KVCache:
 
     def reserve(self, length: int) -> None:
         """Make room for sequences of ``length`` tokens, keeping what is stored."""
-        have = self.keys.shape[3]
-        if length <= have:
+        capacity = self.keys.shape[3]
+        if length <= capacity:
             return
-        pad = (0, 0, 0, -(-length // _GROWTH) * _GROWTH - have)
+        pad = (0, 0, 0, -(-length // _GROWTH) * _GROWTH - capacity)
         self.keys = functional.pad(self.keys, pad)
         self.values = functional.pad(self.values, pad)
 

@@ -1,4 +1,4 @@
-"""Cache of our own transformer, whose forwards have few fixed shapes."""
+"""Cache of the built-in transformer, whose forwards have few fixed shapes."""
 
 from __future__ import annotations
 
@@ -35,4 +35,4 @@ class TiledCache(KVCache):
         return self._model.extend(pieces, self, choice.tiles)
 
     def clear(self, row: int) -> None:
-        """Do nothing: a row's memory stays its own and is written over."""
+        """Do nothing: a row's memory is overwritten by its next sequence."""

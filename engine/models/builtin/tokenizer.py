@@ -1,9 +1,9 @@
 """Byte-level BPE for source code, with ChatML markers that no text can forge.
 
 Tool tags are single ordinary tokens (a tiny model writes a call in few steps); every digit is a
-token of its own; a run of blanks, a newline and a backquote never stick to what follows, so a line
-of code has the same tokens in a listing, in a quotation and in a tool argument, which makes copying
-easy to learn.
+separate token; runs of blanks, newlines and backquotes are never merged with the following text, so
+a line of code has the same tokens in a listing, in a quotation and in a tool argument, which makes
+copying easy to learn.
 To add a tool tag: put it in ``TAGS`` and train a new tokenizer; shipped checkpoints keep their own.
 """
 
@@ -62,7 +62,7 @@ class BpeTokenizer:
     """Tokenizer over a Hugging Face ``tokenizers`` backend (``engine.models.chat.base.Tokenizer``).
 
     Args:
-        backend: must know the four ChatML and thinking markers as special tokens.
+        backend: must have the four ChatML and thinking markers as special tokens.
     """
 
     def __init__(self, backend: _Backend) -> None:
@@ -79,10 +79,10 @@ class BpeTokenizer:
         return BpeTokenizer, (self._backend,)
 
     def _id(self, token: str) -> int:
-        found = self._backend.token_to_id(token)
-        if found is None:
+        token_id = self._backend.token_to_id(token)
+        if token_id is None:
             raise CheckpointError(f"the tokenizer has no {token} token")
-        return found
+        return token_id
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of plain text; ``<|im_end|>`` and its like become plain bytes, tool tags stay tags.
@@ -97,7 +97,7 @@ class BpeTokenizer:
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
 
     def save(self, folder: Path) -> None:
-        """Write the tokenizer, its chat template and the end of a turn as ``transformers`` reads them."""
+        """Write the tokenizer, its chat template and the end of a turn in ``transformers``' format."""
         (folder / "tokenizer.json").write_text(self._backend.to_str(pretty=False))
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",

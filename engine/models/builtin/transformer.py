@@ -4,8 +4,8 @@ Parameter names and ``config.json`` are those of ``transformers``' ``Qwen3ForCau
 folder loads there unchanged (and any dense Qwen3 loads here). It is written out here because the
 sampler and the trainer share one set of weights and need exact control over numerics and cache.
 
-Cached forwards give each token the same bits whatever else is in the batch and however a prompt is cut:
-their matrix products have few fixed shapes (``cached_attention``), which are checked on each machine
+Cached forwards give each token the same bits in every batch and for every cut of a prompt: their
+matrix products have few fixed shapes (``cached_attention``), which are checked on each machine
 (``batch_invariance``).
 """
 
@@ -48,9 +48,9 @@ class RMSNorm(nn.Module):
 
 
 def autocast_weight(weight: Tensor) -> Tensor:
-    """Return the weight rounded to autocast's precision, where that is on.
+    """Return the weight rounded to autocast's precision, if that is enabled.
 
-    autocast rounds the weights of matrix products alone; FSDP gathers every weight rounded.
+    autocast rounds only the weights of matrix products; FSDP gathers every weight rounded.
     """
     device = weight.device.type
     return weight.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else weight
@@ -111,7 +111,7 @@ class MLP(nn.Module):
 
 
 def _invariant_silu(x: Tensor) -> Tensor:
-    """x · sigmoid(x). torch's own computes the elements that do not fill a vector by another formula."""
+    """Compute x · sigmoid(x); torch's own uses another formula for elements that do not fill a vector."""
     return x / x.neg().exp_().add_(1)
 
 
@@ -245,13 +245,13 @@ class Transformer(LanguageModel):
         """
         group = self.config.num_attention_heads // self.config.num_key_value_heads
         rows: list[int] = []
-        found: list[Tensor] = []
+        states: list[Tensor] = []
         for chunk in split_into_chunks(pieces, tiles.max_rows):
             cached = CachedChunk(chunk, cache, tiles, group=group)
-            found.append(self._run(cached.ids, cached.positions, cached)[cached.last])
+            states.append(self._run(cached.ids, cached.positions, cached)[cached.last])
             rows += [piece.row for piece in chunk]
-        last = {row: index for index, row in enumerate(rows)}  # of a piece that was cut, the end
-        ends = torch.cat(found)[[last[piece.row] for piece in pieces]]
+        last = {row: index for index, row in enumerate(rows)}  # the last chunk of a cut piece wins
+        ends = torch.cat(states)[[last[piece.row] for piece in pieces]]
         logits = []
         for part in torch.split(ends, tiles.max_rows):
             padded = functional.pad(part, (0, 0, 0, -len(part) % tiles.row_step))
