@@ -1,6 +1,6 @@
 """The objective: advantages, weights and the loss of graded groups.
 
-Everything here but ``objective`` (the loss in torch) is free of tensors and of the machine-learning stack.
+Only ``objective`` (the loss in torch) depends on tensors and the machine-learning stack.
 """
 
 from engine.algorithms.advantages import (

@@ -4,8 +4,8 @@
     python -m engine.algorithms explain - --preset dapo --set clip_high=0.3 --set
     'filtered_reasons=["max_steps"]'
 
-Prints JSON; ``engine.algorithms.explain`` describes input and output. What the document has no columns for is
-said on stderr. Exit codes: 0, or 2 with a message on stderr when the group or a setting is wrong.
+Prints JSON; ``engine.algorithms.explain`` describes input and output. Terms left out for lack of columns are
+reported on stderr. Exit codes: 0, or 2 with a message on stderr when the group or a setting is wrong.
 """
 
 from __future__ import annotations

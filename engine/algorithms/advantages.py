@@ -2,7 +2,7 @@
 
 Pure functions of finished trajectories, without tensors, so that every rule can be read and checked by
 hand. Notation: a group has n trajectories with rewards r_i; K are those that carry loss, F those that
-compact filtering masks, X those that infrastructure lost. X is in nothing. What is compared is not r_i but
+compact filtering masks, X those lost to infrastructure, which count nowhere. The compared rewards are
 
     R_i = r_i − p · min(1, max(0, |i| − (L − B)) / B) − β Σ_t KL_it
 
@@ -11,7 +11,7 @@ is the length of the whole conversation) and the KL term where it is part of the
 both are off by default. The *counted* set S that baselines are computed over is
 
     drop               S = K
-    keep_real_reward   S = K ∪ F, with the rewards grading gave
+    keep_real_reward   S = K ∪ F, with the graded rewards
     keep_zero          S = K ∪ F, with R_i = 0 for i in F
 
 and for i in S, with m = |S| and U the union of all groups' S:
@@ -24,8 +24,8 @@ and for i in S, with m = |S| and U the union of all groups' S:
     group           s = √(Σ_{j∈S} (R_j − R̄)² / (m − 1))
     batch           s = √(Σ_{j∈U} (R_j − R̄)² / (|U| − 1))
 
-A_i is exactly 0 where all rewards the baseline averages are equal, and s is left out where those it measures
-are. To add a baseline: a name in ``AlgorithmConfig.baseline`` and a branch of ``_baselines``.
+A_i is exactly 0 where all rewards of its baseline are equal, and s is left out where all of its rewards are.
+To add a baseline: a name in ``AlgorithmConfig.baseline`` and a branch of ``_baselines``.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ class TrajectoryOutcome:
     """Reward from grading; None after an infrastructure failure."""
     termination: TerminationReason
     length: int = 0
-    """Tokens of the whole conversation, of the longest prompt and response where it was rendered anew."""
+    """Tokens of the whole conversation; of the longest prompt and response if it was rendered anew."""
     kl: float = 0.0
     """Σ_t KL_it, where the KL term is part of the reward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """Advantage, baseline and mask of one trajectory; field for field the event's ``GroupMember``."""
+    """Advantage, baseline and mask of one trajectory, the fields of the event's ``GroupMember``."""
 
     index: int
     advantage: float | None
     """None when infrastructure failed or the trajectory was dropped from its group."""
     baseline: float | None
-    """None where there is no advantage, and for a leave-one-out baseline with nobody left to average."""
+    """None where there is no advantage, and for a leave-one-out baseline without another sibling."""
     loss_mask: bool
     mask_reason: str = ""
     """Why it carries no loss: a termination reason, ``infrastructure`` or ``zero_advantage``; empty when it
@@ -157,17 +157,17 @@ def counted_rewards(
 ) -> dict[int, float]:
     """Return R_i of the counted set S of a group, by index in ``group``."""
     rewards: dict[int, float] = {}
-    for place, outcome in enumerate(group):
+    for position, outcome in enumerate(group):
         reason = mask_reason(outcome, config)
         if reason == INFRASTRUCTURE or (reason and config.filtered_baseline == "drop"):
             continue
         if reason and config.filtered_baseline == "keep_zero":
-            rewards[place] = 0.0
+            rewards[position] = 0.0
             continue
         reward = float(outcome.reward or 0.0) - _overlong(outcome.length, config, max_context)
         if has_kl_reward(config):
             reward -= config.kl_coefficient * outcome.kl
-        rewards[place] = reward
+        rewards[position] = reward
     return rewards
 
 
@@ -179,10 +179,9 @@ def mask_reason(outcome: TrajectoryOutcome, config: AlgorithmConfig) -> str:
 
 
 def is_informative(trajectories: Sequence[Trajectory], config: AlgorithmConfig) -> bool:
-    """Return whether a group can teach anything: some trajectory carries loss and the graded rewards compared
-    differ.
+    """Return whether a group has a signal: some trajectory carries loss and the compared rewards differ.
 
-    The question dynamic sampling asks; it looks at what grading gave, before penalties.
+    Dynamic sampling keeps such groups. Graded rewards are compared, before penalties.
     """
     plain = config.model_copy(update={"overlong_buffer": 0.0})
     outcomes = [outcome_of(trajectory) for trajectory in trajectories]
@@ -213,8 +212,8 @@ def _advantages(
     silent = config.baseline != "none" and len(set(compared)) < 2
     baselines = _baselines(own, compared, config)
     return {
-        place: (0.0 if b is None or silent else (reward - b) / scale, b)
-        for (place, reward), b in zip(rewards.items(), baselines, strict=True)
+        position: (0.0 if b is None or silent else (reward - b) / scale, b)
+        for (position, reward), b in zip(rewards.items(), baselines, strict=True)
     }
 
 
@@ -235,9 +234,9 @@ def _members(
     group: Sequence[TrajectoryOutcome], scored: dict[int, tuple[float, float | None]], config: AlgorithmConfig
 ) -> tuple[Member, ...]:
     members = []
-    for place, outcome in enumerate(group):
+    for position, outcome in enumerate(group):
         reason = mask_reason(outcome, config)
-        advantage, baseline = scored.get(place, (None, None))
+        advantage, baseline = scored.get(position, (None, None))
         members.append(
             Member(
                 index=outcome.index,

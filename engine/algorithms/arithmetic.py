@@ -1,7 +1,7 @@
 """The loss of ``engine.algorithms.objective`` in float64 and plain Python, token by token.
 
-For explaining one group to people where no tensors are loaded; the equations are in ``objective``'s
-docstring and tests hold the two together to 10⁻¹². To add a ratio or a correction: a branch here and there.
+It explains one group without loading tensors. The equations are in ``objective``'s docstring; tests compare
+both to 10⁻¹². To add a ratio or a correction: a branch here and there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class SampledTokens:
     logprobs: Sequence[float]
     """log π."""
     old_logprobs: Sequence[float]
-    """log π_old: the trainer's weights before the update, or the sampler's where they are not told apart."""
+    """log π_old: the trainer's weights before the update, or the sampler's where these are the same."""
     sampler_logprobs: Sequence[float]
     """log μ."""
     reference_logprobs: Sequence[float] | None = None
@@ -50,7 +50,7 @@ def token_losses(tokens: SampledTokens, advantage: float, config: AlgorithmConfi
             loss - config.entropy_coefficient * entropy
             for loss, entropy in zip(losses, tokens.entropies, strict=True)
         ]
-    return [loss + 0.0 for loss in losses]  # −0.0 reads badly
+    return [loss + 0.0 for loss in losses]  # −0.0 becomes 0.0
 
 
 def kl_estimates(logprobs: Sequence[float], reference_logprobs: Sequence[float], kind: str) -> list[float]:

@@ -1,6 +1,6 @@
 """The resolved objective in words and numbers: one (title, sentence) pair per ingredient.
 
-To add one: a function here that says what a setting does, also when it is off where that is worth saying.
+To add one: a function here that describes the effect of a setting, also when it is off if that matters.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def describe(config: AlgorithmConfig, *, max_context: int | None = None) -> list
 
     Args:
         config: resolved.
-        max_context: the agent's limit in tokens, to say numbers where settings refer to it.
+        max_context: the agent's limit in tokens, for numbers where settings refer to it.
     """
     entries = [
         ("Preset", _preset(config)),
@@ -115,7 +115,7 @@ def _ratio(config: AlgorithmConfig) -> str:
         else ""
     )
     clip = (
-        f"a ratio that left the clip ({bounds}) in the advantage's direction has no gradient"
+        f"a ratio outside the clip ({bounds}) in the advantage's direction has no gradient"
         if bounds
         else "no ratio is clipped"
     )
@@ -132,25 +132,25 @@ def _aggregation(config: AlgorithmConfig, max_context: int | None) -> str:
         length = f"{config.normalisation_length:,}" if config.normalisation_length else default
         return (
             f"Token losses are summed over a trajectory and divided by {length}, then averaged over the "
-            "trajectories "
-            f"of the optimizer step; {counted}."
+            f"trajectories of the optimizer step; {counted}."
         )
     if config.aggregation == "token_mean":
         return f"Token losses are averaged over all sampled tokens of the optimizer step; {counted}."
     if config.aggregation == "sequence_mean":
         return (
             "Token losses are averaged over each trajectory, then over the trajectories of the "
-            "optimizer step; "
-            f"{counted}."
+            f"optimizer step; {counted}."
         )
-    return "Token losses are summed and divided by nothing."
+    return "Token losses are summed without normalisation."
 
 
 def _filtering(config: AlgorithmConfig) -> str:
     if not config.filtered_reasons:
-        return "Every graded trajectory trains, whatever ended it. Infrastructure failures count nowhere."
+        return (
+            "Every graded trajectory is trained on, however it ended. Infrastructure failures count nowhere."
+        )
     policy = {
-        "drop": "they leave their group's baseline",
+        "drop": "they are excluded from their group's baseline",
         "keep_real_reward": "they stay in their group's baseline with their reward",
         "keep_zero": "they stay in their group's baseline with reward 0",
     }[config.filtered_baseline]
@@ -183,8 +183,7 @@ def _kl(config: AlgorithmConfig) -> str:
     if has_kl_reward(config):
         return (
             f"{config.kl_coefficient:g} times {config.kl} = {_KL[config.kl]}, summed over a "
-            "trajectory's tokens, is "
-            "taken off its reward."
+            "trajectory's tokens, is subtracted from its reward."
         )
     return "No KL term; there is no reference policy."
 
@@ -207,6 +206,6 @@ def _overlong(config: AlgorithmConfig, max_context: int | None) -> str:
     else:
         part = f"{config.overlong_buffer:.0%}"
     return (
-        f"Over the last {part} of the context a trajectory's reward sinks linearly, by up to "
+        f"Over the last {part} of the context a trajectory's reward decreases linearly, by up to "
         f"{config.overlong_penalty:g}."
     )

@@ -5,7 +5,7 @@ Input, every array of a trajectory as long as its conversation:
     {"max_tokens": int, "trajectories": [{"reward": float or null, "termination": reason,
       "logprobs": [...], "old_logprobs": [...], "mask": [0|1, ...]}]}
 
-A trajectory may also have ``sampler_logprobs`` (where an importance correction tells them from
+A trajectory may also have ``sampler_logprobs`` (where an importance correction separates them from
 ``old_logprobs``), ``reference_logprobs`` (for a KL term) and ``entropies`` (for an entropy term). Output:
 
     {"advantages": [...], "baselines": [...], "loss_masks": [0|1, ...], "token_losses": [[...]], "loss": x}
@@ -53,8 +53,8 @@ class TrajectoryDocument(BaseModel):
         columns = {name: getattr(self, name) for name in names}
         lengths = {name: len(column) for name, column in columns.items() if column is not None}
         if len(set(lengths.values())) > 1:
-            found = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise ValueError(f"the arrays differ in length ({found}); give one entry per token in each")
+            listing = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise ValueError(f"the arrays differ in length ({listing}); give one entry per token in each")
         return self
 
     def sampled(self) -> SampledTokens:
@@ -120,7 +120,7 @@ def explain(group: GroupDocument, config: AlgorithmConfig) -> dict[str, Any]:
 
 
 def left_out(group: GroupDocument, config: AlgorithmConfig) -> list[str]:
-    """Return the terms of the objective that the document has no columns for and that are left out."""
+    """Return a note on each term of the objective that is left out for lack of columns in the document."""
     notes = []
     documents = group.trajectories
     if needs_reference(config) and any(document.reference_logprobs is None for document in documents):
@@ -138,16 +138,15 @@ def left_out(group: GroupDocument, config: AlgorithmConfig) -> list[str]:
     ):
         notes.append(
             f"the {config.importance_correction} correction is 1 where a trajectory has no "
-            "sampler_logprobs: "
-            "old_logprobs are taken for them"
+            "sampler_logprobs: old_logprobs are used instead"
         )
     return notes
 
 
 def resolve_settings(preset: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Resolve settings of ``algorithm``, given by short or dotted names, on top of a preset."""
-    found = {key.removeprefix("algorithm."): value for key, value in settings.items()}
-    return found if preset is None else {"preset": preset, **found}
+    resolved = {key.removeprefix("algorithm."): value for key, value in settings.items()}
+    return resolved if preset is None else {"preset": preset, **resolved}
 
 
 def _members(

@@ -1,8 +1,8 @@
 """Linter of training configurations: contradictions and settings without effect.
 
-Errors are contradictions, which parsing refuses too (``engine.config.contradictions``). Warnings are of
-settings that have no effect beside the others, or another effect than their name suggests. A setting at its
-default never warns of itself. To add a warning: a condition in the function of its subject.
+Errors are contradictions, which parsing refuses too (``engine.config.contradictions``). Warnings concern
+settings that have no effect in combination with others, or another effect than their name suggests. A setting
+at its default causes no warning. To add a warning: a condition in the function of its subject.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def lint(run: TrainRun) -> list[LintFinding]:
 
 
 def lint_data(data: Mapping[str, Any]) -> list[LintFinding]:
-    """``lint`` of a configuration that may not even parse: whatever parsing says is an error of its
-    setting."""
+    """Lint a configuration that may not parse; parsing problems are errors of their settings."""
     try:
         run = parse_run_config(data)
     except ConfigError as error:
@@ -63,10 +62,10 @@ def _trainer(run: TrainRun) -> Iterable[Warned]:
     if config.device == "cpu" and config.precision == "bf16":
         yield (
             "trainer.precision",
-            "bf16 on a CPU is slower than f32 unless the CPU multiplies it itself (AVX512-BF16 or AMX)",
+            "bf16 on a CPU is slower than f32 unless the CPU supports it natively (AVX512-BF16 or AMX)",
         )
     if config.device == "cpu" and config.optimizer == "adamw_8bit":
-        yield "trainer.optimizer", "adamw_8bit saves memory of GPUs; on a CPU it costs time"
+        yield "trainer.optimizer", "adamw_8bit saves GPU memory; on a CPU it costs time"
     if not config.lora_rank and config.lora_alpha != TrainerConfig.model_fields["lora_alpha"].default:
         yield "trainer.lora_alpha", "has no effect without adapters (trainer.lora_rank is 0)"
     if not config.lora_rank and config.lora_targets != TrainerConfig.model_fields["lora_targets"].default:
@@ -97,9 +96,8 @@ def _clip(run: TrainRun) -> Iterable[Warned]:
     elif config.dual_clip is not None and config.dual_clip <= 1 + config.clip_high < math.inf:
         yield (
             "dual_clip",
-            f"{config.dual_clip:g} cuts off negative advantages within the clip's own range (1 + "
-            "clip_high = "
-            f"{1 + config.clip_high:g}); 3 is usual",
+            f"{config.dual_clip:g} cuts off negative advantages within the clip's own range "
+            f"(1 + clip_high = {1 + config.clip_high:g}); 3 is usual",
         )
     if config.ratio == "sequence" and config.clip_high > SEQUENCE_CLIP_MAX:
         yield (
@@ -108,7 +106,7 @@ def _clip(run: TrainRun) -> Iterable[Warned]:
             "uses 0.0004",
         )
     if config.ratio in ("token", "sequence") and config.clip_low == 1:
-        yield "clip_low", "1 is no lower bound: ratios of tokens to be discouraged are never cut off"
+        yield "clip_low", "1 sets no lower bound: ratios of discouraged tokens are never clipped"
 
 
 def _advantages(config: AlgorithmConfig) -> Iterable[Warned]:
@@ -123,7 +121,7 @@ def _advantages(config: AlgorithmConfig) -> Iterable[Warned]:
     if config.baseline == "batch_mean" and config.std_normalisation == "group":
         yield (
             "std_normalisation",
-            "divides by a group's deviation what is centred on the whole batch: nearly uniform groups "
+            "divides rewards centred on the whole batch by a group's deviation: nearly uniform groups "
             "weigh most",
         )
     if config.baseline == "batch_mean" and config.zero_advantage_groups == "drop":
@@ -164,7 +162,7 @@ def _kl(config: AlgorithmConfig) -> Iterable[Warned]:
     if has_kl_loss(config) and config.kl == "k1":
         yield (
             "kl",
-            "k1 in the loss has an expected gradient of zero: it adds noise and pulls nowhere; use k2 "
+            "k1 in the loss has an expected gradient of zero: it adds only noise; use k2 "
             "or k3, or kl_placement = reward (arXiv:2506.09477)",
         )
     if has_kl_reward(config) and config.kl in ("k2", "k3"):
@@ -197,7 +195,7 @@ def _filtering(run: TrainRun) -> Iterable[Warned]:
     if TerminationReason.SUBMITTED in config.filtered_reasons:
         yield (
             "filtered_reasons",
-            "submitted is filtered: no trajectory that finished properly is learned from",
+            "submitted is filtered: no trajectory that finished properly is trained on",
         )
     if run.environment.type == "frozenlake" and TerminationReason.MAX_STEPS in config.filtered_reasons:
         yield (
@@ -208,8 +206,8 @@ def _filtering(run: TrainRun) -> Iterable[Warned]:
     if config.overlong_buffer and TerminationReason.MAX_CONTEXT in config.filtered_reasons:
         yield (
             "overlong_buffer",
-            "those that fill the context are filtered (max_context in algorithm.filtered_reasons): the "
-            "penalty reaches only those that come close",
+            "trajectories that fill the context are filtered (max_context in algorithm.filtered_reasons): "
+            "the penalty affects only those that come close",
         )
     if config.overlong_buffer and not config.overlong_penalty:
         yield "overlong_buffer", "has no effect: algorithm.overlong_penalty is 0"
@@ -230,7 +228,7 @@ def _sampling(config: AlgorithmConfig) -> Iterable[Warned]:
     if config.dynamic_sampling and config.baseline in ("none", "batch_mean"):
         yield (
             "dynamic_sampling",
-            f"throws away groups that have a signal with algorithm.baseline = {config.baseline}",
+            f"discards groups that have a signal with algorithm.baseline = {config.baseline}",
         )
     if not config.dynamic_sampling and config.max_resampling_rounds != 3:
         yield "max_resampling_rounds", "has no effect without algorithm.dynamic_sampling"

@@ -62,14 +62,14 @@ class TokenBatch:
     weights: Tensor
     """float [N]: w_i of ``weights.trajectory_weights``, repeated likewise."""
     rows: Tensor
-    """int64 [N]: which trajectory of the microbatch a token belongs to, 0 … S − 1."""
+    """int64 [N]: index of a token's trajectory in the microbatch, 0 … S − 1."""
     num_rows: int
     """S."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossParts:
-    """The loss and what metrics need; everything but ``loss`` is detached and [N]."""
+    """The loss and the inputs of metrics; everything but ``loss`` is detached and [N]."""
 
     loss: Tensor
     """Scalar, with gradient: Σ_i w_i Σ_t of ``token_losses``."""
@@ -175,14 +175,14 @@ def _surrogate_losses(
     batch: TokenBatch, ratio: Tensor, config: AlgorithmConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute ℓ of every token and the masks of the upper, lower and dual clip; all [N]."""
-    advantages, found = batch.advantages, ratio.detach()
-    never = torch.zeros_like(found, dtype=torch.bool)
+    advantages, detached = batch.advantages, ratio.detach()
+    never = torch.zeros_like(detached, dtype=torch.bool)
     if config.ratio == "none":
         return -advantages * batch.logprobs, never, never, never
     low, high = 1.0 - config.clip_low, 1.0 + config.clip_high
-    over, under = found > high, found < low
+    over, under = detached > high, detached < low
     if config.ratio == "cispo":
-        return -found.clamp(low, high) * advantages * batch.logprobs, over, under, never
+        return -detached.clamp(low, high) * advantages * batch.logprobs, over, under, never
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
     dual = never
     if config.dual_clip is not None:

@@ -9,8 +9,8 @@
 
 L is ``normalisation_length`` or the agent's ``max_context``; |i| counts the sampled tokens of i; N and
 Σ_i |i| run over ``denominator``'s trajectories of the *whole* optimizer step (``all``: filtered ones too;
-``kept``: only those that carry loss; never those infrastructure lost, nor those of groups dropped for want
-of a signal). Because w_i is known before the step is cut, every microbatch and rank contributes a plain sum.
+``kept``: only those that carry loss; never those lost to infrastructure, nor those of groups dropped for lack
+of signal). Because w_i is known before the step is cut, every microbatch and rank contributes a plain sum.
 
 To add an aggregation: a name in ``AlgorithmConfig.aggregation`` and a branch of ``trajectory_weights``.
 """

@@ -66,8 +66,7 @@ def _notes(config: AlgorithmConfig, groups: Sequence[Sequence[TrajectoryOutcome]
     if has_kl_reward(config) and not any(outcome.kl for outcome in outcomes):
         notes.append(
             f"The {config.kl} penalty on the reward is left out: trajectories are stored without the "
-            "reference "
-            "policy's log-probabilities."
+            "reference policy's log-probabilities."
         )
     if "batch" in (config.baseline.removesuffix("_mean"), config.std_normalisation) and len(groups) == 1:
         notes.append("Batch-wide means and deviations are those of this group alone.")

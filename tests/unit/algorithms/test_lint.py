@@ -161,7 +161,7 @@ def test_the_clip_is_inert_with_one_update_per_batch() -> None:
         ({"importance_high": 5.0}, "importance_high", "without algorithm.importance_correction"),
         ({"importance_correction": "token_tis", "importance_high": 0.5}, "importance_high", "excludes 1"),
         ({"importance_correction": "icepop"}, "importance_low", "open below"),
-        ({"overlong_buffer": 0.1}, "overlong_buffer", "those that fill the context are filtered"),
+        ({"overlong_buffer": 0.1}, "overlong_buffer", "trajectories that fill the context are filtered"),
         ({"preset": "dapo", "overlong_penalty": 0}, "overlong_buffer", "overlong_penalty is 0"),
         ({"dynamic_sampling": True, "baseline": "batch_mean"}, "dynamic_sampling", "have a signal"),
         ({"max_resampling_rounds": 9}, "max_resampling_rounds", "without algorithm.dynamic_sampling"),

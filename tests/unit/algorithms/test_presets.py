@@ -111,7 +111,7 @@ def test_the_default_objective_in_words_and_numbers() -> None:
     assert "divided by 32,768" in said["Aggregation"]
     assert "filtered trajectories count" in said["Aggregation"]
     assert "max context, max response, max steps, rollout timeout, env timeout" in said["Filtering"]
-    assert "leave their group's baseline" in said["Filtering"]
+    assert "are excluded from their group's baseline" in said["Filtering"]
     assert said["KL"].startswith("No KL term")
     assert "sampler's own" in said["Importance correction"]
     assert "Entropy" not in said
@@ -128,7 +128,7 @@ def test_words_follow_the_settings() -> None:
     assert "replaced by fresh ones, in up to 3 rounds" in said["Groups without a signal"]
     assert "last 6,554 tokens" in said["Overlong penalty"]
     assert "0.04 times k3" in sentences(preset="grpo")["KL"]
-    assert "taken off its reward" in sentences(preset="rloo")["KL"]
+    assert "subtracted from its reward" in sentences(preset="rloo")["KL"]
     assert "at most 5" in sentences(preset="cispo")["Ratio and clip"]
     assert "no ratio and no clip" in sentences(preset="rloo")["Ratio and clip"]
     assert "No KL term" in sentences(preset="grpo", kl_coefficient=0)["KL"]
