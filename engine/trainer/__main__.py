@@ -1,6 +1,6 @@
 """``python -m engine.trainer export SOURCE OUT [--dtype bfloat16] [--adapters]``; and other commands.
 
-SOURCE is a run's folder, one of its checkpoints, or a policy folder. Exit code 2: nothing to export there.
+SOURCE is a run's folder, one of its checkpoints, or a policy folder. Exit code 2: it has nothing to export.
 ``conversations TRAJECTORIES OUT --format sharegpt`` writes stored trajectories (a fine-tuning run's
 ``trajectories.jsonl``, ``trainyard trajectories export``) for other trainers.
 ``rank`` is the program of one rank of a trainer, started by a run or by ``torchrun``.
@@ -31,29 +31,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     export.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
     export.add_argument("--adapters", action="store_true", help="the adapters alone, for peft")
     export.set_defaults(perform=_export)
-    written = commands.add_parser("conversations", help="write stored trajectories for other trainers")
-    written.add_argument("trajectories", type=Path)
-    written.add_argument("out", type=Path)
-    written.add_argument("--format", choices=sorted(FORMATS), default="openai")
-    written.add_argument("--prompt", default="deepswe_v1", help="as in agent.prompt")
-    written.add_argument("--tools", choices=("r2e_gym", "openhands"), default="r2e_gym")
-    written.add_argument("--calls", choices=("xml", "native"), default="xml", help="format of tool calls")
-    written.set_defaults(perform=_write_conversations)
+    convert = commands.add_parser("conversations", help="write stored trajectories for other trainers")
+    convert.add_argument("trajectories", type=Path)
+    convert.add_argument("out", type=Path)
+    convert.add_argument("--format", choices=sorted(FORMATS), default="openai")
+    convert.add_argument("--prompt", default="deepswe_v1", help="as in agent.prompt")
+    convert.add_argument("--tools", choices=("r2e_gym", "openhands"), default="r2e_gym")
+    convert.add_argument("--calls", choices=("xml", "native"), default="xml", help="format of tool calls")
+    convert.set_defaults(perform=_write_conversations)
     commands.add_parser("rank", help="run one rank of a trainer").set_defaults(perform=_serve)
-    given = parser.parse_args(arguments)
-    return int(given.perform(given))
+    options = parser.parse_args(arguments)
+    return int(options.perform(options))
 
 
 def _export(given: argparse.Namespace) -> int:
     try:
         if given.adapters:
-            found = export_adapters(given.source, given.out)
+            exported = export_adapters(given.source, given.out)
         else:
-            found = export_policy(given.source, given.out, dtype=given.dtype)
+            exported = export_policy(given.source, given.out, dtype=given.dtype)
     except CheckpointError as error:
         print(error, file=sys.stderr)
         return 2
-    print(f"exported {found} to {given.out}")
+    print(f"exported {exported} to {given.out}")
     return 0
 
 
@@ -63,8 +63,8 @@ def _write_conversations(given: argparse.Namespace) -> int:
     settings = {"prompt": given.prompt, "tools": given.tools, "tool_format": given.calls}
     try:
         writer = ConversationWriter(ConversationConfig.model_validate(settings))
-        found = map(writer.conversation, read_trajectories(given.trajectories))
-        count = write_conversations(found, given.out, given.format)
+        conversations = map(writer.conversation, read_trajectories(given.trajectories))
+        count = write_conversations(conversations, given.out, given.format)
     except (ConfigError, DatasetError, ConversationError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,7 +1,7 @@
 """Training outside of the event loop: one thread that owns a policy's weights and its trainer.
 
-torch keeps gradient mode and the number of threads for each thread, so everything that trains runs on the
-same one. Its kernels release the interpreter, so that the loop goes on meanwhile.
+torch's gradient mode and number of threads are thread-local, so all training runs on one thread. Its kernels
+release the GIL, so the event loop keeps running.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ T = TypeVar("T")
 
 
 class AsyncTrainer:
-    """A policy and its trainer on a thread of their own; create it with ``open`` and close it after use."""
+    """A policy and its trainer on a separate thread; create it with ``open`` and close it after use."""
 
     model: LanguageModel
     """The policy; updates change its weights in place. Where ranks train it and vLLM samples it, this process
-    holds no weights."""
+    has no weights."""
     chat: Chat
-    """Its conversations in tokens."""
+    """The policy's conversations in tokens."""
     _opened: OpenedModel
     _trainer: Learner
 
@@ -65,24 +65,24 @@ class AsyncTrainer:
         torch's random state becomes the checkpoint's, or the one of the run's seed.
 
         Args:
-            setup: what is trained, and how.
+            setup: model and settings of the training.
             run_dir: the run's folder.
             home: the data folder, for checkpoint references.
             checkpoint: the checkpoint to resume from; None starts from the configured policy.
-            notice: told, in the trainer's thread, while a cluster lacks free resources for the ranks.
+            notice: called, in the trainer's thread, while a cluster lacks free resources for the ranks.
 
         Raises:
             CheckpointError: a checkpoint is missing or of another model.
             TrainerError: a rank did not start.
             PreflightError: the Ray cluster of the ranks cannot be used.
         """
-        opened = cls()
+        trainer = cls()
         try:
-            await opened._call(partial(opened._open, setup, run_dir, home, checkpoint, notice))
+            await trainer._call(partial(trainer._open, setup, run_dir, home, checkpoint, notice))
         except BaseException:
-            opened._thread.shutdown()
+            trainer._thread.shutdown()
             raise
-        return opened
+        return trainer
 
     async def update(self, groups: Sequence[Group], *, temperature: float) -> UpdateResult:
         """Run ``Trainer.update``. If cancelled, wait for the current microbatch and abandon the update.
@@ -159,7 +159,7 @@ class AsyncTrainer:
     ) -> None:
         self._config = config = setup.trainer
         source = str(checkpoint.path) if checkpoint else setup.checkpoint
-        if config.lora_rank:  # checkpoints have the adapters alone
+        if config.lora_rank:  # checkpoints have only the adapters
             source = str(freeze_policy(setup.checkpoint, run_dir / BASE, home=home))
         is_used = setup.sampled_here or not trains_in_ranks(config)
         opened = open_model(

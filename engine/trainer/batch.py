@@ -3,8 +3,8 @@
 Only trajectories with a gradient become samples: one whose advantage is zero needs no forward pass, unless
 the loss has a KL or entropy term (it still counts in the normaliser). Ids, masks and log-probabilities are
 the sampler's own; nothing is tokenised here. Samples are packed without padding and attend only to
-themselves; what siblings have in common is computed once. Packing never changes an update, only its speed.
-To train on something new about a token: a column in ``Sample`` and ``Microbatch``.
+themselves; common prefixes are computed once. Packing never changes an update, only its speed.
+To train on another property of a token: a column in ``Sample`` and ``Microbatch``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ IMITATION = AlgorithmConfig(
 )
 """Objective whose loss is −w A log π of every sampled token."""
 _SHARE = 32
-"""Minimum number of common tokens that are computed once."""
+"""Minimum length of a common prefix that is computed once, tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -110,7 +110,7 @@ def make_samples(
     *,
     max_context: int,
 ) -> list[Sample]:
-    """Return the samples of one optimizer step; ``groups`` and ``members`` are all of the step's.
+    """Return the samples of one optimizer step; ``groups`` and ``members`` cover the whole step.
 
     The samples of one trajectory share its advantage and its weight: the normaliser counts it once.
     """
@@ -155,7 +155,7 @@ def make_sample(
 
 
 def imitation_samples(records: Sequence[TokenRecord]) -> list[Sample]:
-    """Return the samples of one optimizer step that imitates what was sampled.
+    """Return the samples of one optimizer step that imitates the sampled tokens.
 
     With the objective ``IMITATION`` the loss is the mean cross-entropy over all sampled tokens of the step.
     """
@@ -170,7 +170,7 @@ def imitation_samples(records: Sequence[TokenRecord]) -> list[Sample]:
 def share_rows(
     samples: Sequence[Sample], *, tokens_per_microbatch: int, data_parallel: int = 1
 ) -> list[list[Row]]:
-    """Pack samples into rows of at most ``tokens_per_microbatch`` tokens and deal these to data ranks.
+    """Pack samples into rows of at most ``tokens_per_microbatch`` tokens and distribute these to data ranks.
 
     A sample longer than the budget gets a row of its own. All ranks get the same number of rows, as each
     takes part in all collectives: a row without samples is forwarded as padding without loss.
@@ -222,5 +222,5 @@ def make_microbatch(samples: Row, device: torch.device, ranks: Ranks = ALONE) ->
 
 
 def _joined(columns: Sequence[NDArray[Any]], dtype: torch.dtype) -> Tensor:
-    """Return arrays concatenated as one tensor; none at all as an empty one."""
+    """Concatenate arrays into one tensor; without arrays, return an empty one."""
     return torch.from_numpy(np.concatenate(columns)).to(dtype) if columns else torch.empty(0, dtype=dtype)

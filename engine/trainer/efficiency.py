@@ -22,7 +22,7 @@ class PassMeter:
     trained: float = 0.0
     """FLOPs of passes forwards and backwards."""
     scored: float = 0.0
-    """FLOPs of passes that only score: with the weights before the update, and with the reference."""
+    """FLOPs of passes without gradients: with the weights before the update, and with the reference."""
     recomputed: float = 0.0
     """FLOPs of activations computed a second time, which are no part of the MFU."""
     scoring_seconds: float = 0.0
@@ -69,15 +69,15 @@ class PassMeter:
         model = self.trained + self.scored
         if not model:
             return {}
-        found = {
+        metrics = {
             "update/flops_per_s": model / max(seconds, 1e-9),
             "update/recomputed_share": self.recomputed / (model + self.recomputed),
         }
         if peak is None:
-            return found
-        found["update/mfu"] = found["update/flops_per_s"] / peak
+            return metrics
+        metrics["update/mfu"] = metrics["update/flops_per_s"] / peak
         if self.trained:
-            found["update/mfu_training"] = self.trained / max(seconds - self.scoring_seconds, 1e-9) / peak
+            metrics["update/mfu_training"] = self.trained / max(seconds - self.scoring_seconds, 1e-9) / peak
         if self.scored:
-            found["update/mfu_scoring"] = self.scored / max(self.scoring_seconds, 1e-9) / peak
-        return found
+            metrics["update/mfu_scoring"] = self.scored / max(self.scoring_seconds, 1e-9) / peak
+        return metrics

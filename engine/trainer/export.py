@@ -32,7 +32,7 @@ def export_policy(source: Path, out: Path, *, dtype: str = "float32") -> Path:
         The folder that was exported.
 
     Raises:
-        CheckpointError: nothing to export there, or damaged.
+        CheckpointError: the source has nothing to export, or is damaged.
     """
     folder = _policy_folder(source)
     from engine.models.weights.export import export_folder  # transformers takes seconds to import
@@ -79,7 +79,7 @@ def _policy_folder(source: Path) -> Path:
 
 
 def _last_policy(run_dir: Path) -> Path:
-    """Return a run's last checkpoint, which is intact; without a manifest it is a frozen policy."""
+    """Return a run's last checkpoint, verified; without a manifest it is a frozen policy."""
     last = last_checkpoint(run_dir)
     if is_frozen(last):
         verify_frozen(last)

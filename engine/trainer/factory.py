@@ -1,6 +1,6 @@
-"""Factory of a run's trainer: single or in ranks, with the frozen policies of its objective.
+"""Factory of a run's trainer: in this process or in ranks, with the frozen policies of its objective.
 
-Frozen policies are kept in the run's folder (``engine.models.frozen``), so that a resumed attempt has the
+Frozen policies are stored in the run's folder (``engine.models.frozen``), so that a resumed attempt has the
 same bits.
 """
 
@@ -67,7 +67,7 @@ def device_name(config: TrainerConfig) -> str:
 
 
 def trains_in_ranks(config: TrainerConfig) -> bool:
-    """Return whether the policy is trained in processes of its own."""
+    """Return whether the policy is trained in separate processes."""
     ranks = config.data_parallel * config.context_parallel
     return ranks > 1 or config.cpu_offload or config.launcher == "ray"
 
@@ -83,10 +83,10 @@ class TrainingSetup:
     max_context: int
     """The agent's limit in tokens, the objective's default normalisation length."""
     longest: int
-    """Number of tokens that the model must be able to read; 0 asks for none."""
+    """Context length in tokens that the model must support; 0: any."""
     seed: int
     sampled_here: bool
-    """Whether this process samples the model, which then holds its weights."""
+    """Whether this process samples the model, and so has its weights."""
 
     @classmethod
     def of(cls, run: TrainRun) -> Self:
@@ -114,13 +114,13 @@ def open_trainer(
     """Return the trainer of a run.
 
     Args:
-        setup: what is trained, and how.
+        setup: model and settings of the training.
         model: the policy; updates change it in place. Where ranks train it and vLLM samples it, it stays as
             it is, and may be on the meta device.
         policy: reference of the policy, which ranks open themselves.
-        run_dir: the run's folder, where frozen policies are kept.
+        run_dir: the run's folder, where frozen policies are stored.
         home: the data folder, for checkpoint references.
-        notice: told while a cluster lacks free resources for the ranks.
+        notice: called while a cluster lacks free resources for the ranks.
 
     Raises:
         CheckpointError: the reference policy is missing or unusable.

@@ -1,4 +1,4 @@
-"""Interface of a trainer, alone or in ranks, and the planning of an update that all of them share.
+"""Interface of a trainer, in one process or in ranks, and the common planning of an update.
 
 Advantages, weights, the groups of each optimizer step and the packing into rows are decided in one process;
 each rank receives its own rows only.
@@ -44,7 +44,7 @@ _IMITATION_METRICS = frozenset(
         "tokens/shared_share", "update/steps", "update/nonfinite", "update/seconds", "update/tokens_per_s",
     }
 )  # fmt: skip
-"""Metrics of an update that mean something without a sampler and advantages."""
+"""Metrics of an update that are meaningful without a sampler and advantages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Share:
     """One data rank's part of an update."""
 
     steps: Sequence[Sequence[Row]]
-    """Rows of each optimizer step; as many for every rank. None at all: the step has no gradient."""
+    """Rows of each optimizer step, the same number for every rank; empty if the step has no gradient."""
     rate: float
     """Learning rate."""
     temperature: float
@@ -80,11 +80,11 @@ class Learned:
     saving_seconds: float
     """Time for which the first optimizer step waited for a checkpoint."""
     peak_flops: float | None
-    """Peak FLOP/s of all ranks' devices; None where it is not known."""
+    """Peak FLOP/s of all ranks' devices; None where it is unknown."""
 
 
 class Learner(ABC):
-    """Trainer of one policy, whatever computes behind it.
+    """Trainer of one policy, in one process or in ranks.
 
     Args:
         algorithm: the objective.
@@ -103,13 +103,13 @@ class Learner(ABC):
         self.updates = 0
         """Number of updates made; decides learning rates and the order of groups."""
         self._is_whole = True
-        """False from the begin of an update until it is completed."""
+        """False from the start of an update until it is completed."""
 
     def update(self, groups: Sequence[Group], *, temperature: float) -> UpdateResult:
         """Update the weights from one iteration's groups.
 
         Args:
-            groups: all groups of the iteration, the same order for the same result.
+            groups: all groups of the iteration; the result depends on their order.
             temperature: the sampling temperature of the trajectories, > 0.
 
         Raises:
@@ -134,7 +134,7 @@ class Learner(ABC):
         The trainer's objective is ``batch.IMITATION``.
 
         Args:
-            records: at least one with sampled tokens; their log-probabilities play no part.
+            records: at least one with sampled tokens; their log-probabilities are ignored.
             rate: learning rate.
 
         Returns:
@@ -154,7 +154,7 @@ class Learner(ABC):
         return metrics
 
     def cross_entropy(self, records: Sequence[TokenRecord]) -> float:
-        """Return the mean cross-entropy of all sampled tokens; at least one record has some."""
+        """Return the mean cross-entropy of all sampled tokens; at least one record must have some."""
         samples = imitation_samples(records)
         (rows,) = share_rows(samples, tokens_per_microbatch=self._config.tokens_per_microbatch)
         logprobs = (value for row in rows for value in self._logprobs(row))
@@ -264,6 +264,6 @@ class Learner(ABC):
         """Return Σ_t KL_it of every trajectory, 0 for those without sampled tokens."""
         records = [trajectory.tokens for group in groups for trajectory in group.trajectories]
         samples = [sample for i, r in enumerate(records) for sample in trajectory_samples(r, place=i)]
-        found = self._divergences(self._share(samples), temperature)
+        divergences = self._divergences(self._share(samples), temperature)
         places = itertools.count()
-        return [[found.get(next(places), 0.0) for _ in group.trajectories] for group in groups]
+        return [[divergences.get(next(places), 0.0) for _ in group.trajectories] for group in groups]

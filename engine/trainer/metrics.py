@@ -29,7 +29,7 @@ _MAXIMA = ("ratio_max", "mismatch_max")
 
 @dataclass(slots=True)
 class UpdateMeter:
-    """Sums over one update; ``has_*`` define which of them the objective measures."""
+    """Sums over one update; ``has_*`` select those that the objective measures."""
 
     has_kl: bool = False
     has_correction: bool = False
@@ -123,7 +123,7 @@ class UpdateMeter:
 
     def report(self, members: Sequence[Sequence[Member]], seconds: float) -> dict[str, float]:
         """Return all finite metrics of the update, ``area/name``."""
-        found = {
+        metrics = {
             **self._counts(members),
             "update/steps": float(self.steps),
             "update/skipped": float(self.skipped),
@@ -132,7 +132,7 @@ class UpdateMeter:
             "tokens/trained": float(self.tokens),
         }
         if self.tokens:
-            found |= self._per_token() | {
+            metrics |= self._per_token() | {
                 "loss/value": statistics.fmean(self.losses),
                 "grad/norm": statistics.fmean(self.norms),
                 "ratio/max": self.ratio_max,
@@ -141,10 +141,10 @@ class UpdateMeter:
                 "tokens/shared_share": 1 - self.real / self.separate,
                 "update/tokens_per_s": self.real / max(seconds, 1e-9),
             }
-        return {name: value for name, value in found.items() if math.isfinite(value)}
+        return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     def _per_token(self) -> dict[str, float]:
-        found = {
+        metrics = {
             "clip/high": self.clipped_high / self.tokens,
             "clip/low": self.clipped_low / self.tokens,
             "ratio/mean": self.ratio / self.tokens,
@@ -155,14 +155,14 @@ class UpdateMeter:
             "tokens/masked_share": self.masked / self.tokens,
         }
         if self.weight_square:
-            found["ratio/effective_share"] = self.weight**2 / (self.tokens * self.weight_square)
+            metrics["ratio/effective_share"] = self.weight**2 / (self.tokens * self.weight_square)
         if self.clipped_dual:
-            found["clip/dual"] = self.clipped_dual / self.tokens
+            metrics["clip/dual"] = self.clipped_dual / self.tokens
         if self.has_kl:
-            found["kl/mean"] = self.kl / self.tokens
+            metrics["kl/mean"] = self.kl / self.tokens
         if self.has_correction:
-            found["correction/mean"] = self.correction / self.tokens
-        return found
+            metrics["correction/mean"] = self.correction / self.tokens
+        return metrics
 
     def _counts(self, members: Sequence[Sequence[Member]]) -> dict[str, float]:
         flat = [member for siblings in members for member in siblings]

@@ -28,7 +28,7 @@ def make_optimizer(parameters: Sequence[Tensor], config: TrainerConfig) -> Optim
 
 
 def step(optimizer: Optimizer) -> None:
-    """Make an optimizer step; on a CPU nothing is compiled for it."""
+    """Make an optimizer step, on a CPU without compilation."""
     first = optimizer.param_groups[0]["params"][0]
     if first.device.type == "cpu":
         with torch.compiler.set_stance("force_eager"):
@@ -47,18 +47,18 @@ def set_rate(optimizer: Optimizer, rate: float) -> None:
 
 
 def moments(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
-    """Return the optimizer's state of each parameter that has any, the tensors themselves."""
+    """Return the optimizer's state of each parameter that has any, without a copy."""
     return {name: optimizer.state[p] for name, p in parameters.items() if p in optimizer.state}
 
 
 def initial_moments(
     optimizer: Optimizer, parameters: Mapping[str, Tensor], names: Collection[str]
 ) -> dict[str, dict[str, Any]]:
-    """Give the named parameters a state to read a saved one into; all others have none afterwards."""
+    """Create state of the named parameters, to be filled from a checkpoint; clear all other state."""
     optimizer.state.clear()
     rates = [group["lr"] for group in optimizer.param_groups]
-    set_rates = [torch.zeros_like(rate) if isinstance(rate, Tensor) else 0.0 for rate in rates]
-    for group, rate in zip(optimizer.param_groups, set_rates, strict=True):
+    zero_rates = [torch.zeros_like(rate) if isinstance(rate, Tensor) else 0.0 for rate in rates]
+    for group, rate in zip(optimizer.param_groups, zero_rates, strict=True):
         group["lr"] = rate
     for name in names:
         parameters[name].grad = torch.zeros_like(parameters[name])

@@ -1,9 +1,9 @@
-"""Packing of token sequences into rows, where sequences that begin alike share their beginning.
+"""Packing of token sequences into rows that contain common prefixes once.
 
-Siblings have one prompt, and the samples of a forked trajectory a long beginning: it is laid down once, and
+Siblings share their prompt, and the samples of a forked trajectory a long prefix: a row contains it once, and
 every branch attends to it (prefix or tree attention). Sequences are sorted, so that each shares the most with
-the one before it: a row of them takes Σ length − Σ shared tokens, the fewest possible. Results are those of
-separate sequences; only the number of computed tokens differs.
+its predecessor: a row takes Σ length − Σ shared tokens, the fewest possible. Results equal those of separate
+sequences; only the number of computed tokens differs.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ EMPTY = Layout(ids=np.zeros(0, np.int32), positions=np.zeros(0, np.int64), lengt
 
 
 def shared_length(a: Ids, b: Ids) -> int:
-    """Return the number of tokens with which both sequences begin."""
+    """Return the length of the common prefix of two sequences."""
     common = min(len(a), len(b))
     differs = np.flatnonzero(a[:common] != b[:common])
     return int(differs[0]) if len(differs) else common
 
 
 def packed_length(sequences: Sequence[Ids], *, share: int) -> int:
-    """Return the number of tokens of a row that holds all the sequences."""
+    """Return the number of tokens of a row with all the sequences."""
     return sum(size for size, _ in _clusters(sequences, sys.maxsize, share))
 
 
@@ -62,7 +62,7 @@ def pack(sequences: Sequence[Ids], budget: int, *, share: int) -> list[list[int]
     Args:
         sequences: token ids.
         budget: tokens of a row; a longer sequence gets a row of its own.
-        share: minimum number of common tokens for which sequences are kept together.
+        share: minimum length of a common prefix for which sequences stay together.
 
     Returns:
         The indices of the sequences of each row.
@@ -80,11 +80,11 @@ def pack(sequences: Sequence[Ids], budget: int, *, share: int) -> list[list[int]
 
 
 def lay_out(sequences: Sequence[Ids], *, share: int) -> Layout:
-    """Lay sequences into one row; beginnings of ``share`` tokens or more in common are there once."""
+    """Lay sequences out in one row; common prefixes of ``share`` tokens or more appear once."""
     if not sequences:
         return EMPTY
     order = _sorted(sequences)
-    path: list[tuple[int, int, int]] = []  # the last sequence's ranges: position, end, place in the row
+    path: list[tuple[int, int, int]] = []  # the last sequence's ranges: position, end, offset in the row
     ids: list[Ids] = []
     positions: list[NDArray[np.int64]] = []
     lengths: list[int] = []
@@ -94,13 +94,13 @@ def lay_out(sequences: Sequence[Ids], *, share: int) -> Layout:
     for index in order:
         sequence = sequences[index]
         shared = 0 if previous is None else _shared(previous, sequence, share)
-        path = [(start, min(end, shared), place) for start, end, place in path if start < shared]
+        path = [(start, min(end, shared), offset) for start, end, offset in path if start < shared]
         if shared < len(sequence):
             path.append((shared, len(sequence), width))
             ids.append(sequence[shared:])
             positions.append(np.arange(shared, len(sequence)))
             lengths.append(len(sequence) - shared)
-            keys.append(tuple((place, place + end - start) for start, end, place in path))
+            keys.append(tuple((offset, offset + end - start) for start, end, offset in path))
             width += len(sequence) - shared
         places[index] = np.concatenate([np.arange(p, p + end - start) for start, end, p in path])
         previous = sequence
@@ -124,7 +124,7 @@ def _sorted(sequences: Sequence[Ids]) -> list[int]:
 
 
 def _clusters(sequences: Sequence[Ids], budget: int, share: int) -> Iterator[tuple[int, list[int]]]:
-    """Yield sequences to keep in one row, with the number of tokens they take together."""
+    """Yield the indices of sequences to keep in one row, after their number of tokens."""
     order = _sorted(sequences)
     if not order:
         return

@@ -1,10 +1,10 @@
 """Layout of ranks (data × context), and custom collectives.
 
 Ranks form a grid: along ``data`` they share an optimizer step's rows, along ``context`` the tokens of each
-row. Under context parallelism a row of T tokens is cut into 2C chunks, of which rank c holds number c and
-number 2C − 1 − c. Where the heads of keys divide by C, attention exchanges tokens for heads (Ulysses): each
-rank attends with its share of the heads to the whole row. Otherwise each gathers all keys and values, which
-are few then, and its own chunks are a cheap and an expensive one, as later chunks attend to more keys.
+row. Under context parallelism a row of T tokens is cut into 2C chunks; rank c has chunks c and 2C − 1 − c. If
+the number of key heads is divisible by C, attention exchanges tokens for heads (Ulysses): each rank attends
+with its share of the heads to the whole row. Otherwise each gathers all keys and values, which are few then;
+the two chunks balance the work, as later chunks attend to more keys.
 torch's own ``context_parallel`` supports neither segments nor CPUs.
 """
 
@@ -80,7 +80,7 @@ class SharedRow:
 
 
 def shared_row(layout: Layout, ranks: Ranks, device: torch.device) -> SharedRow:
-    """Cut this rank's part out of a row; of a row without sequences, return padding."""
+    """Return this rank's part of a row; a row without sequences is padding."""
     pieces = 2 * ranks.context_size
     total = len(layout.ids)
     padding = -total % pieces if ranks.context_size > 1 else 0
@@ -97,9 +97,9 @@ def shared_row(layout: Layout, ranks: Ranks, device: torch.device) -> SharedRow:
         return SharedRow(segments=row, here=None, padding=padding, width=width)
     chunk = width // pieces
     order = [n for rank in range(ranks.context_size) for n in (rank, pieces - 1 - rank)]
-    mine = order[2 * ranks.context_rank : 2 * ranks.context_rank + 2]
-    here = torch.cat([torch.arange(n * chunk, (n + 1) * chunk) for n in mine])
-    cut = [piece for n in mine for piece in _pieces_between(row, n * chunk, (n + 1) * chunk)]
+    own = order[2 * ranks.context_rank : 2 * ranks.context_rank + 2]
+    here = torch.cat([torch.arange(n * chunk, (n + 1) * chunk) for n in own])
+    cut = [piece for n in own for piece in _pieces_between(row, n * chunk, (n + 1) * chunk)]
     placed = torch.cat([torch.arange(n * chunk, (n + 1) * chunk) for n in order])
     segments = Segments(
         positions=positions[here].to(device),
@@ -118,7 +118,7 @@ def shared_row(layout: Layout, ranks: Ranks, device: torch.device) -> SharedRow:
 
 
 def _pieces_between(row: Segments, start: int, end: int) -> Iterator[tuple[int, Ranges]]:
-    """Yield number of queries and keys of the parts of pieces that lie between two places of a row."""
+    """Yield the number of queries and the keys of each piece's part between two offsets of a row."""
     for last, length, ranges in zip(accumulate(row.lengths), row.lengths, row.keys, strict=True):
         first, until = max(start, last - length), min(end, last)
         if first < until:
@@ -133,9 +133,9 @@ class RowExchange:
     rank: int
     size: int
     placed: Tensor
-    """int64 [C·T]: the row's token of each of the ranks' tokens, rank after rank."""
+    """int64 [C·T]: index in the row of each rank's tokens, rank after rank."""
     order: Tensor
-    """Its inverse."""
+    """Inverse of ``placed``."""
     group: dist.ProcessGroup
 
     def gather(self, local: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ class RowExchange:
 
 
 class _Gather(torch.autograd.Function):
-    """Autograd function: concatenate the tensors of all ranks; backward, sum the gradients for one's own."""
+    """Autograd function: concatenate the tensors of all ranks; backward, sum the gradients of this rank's."""
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -211,6 +211,6 @@ class _Place(torch.autograd.Function):
 
 
 def place(local: Tensor, slots: Tensor, total: int, group: dist.ProcessGroup) -> Tensor:
-    """Return the ``total`` values of all ranks that share a row, from own values [n] and their slots [n]."""
+    """Return the ``total`` values of all ranks of a row, given this rank's values [n] and their slots [n]."""
     placed: Tensor = _Place.apply(local, slots, total, group)  # type: ignore[no-untyped-call]
     return placed

@@ -1,8 +1,8 @@
 """One forward pass over a packed row: log-probabilities and entropies of its sampled tokens.
 
-The module that is sharded, because everything that touches a weight happens inside its ``forward``.
+``Scorer`` is the module that is sharded, because every use of a weight happens inside its ``forward``.
 
-In bf16, whatever the number of ranks, every weight is rounded where it is used and matrix products are
+In bf16, with any number of ranks, every weight is rounded where it is used and matrix products are
 computed in bfloat16; the residual stream, norms, log-softmax and loss stay in float32. Gradients of weights
 are rounded once for each microbatch and added up in float32.
 """
@@ -35,10 +35,10 @@ class Unread:
 
 
 class Scorer(nn.Module):
-    """Scores tokens with a model.
+    """Module that scores tokens with a model.
 
     Args:
-        model: its weights stay what they are in either precision.
+        model: its weights do not change in either precision.
         precision: of matrix products; ``f32`` computes in the weights' own precision.
         ranks: with several ranks, the model is sharded over all of them with FSDP2.
         recompute: keep only the layers' inputs for the backward pass.
@@ -85,7 +85,7 @@ class Scorer(nn.Module):
         return logprobs, entropies
 
     def reshard(self) -> None:
-        """Make every parameter this rank's shard again; a forward without a backward leaves them gathered."""
+        """Shard every parameter again; a forward without a backward leaves them gathered."""
         for part in self.modules():
             if isinstance(part, FSDPModule):
                 part.reshard()
@@ -96,7 +96,7 @@ class Scorer(nn.Module):
 
 
 class Base:
-    """Scores tokens with the policy under a scorer's adapters: the same weights, there once."""
+    """Scorer of the policy under another scorer's adapters, with the same weights."""
 
     def __init__(self, scorer: Scorer) -> None:
         self._scorer = scorer

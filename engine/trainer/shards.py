@@ -1,6 +1,6 @@
 """Distributed checkpoints (DCP) of weights and optimizer: every rank writes and reads its own shards.
 
-Tensors are written from where they are, without a copy of the state: nothing may change them meanwhile.
+Tensors are written in place, without a copy of the state: nothing may change them meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from engine.models.weights.shard_reader import ShardReader
 Fingerprint = Mapping[str, str | int]
 """Size and SHA-256 of a file, as ``bytes`` and ``sha256``."""
 
-# A process alone is no mistake. Not ``catch_warnings``: threads would restore each other's filters.
+# A single process is intended. Not ``catch_warnings``: threads would restore each other's filters.
 warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
 
 
@@ -74,7 +74,7 @@ def read_part(folder: Path, part: str) -> dict[str, Tensor]:
 
 
 def stored_part(folder: Path, part: str) -> dict[str, TensorStorageMetadata | BytesStorageMetadata]:
-    """Return what a state's part holds by name, without the part's name. Raises CheckpointError."""
+    """Return the metadata of a state's part by name, without the part's name. Raises CheckpointError."""
     stored = ShardReader(folder).read_metadata().state_dict_metadata
     prefix = f"{part}."
     return {name.removeprefix(prefix): entry for name, entry in stored.items() if name.startswith(prefix)}

@@ -1,10 +1,10 @@
-"""The update of one process: rows in, changed weights and counts out.
+"""Trainer of one process: optimizer steps on packed rows.
 
 An update is up to ``minibatches`` optimizer steps. Each takes whole groups, normalises over all of them,
-and sums gradients over packed rows. Log-probabilities by the weights before the update and by the
+and sums gradients over packed rows. Log-probabilities under the weights before the update and under the
 reference policy are computed once, before the first step. A step without signal or with a non-finite
 gradient is skipped and counted. Several ranks run the same code, each on its own rows; gradients and counts
-are added up.
+are summed.
 To add another optimizer: ``engine.trainer.optimizers``; to change the objective: ``engine.algorithms``.
 """
 
@@ -49,17 +49,17 @@ from engine.trainer.shards import Fingerprint, read_shards, stored_part, write_s
 
 
 class Trainer(Learner):
-    """Owns the optimizer of one model, or of one rank's shard of it; changes the weights in place.
+    """Trainer of one model, or of one rank's shard of it; changes the weights in place.
 
     Args:
-        model: trained in place; under LoRA it gets adapters and its own weights stay as they are.
+        model: trained in place; under LoRA it gets adapters and its own weights do not change.
         algorithm: the objective.
         config: optimizer settings; its ``threads`` is set as torch's thread count.
         max_context: the agent's limit in tokens, the objective's default normalisation length.
-        seed: decides which groups share an optimizer step, and adapters' first values.
+        seed: decides which groups share an optimizer step, and adapters' initial values.
         reference: the frozen reference policy of the KL term, where the objective has one; under LoRA None
             is the model without its adapters.
-        ranks: this process's place among several; ``model`` is then sharded and no longer callable.
+        ranks: this process's position among several; ``model`` is then sharded and no longer callable.
 
     Raises:
         ValueError: the objective has a KL term and there is no reference.
@@ -100,7 +100,7 @@ class Trainer(Learner):
             offload=config.cpu_offload,
         )
         if config.lora_rank:
-            reset_adapters(self._model, seed)  # of a model on the meta device, they have memory only now
+            reset_adapters(self._model, seed)  # on the meta device, they had no memory before
         self._parameters = [p for p in self._scorer.parameters() if p.requires_grad]
         self._reference = self._frozen(reference)
         self._optimizer = make_optimizer(self._parameters, config)
@@ -150,7 +150,7 @@ class Trainer(Learner):
     def save(self, folder: Path) -> Future[dict[str, Fingerprint]]:
         """Start writing weights and optimizer state to ``folder``; the next optimizer step waits for it.
 
-        Among ranks, each writes its own shards and gets the fingerprints of its own files.
+        Each rank writes its own shards and returns the fingerprints of its own files.
 
         Raises:
             UpdateAbandonedError: after ``abandon`` the state may be half of an update's.
@@ -167,7 +167,7 @@ class Trainer(Learner):
         return {**self._weights(), "optimizer": moments(self._optimizer, self._trained())}
 
     def restore(self, folder: Path) -> None:
-        """Read the optimizer's state and adapters from any number of ranks. Raises CheckpointError."""
+        """Read the optimizer's state and adapters, written by any number of ranks. Raises CheckpointError."""
         trained = self._trained()
         stored: set[str] = set()
         for name, entry in stored_part(folder, "optimizer").items():
@@ -197,9 +197,9 @@ class Trainer(Learner):
     @torch.no_grad()
     def score_row(self, row: Row) -> list[float]:
         """Return the log-probabilities of a row's targets at temperature 1; a collective among ranks."""
-        found: Tensor = self._scorer(self._batch(row), 1.0, entropy=False)[0]
+        logprobs: Tensor = self._scorer(self._batch(row), 1.0, entropy=False)[0]
         self._scorer.reshard()
-        return found.tolist()
+        return logprobs.tolist()
 
     def close(self) -> None:
         """Finish writing and stop the writer's thread."""
@@ -220,7 +220,7 @@ class Trainer(Learner):
         except Exception as error:
             raise PublicationError(f"the weights were not sent: {described(error)}") from error
         finally:
-            for _ in weights.tensors:  # the other ranks wait for this one in the gathering of each
+            for _ in weights.tensors:  # gathering each is a collective: other ranks wait for it
                 pass
 
     def _stream(self, dtype: torch.dtype) -> WeightStream:
@@ -339,6 +339,6 @@ class Trainer(Learner):
             raise UpdateAbandonedError("the update was abandoned: go on from the last checkpoint")
 
     def _peak(self) -> float | None:
-        """Return the peak FLOP/s of all ranks' devices; None where it is not known."""
+        """Return the peak FLOP/s of all ranks' devices; None where it is unknown."""
         peak = peak_flops(self._device, DTYPES[self._config.precision])
         return None if peak is None else peak * self._ranks.size

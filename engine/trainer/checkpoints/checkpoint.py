@@ -8,11 +8,11 @@
     cursor.json      the orchestrator's position, its own dictionary
     manifest.json    size and SHA-256 of every file, and one checksum over all of them
 
-``take_snapshot`` lets the ranks start writing, in place and without a copy; ``write_snapshot`` waits for
+``take_snapshot`` makes the ranks start writing, in place and without a copy; ``write_snapshot`` waits for
 them and completes the checkpoint, maybe in a thread (``writer``). A checkpoint is written to a hidden folder,
-flushed to the disk and renamed: it is there completely or not at all. A run has one writer, so hidden folders
+flushed to the disk and renamed: it exists completely or not at all. A run has one writer, so hidden folders
 found by the next save are leftovers and are removed.
-To keep something more across a restart: put it in the cursor.
+To keep more state across a restart: put it in the cursor.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from engine.trainer.shards import Fingerprint, fingerprint
 
 FORMAT = 2
 _READABLE = (1, FORMAT)
-"""Formats whose policy can be opened; format 1 kept whole weights beside the optimizer's state."""
+"""Formats whose policy can be opened; format 1 had whole weights beside the optimizer's state."""
 MANIFEST = "manifest.json"
 
 _log = structlog.get_logger(__name__)
@@ -66,7 +66,7 @@ PolicyFiles = Callable[[Path], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """State of the run, of which the trainer writes its part meanwhile."""
+    """State of a run while the trainer writes its part of a checkpoint."""
 
     run_dir: Path
     iteration: int
@@ -79,7 +79,7 @@ class Snapshot:
 
     @property
     def draft(self) -> Path:
-        """Return the hidden folder in which the checkpoint is put together."""
+        """Return the hidden folder in which the checkpoint is assembled."""
         return self.run_dir / "checkpoints" / f".saving-{self.iteration:05d}"
 
 
@@ -91,7 +91,7 @@ def take_snapshot(
     policy_files: PolicyFiles,
     cursor: Mapping[str, Any],
 ) -> Snapshot:
-    """Start a checkpoint; no other one of the run may still be being written.
+    """Start a checkpoint; the run's previous one must be complete.
 
     Args:
         run_dir: the run's folder.
@@ -130,7 +130,7 @@ def write_snapshot(snapshot: Snapshot) -> Checkpoint:
     torch.save(training, draft / "training.pt")
     _write_json(draft / "cursor.json", snapshot.cursor)
     files = {name: fingerprint(draft / name) for name in _files(draft) if not name.startswith(f"{SHARDS}/")}
-    files |= {f"{SHARDS}/{name}": found for name, found in snapshot.shards.result().items()}
+    files |= {f"{SHARDS}/{name}": shard for name, shard in snapshot.shards.result().items()}
     manifest = {"format": FORMAT, "iteration": snapshot.iteration, "files": files}
     checksum = _checksum(manifest)
     _write_json(draft / MANIFEST, {**manifest, "checksum": checksum})
@@ -153,7 +153,7 @@ def load_latest(run_dir: Path) -> Checkpoint | None:
     """Return the newest intact checkpoint; None if there are none. Damaged ones are skipped and logged.
 
     Raises:
-        CheckpointError: there are checkpoints and all are damaged: going on would silently start over.
+        CheckpointError: all checkpoints are damaged; without an error, the run would start over silently.
     """
     folders = _folders(run_dir)
     for folder in reversed(folders):
@@ -173,7 +173,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """Read a checkpoint and verify every byte.
 
     Raises:
-        CheckpointError: a file is missing, unknown or not what the manifest says.
+        CheckpointError: a file is missing, unknown or differs from the manifest.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
@@ -190,10 +190,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         raise CheckpointError(
             f"{folder} has missing or extra files: {', '.join(sorted(present ^ set(files)))}"
         )
-    with ThreadPoolExecutor() as hashing:  # the hash releases the interpreter
-        found = dict(zip(files, hashing.map(fingerprint, (folder / name for name in files)), strict=True))
+    with ThreadPoolExecutor() as hashing:  # hashing releases the GIL
+        actual = dict(zip(files, hashing.map(fingerprint, (folder / name for name in files)), strict=True))
     for name, expected in files.items():
-        if found[name] != expected:
+        if actual[name] != expected:
             raise CheckpointError(f"{folder / name} is not the file the manifest describes")
     cursor = json.loads((folder / "cursor.json").read_text())
     return Checkpoint(iteration=iteration, path=folder, checksum=claimed, cursor=cursor, format=version)
@@ -202,7 +202,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 def restore_training(checkpoint: Checkpoint, trainer: Learner) -> None:
     """Restore the state of the trainer and of the process's random generators; the policy holds the weights.
 
-    Python's own ``random`` is not part of it: pauses between retries draw from it, training never does.
+    Python's own ``random`` is not restored: only pauses between retries use it, never training.
 
     Raises:
         CheckpointError: unreadable, or the state of another model.
@@ -225,7 +225,7 @@ def restore_training(checkpoint: Checkpoint, trainer: Learner) -> None:
 def prune(
     run_dir: Path, keep: int, *, keep_best: int = 0, scores: Mapping[int, float] = MappingProxyType({})
 ) -> list[Path]:
-    """Remove checkpoints that are neither recent nor good; return the removed folders.
+    """Remove checkpoints that are neither recent nor among the best; return the removed folders.
 
     Args:
         run_dir: the run's folder.
@@ -241,7 +241,7 @@ def prune(
     oldest_kept = complete[-keep]
     removed = [folder for folder in _folders(run_dir) if folder < oldest_kept and folder not in best]
     for folder in removed:
-        # Renamed first: a half-deleted folder must not be taken for a checkpoint.
+        # Renamed first: a half-deleted folder must not look like a checkpoint.
         hidden = folder.rename(folder.with_name(f".pruned-{folder.name}"))
         shutil.rmtree(hidden, ignore_errors=True)
     return removed

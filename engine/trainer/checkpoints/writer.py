@@ -30,14 +30,14 @@ class CheckpointWriter:
         """Start writing a snapshot; call ``wait`` before the snapshot is taken.
 
         Args:
-            snapshot: what is written.
+            snapshot: the snapshot to write.
             scores: iteration → score of the checkpoints so far, as far as they were evaluated.
         """
-        assert self._current is None, "a snapshot is taken before the one before it is written"
+        assert self._current is None, "a snapshot is taken before the previous one is written"
         self._current = self._thread.submit(self._write, snapshot, scores)
 
     def finished(self) -> Checkpoint | None:
-        """Return the checkpoints written since the last call, without waiting. Raises errors of writing."""
+        """Return the checkpoint written since the last call, without waiting. Raises errors of writing."""
         return self.wait() if self._current is not None and self._current.done() else None
 
     def wait(self) -> Checkpoint | None:
@@ -46,7 +46,7 @@ class CheckpointWriter:
         return None if current is None else current.result()
 
     def prune(self, scores: Mapping[int, float]) -> None:
-        """Remove checkpoints that are neither recent nor good, as ``save`` does; call ``wait`` before."""
+        """Remove checkpoints neither recent nor among the best, as ``save`` does; call ``wait`` before."""
         prune(self._run_dir, self._keep, keep_best=self._keep_best, scores=scores)
 
     def close(self) -> None:
