@@ -1,9 +1,8 @@
 """Endless stream of warm-start episodes: faults in real Python files, fixed through the real tools.
 
-Sources are the standard library and the installed packages; packages that tasks are made from are
-left out, files are split into training and held-out, functions are de-duplicated. Statement,
-conversation, tools and rendering are the ones rollouts use, so the warm start cannot drift from
-what the policy meets later.
+Sources are the standard library and the installed packages; source packages of tasks are excluded,
+files are split into training and held-out, functions are de-duplicated. Statement, conversation,
+tools and rendering are those of rollouts, so the warm start cannot drift from later training.
 To add a kind of episode: another branch in ``EpisodeMaker.episode``.
 """
 
@@ -55,8 +54,7 @@ _HELDOUT_SHARE = 25
 _FILES_PER_PACKAGE = 600
 _FUNCTIONS_PER_FILE = 16
 _COMMON_CHARS = 700
-"""Length above which functions are sampled less often, characters: they cost more tokens and teach no
-more."""
+"""Length in characters above which functions are sampled less often: they cost tokens and teach no more."""
 _LONGEST_LINE = 100
 _MAX_FILE_BYTES = 80_000
 _TEST_PARTS = frozenset({"test", "tests", "testing", "idle_test", "idlelib"})
@@ -108,7 +106,7 @@ def source_files(split: Split, *, excluded: Iterable[str] = ()) -> list[SourceFi
     """
     banned = {name.replace("-", "_").lower() for name in (*RESERVED_PACKAGES, *excluded)}
     stdlib, purelib = Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))
-    found: list[SourceFile] = []
+    files: list[SourceFile] = []
     for root, is_stdlib in ((stdlib, True), (purelib, False)):
         for path in root.rglob("*.py"):
             parts = path.relative_to(root).with_suffix("").parts
@@ -118,10 +116,10 @@ def source_files(split: Split, *, excluded: Iterable[str] = ()) -> list[SourceFi
                 continue
             name = "/".join(parts) + ".py"
             if (zlib.crc32(name.encode()) % _HELDOUT_SHARE == 0) == (split == "heldout"):
-                found.append(SourceFile("stdlib" if is_stdlib else parts[0], name, path))
-    found.sort(key=lambda file: (file.package, zlib.crc32(file.name.encode()), file.name))
+                files.append(SourceFile("stdlib" if is_stdlib else parts[0], name, path))
+    files.sort(key=lambda file: (file.package, zlib.crc32(file.name.encode()), file.name))
     return [
-        file for _, group in groupby(found, lambda f: f.package) for file in list(group)[:_FILES_PER_PACKAGE]
+        file for _, group in groupby(files, lambda f: f.package) for file in list(group)[:_FILES_PER_PACKAGE]
     ]
 
 
@@ -157,7 +155,7 @@ class EpisodeMaker:
     _words: list[str] = field(default_factory=lambda: ["value", "item", "node"])
 
     def stream(self, files: Sequence[SourceFile]) -> Iterator[Episode]:
-        """Yield episodes endlessly; every pass has other faults, and copies of a function count once."""
+        """Yield episodes endlessly; every pass injects other faults, and skips copies of a function."""
         while True:
             self._seen.clear()
             order = list(files)
@@ -237,20 +235,20 @@ class EpisodeMaker:
     def _inject(self, source: str, offered: Sequence[Fault], hint: Hint) -> tuple[str, list[Fault]]:
         """Inject 1 … max_edits faults, each fixable by one edit of its stripped line.
 
-        A statement without named lines does not reveal the number of faults; it then gets exactly one.
+        Without named lines a statement does not reveal the number of faults; there is then exactly one.
         """
-        wanted = self.rng.choices(range(1, self.max_edits + 1), [0.34, 0.24, 0.22, 0.2][: self.max_edits])[0]
+        count = self.rng.choices(range(1, self.max_edits + 1), [0.34, 0.24, 0.22, 0.2][: self.max_edits])[0]
         if hint != "line":
-            wanted = 1
+            count = 1
         broken, chosen = source, list[Fault]()
         for fault in self._by_kind(offered):
-            if len(chosen) == wanted:
+            if len(chosen) == count:
                 break
             if any(fault.line == other.line for other in chosen):
                 continue
-            attempt = apply_fault(broken, fault)
-            if all(_mendable(attempt, f) for f in (*chosen, fault)):
-                broken = attempt
+            candidate = apply_fault(broken, fault)
+            if all(_mendable(candidate, f) for f in (*chosen, fault)):
+                broken = candidate
                 chosen.append(fault)
         return broken, sorted(chosen, key=lambda fault: fault.line)
 
@@ -265,7 +263,7 @@ class EpisodeMaker:
             yield self.rng.choice(kinds[kind])
 
     def _renamed(self, source: str, offered: Sequence[Fault]) -> tuple[str, list[Fault]]:
-        """Rename one identifier of the function, so that copying is learned rather than memorisation."""
+        """Rename one identifier of the function, so that the model learns to copy, not to memorise."""
         first, last = offered[0].function_first_line, offered[0].function_last_line
         lines = source.split("\n")
         counts: dict[str, int] = {}
@@ -294,7 +292,7 @@ class EpisodeMaker:
 
 
 def encode_episode(episode: Episode, chat: Chat) -> list[EncodedEpisode]:
-    """Return a perfect policy's rollout of this episode: one part, and one more for every fork."""
+    """Encode the episode as rolled out by a perfect policy: one part, and one more for every fork."""
     conversation = TokenConversation(chat, [{"role": "user", "content": episode.statement}])
     for step, (response, observation) in enumerate(episode.turns):
         ids = chat.reply_ids(response)
@@ -321,8 +319,8 @@ def _play(path: str, broken: str, mended: str, faults: Sequence[Fault]) -> tuple
     Returns None when that does not restore the file: an edit can recreate a copy of a later edit's line.
     """
     first, last = faults[0].function_first_line, faults[0].function_last_line
-    look = {"command": "view", "path": path, "view_range": [first, last]}
-    plan = [(f"look at lines {first}-{last}", ToolCall(name="file_editor", arguments=look))]
+    view = {"command": "view", "path": path, "view_range": [first, last]}
+    plan = [(f"look at lines {first}-{last}", ToolCall(name="file_editor", arguments=view))]
     for fault in faults:
         edit = {
             "command": "str_replace",

@@ -1,4 +1,4 @@
-"""Data of fine-tuning: examples from a file of stored trajectories, and the optimizer steps of all epochs."""
+"""Fine-tuning data: examples from a file of stored trajectories, and the optimizer steps of all epochs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Example:
 
 @dataclass(slots=True, kw_only=True)
 class Examples:
-    """Examples of a run, and counts of what became of its trajectories."""
+    """Examples of a run, with counts of used and dropped trajectories."""
 
     train: list[Example] = field(default_factory=list)
     heldout: list[Example] = field(default_factory=list)
@@ -85,28 +85,28 @@ def make_examples(
         progress: called with the number of trajectories read.
 
     Raises:
-        DatasetError: nothing is left to train on.
+        DatasetError: no trajectory is left to train on.
     """
-    found = Examples()
+    examples = Examples()
     for done, trajectory in enumerate(trajectories, start=1):
-        record = _record(trajectory, chat, renderer, found)
+        record = _record(trajectory, chat, renderer, examples)
         progress(done)
         if record is None:
             continue
         longest = max((len(sample) for sample in record.samples()), default=0)
         if longest > max_tokens and config.overlong == "drop":
-            found.drop("overlong")
+            examples.drop("overlong")
             continue
-        found.cut += sum(len(sample) > max_tokens for sample in record.samples())
+        examples.cut += sum(len(sample) > max_tokens for sample in record.samples())
         records = tuple(cut(record, max_tokens))
         if not records:
-            found.drop("prompt_too_long")
+            examples.drop("prompt_too_long")
             continue
         example = Example(trajectory=trajectory.id, task_id=trajectory.task_id, records=records)
-        (found.heldout if trajectory.instance_id in heldout else found.train).append(example)
-    if not found.train:
-        raise DatasetError(_nothing_left(found))
-    return found
+        (examples.heldout if trajectory.instance_id in heldout else examples.train).append(example)
+    if not examples.train:
+        raise DatasetError(_nothing_left(examples))
+    return examples
 
 
 def _nothing_left(found: Examples) -> str:
@@ -141,7 +141,7 @@ def _record(
 
 
 def heldout_instances(instance_ids: Iterable[str], share: float, seed: int) -> frozenset[str]:
-    """Return the instances that measure the evaluation loss: at least one and never all with a share.
+    """Return the instances that measure the evaluation loss; with a share, at least one and never all.
 
     Versions of a task (other tests, other statements) have ids of their own, but one instance.
     """
@@ -154,7 +154,7 @@ def heldout_instances(instance_ids: Iterable[str], share: float, seed: int) -> f
 def plan_steps(count: int, config: FineTuningConfig, seed: int) -> list[tuple[int, ...]]:
     """Return the indices of the examples of each optimizer step, over all epochs.
 
-    Every epoch has an order of its own, a function of the seed and its number.
+    Every epoch has another order, a function of the seed and the epoch's number.
     """
     steps: list[tuple[int, ...]] = []
     for epoch in range(config.epochs):

@@ -1,4 +1,4 @@
-"""Imitation: a fresh policy learns the episodes of an expert, once, and is kept for later runs.
+"""Training of a fresh policy by imitation of an expert, once; the policy is stored for later runs.
 
 The same settings and episodes give the same weights.
 """
@@ -52,7 +52,7 @@ class ImitationSettings:
     batch_size: int
     """Episodes of an optimizer step."""
     seed: int
-    """Of the fresh weights."""
+    """Seed of the fresh weights."""
 
 
 def train_by_imitation(
@@ -71,7 +71,7 @@ def train_by_imitation(
         settings: of the training.
         episodes: makes the stream of episodes in the policy's tokens.
         provenance: origin of the episodes; must be JSON.
-        progress: called with a message, steps done and steps in all.
+        progress: called with a message, completed steps and total steps.
         should_stop: polled every step.
     """
     with _alone(folder, progress, should_stop) as may_work:
@@ -81,13 +81,13 @@ def train_by_imitation(
 
 @contextmanager
 def _alone(folder: Path, progress: Progress, should_stop: Callable[[], bool]) -> Iterator[bool]:
-    """Hold the folder's lock, so that runs which need the same policy train it once; False when stopped."""
+    """Lock the folder, so that concurrent runs train the same policy once; yield False when stopped."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_suffix(".lock"))
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        progress("warm start: another run trains it", 0, 0)
+        progress("warm start: another run is training it", 0, 0)
         try:
             lock.acquire(cancel_check=should_stop)
         except Timeout:
@@ -107,7 +107,7 @@ def _train(
     progress: Progress,
     should_stop: Callable[[], bool],
 ) -> None:
-    torch.set_num_threads(1)  # sums, and with them the weights, depend on it
+    torch.set_num_threads(1)  # the weights depend on it, through the order of sums
     tokenizer = fresh_tokenizer(settings.architecture)
     model = Transformer(ARCHITECTURES[settings.architecture], seed=settings.seed)
     stream = episodes(ChatML(tokenizer))

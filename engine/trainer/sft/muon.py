@@ -2,7 +2,7 @@
 
 Used by the warm start, where it learns a little faster than AdamW alone on tiny models. Matrices of
 one shape are orthogonalised in one batch, which matters on a CPU. Formulas: Jordan et al., "Muon"
-(2024). Another polynomial goes into ``_COEFFICIENTS``.
+(2024). To change the polynomial: ``_COEFFICIENTS``.
 """
 
 from __future__ import annotations

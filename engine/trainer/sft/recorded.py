@@ -1,8 +1,8 @@
 """Stored trajectories as token records to imitate.
 
-Recorded ids are used as they are where this tokenizer decodes them to the recorded responses: what was
-sampled is what is trained on. Other trajectories (of other models, endpoints, other systems) are rendered as
-conversations of the trained model, with the configured prompt, tools and format of calls.
+Recorded ids are used unchanged if this tokenizer decodes them to the recorded responses: training then uses
+the sampled ids. Other trajectories (of other models, endpoints or systems) are rendered as conversations of
+the trained model, with the configured prompt, tools and format of calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from engine.tools.tool_sets import TOOL_SETS, ToolSet
 from engine.types import CUT_OFF, Task, ToolCall, Verdict
 
 _UNGRADED = frozenset({None, Verdict.INFRA_ERROR})
-"""Verdicts that say nothing about a trajectory."""
+"""Verdicts without information on a trajectory."""
 
 
 def fits(trajectory: StoredTrajectory, tokenizer: Tokenizer) -> bool:
@@ -58,7 +58,7 @@ def _decoded(record: TokenRecord, step: int, tokenizer: Tokenizer) -> str:
 
 
 class ConversationWriter:
-    """Trajectories as messages with one prompt, one tool set and one format of calls.
+    """Writer of trajectories as messages, with one prompt, tool set and format of calls.
 
     Args:
         config: prompt, tools and format of calls.
@@ -120,7 +120,7 @@ def _assistant_message(text: str, calls: Sequence[NativeCall], step: int) -> dic
     """Return a response as a message; thinking stays in the text of responses without native calls."""
     if not calls:
         return {"role": "assistant", "content": text}
-    thinking, said, _ = split_thinking(text)
+    thinking, content, _ = split_thinking(text)
     written = [
         {
             "id": call_id(step, position),
@@ -129,12 +129,12 @@ def _assistant_message(text: str, calls: Sequence[NativeCall], step: int) -> dic
         }
         for position, call in enumerate(calls)
     ]
-    message: dict[str, Any] = {"role": "assistant", "content": said.strip(), "tool_calls": written}
+    message: dict[str, Any] = {"role": "assistant", "content": content.strip(), "tool_calls": written}
     return message | ({"reasoning_content": thinking.strip()} if thinking else {})
 
 
 class ConversationRenderer:
-    """Rendering of trajectories as conversations of one model.
+    """Renderer of trajectories as conversations of one model.
 
     Args:
         chat: the model's conversations.
@@ -182,7 +182,7 @@ def is_cut_off(trajectory: StoredTrajectory) -> bool:
 
 
 def translated(call: ToolCall, target: ToolSet) -> ToolCall | None:
-    """Return a call under the names of another tool set; None where a set does not know it.
+    """Return a call under the names of another tool set; None if a set does not support it.
 
     A call of ``finish`` or ``submit`` ends the work whatever its arguments, which differ between systems.
     """
@@ -191,8 +191,8 @@ def translated(call: ToolCall, target: ToolSet) -> ToolCall | None:
         if schema is None or not set(call.arguments) <= {p.name for p in schema.parameters}:
             continue
         try:
-            found = target.published_call(known.implementation_call(call))
-            return validate_call(found.name, found.arguments, target.tools)
+            published = target.published_call(known.implementation_call(call))
+            return validate_call(published.name, published.arguments, target.tools)
         except ValueError:
             break
     if call.name not in (FINISH.name, SUBMIT.name):
@@ -214,12 +214,12 @@ def _with_opened_thinking(text: str, tools: ToolSet) -> str:
 
 
 def _prose(step: StoredStep) -> str:
-    """Return a response without its call: the thinking block, then what was said before the call."""
+    """Return a response without its call: the thinking block, then the text before the call."""
     thinking, rest, _ = split_thinking(step.response)
     content, calls = read_native(rest)
-    said = content if calls else rest.partition("<function=")[0]
+    remark = content if calls else rest.partition("<function=")[0]
     parts = [render_thinking(thinking.strip())] if thinking is not None and thinking.strip() else []
-    parts += [said.strip()] if said.strip() else []
+    parts += [remark.strip()] if remark.strip() else []
     return "".join(f"{part}\n\n" for part in parts)
 
 

@@ -1,8 +1,8 @@
 """Batches of encoded episodes of similar length, produced in a separate process.
 
-Parsing sources takes about a tenth of a core, so it must not stand between optimizer steps. A pool of
-episodes is sorted by length and cut into batches, which then go out in random order: little padding,
-little bias. Another order of batches belongs into ``batches``.
+Parsing sources takes about a tenth of a core, so it must not delay optimizer steps. A pool of
+episodes is sorted by length and cut into batches, which are then shuffled: little padding,
+little bias. To change the order of batches: ``batches``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from engine.trainer.sft.data import HINTS, EncodedEpisode, EpisodeMaker, encode_
 _POOL_BATCHES = 48
 _QUEUED_BATCHES = 64
 _TRIED = 100
-"""Number of episodes after which not one may have been too long."""
+"""Number of first episodes of which at least one must be short enough."""
 Episodes = list[EncodedEpisode]
 _Queue: TypeAlias = "multiprocessing.Queue[Episodes | TrainyardError]"
 
@@ -49,7 +49,7 @@ def batches(config: SftRun, chat_folder: Path, max_tokens: int) -> Iterator[Epis
 
     Args:
         config: the run.
-        chat_folder: from which the model's conversations are opened.
+        chat_folder: folder of the model's chat format.
         max_tokens: episodes with more tokens are left out.
 
     Raises:
@@ -60,7 +60,7 @@ def batches(config: SftRun, chat_folder: Path, max_tokens: int) -> Iterator[Epis
     size = config.sft.sequences_per_step
     maker = episode_maker(config, rng, max_edits=config.sft.max_edits)
     pool: list[EncodedEpisode] = []
-    wanted = size  # the first pool is small so that training starts at once
+    pool_size = size  # the first pool is small so that training starts at once
     shortest = math.inf
     files = source_files("train", excluded=config.sft.excluded_packages)
     for number, episode in enumerate(maker.stream(files), 1):
@@ -72,12 +72,12 @@ def batches(config: SftRun, chat_folder: Path, max_tokens: int) -> Iterator[Epis
                 f"the model's context or sft.max_tokens allows {max_tokens}"
             )
         pool += [sample for sample in samples if len(sample.ids) <= max_tokens]
-        if len(pool) >= wanted:
+        if len(pool) >= pool_size:
             pool.sort(key=lambda e: len(e.ids))
-            cut = [pool[i : i + size] for i in range(0, len(pool), size)]
-            rng.shuffle(cut)
-            yield from cut
-            pool, wanted = [], min(2 * wanted, size * _POOL_BATCHES)
+            chunks = [pool[i : i + size] for i in range(0, len(pool), size)]
+            rng.shuffle(chunks)
+            yield from chunks
+            pool, pool_size = [], min(2 * pool_size, size * _POOL_BATCHES)
 
 
 class BatchStream:
@@ -110,18 +110,18 @@ class BatchStream:
         """Return the next batch; waits for it."""
         while True:
             try:
-                found = self._queue.get(timeout=5)
+                item = self._queue.get(timeout=5)
             except queue.Empty:
                 if not self._process.is_alive():
                     raise TrainyardError("the process that makes warm-start episodes died") from None
                 continue
-            if isinstance(found, TrainyardError):
-                raise found
-            return found
+            if isinstance(item, TrainyardError):
+                raise item
+            return item
 
 
 def _produce(config: SftRun, chat_folder: Path, max_tokens: int, out: _Queue) -> None:
-    """Fill the queue until the parent is gone, which is polled because a killed parent sends no message."""
+    """Fill the queue until the parent has ended; it is polled, as a killed parent sends no message."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     for batch in _batches_or_error(config, chat_folder, max_tokens):

@@ -3,8 +3,8 @@
 An agent that never succeeds gives reinforcement learning no signal. The warm start teaches a tiny
 transformer the tool format and much of the skill on an endless stream of faults in real code
 (``data``): nearly nothing is seen twice, so little is memorised. Muon for matrices, AdamW for the
-rest, loss on every token with prompts down-weighted, a schedule in wall time. Any other model is taught
-in its own family's conversations: pass it as ``start``.
+rest, loss on every token with prompts down-weighted, a schedule in wall time. Any other model is trained
+in its family's chat format: pass it as ``start``.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def train_sft(
     Args:
         config: the run; ``sft.minutes`` of wall time, then an evaluation.
         out: checkpoint folder; also written every few minutes on the way.
-        progress: called with a message, seconds done and seconds in all.
-        should_stop: polled every step; training then ends early, evaluation included. The time that it takes
+        progress: called with a message, elapsed seconds and total seconds.
+        should_stop: polled every step; if true, training ends early, without evaluation. The time of the call
             does not count.
         start: the initial model, which is changed; by default a fresh one of the ``quickstart``
             architecture with a tokenizer trained on the stream's sources.
@@ -135,7 +135,7 @@ def _fresh(config: SftRun) -> OpenedModel:
 
 
 def _chat_folder(opened: OpenedModel, scratch: Path) -> Path:
-    """Return a folder from which another process opens the model's conversations."""
+    """Return a folder from which another process opens the model's chat format."""
     if not isinstance(opened.tokenizer, BpeTokenizer):
         assert opened.folder is not None
         return opened.folder
@@ -165,7 +165,7 @@ def evaluate_sft(
 
     async def measure() -> dict[str, float]:
         policy = TransformerPolicy(model, chat)
-        found: dict[str, float] = {"heldout_episodes": len(episodes)}
+        results: dict[str, float] = {"heldout_episodes": len(episodes)}
         for name, temperature in (("sampled", 1.0), ("greedy", 0.0)):
             rates = await exact_fix_rate(
                 policy,
@@ -174,24 +174,24 @@ def evaluate_sft(
                 max_context=min(config.agent.max_context, model.max_context),
                 max_response=config.agent.max_response,
             )
-            found.update({f"heldout_{name}_{key}": value for key, value in rates.items()})
+            results.update({f"heldout_{name}_{key}": value for key, value in rates.items()})
         await policy.close()
-        return found
+        return results
 
     return asyncio.run(measure())
 
 
 def heldout_episodes(config: SftRun, *, seen: set[int], count: int) -> list[Episode]:
-    """Return single-fault episodes with the line named, from files excluded from the stream."""
+    """Return single-fault picks with the line named, from files excluded from the stream."""
     maker = episode_maker(config, random.Random(config.seed + 1), max_edits=1, hints=(("line", 1.0),))
-    found: list[Episode] = []
+    picks: list[Episode] = []
     files = source_files("heldout", excluded=config.sft.excluded_packages)
     maker.rng.shuffle(files)
     for file in files:
-        found += [episode for episode in list(maker.file_episodes(file))[:4] if episode.body_key not in seen]
-        if len(found) >= count:
+        picks += [episode for episode in list(maker.file_episodes(file))[:4] if episode.body_key not in seen]
+        if len(picks) >= count:
             break
-    return found[:count]
+    return picks[:count]
 
 
 def _train(
@@ -210,7 +210,7 @@ def _train(
     total = config.sft.minutes * 60
     while (elapsed := time.monotonic() - started) < total:
         must_stop = should_stop()
-        started = time.monotonic() - elapsed  # a pause is no training
+        started = time.monotonic() - elapsed  # a pause does not count as training
         if must_stop:
             break
         factor = learning_rate_factor(elapsed / total, tally.steps)
