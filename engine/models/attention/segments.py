@@ -65,7 +65,7 @@ class Segments:
     """Ranges of the row with each piece's keys, in the order of positions from 0; the last query of a piece
     attends to all of them, the previous query to all but the last, and so on."""
     exchange: Exchange | None = None
-    """Collectives with the ranks that hold the rest of the row; None: T is the whole row."""
+    """Collectives with the other ranks of the row, all of which ``keys`` index; None: T is the whole row."""
     store: Store | None = None
     """Cache that ``keys`` index; None: they index the row itself."""
 

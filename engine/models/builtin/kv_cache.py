@@ -36,7 +36,7 @@ class KVCache:
         self.values = torch.zeros(shape, device=device, dtype=dtype)
 
     def reserve(self, length: int) -> None:
-        """Make room for sequences of ``length`` tokens, keeping what is stored."""
+        """Reserve memory for sequences of ``length`` tokens, keeping the stored ones."""
         capacity = self.keys.shape[3]
         if length <= capacity:
             return

@@ -23,7 +23,7 @@ from engine.models.memory.plan import Activations
 _PIECE = 31
 _TOKENS = (8 * _PIECE, 16 * _PIECE)
 """Lengths of the two rows whose difference is measured, so that constant terms cancel out. No weight may have
-such a dimension."""
+one of them as a dimension."""
 
 
 def measure_activations(

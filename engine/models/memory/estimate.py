@@ -46,15 +46,15 @@ def estimate_memory(
 
 
 def _without_weights(ref: str, config: TrainerConfig, home: Path) -> LanguageModel:
-    found = find_model(ref, home=home)
-    if found.architecture is not None:
-        return Transformer(ARCHITECTURES[found.architecture])
-    assert found.folder is not None
-    if is_builtin(read_provenance(found.folder)):
+    reference = find_model(ref, home=home)
+    if reference.architecture is not None:
+        return Transformer(ARCHITECTURES[reference.architecture])
+    assert reference.folder is not None
+    if is_builtin(read_provenance(reference.folder)):
         return open_model(ref, home=home, read=False).model
     from engine.models.published.pretrained import build_pretrained  # transformers takes seconds to import
 
-    return build_pretrained(found.folder, dtype=weight_type(config), random=False)
+    return build_pretrained(reference.folder, dtype=weight_type(config), random=False)
 
 
 def _activations(model: LanguageModel, config: TrainerConfig) -> Activations:

@@ -108,7 +108,7 @@ def plan_memory(
         sizes: of the model with frozen weights and adapters as in training.
         activations: of the same model.
         config: settings of the update.
-        longest: maximum tokens of a sample; such a sample has a row of its own.
+        longest: maximum tokens of a sample; a row has room for one.
         device: of the update.
         reference: a second model scores the KL term; never under adapters, whose base is the reference.
     """

@@ -28,7 +28,7 @@ def build_causal(
         config: of a causal language model.
         dtype: of the weights.
         seed: seed of the weights.
-        meta: leave the parameters without storage; buffers are computed all the same.
+        meta: leave the parameters without storage; buffers are computed anyway.
         functions: name of its attention and experts (``engine.models.published.interface``).
     """
     storage = init_empty_weights(include_buffers=False) if meta else nullcontext()

@@ -60,7 +60,7 @@ class ShardReader(FileSystemReader):
 
 class _Records(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Return a kind class. Raises CheckpointError for anything else."""
+        """Return a record class. Raises CheckpointError for anything else."""
         if "." not in name:
             is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
             if is_dtype or (module, name) in _OTHERS:
