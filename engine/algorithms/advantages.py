@@ -20,7 +20,7 @@ and for i in S, with m = |S| and U the union of all groups' S:
     group_mean      b_i = Σ_{j∈S} R_j / m                (GRPO: Shao et al. 2024, arXiv:2402.03300)
     batch_mean      b_i = Σ_{j∈U} R_j / |U|              (REINFORCE++: Hu et al. 2025, arXiv:2501.03262)
     none            b_i = 0                              (REINFORCE)
-    A_i = R_i − b_i, divided by s + 10⁻⁶ where std_normalisation asks for it:
+    A_i = R_i − b_i, divided by s + 10⁻⁶ if std_normalisation requires it:
     group           s = √(Σ_{j∈S} (R_j − R̄)² / (m − 1))
     batch           s = √(Σ_{j∈U} (R_j − R̄)² / (|U| − 1))
 

@@ -95,7 +95,7 @@ def _value(value: object) -> str:
 
 def _ratio(config: AlgorithmConfig) -> str:
     low, high = 1 - config.clip_low, 1 + config.clip_high
-    against = "the sampler's" if config.importance_correction == "none" else "the trainer's old"
+    policy = "the sampler's" if config.importance_correction == "none" else "the trainer's old"
     bounds = " and ".join(
         f"{side} {bound:g}" for side, bound in (("below", low), ("above", high)) if 0 < bound < math.inf
     )
@@ -105,10 +105,10 @@ def _ratio(config: AlgorithmConfig) -> str:
         caps = (("at least", low), ("at most", high))
         cap = "".join(f" and {side} {bound:g}" for side, bound in caps if 0 < bound < math.inf)
         return (
-            f"CISPO: the advantage times log π, weighted by the ratio to {against} probability, without "
+            f"CISPO: the advantage times log π, weighted by the ratio to {policy} probability, without "
             f"gradient{cap}."
         )
-    whose = "each token's" if config.ratio == "token" else "each trajectory's geometric mean"
+    subject = "each token's" if config.ratio == "token" else "each trajectory's geometric mean"
     dual = (
         f" For negative advantages the loss stops growing at a ratio of {config.dual_clip:g}."
         if config.dual_clip is not None
@@ -119,7 +119,7 @@ def _ratio(config: AlgorithmConfig) -> str:
         if bounds
         else "no ratio is clipped"
     )
-    return f"The advantage is weighted by {whose} ratio to {against} probability; {clip}.{dual}"
+    return f"The advantage is weighted by {subject} ratio to {policy} probability; {clip}.{dual}"
 
 
 def _aggregation(config: AlgorithmConfig, max_context: int | None) -> str:
