@@ -201,7 +201,7 @@ class Learner(ABC):
 
     @abstractmethod
     def restore(self, folder: Path) -> None:
-        """Read what ``save`` wrote, with any number of ranks. Raises CheckpointError."""
+        """Read a state that ``save`` wrote with any number of ranks. Raises CheckpointError."""
 
     @abstractmethod
     def close(self) -> None:

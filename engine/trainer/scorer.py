@@ -104,7 +104,7 @@ class Base:
     def __call__(
         self, batch: Microbatch, temperature: float, *, entropy: bool = True
     ) -> tuple[Tensor, Tensor | None]:
-        """Return what ``Scorer.forward`` returns."""
+        """Score as ``Scorer.forward`` does, without the adapters."""
         from engine.models.adapters import disabled  # peft takes seconds to import
 
         with disabled(self._scorer.model):

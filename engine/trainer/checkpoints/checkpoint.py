@@ -200,7 +200,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def restore_training(checkpoint: Checkpoint, trainer: Learner) -> None:
-    """Restore the state of the trainer and of the process's random generators; the policy holds the weights.
+    """Restore the state of the trainer and of the process's random generators; the policy has the weights.
 
     Python's own ``random`` is not restored: only pauses between retries use it, never training.
 

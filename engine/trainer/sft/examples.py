@@ -143,7 +143,7 @@ def _record(
 def heldout_instances(instance_ids: Iterable[str], share: float, seed: int) -> frozenset[str]:
     """Return the instances that measure the evaluation loss; with a share, at least one and never all.
 
-    Versions of a task (other tests, other statements) have ids of their own, but one instance.
+    Versions of a task (other tests, other statements) have different ids, but one instance.
     """
     known = sorted(set(instance_ids), key=lambda name: hashlib.sha256(f"{seed}/{name}".encode()).digest())
     if not share or len(known) < 2:

@@ -184,7 +184,7 @@ def is_cut_off(trajectory: StoredTrajectory) -> bool:
 def translated(call: ToolCall, target: ToolSet) -> ToolCall | None:
     """Return a call under the names of another tool set; None if a set does not support it.
 
-    A call of ``finish`` or ``submit`` ends the work whatever its arguments, which differ between systems.
+    A call of ``finish`` or ``submit`` ends the work with any arguments, which differ between systems.
     """
     for known in (target, *TOOL_SETS.values()):
         schema = known.tools.get(call.name)

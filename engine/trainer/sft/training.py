@@ -182,7 +182,7 @@ def evaluate_sft(
 
 
 def heldout_episodes(config: SftRun, *, seen: set[int], count: int) -> list[Episode]:
-    """Return single-fault picks with the line named, from files excluded from the stream."""
+    """Return single-fault episodes with the line named, from files excluded from the stream."""
     maker = episode_maker(config, random.Random(config.seed + 1), max_edits=1, hints=(("line", 1.0),))
     picks: list[Episode] = []
     files = source_files("heldout", excluded=config.sft.excluded_packages)
