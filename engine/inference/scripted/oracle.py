@@ -1,7 +1,7 @@
 """Conversion of a gold patch into the tool calls that apply it: view → edits → submit.
 
-The plan is a generator that is sent the step each call led to, so an edit whose text turned out
-not to be unique is tried again with more of the file around it.
+The plan is a generator that receives the step of each call. An edit whose text is not unique is retried
+with more context.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ Plan = Generator[tuple[str, ToolCall], Step, None]
 """Generator that yields a thought and a call, and receives the finished step."""
 
 _NUMBERED = re.compile(r"(?:(\d{6,}|[ \d]{4}\d)  |([ \d]{5}\d) )(.*)", re.DOTALL)
-"""A line of the editor, numbered in our own styles or in R2E-Gym's."""
+"""Line of an editor view, numbered in our styles or in R2E-Gym's."""
 _WIDER_BY = (8, 40, 160)
+"""Lines of context around an edit in each retry."""
 
 
 def plan(row: TaskRow) -> Plan:
@@ -28,7 +29,7 @@ def plan(row: TaskRow) -> Plan:
 
     Raises:
         ModelError: the patch contains changes the tools cannot express (binary content, a symbolic
-            link), or the file is not what the patch was made for.
+            link), or a file differs from the patch's base.
     """
     try:
         changes = parse_patch(row.answer.gold_patch)
@@ -87,8 +88,8 @@ def _apply(path: str, hunk: Hunk) -> Plan:
             return
         first = max(1, hunk.new_start - lines)
         last = hunk.new_start + _line_count(hunk.old) - 1 + lines
-        seen = yield "more context", _editor_call("view", path, view_range=[first, last])
-        before, after = _around(path, hunk, _numbered_lines(seen.observation))
+        view = yield "more context", _editor_call("view", path, view_range=[first, last])
+        before, after = _around(path, hunk, _numbered_lines(view.observation))
         step = yield thought, _replacement(path, before + hunk.old + after, before + hunk.new + after)
     if step.error:
         raise ModelError(f"the gold patch's change at {path}:{hunk.new_start} cannot be made: {step.error}")
@@ -99,8 +100,8 @@ def _around(path: str, hunk: Hunk, shown: dict[int, str]) -> tuple[str, str]:
     after_old = hunk.new_start + _line_count(hunk.old)
     inside = [shown.get(number) for number in range(hunk.new_start, after_old)]
     lines = hunk.old.removesuffix("\n").split("\n")
-    if inside != lines and inside != [line.removesuffix("\r") for line in lines]:  # as views show CRLF
-        raise ModelError(f"{path}:{hunk.new_start} is not what the gold patch was made for")
+    if inside != lines and inside != [line.removesuffix("\r") for line in lines]:  # views drop the CR
+        raise ModelError(f"{path}:{hunk.new_start} differs from the gold patch's base")
     before = "".join(f"{text}\n" for number, text in shown.items() if number < hunk.new_start)
     after = "".join(f"{text}\n" for number, text in shown.items() if number >= after_old)
     return before, after

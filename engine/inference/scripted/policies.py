@@ -1,8 +1,8 @@
 """Policies without a model: gold patch, no-op, and replay of stored responses.
 
-They answer messages with messages, through the same parser, tools and grading as a model, so an oracle run
-proves a dataset and a no-op run proves its tests. They report no tokens. To add one: a class over
-``ScriptedPolicy`` or ``CallingPolicy``, its settings in ``engine.config.policies``.
+Their messages pass through the same parser, tools and grading as a model's: an oracle run validates a
+dataset, a no-op run its tests. They report no tokens. To add one: a subclass of ``ScriptedPolicy`` or
+``CallingPolicy``, its settings in ``engine.config.policies``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from engine.types import ToolCall
 
 
 class ScriptedPolicy(ChatPolicy):
-    """Policy whose responses are computed."""
+    """Policy that computes its responses without a model."""
 
     is_portable = True
     name = "scripted"
@@ -44,8 +44,8 @@ class CallingPolicy(ScriptedPolicy):
     """Scripted policy that calls tools.
 
     Args:
-        tool_format: how its calls are written.
-        tool_set: the names it calls the tools by.
+        tool_format: format of the calls.
+        tool_set: published names of the tools.
     """
 
     def __init__(self, *, tool_format: ToolFormat = "xml", tool_set: ToolSet = R2E_GYM) -> None:
@@ -99,18 +99,17 @@ class StoredResponse:
 
     text: str
     call: NativeCall | None
-    """The call that was read from it; None without one."""
+    """Call parsed from the text; None without one."""
 
 
 class ReplayPolicy(ScriptedPolicy):
     """Policy that replays the responses of stored trajectories, step by step.
 
-    Where functions are declared, a response's calls are read from its text as ChatML writes them; in the
-    text of another family's format, which is not read here, the stored call takes their place.
+    Where functions are declared, calls are parsed from a response's text in ChatML's format. For text in
+    another family's format, which is not parsed, the stored call is used.
 
     Args:
-        responses: responses by task id and index; iteration and phase are ignored, so that trajectories
-            of one can be replayed in another.
+        responses: responses by task id and index; iteration and phase may differ in the replay.
     """
 
     name = "replay"
@@ -120,8 +119,10 @@ class ReplayPolicy(ScriptedPolicy):
 
     @classmethod
     def from_file(cls, path: Path) -> ReplayPolicy:
-        """Read a JSONL file of ``engine.rollout.serialise``, where the first of a key wins, or of
-        ``engine.events.stored_trajectories``, whose trajectories of a task are counted in their order.
+        """Read stored trajectories from a JSONL file.
+
+        In files of ``engine.rollout.serialise`` the first record of a key wins. In files of
+        ``engine.events.stored_trajectories`` a task's records are indexed in file order.
 
         Raises:
             ModelError: the file cannot be read; the message names the line.
@@ -172,7 +173,7 @@ def _stored_response(step: Mapping[str, Any]) -> StoredResponse:
 
 
 def _native_response(stored: StoredResponse) -> ChatResponse:
-    """Return a stored text as the message that it was made of (``engine.tools.rendering.render_turn``)."""
+    """Return the message from which a stored text was rendered (``engine.tools.rendering.render_turn``)."""
     thinking, rest, closed = split_thinking(stored.text)
     if not closed:
         return ChatResponse(content=stored.text)

@@ -1,4 +1,4 @@
-"""A chat policy's messages in a model's tokens, for imitation and tests."""
+"""Adapter from chat policies to token policies, for imitation learning and tests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from engine.types import RolloutKey
 
 
 class TokenizedPolicy(TokenPolicy):
-    """Token policy that writes the responses of a chat policy as a model would have sampled them.
+    """Token policy that encodes a chat policy's responses as if a model had sampled them.
 
     Log-probabilities are 0: the policy is certain.
 
     Args:
-        policy: gives the responses; it is shown no messages, so it has to decide on the context.
-        chat: writes them.
+        policy: source of the responses; it receives only the context, no messages.
+        chat: encodes them.
     """
 
     max_context: int | None = None
