@@ -1,10 +1,10 @@
-"""Slots of the KV cache: assignment of rows to sequences, and reuse of finished ones for new prompts.
+"""Slots of the KV cache: assignment of rows to sequences, and reuse of finished rows for new prompts.
 
-Active sequences occupy rows 0 … n-1 so that a forward needs no gather; parked (finished) ones lie
-behind them until a prompt continues them or their row is needed. Only a prompt that starts with ALL
-of a parked row's tokens may take it: siblings that merely share a problem statement must not steal
-each other's caches. They copy instead: whatever any row has already fed of a prompt's beginning is
-not computed again. Another policy of what to keep belongs into ``activate`` and ``park``.
+Active sequences occupy rows 0 … n-1 so that a forward needs no gather. Parked (finished) ones follow
+until a prompt continues them or their row is needed. Only a prompt that starts with ALL of a parked
+row's tokens may take the row: siblings that merely share a problem statement must not steal each
+other's caches. They copy instead: a prefix of the prompt that any row has cached is not recomputed.
+Another eviction policy belongs in ``activate`` and ``park``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CacheSlots(Generic[Owner]):
     """KV cache of at most ``rows`` sequences; owners are hashable request objects.
 
     Args:
-        cache: empty; its rows are the slots.
+        cache: empty cache whose rows are the slots.
         rows: maximum number of sequences, active and parked together.
     """
 
@@ -49,12 +49,12 @@ class CacheSlots(Generic[Owner]):
         """Assign the next active row to ``owner``, reusing the cache that its prompt continues."""
         place = len(self.active)
         prompt = list(prompt)
-        found = self._continued(place, prompt)
-        if found is None:
+        source = self._continued(place, prompt)
+        if source is None:
             spare = range(place, len(self._rows))
-            found = min(spare, key=lambda r: (self._rows[r].fed > 0, self._rows[r].used))
-            self._empty(found)
-        self._swap(found, place)
+            source = min(spare, key=lambda r: (self._rows[r].fed > 0, self._rows[r].used))
+            self._empty(source)
+        self._swap(source, place)
         row = self._rows[place]
         row.ids, row.fed = prompt, min(row.fed, len(prompt) - 1)
         self._borrow(place)
@@ -65,7 +65,7 @@ class CacheSlots(Generic[Owner]):
         self._rows[self.active.index(owner)].ids.append(token)
 
     def park(self, owner: Owner) -> None:
-        """End ``owner``'s activity; its row waits for a continuation."""
+        """Deactivate ``owner``; keep its row cached for a continuation."""
         place, last = self.active.index(owner), len(self.active) - 1
         self._swap(place, last)
         self.active[place] = self.active[last]
@@ -74,7 +74,7 @@ class CacheSlots(Generic[Owner]):
         self._rows[last].used = self._tick
 
     def forget(self) -> None:
-        """Empty all rows; the next feed computes all tokens of the active ones again."""
+        """Empty the cache; the next feed recomputes all tokens of active sequences."""
         for place, row in enumerate(self._rows):
             ids = row.ids if place < len(self.active) else []
             self._empty(place)
@@ -115,7 +115,7 @@ class CacheSlots(Generic[Owner]):
         return best
 
     def _borrow(self, place: int) -> None:
-        """Copy the cached part of this row's prompt from another row, as far as it has more."""
+        """Copy this row's longest prompt prefix cached in another row, if longer than its own."""
         row = self._rows[place]
         donor, shared = place, row.fed
         for index, other in enumerate(self._rows):
@@ -139,5 +139,5 @@ class CacheSlots(Generic[Owner]):
 
 
 def _common_length(a: Sequence[int], b: Sequence[int], start: int, end: int) -> int:
-    """Return the length of the common prefix of ``a`` and ``b``, at most ``end``; known up to ``start``."""
+    """Return the length of the common prefix, at most ``end``; the first ``start`` items are equal."""
     return next((i for i in range(start, end) if a[i] != b[i]), end)

@@ -1,9 +1,9 @@
 """TransformerPolicy: one batched KV-cache sampler behind an asyncio front end.
 
-Requests of many rollouts are gathered into one batch that sequences join and leave at every step.
-The forward runs in one worker thread; weights are shared with the trainer. Each request draws from
-its own random stream, so what else is in the batch does not matter. A finished sequence's cache
-stays: the trajectory's next turn, whose prompt continues it, only feeds its new tokens.
+Requests of many rollouts form one batch that sequences join and leave at every step. The forward
+runs in one worker thread; weights are shared with the trainer. Each request draws from its own
+random stream, so results do not depend on the rest of the batch. A finished sequence's cache is
+kept: the trajectory's next turn feeds only its new tokens.
 ``cache_slots`` assigns cache rows to sequences; to change how tokens are sampled, see ``sampling``.
 """
 
@@ -63,18 +63,18 @@ class _Sequence:
 
 
 class TransformerPolicy(TrainablePolicy):
-    """Samples a language model for many rollouts at once.
+    """Policy that samples a language model for many rollouts at once.
 
     Args:
-        model: on any device; without ``trained``, its weights may change in place between generations, then
-            call ``set_version``.
+        model: on any device; without ``trained``, its weights may change in place between generations: call
+            ``set_version`` after each change.
         chat: the model's conversations.
         version: policy version recorded with every token.
         max_batch: maximum number of sequences sampled at once; others are queued.
-        low: half precision of a published model's matrix products, the trainer's; None: the weights' own.
+        low: half-precision type of a published model's matrix products, as in the trainer; None: its own.
         name: display name.
-        trained: model in training, of which ``model`` is a copy that takes over its weights with each
-            publication; it may be trained while this samples.
+        trained: model in training; ``model`` is a copy, updated with each publication, so that training and
+            sampling may overlap.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class TransformerPolicy(TrainablePolicy):
 
     @property
     def is_batch_invariant(self) -> bool | None:
-        """Return whether a request's bits depend on it and the weights alone; None before any request."""
+        """Return whether exact results are independent of the rest of the batch; None before any request."""
         return self._cache.is_invariant
 
     async def take_metrics(self) -> dict[str, float]:
@@ -151,10 +151,10 @@ class TransformerPolicy(TrainablePolicy):
         return await sequence.future
 
     async def publish(self, version: int, weights: WeightSource) -> dict[str, float]:  # noqa: ARG002
-        """Sample the changed weights under a new version.
+        """Sample from the changed weights under a new version.
 
-        Without a copy they are the trainer's own, so nothing is sent. With one, sequences in progress go on
-        with the new weights after the current token, their keys and values computed anew.
+        Without a copy the weights are shared with the trainer and nothing is sent. With one, sequences in
+        progress continue with the new weights after the current token; their keys and values are recomputed.
         """
         if self._trained is None:
             self.set_version(version)
@@ -174,8 +174,8 @@ class TransformerPolicy(TrainablePolicy):
         with self._wake:
             self._is_published = True
             self._wake.wait_for(lambda: not self._is_stepping)
-            for own, theirs in zip(self._model.parameters(), trained.parameters(), strict=True):
-                own.copy_(theirs)
+            for target, source in zip(self._model.parameters(), trained.parameters(), strict=True):
+                target.copy_(source)
             self.version, self._drop_caches, self._is_published = version, True, False
             self._wake.notify_all()
 

@@ -28,11 +28,11 @@ class SampledBatch(NamedTuple):
 def sample(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> SampledBatch:
     """Sample each row of ``logits`` [N, V].
 
-    Tokens are left out in vLLM's order: by min-p, then top-k, then the nucleus of what is left.
+    Tokens are filtered in vLLM's order: min-p, top-k, nucleus.
 
     Args:
         logits: any float dtype; computed in float32, cumulated in float64.
-        params: of each row; temperature 0 selects the most likely token and records its log-probability at
+        params: one per row; temperature 0 selects the most likely token and records its log-probability at
             temperature 1.
         uniforms: numbers in [0, 1), one per row.
     """
@@ -47,7 +47,7 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[
         logprobs = _nucleus(logprobs, torch.tensor([p.top_p for p in params], device=logits.device))
     probabilities = logprobs.exp()
     surprise = (probabilities * logprobs.clamp(min=-1e4)).double()
-    entropy = -surprise.cumsum(-1)[:, -1].float()  # in order; a sum may split a lone row between threads
+    entropy = -surprise.cumsum(-1)[:, -1].float()  # sum() may split a single row between threads
     greedy = torch.tensor([t == 0 for t in temperatures], device=logits.device)
     drawn = _pick(probabilities, torch.tensor(uniforms, dtype=torch.float64, device=logits.device))
     ids = torch.where(greedy, logprobs.argmax(-1), drawn)
@@ -62,13 +62,13 @@ def _pick(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def _probable(logprobs: Tensor, min_ps: Tensor) -> Tensor:
-    """Keep the tokens with at least that share of the most likely one's probability; renormalise."""
+    """Keep tokens with at least ``min_ps`` times the highest probability; renormalise."""
     least = logprobs.amax(-1, keepdim=True) + min_ps.log().unsqueeze(1)
     return torch.log_softmax(logprobs.masked_fill(logprobs < least, float("-inf")), dim=-1)
 
 
 def _first(logprobs: Tensor, top_ks: Sequence[int]) -> Tensor:
-    """Keep that many most likely tokens of each row, 0 for all; of equal ones the first; renormalise."""
+    """Keep each row's ``top_ks`` most likely tokens (0: all; ties: lower ids); renormalise."""
     width = logprobs.shape[1]
     counts = torch.tensor([k or width for k in top_ks], device=logprobs.device)
     order = logprobs.argsort(dim=-1, descending=True, stable=True)
