@@ -30,28 +30,28 @@ class SamplingParams:
     temperature: float = 1.0
     """Sampling temperature; 0 is greedy, with log-probabilities at temperature 1."""
     top_p: float = 1.0
-    """Mass of the nucleus: the fewest most likely tokens that have it are kept; 1 keeps all."""
+    """Nucleus threshold: the fewest most likely tokens with this total probability are kept; 1 keeps all."""
     top_k: int = 0
     """Number of most likely tokens kept; 0 keeps all."""
     min_p: float = 0.0
-    """Minimum probability of a token, as a share of the most likely one's; 0 keeps all."""
+    """Minimum probability of a token, relative to the most likely token; 0 keeps all."""
     max_tokens: int = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationContext:
-    """Rollout to which a request belongs: routing goes by its key, scripted policies decide on all of it."""
+    """Rollout of a request: its key routes the request; scripted policies read all fields."""
 
     key: RolloutKey
     row: TaskRow
     steps: tuple[Step, ...] = ()
     """Finished steps; empty where the rollout runs in another process."""
     continues: bool = False
-    """Whether steps are finished that ``steps`` does not hold."""
+    """True where finished steps are missing from ``steps``."""
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the rollout had a response before."""
+        """Return whether the rollout has an earlier response."""
         return self.continues or bool(self.steps)
 
 
@@ -77,7 +77,7 @@ class Generation:
     stopped: bool = True
     """False when generation ended at ``max_tokens``."""
     entropy: tuple[float, ...] = field(default_factory=tuple)
-    """Per-token entropy in nats where the policy knows it, else empty."""
+    """Entropy of each token's distribution, nats; empty where the policy does not compute it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,29 +126,29 @@ class Policy(ABC):
     """Source of responses; may serve many rollouts at once, in one event loop."""
 
     is_portable: ClassVar[bool] = False
-    """Whether pickled copies in other processes answer alike, and keep nothing that the run needs."""
+    """True where pickled copies in other processes respond identically and hold no state of the run."""
     name: str
     version: int
     max_context: int | None
-    """Maximum length of a prompt and its response, tokens; None without a limit of its own."""
+    """Maximum length of a prompt and its response, tokens; None without a limit."""
 
-    async def check(self, tools: Sequence[ToolDeclaration]) -> None:  # noqa: B027 - most are known to work
-        """Prove that the policy answers; called before each rollout's sandbox starts, needed once.
+    async def check(self, tools: Sequence[ToolDeclaration]) -> None:  # noqa: B027 - most policies need no check
+        """Check that the policy responds; called before each rollout's sandbox starts, effective once.
 
         Args:
             tools: functions that requests will declare.
 
         Raises:
-            RunEndingError: no rollout could be answered.
+            RunEndingError: the policy cannot respond to any rollout.
         """
 
-    def release(self, key: RolloutKey) -> None:  # noqa: B027 - most policies keep nothing of a rollout
-        """Forget a rollout that no longer samples; a new attempt at it may come under the same key."""
+    def release(self, key: RolloutKey) -> None:  # noqa: B027 - most policies keep no state
+        """Forget a rollout that no longer samples; a new attempt may use the same key."""
 
     def waited_seconds(self, key: RolloutKey) -> float:  # noqa: ARG002 - most policies answer at once
-        """Return the time that a rollout has waited for the policy's engines, not for its answers.
+        """Return the time that a rollout has waited for the policy's engines, seconds; sampling is excluded.
 
-        It does not count towards the rollout's time limit.
+        The rollout's time limit excludes it.
         """
         return 0.0
 
@@ -188,18 +188,18 @@ class ChatPolicy(Policy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightStream:
-    """Weights of a policy on their way to engines, under the names and in the layout of published models."""
+    """Stream of a policy's weights to engines, with the names and layout of published models."""
 
     infos: Mapping[str, TensorInfo]
-    """Shapes and types of all tensors, in the order in which they come."""
+    """Shapes and types of all tensors, in stream order."""
     tensors: Iterator[tuple[str, Tensor]]
-    """Whole tensors on the trainer's device, made one at a time."""
+    """Whole tensors on the trainer's device, materialised one at a time."""
     adapter: Mapping[str, Any] | None = None
-    """Content of peft's ``adapter_config.json``, where the tensors are LoRA adapters alone."""
+    """Content of peft's ``adapter_config.json``; None unless the tensors are LoRA adapters."""
 
 
 class WeightConsumer(Protocol):
-    """Receiver of a policy's weights; picklable, since a trainer in ranks runs it in its first rank."""
+    """Receiver of a policy's weights; picklable, since a distributed trainer runs it in its first rank."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -231,7 +231,7 @@ class WeightSource(Protocol):
 
 
 class TrainablePolicy(TokenPolicy):
-    """Token policy that samples the weights of a trainer."""
+    """Token policy that samples from a trainer's weights."""
 
     @abstractmethod
     async def publish(self, version: int, weights: WeightSource) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Tool calls of a response in the form in which later requests send them back."""
+"""Tool calls of a response, formatted for later requests."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def sent_calls(response: ChatResponse, *, identify: Callable[[int], str]) -> lis
     """Return a response's calls with names that endpoints accept and arguments that are a JSON object.
 
     Args:
-        response: its identifiers are the endpoint's, where each call has its own.
+        response: the endpoint's identifiers are kept where each call has a unique one.
         identify: returns an identifier for the call at a position.
     """
     state = (response.provider_state or {}).get("tool_calls", ())
-    given = [call.get("id") for call in state[: len(response.calls)]]
-    is_complete = all(given) and len(set(given)) == len(response.calls)
+    identifiers = [call.get("id") for call in state[: len(response.calls)]]
+    is_complete = all(identifiers) and len(set(identifiers)) == len(response.calls)
     return [
         {
-            "id": given[position] if is_complete else identify(position),
+            "id": identifiers[position] if is_complete else identify(position),
             "type": "function",
             "function": {"name": _sendable_name(call.name), "arguments": _sendable_arguments(call)},
         }
@@ -40,7 +40,7 @@ def _sendable_name(name: str) -> str:
 
 
 def _sendable_arguments(call: NativeCall) -> str | dict[str, Any]:
-    """Return the call's arguments, an object or its JSON text; an empty one where they are none."""
+    """Return the call's arguments as an object or JSON text; ``{}`` where they are invalid or empty."""
     try:
         if not checked_arguments(call.arguments):
             return "{}"

@@ -1,4 +1,4 @@
-"""Time that rollouts wait for engines and rate limits, which does not count towards their limits."""
+"""Waiting time of rollouts for engines and rate limits; their time limits exclude it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from engine.types import RolloutKey
 class _Wait:
     seconds: float = 0.0
     since: float | None = None
-    """Begin of the current wait, monotonic seconds."""
+    """Start of the current wait, monotonic seconds."""
     sent_at: float = 0.0
-    """Begin of the current attempt, monotonic seconds."""
+    """Start of the current attempt, monotonic seconds."""
 
 
 class Waits:
-    """Clocks of rollouts: they run from a request to the attempt that succeeds, failed attempts included."""
+    """Waiting clock of each rollout: from a request to its successful attempt, failed ones included."""
 
     def __init__(self) -> None:
         self._waits: dict[RolloutKey, _Wait] = {}
 
     def seconds(self, key: RolloutKey) -> float:
-        """Return a rollout's time of waiting so far."""
+        """Return a rollout's waiting time so far, seconds."""
         wait = self._waits.get(key, _Wait())
         return wait.seconds + (0.0 if wait.since is None else time.monotonic() - wait.since)
 
@@ -40,7 +40,7 @@ class Waits:
         wait.seconds, wait.since, wait.sent_at = self.seconds(key), None, time.monotonic()
 
     def failed(self, key: RolloutKey) -> None:
-        """Start the clock again, from when the failed attempt began."""
+        """Restart the clock, counting from the start of the failed attempt."""
         wait = self._waits.setdefault(key, _Wait())
         wait.since = wait.sent_at
 
