@@ -1,4 +1,4 @@
-"""Reading of an endpoint's answers; nothing in them is trusted to have its right type."""
+"""Parsing of an endpoint's answers; the type of every value is checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THINKING_FIELDS = ("reasoning_content", "reasoning")
 
 
 class GarbledAnswerError(ValueError):
-    """The answer is not one of the chat completions interface."""
+    """The answer does not follow the chat completions interface."""
 
 
 class ReportedError(Exception):
@@ -39,17 +39,17 @@ class ReportedError(Exception):
 
 
 class OversizedAnswerError(ValueError):
-    """The answer is longer than any that is read."""
+    """The answer exceeds a size limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprobs:
-    """A token of a response, with the tokens that were most likely at its place."""
+    """Token of a response, with the most likely tokens at its position."""
 
     token: str
     logprob: float
     alternatives: Mapping[str, float]
-    """Log-probabilities by token, in most cases with that of ``token``."""
+    """Log-probabilities by token; usually includes ``token`` itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +64,9 @@ class Answer:
     finish_reason: str
     usage: Mapping[str, Any] | None
     logprobs: tuple[TokenLogprobs, ...] = ()
-    """Tokens of the response; empty where none were asked for, or the endpoint gives none."""
+    """Tokens of the response; empty where they were not requested or not returned."""
     prompt_logprobs: tuple[tuple[str, float], ...] = ()
-    """Id and log-probability of each token of the prompt after the first, as vLLM gives them on request."""
+    """Id and log-probability of each token of the prompt after the first, as vLLM returns them on request."""
     provider_state: Mapping[str, Any] | None = None
     """See ``ChatResponse.provider_state``."""
 
@@ -143,23 +143,23 @@ def _logprobs(logprobs: object) -> tuple[TokenLogprobs, ...]:
 def _prompt_logprobs(entries: object) -> tuple[tuple[str, float], ...]:
     if not isinstance(entries, list):
         return ()
-    found = []
+    logprobs = []
     for entry in entries[1:]:
         if not isinstance(entry, dict) or len(entry) != 1:
             raise GarbledAnswerError(f"a token of the prompt has the log-probabilities {entry!r:.200}")
         ((token, value),) = entry.items()
-        found.append((str(token), _logprob(value if isinstance(value, dict) else {})))
-    return tuple(found)
+        logprobs.append((str(token), _logprob(value if isinstance(value, dict) else {})))
+    return tuple(logprobs)
 
 
 def _alternatives(listed: object) -> dict[str, float]:
-    """Return the alternatives of a place; tokens that read the same, as invalid bytes do, are summed."""
-    found: dict[str, float] = {}
+    """Return the alternatives at a position; tokens with equal text (e.g. invalid bytes) are summed."""
+    alternatives: dict[str, float] = {}
     for entry in listed if isinstance(listed, list) else ():
         if isinstance(entry, dict) and isinstance(entry.get("token"), str):
             token = read_text(entry["token"])
-            found[token] = float(np.logaddexp(found.get(token, -math.inf), _logprob(entry)))
-    return found
+            alternatives[token] = float(np.logaddexp(alternatives.get(token, -math.inf), _logprob(entry)))
+    return alternatives
 
 
 def _logprob(entry: Mapping[str, Any]) -> float:
@@ -205,8 +205,8 @@ def read_usage(
     Args:
         usage: as the endpoint reports it.
         input_price: US dollars per million prompt tokens; None: unknown, and so is the cost.
-        cached_price: of those from the endpoint's cache; None: as ``input_price``.
-        output_price: of the response's; None: unknown, and so is the cost.
+        cached_price: the same for cached prompt tokens; None: as ``input_price``.
+        output_price: the same for response tokens; None: unknown, and so is the cost.
     """
     prompt = _count(usage.get("prompt_tokens"))
     cached = _count(_detail(usage, "prompt_tokens_details", "cached_tokens"))
@@ -237,7 +237,7 @@ def _count(value: object) -> int:
 
 
 def read_json(data: bytes) -> Any:
-    """Return the value of JSON from an endpoint. Raises GarbledAnswerError."""
+    """Parse JSON from an endpoint. Raises GarbledAnswerError."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:

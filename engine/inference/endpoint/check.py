@@ -1,4 +1,4 @@
-"""Test of an endpoint before the first sandbox starts: one tool call is asked for, read and sent back."""
+"""Test of an endpoint before the first sandbox starts: one tool call is requested, parsed and sent back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_messages(tools: Sequence[ToolDeclaration]) -> list[Message]:
     if not tools:
         return [{"role": "user", "content": "Answer with one word: ready?"}]
     functions = [tool["function"] for tool in tools]
-    easiest = min(functions, key=lambda one: len(one.get("parameters", {}).get("required", ())))
+    easiest = min(functions, key=lambda function: len(function.get("parameters", {}).get("required", ())))
     return [
         {"role": "user", "content": f"Call the tool {easiest['name']} once, with any arguments that fit it."}
     ]
@@ -28,7 +28,7 @@ def check_messages(tools: Sequence[ToolDeclaration]) -> list[Message]:
 def check_call(response: ChatResponse, tools: Sequence[ToolDeclaration], *, endpoint: str) -> None:
     """Raise EndpointRefusedError where the model's tool call arrives as text.
 
-    A response without any call passes: the model may not have wanted to call.
+    A response without any call passes: the model may have chosen not to call.
     """
     written = written_call(response.content, {tool["function"]["name"] for tool in tools})
     if tools and not response.calls and written:
@@ -40,7 +40,7 @@ def check_call(response: ChatResponse, tools: Sequence[ToolDeclaration], *, endp
 
 
 def returned_call(response: ChatResponse) -> list[Message]:
-    """Return a response with its calls, and their answers, as a later request sends them back."""
+    """Return a response's message and the answers to its calls, as later requests contain them."""
     calls = sent_calls(response, identify=lambda position: f"check{position:04d}")
     message: Message = {
         "role": "assistant",

@@ -1,4 +1,4 @@
-"""Classification of an endpoint's failures: what is tried again, what ends a rollout, what ends the run."""
+"""Classification of an endpoint's failures: retried, ending the rollout, or ending the run."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _QUOTA = re.compile(
     r"|exceeded_current_quota|\b1113\b|arrearage",
     re.IGNORECASE,
 )
-"""Pattern of the codes of accounts without money; the last three are Moonshot's, Zhipu's and DashScope's."""
+"""Pattern of error codes for accounts without credit; the last are Moonshot's, Zhipu's and DashScope's."""
 _LENGTH_PARAMETERS = ("", "messages", "prompt", "input", "contents")
-"""Parameters that a refusal for length may name as wrong."""
+"""Values of ``param`` in refusals for length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Failure:
     """A failed request."""
 
     error: TrainyardError
-    """Error of the rollout once the request is not tried again."""
+    """Error of the rollout if the request is not retried."""
     retry: bool = False
     overloaded: bool = False
     """True where the endpoint asks for fewer requests."""
@@ -53,11 +53,11 @@ class Failure:
     length: LengthRefusal | None = None
     """Refusal for the request's length; None for other failures."""
     is_unexplained: bool = False
-    """True where the request is refused for a reason that may be its length."""
+    """True where the request was refused for an unclear reason, possibly its length."""
 
 
 def classify(error: Exception, *, endpoint: str, request: RequestLength) -> Failure:
-    """Return the kind of a failed request.
+    """Classify the failure of a request.
 
     Args:
         error: as raised by the client or by the reading of the answer.
@@ -90,7 +90,7 @@ def classify(error: Exception, *, endpoint: str, request: RequestLength) -> Fail
                 is_billed=_was_sent(error),
             )
         case GarbledAnswerError():
-            message = f"{endpoint} gave a wrong answer: {_said(error)}"
+            message = f"{endpoint} returned an invalid answer: {_said(error)}"
             return Failure(error=ModelError(message), retry=True, is_billed=True)
     raise error
 
@@ -105,14 +105,14 @@ def _of_status(
     status: int, body: object, headers: Mapping[str, str], endpoint: str, request: RequestLength
 ) -> Failure:
     reported = _reported(body)
-    said, codes = _message(reported), _codes(reported)
+    reason, codes = _message(reported), _codes(reported)
     if status == 401:
         # Endpoints quote a part of the key here.
         return _refused(f"{endpoint} refuses the key (401): check the key of this endpoint")
     if status == 402 or (status in (400, 403, 429) and _QUOTA.search(" ".join(codes))):
-        return _refused(f"the account at {endpoint} is out of quota ({status}): {said}")
+        return _refused(f"the account at {endpoint} is out of quota ({status}): {reason}")
     if status == 404:
-        return _refused(f"{endpoint} knows no such model or path (404): {said}")
+        return _refused(f"{endpoint} has no such model or path (404): {reason}")
     if 300 <= status < 400:
         return _refused(
             f"{endpoint} redirects to {_host(headers)} ({status}), where the key is not sent: "
@@ -121,10 +121,10 @@ def _of_status(
     if status != 403 and (
         length := read_refusal(status, codes=codes, message=_text(reported), request=request)
     ):
-        return Failure(error=ContextLengthError(f"{endpoint} answered {status}: {said}"), length=length)
+        return Failure(error=ContextLengthError(f"{endpoint} answered {status}: {reason}"), length=length)
     retry = status in (*_OVERLOADED, *_AGAIN) or status >= 500
     return Failure(
-        error=ModelError(f"{endpoint} answered {status}: {said}"),
+        error=ModelError(f"{endpoint} answered {status}: {reason}"),
         retry=retry,
         overloaded=status in _OVERLOADED,
         pause_s=asked_pause(headers) if retry else None,
@@ -178,12 +178,12 @@ def _parameter(reported: object) -> str:
 
 
 def _text(reported: object) -> str:
-    """Return the words of a reported error and of what it wraps, to look for a cause in."""
+    """Return the text of a reported error, wrapped errors included, to search for a cause."""
     return printable(str(reported)[:_SEARCHED]) if reported else ""
 
 
 def _message(reported: object) -> str:
-    """Return the words of a reported error for people."""
+    """Return the message of a reported error for display."""
     if isinstance(reported, dict):
         reported = reported.get("message") or reported.get("detail") or reported.get("error") or reported
     return _said(reported) if reported else "no reason given"

@@ -1,11 +1,10 @@
 """Addresses and keys of endpoints and attached vLLM servers, in this process's memory only.
 
-A launcher sends those that a run's configuration names on standard input (``LaunchSecrets``); an engine on a
-cluster, to which no pipe leads, asks the server for them with its run's token. Without a server, a
-configuration names addresses, ``TRAINYARD_ENDPOINT_KEY`` holds the key of endpoints and
-``TRAINYARD_VLLM_KEY`` that of vLLM servers; both variables are removed once read, so that no sandbox, rank
-or engine inherits them, and overwritten where the kernel shows the environment of a process. Keys are in no
-configuration, event or log: the process's redactor knows them.
+A launcher sends those of a run's configuration on standard input (``LaunchSecrets``). An engine on a cluster
+has no such pipe and requests them from the server with its run's token. Without a server, a configuration
+contains addresses; ``TRAINYARD_ENDPOINT_KEY`` holds the key of endpoints and ``TRAINYARD_VLLM_KEY`` that of
+vLLM servers. Both variables are removed once read, so that no child process inherits them, and overwritten
+in ``/proc/PID/environ``. Configurations contain no keys; the redactor keeps them out of events and logs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from engine.redaction import know, passwords_in
 
 KEY, VLLM_KEY = "TRAINYARD_ENDPOINT_KEY", "TRAINYARD_VLLM_KEY"
 FETCH_WITHIN_S = 120.0
-"""Time that a server may be away while an engine asks for its secrets, seconds."""
+"""Maximum time of retries while the server is unreachable, seconds."""
 _FETCH_PAUSE_S = 2.0
 
 log = structlog.get_logger("keys")
@@ -41,7 +40,7 @@ class Endpoint(BaseModel):
     address: str = Field(pattern=r"^https?://[^\s/@]+(/[^\s@]*)?$")
     """Base address, e.g. ``https://HOST/v1``."""
     key: SecretStr = SecretStr("")
-    """Empty for an endpoint that wants none."""
+    """Empty for an endpoint without a key."""
 
 
 class LaunchSecrets(BaseModel):
@@ -63,24 +62,24 @@ _keys: dict[str, SecretStr] = {}
 def read_secrets() -> None:
     """Move the secrets on standard input into this process's memory and its redactor.
 
-    Child processes find nothing there.
+    Child processes inherit an empty standard input.
 
     Raises:
         ConfigError: they are malformed.
     """
     text = sys.stdin.read()
-    with Path(os.devnull).open() as nothing:
-        os.dup2(nothing.fileno(), sys.stdin.fileno())
+    with Path(os.devnull).open() as null:
+        os.dup2(null.fileno(), sys.stdin.fileno())
     _store(text, "on standard input")
 
 
 def fetch_secrets(url: str, token: str, *, within_s: float = FETCH_WITHIN_S) -> None:
-    """Move the secrets that the server has for this attempt into this process's memory and its redactor.
+    """Fetch this attempt's secrets from the server into this process's memory and its redactor.
 
     Args:
         url: the run's ``secrets`` endpoint.
         token: the run's bearer token.
-        within_s: time for which a server that does not answer is asked again, seconds.
+        within_s: maximum time of retries while the server does not answer, seconds.
 
     Raises:
         PreflightError: the server does not answer, or refuses.
@@ -112,7 +111,7 @@ def fetch_secrets(url: str, token: str, *, within_s: float = FETCH_WITHIN_S) -> 
 
 def _store(text: str, origin: str) -> None:
     try:
-        found = LaunchSecrets.model_validate(json.loads(text))
+        secrets = LaunchSecrets.model_validate(json.loads(text))
     except ValueError as error:
         details = error.errors() if isinstance(error, ValidationError) else []
         places = ", ".join(sorted({".".join(map(str, item["loc"])) for item in details})) or "its JSON"
@@ -120,8 +119,8 @@ def _store(text: str, origin: str) -> None:
             f"the secrets {origin} are malformed at {places}: expected "
             '{"redacted": [...], "endpoints": {"NAME": {"address": "https://HOST/v1", "key": "..."}}}'
         ) from None
-    know([*found.redacted, *(one.key.get_secret_value() for one in found.endpoints.values())])
-    _named.update(found.endpoints)
+    know([*secrets.redacted, *(endpoint.key.get_secret_value() for endpoint in secrets.endpoints.values())])
+    _named.update(secrets.endpoints)
 
 
 def take_keys() -> None:
@@ -136,11 +135,11 @@ def find_endpoint(name: str, *, variable: str = KEY) -> Endpoint:
     """Return the address and key of an endpoint, given by name or by address.
 
     Args:
-        name: of an endpoint, or its address.
-        variable: environment variable with the key of addresses.
+        name: name or address of an endpoint.
+        variable: environment variable with the key for addresses.
 
     Raises:
-        ConfigError: there is none of that name, or the address holds a password.
+        ConfigError: no endpoint has that name, or the address holds a password.
     """
     take_keys()
     if name in _named:
@@ -157,5 +156,5 @@ def find_endpoint(name: str, *, variable: str = KEY) -> Endpoint:
     except ValidationError:
         raise ConfigError(
             "the endpoint's address is malformed: expected http://HOST:PORT/v1 or https://HOST/v1 without "
-            f"user and password; a key belongs into {variable}"
+            f"user and password; a key belongs in {variable}"
         ) from None

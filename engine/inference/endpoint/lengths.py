@@ -1,4 +1,4 @@
-"""Recognition of refusals for a request's length: by codes, by the counts that they name, by wordings.
+"""Recognition of refusals for a request's length, by codes, token counts and wordings.
 
 Providers have no common code for a conversation that is too long. Codes and wordings are data, each with
 the endpoints that send it. Counts need neither: a refusal names the prompt's tokens and a lower limit.
@@ -48,22 +48,21 @@ WORDINGS: Mapping[str, str] = {
 """Patterns of messages, in any letter case → endpoints that send them."""
 _WORDINGS = re.compile("|".join(f"(?:{pattern})" for pattern in WORDINGS), re.IGNORECASE)
 _RATE = re.compile(r"limit:? (?P<limit>\d+), requested:? (?P<requested>\d+)", re.IGNORECASE)
-"""Request above a limit of tokens per minute (OpenAI: DrShushen/climb#13): no pause makes room for it. Other
-rate limits name what was ``Used`` in between."""
+"""Request above a limit of tokens per minute (OpenAI: DrShushen/climb#13): no pause helps. Messages of
+other rate limits state the tokens ``Used`` in between."""
 _RESPONSE_LIMIT = re.compile(r"max_(completion_|new_|output_)?tokens")
 _COUNT = re.compile(r"(?<![\w.-])\d{1,3}(?:,\d{3})+(?![\w-])|(?<![\w.-])\d{2,9}(?![\w-])")
 _STATUS = re.compile(r"(?:code|status|HTTP)\W{0,8}[45]\d\d(?!\d)|<[45]\d\d>", re.IGNORECASE)
-"""HTTP status within a message: no length."""
+"""HTTP status within a message, which is no length."""
 _MAX_COUNTS = 8
-"""Counts of a message that are compared; those of lengths come first."""
+"""Maximum number of compared counts of a message; those of lengths come first."""
 _INACCURACY = 3.0
 """Factor by which the estimate of a prompt's tokens may be wrong."""
 _MIN_RESPONSE = 16
 _MIN_ANSWERED = 2
-"""Answered requests of a rollout before the refusal of a longer one may be for its length."""
+"""Answered requests of a rollout required before a refusal may be attributed to length."""
 _NEAR_LONGEST = 0.75
-"""Share of the longest answered request from which on a refused one counts as long; tokens are of different
-lengths."""
+"""Share of the longest answered request at which a refused one counts as long; estimates are inexact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,7 @@ class RequestLength:
     """Limit that was sent."""
 
     def may_be_prompt(self, count: int) -> bool:
-        """Return whether a count is the prompt's, as far as the estimate tells."""
+        """Return whether a count agrees with the estimated length of the prompt."""
         return self.prompt / _INACCURACY <= count <= self.prompt * _INACCURACY
 
 
@@ -127,15 +126,15 @@ def _smaller(message: str, request: RequestLength) -> int | None:
 
 
 def _above_rate(message: str, request: RequestLength) -> LengthRefusal | None:
-    found = _RATE.search(message)
-    if found is None or int(found["requested"]) <= int(found["limit"]):
+    match = _RATE.search(message)
+    if match is None or int(match["requested"]) <= int(match["limit"]):
         return None
-    limit, prompt = int(found["limit"]), int(found["requested"]) - request.response
+    limit, prompt = int(match["limit"]), int(match["requested"]) - request.response
     return _refusal(limit, prompt, request) or LengthRefusal()
 
 
 def _fitting(message: str, request: RequestLength) -> LengthRefusal | None:
-    """Return the refusal of a response limit with one that fits; None where it is not to blame."""
+    """Return the refusal of a response limit, with a limit that fits; None for other causes."""
     counts = _counts(message)
     if request.response not in counts and not _RESPONSE_LIMIT.search(message):
         return None
@@ -155,7 +154,7 @@ def _fitting(message: str, request: RequestLength) -> LengthRefusal | None:
 
 
 def _of_one_count(count: int, *, is_context: bool, request: RequestLength) -> LengthRefusal | None:
-    """Return the refusal of a response limit that names one other count: a limit, or the prompt's length."""
+    """Return the refusal of a response limit with one other count: a limit, or the prompt's length."""
     if not is_context:
         return LengthRefusal(fitting=count, response=count) if count < request.response else None
     if count >= request.response:
@@ -183,9 +182,9 @@ def _names_longer_prompt(message: str, request: RequestLength) -> bool:
 
 
 def _counts(message: str) -> list[int]:
-    """Return the different whole numbers that a message names, in order, HTTP statuses left out."""
-    found = (int(count[0].replace(",", "")) for count in _COUNT.finditer(_STATUS.sub("", message)))
-    return list(dict.fromkeys(count for count in found if count >= _MIN_RESPONSE))[:_MAX_COUNTS]
+    """Return the distinct integers of a message, in order, without HTTP statuses."""
+    numbers = (int(count[0].replace(",", "")) for count in _COUNT.finditer(_STATUS.sub("", message)))
+    return list(dict.fromkeys(count for count in numbers if count >= _MIN_RESPONSE))[:_MAX_COUNTS]
 
 
 class AnsweredLengths:
@@ -200,7 +199,7 @@ class AnsweredLengths:
         """Number of answered requests of each rollout, and the longest."""
 
     def add(self, key: RolloutKey, length: int) -> None:
-        """Note an answered request."""
+        """Record an answered request."""
         count, longest = self._rollouts.get(key, (0, 0))
         self._rollouts[key] = (count + 1, max(longest, length))
         self._longest = max(self._longest, length)

@@ -1,4 +1,4 @@
-"""Limits that all rollouts of a run share: rates, a window that narrows at rate-limit answers, spending."""
+"""Limits shared by all rollouts of a run: request rates, requests in flight, spending."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from engine.files import atomic_write
 
 _PERIOD_S = 60.0
 _JITTER_S = 1.0
-"""Requests that waited for the same moment are spread over this time."""
+"""Time over which simultaneously resumed requests are spread, seconds."""
 
 
 class RateLimits:
     """Limits of requests and tokens per minute, first come, first served.
 
-    Tokens are estimated before a request; what the estimate lacked is charged to the next one.
+    Tokens are estimated before a request; the estimate's error is charged to the next one.
 
     Args:
-        requests_per_minute: None has no limit.
-        tokens_per_minute: of prompts and responses together; None has no limit.
+        requests_per_minute: maximum rate; None: unlimited.
+        tokens_per_minute: maximum rate of prompts and responses together; None: unlimited.
     """
 
     def __init__(self, requests_per_minute: int | None, tokens_per_minute: int | None) -> None:
         self._requests = AsyncLimiter(requests_per_minute, _PERIOD_S) if requests_per_minute else None
         self._tokens = AsyncLimiter(tokens_per_minute, _PERIOD_S) if tokens_per_minute else None
         self._owed = 0.0
-        self._queue = asyncio.Lock()  # the limiter alone would let large requests starve
+        self._queue = asyncio.Lock()  # the limiter alone would starve large requests
 
     @property
     def counts_tokens(self) -> bool:
@@ -45,7 +45,7 @@ class RateLimits:
         return self._tokens is not None
 
     async def wait(self, tokens: int) -> None:
-        """Wait until a request of so many tokens may be sent."""
+        """Wait until a request of that length may be sent."""
         async with self._queue:
             if self._requests is not None:
                 await self._requests.acquire()
@@ -57,14 +57,14 @@ class RateLimits:
                     due -= self._tokens.max_rate
 
     def settle(self, estimated: int, used: int) -> None:
-        """Charge what a request used beyond its estimate, or credit what it did not use."""
+        """Charge or credit the difference between a request's tokens and its estimate."""
         self._owed += used - estimated
 
 
 class Window:
-    """Number of requests in flight that the endpoint takes: halved at rate-limit answers, widened by others.
+    """Limit of requests in flight: halved at rate-limit answers, increased by successful ones.
 
-    Without a rate-limit answer there is no limit.
+    Unlimited until the first rate-limit answer.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Window:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Hold a place in the window; waits for one, and for the end of a pause."""
+        """Acquire a place in the window after any pause; release it after the body."""
         await self._enter()
         while (pause := self._paused_until - time.monotonic()) > 0:
             self._leave()
@@ -88,11 +88,11 @@ class Window:
             self._leave()
 
     def narrow(self, *, sent_at: float, pause_s: float) -> None:
-        """Note a rate-limit answer; a burst of them counts once.
+        """Halve the window at a rate-limit answer; a burst of them counts once.
 
         Args:
             sent_at: ``time.monotonic()`` when the refused request was sent.
-            pause_s: time for which nothing more is sent, seconds.
+            pause_s: pause before the next request, seconds.
         """
         now = time.monotonic()
         self._paused_until = max(self._paused_until, now + pause_s)
@@ -101,7 +101,7 @@ class Window:
             self.size = max(1.0, min(self.size, self.in_flight) / 2)
 
     def widen(self) -> None:
-        """Note a request that was answered."""
+        """Widen the window after an answered request."""
         self.size += 1 / self.size
         self._wake()
 
@@ -115,7 +115,7 @@ class Window:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._leave()  # the place was given at the same moment
+                self._leave()  # the place was granted at the same moment
             raise
 
     def _leave(self) -> None:
@@ -139,13 +139,13 @@ class Bill:
 
 
 class Spending:
-    """Money that the run spent at an endpoint, over all of its attempts; lost requests by estimates.
+    """Money spent by a run at an endpoint, over all attempts; lost requests are estimated.
 
-    No request starts once the limit is reached. What is in flight then is still paid: at most one request for
-    each concurrent rollout.
+    No request starts once the limit is reached. Requests in flight are still paid: at most one for each
+    concurrent rollout.
 
     Args:
-        limit: US dollars; None has none.
+        limit: US dollars; None: unlimited.
         book: file that keeps the sum between attempts; None keeps it in memory only.
     """
 
@@ -156,9 +156,9 @@ class Spending:
         self._open: list[Bill] = []
         """Bills of the requests in flight."""
         if book is not None and book.exists():
-            found = json.loads(book.read_text())
-            # The answers to what was in flight when an attempt was killed are lost, and billed.
-            self.spent = float(found["us_dollars"]) + float(found.get("in_flight", 0.0))
+            stored = json.loads(book.read_text())
+            # Requests in flight when an attempt was killed are billed, though their answers are lost.
+            self.spent = float(stored["us_dollars"]) + float(stored.get("in_flight", 0.0))
 
     def check(self) -> None:
         """Raise SpendLimitError once the limit is reached."""
@@ -170,10 +170,10 @@ class Spending:
 
     @contextmanager
     def request(self, estimate: float) -> Iterator[Bill]:
-        """Count the cost of a request, whatever becomes of it.
+        """Count the cost of a request, failed or not.
 
         Args:
-            estimate: US dollars that it is expected to cost; counted where the endpoint reports nothing.
+            estimate: expected US dollars; counted where the endpoint reports no usage.
         """
         bill = Bill(cost=estimate)
         self._open.append(bill)

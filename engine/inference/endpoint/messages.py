@@ -1,7 +1,7 @@
-"""Conversations as an endpoint receives them.
+"""Conversations in the format of endpoints.
 
-Only what the chat completions interface defines is sent, and what the endpoint itself sent with a message
-(``provider_state``): strict endpoints refuse other fields.
+Messages have the fields of the chat completions interface and those that the endpoint itself sent
+(``provider_state``): strict endpoints refuse others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHARACTERS_PER_TOKEN = 4
 
 
 def configured_sampling(config: EndpointPolicyConfig) -> SamplingParams:
-    """Return the sampling parameters of a configuration; what it leaves to the endpoint has its default."""
+    """Return the sampling parameters of a configuration, with defaults for unset ones."""
     temperature = 1.0 if config.temperature is None else config.temperature
     return SamplingParams(temperature=temperature, top_p=config.top_p or 1.0)
 
@@ -62,7 +62,7 @@ def _wire_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def estimate_tokens(messages: Sequence[Message], tools: Sequence[object] = ()) -> int:
-    """Return a rough number of tokens of a conversation and declarations of tools, by their characters."""
+    """Estimate the tokens of a conversation and its tool declarations from their characters."""
     characters = sum(
         len(message.get("content") or "") + len(str(message.get("tool_calls") or "")) for message in messages
     )

@@ -1,4 +1,4 @@
-"""Comparison of the model that answered with the model that was asked for."""
+"""Comparison of the answering model's name with the requested one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _LATEST = re.compile(r"[-:]latest$")
 
 
 def is_same_model(asked: str, answered: str) -> bool:
-    """Return whether a response's model is the one asked for.
+    """Return whether a response's model is the requested one.
 
-    Providers before the last slash do not count. Where one name has no date or version behind it, or ends
-    in ``latest``, the other may have one: ``gpt-4o`` is answered by ``gpt-4o-2024-08-06``, not by
-    ``gpt-4o-mini``. A response that names no model contradicts nothing.
+    Providers before the last slash and a final ``latest`` are ignored, and so is a date or version that only
+    one name ends in: ``gpt-4o`` matches ``gpt-4o-2024-08-06``, not ``gpt-4o-mini``. An empty ``answered``
+    matches any model.
     """
     if not answered:
         return True

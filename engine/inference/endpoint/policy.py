@@ -42,9 +42,9 @@ FIRST_PAUSE_S = 1.0
 """Pause before the first retry, doubled with each one."""
 LONGEST_PAUSE_S = 60.0
 MAX_FAILED_IN_A_ROW = 20
-"""Requests that fail one after the other, each with all of its retries, before the run ends."""
+"""Consecutive failed requests, retries exhausted, after which the run ends."""
 _MAX_REFITS = 4
-"""Lower response limits that are tried for one request."""
+"""Maximum number of lower response limits tried for one request."""
 _MAX_STATE_CHARS = 4 << 20
 """Maximum length of the provider state of one conversation."""
 _CUT_OFF = frozenset({"length", "max_tokens", "model_length", "model_context_window_exceeded"})
@@ -60,7 +60,7 @@ class _Expected:
     """Estimates of a request, for limits."""
 
     tokens: int = 0
-    """Of its prompt and response."""
+    """Tokens of the prompt and the response."""
     cost: float = 0.0
     """US dollars."""
 
@@ -69,9 +69,9 @@ class EndpointPolicy(ChatPolicy):
     """Policy of a model behind an OpenAI-compatible address.
 
     Args:
-        config: what is sent, and the limits.
+        config: request parameters and limits.
         endpoint: address and key.
-        book: file that keeps the money spent between attempts of a run.
+        book: file that stores the money spent over all attempts of a run.
     """
 
     def __init__(self, config: EndpointPolicyConfig, endpoint: Endpoint, *, book: Path | None = None) -> None:
@@ -90,10 +90,10 @@ class EndpointPolicy(ChatPolicy):
         self._checking = asyncio.Lock()
         self._checked = False
         self._ended: RunEndingError | None = None
-        """Error of every further request."""
+        """Error raised by every further request."""
         self._failed_in_a_row = 0
         self._response_limit: int | None = None
-        """Maximum length of a response, tokens, as a refusal named it."""
+        """Maximum length of a response, tokens, as stated by a refusal."""
         self._lengths = AnsweredLengths()
         self._state_chars: defaultdict[RolloutKey, int] = defaultdict(int)
         """Length of each conversation's provider state."""
@@ -101,7 +101,7 @@ class EndpointPolicy(ChatPolicy):
         self._costs: defaultdict[RolloutKey, float] = defaultdict(float)
         """US dollars of each rollout."""
         self._counts: Counter[str] = Counter()
-        """Numbers of requests since ``take_metrics``, by what became of them."""
+        """Numbers of requests since ``take_metrics``, by outcome."""
         self._answered = 0
         self._generated = 0
         """Tokens of all responses."""
@@ -112,12 +112,12 @@ class EndpointPolicy(ChatPolicy):
         return self._spending.spent
 
     async def check(self, tools: Sequence[ToolDeclaration]) -> None:
-        """Send a small request with the run's own parameters, and a tool call back that it was answered with.
+        """Send a test request with the run's parameters, then send the tool call of its answer back.
 
-        The model's context length is learned if the endpoint tells it.
+        Stores the model's context length if the endpoint reports it.
 
         Raises:
-            RunEndingError: the endpoint does not answer it, or the spend limit cannot be held.
+            RunEndingError: the endpoint does not answer, or the spend limit cannot be enforced.
         """
         async with self._checking:
             if self._ended is not None:
@@ -148,7 +148,7 @@ class EndpointPolicy(ChatPolicy):
             )
         if self._config.spend_limit is not None and answer.usage is None:
             raise EndpointRefusedError(
-                f"{self._host} reports no usage, so policy.spend_limit cannot be held: leave the limit out, "
+                f"{self._host} reports no usage, so policy.spend_limit cannot be enforced: unset it, "
                 "or set policy.stream to false"
             )
 
@@ -198,28 +198,28 @@ class EndpointPolicy(ChatPolicy):
         self._state_chars[key] += measure_state(answer.provider_state)
         if self._state_chars[key] > _MAX_STATE_CHARS:
             raise ModelError(
-                f"the provider state that {self._host} wants back is longer than {_MAX_STATE_CHARS} "
+                f"the provider state that {self._host} expects back is longer than {_MAX_STATE_CHARS} "
                 "characters in one conversation"
             )
 
     async def ask(
         self, messages: Sequence[Message], *, max_tokens: int, key: RolloutKey, seed: int = 0, **fields: Any
     ) -> tuple[Answer, Usage]:
-        """Return the whole answer to a request with fields of its own, such as those for log-probabilities.
+        """Return the whole answer to a request with additional fields, e.g. for log-probabilities.
 
         Args:
             messages: the conversation; no functions are declared.
             max_tokens: maximum length of the response.
-            key: rollout for which it is counted.
-            seed: of the response.
+            key: rollout to which its cost is charged.
+            seed: seed of the response.
             fields: further fields of the request; they replace configured ones.
 
         Raises:
             ContextLengthError, ModelError, RunEndingError: as ``respond``.
         """
         body = self._body(messages, (), SamplingParams(max_tokens=max_tokens), seed=seed)
-        for inert in ("stream", "stream_options"):
-            body.pop(inert, None)
+        for name in ("stream", "stream_options"):
+            body.pop(name, None)
         return await self._answer(body | fields, self._expected(messages, max_tokens), key)
 
     def release(self, key: RolloutKey) -> None:
@@ -238,7 +238,7 @@ class EndpointPolicy(ChatPolicy):
         return self._costs.get(key, 0.0) if self._has_prices else None
 
     async def take_metrics(self) -> dict[str, float]:
-        """Return how many requests were answered, repeated and refused for their rate since the last call."""
+        """Return the numbers of requests answered, repeated and rate-limited since the last call."""
         counts, self._counts = self._counts, Counter()
         return {f"endpoint/{name}": float(counts[name]) for name in ("answered", "repeated", "rate_limited")}
 
@@ -255,7 +255,7 @@ class EndpointPolicy(ChatPolicy):
         *,
         seed: int,
     ) -> dict[str, Any]:
-        """Return a request; temperature and nucleus are left out where nobody set them."""
+        """Return the body of a request; unset temperature and top_p are left out."""
         config = self._config
         left_out = config.temperature is None and sampling.temperature == 1.0
         body: dict[str, Any] = {
@@ -333,7 +333,7 @@ class EndpointPolicy(ChatPolicy):
             tried: number of times it was sent again.
 
         Raises:
-            ContextLengthError: a conversation was refused twice that was answered while it was shorter.
+            ContextLengthError: a conversation was refused twice that was answered when shorter.
         """
         if not (failure.is_unexplained and self._lengths.outgrown(key, estimate_tokens(body["messages"]))):
             return failure.retry and tried < self._config.max_retries
@@ -379,7 +379,7 @@ class EndpointPolicy(ChatPolicy):
                     usage = self._counted_usage(received, expected.tokens, bill)
                     answer = read_answer(received)
                     if answer.usage is None:
-                        bill.cost = 0.0  # an endpoint that never reports any has no known cost
+                        bill.cost = 0.0  # an endpoint that reports no usage has no known cost
                 except Exception as error:
                     failure = classify(error, endpoint=self._host, request=self._length(body))
                     if usage is None and not failure.is_billed:
@@ -405,7 +405,7 @@ class EndpointPolicy(ChatPolicy):
                 self._costs[key] += bill.cost
 
     def _counted_usage(self, received: object, estimated: int, bill: Bill) -> Usage | None:
-        """Return a response's usage, counted against the limits whatever else the response holds."""
+        """Count a response's usage against the limits, even if its message is invalid; return the usage."""
         reported = received.get("usage") if isinstance(received, dict) else None
         if not isinstance(reported, dict):
             return None
@@ -424,7 +424,7 @@ class EndpointPolicy(ChatPolicy):
         return usage
 
     def _counted(self, failure: Failure) -> Exception:
-        """Return the error of a request that is given up; end the run where others will fail as well."""
+        """Return the error of a request that is given up; end the run where further ones would fail too."""
         error = failure.error
         if isinstance(error, ContextLengthError):
             return error
@@ -433,7 +433,7 @@ class EndpointPolicy(ChatPolicy):
             self._ended = error
         elif self._failed_in_a_row >= MAX_FAILED_IN_A_ROW:
             self._ended = EndpointRefusedError(
-                f"{self._failed_in_a_row} requests in a row failed, the last one so: {error}"
+                f"{self._failed_in_a_row} requests in a row failed; the last one: {error}"
             )
         return self._ended or error
 
@@ -448,12 +448,12 @@ class EndpointPolicy(ChatPolicy):
 
 
 def _fitting(failure: Failure) -> LengthRefusal | None:
-    """Return the refusal of a response limit that names one that fits."""
+    """Return the failure's length refusal if it has a response limit that fits; else None."""
     return failure.length if failure.length is not None and failure.length.fitting is not None else None
 
 
 def _pause_before(attempt: int, failure: Failure) -> float:
-    """Return the pause of one request before it is sent again, seconds; random, so that they spread."""
+    """Return the pause before a request is sent again, seconds; random, to spread retries."""
     if failure.pause_s is None:
         return min(FIRST_PAUSE_S * 2.0**attempt, LONGEST_PAUSE_S) * random.uniform(0.5, 1)
     # The window pauses all requests for as long as an overloaded endpoint asks.

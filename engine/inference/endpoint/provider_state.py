@@ -1,8 +1,8 @@
 """State that a provider expects back with its own message: signatures, encrypted reasoning, identifiers.
 
 It has the form of a partial message, ``{"reasoning_details": [...], "tool_calls": [{"id": ...}]}``, is stored
-on the step and sent back as it came. Nothing in it is read. What an endpoint may send is bounded: the fields
-listed here, ``MAX_STATE_CHARS``, ``_MAX_DEPTH`` levels, and only values that JSON columns can hold.
+on the step and sent back unchanged and uninterpreted. It is limited to the fields listed here,
+``MAX_STATE_CHARS``, ``_MAX_DEPTH`` levels and values that JSON columns can store.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ CALL_FIELDS: Mapping[str, str] = {
 }
 """Fields of a tool call that are kept → their providers."""
 MAX_STATE_CHARS = 256 << 10
-"""Maximum length of the texts and names of one message's state, and of its number of values."""
+"""Maximum size of one message's state: characters of texts and names, plus one for each value."""
 _MAX_DEPTH = 16
 _TEXTS = ("text", "summary", "data", "thinking")
 """Fields of a list's objects that streams send in pieces."""
 
 
 class ProviderStateError(ValueError):
-    """The provider state of an answer is larger or deeper than any that is kept, or cannot be stored."""
+    """The provider state of an answer is too large, too deep or cannot be stored."""
 
 
 def read_state(message: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -109,7 +109,7 @@ def add_piece(state: dict[str, Any], piece: Mapping[str, Any], names: Mapping[st
 
 
 def _add_item(items: list[Any], item: object) -> None:
-    """Append an object to a list, or merge it with the last one where it is a further piece of that."""
+    """Append an object to a list, or merge it into the last object where it continues that."""
     last = items[-1] if items else None
     if not (isinstance(item, dict) and isinstance(last, dict)) or any(
         item.get(name) != last.get(name) for name in ("index", "type")

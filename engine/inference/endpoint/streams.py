@@ -1,4 +1,4 @@
-"""Reading of answers that arrive in parts, as server-sent events."""
+"""Parsing of answers streamed as server-sent events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def events(parts: AsyncIterable[bytes]) -> AsyncGenerator[Any, None]:
 
 
 async def _drain(parts: AsyncIterable[bytes]) -> None:
-    """Read the end of a stream, without which its connection cannot serve another request."""
+    """Read a stream to its end, so that its connection can serve another request."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_DRAIN_S):
             async for _ in parts:
@@ -51,7 +51,7 @@ async def _drain(parts: AsyncIterable[bytes]) -> None:
 
 
 class StreamedAnswer:
-    """The body of a response that arrives in parts, in the form of a whole one."""
+    """Body of a streamed response, assembled into the format of an unstreamed one."""
 
     def __init__(self) -> None:
         self._model = ""
@@ -59,11 +59,11 @@ class StreamedAnswer:
         self._finish_reason: object = None
         self._texts: dict[str, list[str]] = {}
         self._calls: list[tuple[dict[str, Any], list[str], list[str]]] = []
-        """Of each call its provider state, and the parts of its name and arguments."""
+        """Provider state of each call, and the parts of its name and arguments."""
         self._state: dict[str, Any] = {}
         """Provider state of the message."""
         self._place: dict[object, int] = {}
-        """Position of the call to which an index belongs."""
+        """Position of the call with each index."""
         self.size = 0
         """Characters received."""
 
@@ -71,7 +71,7 @@ class StreamedAnswer:
         """Add a part.
 
         Raises:
-            GarbledAnswerError: it is none of the chat completions interface.
+            GarbledAnswerError: it does not follow the chat completions interface.
             ReportedError: it holds an error.
             OversizedAnswerError: the message is too long.
             ProviderStateError: its provider state cannot be kept.
@@ -105,7 +105,7 @@ class StreamedAnswer:
                 self._add_call(call)
 
     def _add_call(self, call: Mapping[str, Any]) -> None:
-        """Add a part of a call: its index tells which; a new identifier begins another one."""
+        """Add a part of a call, selected by its index; a new identifier starts another call."""
         index, identifier = call.get("index"), read_text(call.get("id"))
         index = index if isinstance(index, int) else None
         place = self._place.get(index)
@@ -126,7 +126,7 @@ class StreamedAnswer:
             self.size += len(text)
 
     def body(self) -> dict[str, Any]:
-        """Return the whole response. Raises GarbledAnswerError: it was cut off."""
+        """Return the whole response. Raises GarbledAnswerError if it was cut off."""
         if self._finish_reason is None:
             raise GarbledAnswerError("the stream ended in the middle of the answer")
         message: dict[str, Any] = {name: "".join(parts) for name, parts in self._texts.items()}
