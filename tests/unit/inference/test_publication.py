@@ -300,7 +300,7 @@ async def test_weights_that_stay_the_same_are_proven_too(tmp_path: Path) -> None
         assert (await publish(publishing, version, trainer, [server])).served
     server.fault = "corrupt"
     report = await publish(publishing, 3, trainer, [server])
-    assert "changed, though what was published of it is the same" in report.replicas[0].failure
+    assert "changed, though its published tensors did not" in report.replicas[0].failure
 
 
 async def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Transfer of weights from the trainer's GPU to vLLM's, without files, by vLLM's own transfer engines.
 
-The trainer's process imports vllm for it. One transfer serves all servers: over NCCL the trainer is rank 0,
-and the workers of one server after the other follow; over CUDA IPC they open the trainer's memory, so that
-each needs the trainer's own device.
+The trainer's process imports vllm. One transfer serves all servers. Over NCCL the trainer is rank 0, followed
+by the workers of each server in turn. Over CUDA IPC the workers open the trainer's memory, so that each needs
+the trainer's device.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from engine.processes.ports import free_port
 
 Way = Literal["nccl", "ipc"]
 _connections: list[_Connection] = []
-"""The connection of this process to its servers, kept from one version to the next; at most one."""
+"""This process's connection to its servers, reused for each version; at most one."""
 
 
 def choose_transfer(config: VllmConfig, *, on_gpu: bool, ranks: int) -> LiveTransfer | None:
-    """Return the transfer without files that a configuration asks for; None: files.
+    """Return the configured transfer without files; None: files.
 
     Args:
         config: the servers' settings.
@@ -44,7 +44,7 @@ def choose_transfer(config: VllmConfig, *, on_gpu: bool, ranks: int) -> LiveTran
     """
     way, has_vllm = config.transfer, importlib.util.find_spec("vllm") is not None
     if way == "auto":
-        # Servers that others have started were most likely not started for a transfer.
+        # Attached servers were most likely started without a transfer engine.
         way = "nccl" if on_gpu and has_vllm and not config.addresses else "disk"
     if way == "disk":
         return None
@@ -72,23 +72,23 @@ class LiveTransfer:
         """Return the consumer that sends weights to these servers."""
         return SendLive(
             way=self.way,
-            servers=tuple((one.address, tuple(one.headers.items())) for one in clients),
+            servers=tuple((client.address, tuple(client.headers.items())) for client in clients),
             dtype=dtype,
             timeout_s=self.timeout_s,
         )
 
     def server_arguments(self) -> tuple[str, ...]:
-        """Return what a server's command line needs for it."""
+        """Return the command-line arguments of servers for the transfer."""
         return ("--weight-transfer-config", f'{{"backend": "{self.way}"}}')
 
     def server_environment(self) -> dict[str, str]:
-        """Return what a server's environment needs for it: handles of CUDA memory come as pickles."""
+        """Return the environment variables of servers: CUDA memory handles are sent as pickles."""
         return {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"} if self.way == "ipc" else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendLive:
-    """Consumer that sends weights to servers; it keeps the connection for the next version."""
+    """Consumer that sends weights to servers and keeps the connection for the next version."""
 
     way: Way
     servers: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
@@ -97,7 +97,7 @@ class SendLive:
     timeout_s: float
 
     def __call__(self, weights: WeightStream) -> SentWeights:
-        """Send the weights. Raises TimeoutError, and whatever vLLM raises; the connection is then closed."""
+        """Send the weights. Raises TimeoutError and vLLM's errors, after closing the connection."""
         digests: dict[str, int] = {}
         source = WeightStream(
             infos=weights.infos, tensors=_on_gpu(digested(weights.tensors, digests)), adapter=weights.adapter
@@ -223,7 +223,7 @@ class _Server:
 
 
 class _Servers:
-    """Several servers as one ``VLLMWeightSyncClient``: every call goes to all of them at the same time."""
+    """Several servers as one ``VLLMWeightSyncClient``: every call is sent to all of them concurrently."""
 
     def __init__(self, servers: Sequence[_Server]) -> None:
         self._servers = list(servers)
@@ -231,13 +231,13 @@ class _Servers:
     @property
     def world_size(self) -> int:
         """Return the number of workers of all servers."""
-        return sum(one.workers for one in self._servers)
+        return sum(server.workers for server in self._servers)
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         offset, infos = init_info.get("rank_offset"), []
-        for one in self._servers:
+        for server in self._servers:
             infos.append(init_info if offset is None else {**init_info, "rank_offset": offset})
-            offset = None if offset is None else offset + one.workers
+            offset = None if offset is None else offset + server.workers
         self._all(lambda client, info: client.init_weight_transfer_engine(info), infos)
 
     def start_weight_update(self) -> None:
@@ -251,13 +251,13 @@ class _Servers:
 
     def _all(self, call: Callable[[Any, Any], None], arguments: Sequence[Any] = ()) -> None:
         with ThreadPoolExecutor(max_workers=len(self._servers)) as pool:
-            given = arguments or [None] * len(self._servers)
-            calls = [
-                pool.submit(call, one.client, argument)
-                for one, argument in zip(self._servers, given, strict=True)
+            values = arguments or [None] * len(self._servers)
+            futures = [
+                pool.submit(call, server.client, value)
+                for server, value in zip(self._servers, values, strict=True)
             ]
-        for done in calls:
-            done.result()
+        for future in futures:
+            future.result()
 
 
 def _on_gpu(tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:

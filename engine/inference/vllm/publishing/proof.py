@@ -1,12 +1,11 @@
 """Proof that a vLLM server computes with the published weights: log-probabilities of a probe, and checksums.
 
-Neither is enough alone. The probe is a sequence of random ids, other ones for each version, scored by the
-trainer and by the server: it catches whatever computes something else (another model, half of the tensors,
-a wrong layout), but a step of a small learning rate moves log-probabilities by less than the rounding of
-bfloat16. A server's checksums are of its own fused and sharded tensors, which the trainer cannot foresee; but
-each has to change exactly if one of the published tensors that it is made of changed, however little, and
-replicas of one layout must have the same. A server that ignores an update, or takes a part of it, breaks
-that rule, or the probe, or both.
+Neither is enough alone. The probe is a sequence of random ids, different for each version, scored by the
+trainer and by the server. It detects a different computation (another model, missing tensors, a wrong
+layout), but a step at a small learning rate changes log-probabilities by less than the rounding of bfloat16.
+A server's checksums are of its fused and sharded tensors, which the trainer cannot predict. But each has to
+change exactly if one of its published tensors changed, and replicas of one layout must agree. A server that
+ignores an update or a part of it fails the checksums, the probe or both.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _FUSED = (
     (re.compile(r"\.(q|k|v)_proj\."), ".qkv_proj."),
     (re.compile(r"\.(gate|up)_proj\."), ".gate_up_proj."),
 )
-"""Published tensors that vLLM keeps as one."""
+"""Published tensors that vLLM fuses."""
 _BLOCK = re.compile(r"(?:^|\.)(\d+)\.")
 
 
@@ -44,16 +43,16 @@ class Tolerance:
 
 
 EXACT = Tolerance(mean=1e-4, worst=1e-4)
-"""Of float32 in server and trainer; differences of up to 5e-6 have been seen."""
+"""For float32 in server and trainer; observed differences: up to 5e-6."""
 ROUNDED = Tolerance(mean=0.2, worst=2.0)
-"""Of bfloat16 in server or trainer. A value is rounded by up to 2⁻⁹ of itself. vLLM rounds the residual
+"""For bfloat16 in server or trainer. A value is rounded by up to 2⁻⁹ of itself. vLLM rounds the residual
 stream after each of the 2L blocks' outputs, the trainer never: at random signs that is a relative error of
 2⁻⁹ √(2L / 3), 1.3 % for L = 64, of logits whose spread over the vocabulary is a few nats; and logits of up to
 32 are themselves rounded by up to 1/16. Both together stay below 0.1 on average and below 0.5 for single
 tokens of a few hundred; twice and four times that is allowed. Measured between transformers all in bfloat16
 and our trainer in either precision, on CPUs: 0.04 on average and 0.33 at most for the quickstart model, 0.04
-and 0.16 for a random Qwen3 of 48 layers. Other weights differ by whole nats at random ids. Smaller changes
-are the checksums' to catch."""
+and 0.16 for a random Qwen3 of 48 layers. Other weights differ by whole nats at random ids. Checksums
+detect smaller changes."""
 
 
 def tolerance(served: torch.dtype, *, exact_trainer: bool) -> Tolerance:
@@ -62,7 +61,7 @@ def tolerance(served: torch.dtype, *, exact_trainer: bool) -> Tolerance:
 
 
 def probe_ids(version: int, *, vocabulary: int, max_context: int) -> tuple[int, ...]:
-    """Return the probe of a version: random ids over the whole vocabulary, never those of another version."""
+    """Return the probe of a version: random ids over the whole vocabulary, different for each version."""
     generator = random.Random(f"probe of version {version}")
     length = min(PROBE_TOKENS, max_context - 2)  # room for the token that a request has to sample
     return tuple(generator.randrange(vocabulary) for _ in range(length))
@@ -86,7 +85,7 @@ def differences(found: Sequence[float], expected: Sequence[float]) -> tuple[floa
 
 
 def check_changes(before: Checksums, after: Checksums, sent_before: Digests, sent: Digests) -> str:
-    """Return why a server's checksums do not follow from what was published; empty where they do.
+    """Return why a server's checksums contradict the published tensors; empty where they do not.
 
     Args:
         before: checksums of the previous version.
@@ -104,7 +103,7 @@ def check_changes(before: Checksums, after: Checksums, sent_before: Digests, sen
     for name in sorted(changed.keys() & parts.keys()):
         if changed[name] != any(parts[name]):
             return _contradiction(name, changed[name])
-    blocks: dict[str, list[bool]] = defaultdict(list)  # of tensors under other names, e.g. experts
+    blocks: dict[str, list[bool]] = defaultdict(list)  # for tensors served under other names, e.g. experts
     for name, is_changed in published.items():
         blocks[_block(name)].append(is_changed)
     served: dict[str, list[bool]] = defaultdict(list)
@@ -119,27 +118,27 @@ def check_changes(before: Checksums, after: Checksums, sent_before: Digests, sen
 def odd_ones_out(
     checksums: Sequence[Checksums | None], proven: Mapping[frozenset[str], Checksums]
 ) -> list[bool]:
-    """Return which servers' checksums are not those of the others with the same layout; None is of none.
+    """Return for each server whether its checksums differ from those expected of its layout.
 
-    Where nothing is proven yet and no majority has the same, all of that layout are out.
+    Expected are the proven checksums, else the majority's; without either, all servers of the layout differ.
 
     Args:
-        checksums: of each server.
-        proven: those of each layout that servers have proven before, by the names of its tensors.
+        checksums: one entry per server; None never differs.
+        proven: checksums of each layout that servers have proven before, by the names of its tensors.
     """
     layouts: dict[frozenset[str], list[Checksums]] = defaultdict(list)
-    for one in checksums:
-        if one is not None:
-            layouts[frozenset(one)].append(one)
+    for weights in checksums:
+        if weights is not None:
+            layouts[frozenset(weights)].append(weights)
     accepted = {
-        names: proven.get(names) or next((one for one in same if 2 * same.count(one) > len(same)), None)
-        for names, same in layouts.items()
+        names: proven.get(names) or next((c for c in layout if 2 * layout.count(c) > len(layout)), None)
+        for names, layout in layouts.items()
     }
-    return [one is not None and accepted[frozenset(one)] != one for one in checksums]
+    return [weights is not None and accepted[frozenset(weights)] != weights for weights in checksums]
 
 
 def _changed(before: Checksums, after: Checksums) -> dict[str, bool]:
-    """Return which tensors changed, by name without the rank: a shard alone may have stayed the same."""
+    """Return whether each tensor changed in any rank, by name without the rank."""
     changed: dict[str, bool] = defaultdict(bool)
     for key, checksum in after.items():
         changed[key.rpartition(":")[2]] |= before[key] != checksum
@@ -154,11 +153,11 @@ def _fused(name: str) -> str:
 
 def _block(name: str) -> str:
     """Return the number of a tensor's layer; empty outside of the layers."""
-    found = _BLOCK.search(name)
-    return found[1] if found else ""
+    match = _BLOCK.search(name)
+    return match[1] if match else ""
 
 
 def _contradiction(what: str, has_changed: bool) -> str:
     if has_changed:
-        return f"its checksums of {what} changed, though what was published of it is the same as before"
+        return f"its checksums of {what} changed, though its published tensors did not"
     return f"its checksums of {what} are those of the previous version, though other weights were published"

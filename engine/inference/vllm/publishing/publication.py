@@ -1,16 +1,16 @@
-"""Publication of new weights to vLLM servers, each of which has to prove that it serves them.
+"""Publication of new weights to vLLM servers; each server has to prove that it serves them.
 
     write          the trainer's weights as files, once for all servers (not with nccl and ipc)
     per server, all at the same time:
         plant      a prompt in the prefix cache, which the reset has to remove
-        pause      as ``policy.vllm.in_flight`` says
+        pause      according to ``policy.vllm.in_flight``
         load       and stamp the version; LoRA adapters are loaded beside the old ones without a pause
         reset      the prefix cache
-        resume     nothing but the proof is sent until it is proven
-        prove      log-probabilities of a probe, checksums, nothing left of the planted prompt
+        resume     only the proof's requests are sent until it is proven
+        prove      log-probabilities of a probe, checksums, removal of the planted prompt
     compare        checksums of all servers
 
-A server that fails, or is not done in time, is reported with the reason; it must not be sampled from.
+A server that fails or exceeds the time limit is reported with the reason; it must not be sampled from.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from engine.inference.vllm.publishing.server_update import NotProvenError, Repli
 from engine.inference.vllm.publishing.transfer import SentWeights, WriteFolder
 
 _Work: TypeAlias = Callable[[ServerUpdate], Awaitable[Checksums | None]]
-"""Steps of one server's update; the checksums once it is proven."""
+"""Function that runs the steps of one server's update and returns its proven checksums."""
 
 log = structlog.get_logger("engines")
 
@@ -65,7 +65,7 @@ class ServedModel:
     base: str = ""
     """Folder that the servers started from, for the settings of adapters."""
     has_adapters: bool = False
-    """True where LoRA adapters are trained, over weights that stay."""
+    """True where LoRA adapters are trained, over frozen weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,26 +80,26 @@ class PublicationReport:
     @property
     def served(self) -> list[VllmClient]:
         """Return the clients of the servers that have proven to serve the version."""
-        return [one.client for one in self.replicas if not one.failure]
+        return [replica.client for replica in self.replicas if not replica.failure]
 
     def metrics(self) -> dict[str, float]:
         """Return the publication's metrics."""
-        parity = [one.difference for one in self.replicas if not one.failure]
-        found = {"publish/seconds": self.seconds, "publish/replicas": float(len(parity))}
-        found["publish/mib"] = self.num_bytes / 2**20
-        return found | ({"publish/parity": max(parity)} if parity else {})
+        parity = [replica.difference for replica in self.replicas if not replica.failure]
+        metrics = {"publish/seconds": self.seconds, "publish/replicas": float(len(parity))}
+        metrics["publish/mib"] = self.num_bytes / 2**20
+        return metrics | ({"publish/parity": max(parity)} if parity else {})
 
 
 class Publisher:
-    """Brings versions of a policy's weights to servers; one call at a time.
+    """Publisher of a policy's weights to servers; one call at a time.
 
     Args:
-        config: requests in flight, and times.
-        model: that servers and trainer share.
-        folder: for files of weights and nothing else; servers must see it.
-        live: transfer without files; None: files. Where it fails, files are used.
-        stored: folder that has the weights already, of a policy that is never trained: servers read them
-            there and nothing is written; None: they are written to ``folder``.
+        config: treatment of requests in flight, time limits.
+        model: facts about the served model.
+        folder: folder for weight files only; servers must be able to read it.
+        live: transfer without files; None: files, which are also the fallback.
+        stored: folder with the weights of a policy that is never trained: servers read it and nothing is
+            written; None: weights are written to ``folder``.
     """
 
     def __init__(
@@ -113,14 +113,14 @@ class Publisher:
     ) -> None:
         self._mode = config.in_flight
         self._timeout_s = config.start_timeout_s
-        """A server whose update takes longer is cheaper to start anew."""
+        """Maximum time of a server's update, seconds; beyond it a restart is cheaper."""
         self._model = model
         self._folder = folder
         self._stored = stored
         self._live = None if model.has_adapters else live
         self._allowed = tolerance(model.dtype, exact_trainer=model.exact_trainer)
         self._weights: WeightSource | None = None
-        """Source of the version; None where it is in files: it may be a whole model."""
+        """Source of the version's weights; None where files exist: it may hold a whole model."""
         self._version: Version | None = None
         self._sent = SentWeights(digests={}, num_bytes=0)
         self._reference: dict[frozenset[str], Checksums] = {}
@@ -130,18 +130,18 @@ class Publisher:
 
     @property
     def model(self) -> str:
-        """Return the name by which requests select the current weights: an adapter's, else nothing."""
+        """Return the name by which requests select the current weights: an adapter's, else empty."""
         return "" if self._version is None else self._version.adapter
 
     async def publish(
         self, version: int, weights: WeightSource, clients: Sequence[VllmClient]
     ) -> PublicationReport:
-        """Bring the trainer's current weights to every server; nobody else sends requests meanwhile.
+        """Publish the trainer's current weights to every server; callers send no requests meanwhile.
 
         Args:
-            version: their number, never used before for others.
+            version: number of the weights, never reused.
             weights: the trainer.
-            clients: of the servers that are up.
+            clients: clients of the servers that are up.
 
         Raises:
             PublicationError: the weights could not be sent.
@@ -152,22 +152,22 @@ class Publisher:
         current = await self._begin(version, weights)
         updates = [self._update_of(client, current) for client in clients]
         if sent is None:
-            sent, found = await self._update_live(version, weights, updates)
+            sent, proofs = await self._update_live(version, weights, updates)
         else:
-            found = await self._each(updates, self._update_by_files)
+            proofs = await self._each(updates, self._update_by_files)
         self._sent = sent
-        found = self._compared(found, current)
-        await asyncio.gather(*(self._unload(one.client, previous) for one in found if not one.failure))
+        proofs = self._compared(proofs, current)
+        await asyncio.gather(*(self._unload(proof.client, previous) for proof in proofs if not proof.failure))
         await asyncio.to_thread(self._remove_others, current, previous)
         return PublicationReport(
             version=version,
-            replicas=tuple(found),
+            replicas=tuple(proofs),
             num_bytes=sent.num_bytes,
             seconds=time.monotonic() - began,
         )
 
     async def restore(self, client: VllmClient) -> bool:
-        """Bring a server that was started anew to the current version; return whether it proves it."""
+        """Update a restarted server to the current version; return whether it proves to serve it."""
         version = self._version
         if version is None:
             return False
@@ -179,9 +179,9 @@ class Publisher:
             )
             return False
         self._proven.pop(client, None)
-        (found,) = await self._each([self._update_of(client, version)], self._restore_by_files)
-        (found,) = self._compared([found], version)
-        return not found.failure
+        (proof,) = await self._each([self._update_of(client, version)], self._restore_by_files)
+        (proof,) = self._compared([proof], version)
+        return not proof.failure
 
     # --- weights -----------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Publisher:
         return sent
 
     async def _write_again(self, version: Version) -> bool:
-        """Write the files of a version that was sent without; return whether it is still the trainer's."""
+        """Write the files of a version sent without; return whether the trainer still has its weights."""
         if self._weights is None:
             return False
         sent = await self._write(version.number, self._weights)
@@ -220,7 +220,7 @@ class Publisher:
         return self._version
 
     def _remove_others(self, version: Version, previous: Version | None) -> None:
-        """Remove files that no server reads: of adapters, requests in flight may still use the last ones."""
+        """Remove files that no server reads; requests in flight may still use the previous adapter's."""
         kept = {version.folder}
         if version.adapter and previous is not None:
             kept.add(previous.folder)
@@ -234,7 +234,7 @@ class Publisher:
         return ServerUpdate(client, version, mode=self._mode, allowed=self._allowed)
 
     async def _each(self, updates: Sequence[ServerUpdate], work: _Work) -> list[ReplicaProof]:
-        """Run the servers' updates at the same time; return each one's outcome."""
+        """Run the servers' updates concurrently; return each server's outcome."""
         return list(await asyncio.gather(*(self._outcome(update, work) for update in updates)))
 
     async def _outcome(self, update: ServerUpdate, work: _Work) -> ReplicaProof:
@@ -267,21 +267,24 @@ class Publisher:
         return await update.prove()
 
     def _compared(self, found: Sequence[ReplicaProof], version: Version) -> list[ReplicaProof]:
-        """Return the outcomes after comparing checksums with those before and with one another."""
-        checked = [self._checked(one, version) for one in found]
-        odd = odd_ones_out([None if one.failure else one.checksums for one in checked], self._reference)
+        """Return the outcomes after comparing checksums with the previous ones and with one another."""
+        checked = [self._checked(proof, version) for proof in found]
+        odd = odd_ones_out([None if proof.failure else proof.checksums for proof in checked], self._reference)
         for i, is_odd in enumerate(odd):
             if is_odd:
                 reason = "its checksums are not those of most servers with the same weights"
                 checked[i] = replace(checked[i], failure=reason)
-        for one in checked:
-            if one.failure:
+        for proof in checked:
+            if proof.failure:
                 log.warning(
-                    "weights_not_proven", server=one.client.address, version=version.number, why=one.failure
+                    "weights_not_proven",
+                    server=proof.client.address,
+                    version=version.number,
+                    why=proof.failure,
                 )
-            elif one.checksums is not None:
-                self._proven[one.client] = self._sent.digests, one.checksums
-                self._reference.setdefault(frozenset(one.checksums), one.checksums)
+            elif proof.checksums is not None:
+                self._proven[proof.client] = self._sent.digests, proof.checksums
+                self._reference.setdefault(frozenset(proof.checksums), proof.checksums)
         return checked
 
     def _checked(self, one: ReplicaProof, version: Version) -> ReplicaProof:
@@ -289,16 +292,16 @@ class Publisher:
         if one.failure or one.checksums is None or before is None:
             return one
         digests, checksums = before
-        sent = digests if version.adapter else self._sent.digests  # adapters leave the weights alone
+        sent = digests if version.adapter else self._sent.digests  # adapters do not change them
         return replace(one, failure=check_changes(checksums, one.checksums, digests, sent))
 
     async def _unload(self, client: VllmClient, previous: Version | None) -> None:
-        """Forget the adapter of the version before; its requests in flight go on with it."""
+        """Unload the previous version's adapter; its requests in flight continue to use it."""
         if previous is None or not previous.adapter or previous.adapter == self.model:
             return
         try:
             await client.unload_adapter(previous.adapter)
-        except EngineError as error:  # e.g. a server that was started after that version
+        except EngineError as error:  # e.g. on a server started after that version
             log.debug("adapter_not_unloaded", server=client.address, adapter=previous.adapter, why=str(error))
 
     # --- without files -----------------------------------------------------------------------------
@@ -309,7 +312,7 @@ class Publisher:
         """Update all servers that pause in time by one transfer, or by files where it fails."""
         assert self._live is not None
         paused = await self._each(updates, ServerUpdate.prepare)
-        ready = [update for update, one in zip(updates, paused, strict=True) if not one.failure]
+        ready = [update for update, proof in zip(updates, paused, strict=True) if not proof.failure]
         consumer = self._live.consumer([update.client for update in ready], self._model.dtype)
         try:
             sent, deliver = await self._send_live(version, weights, consumer)
@@ -323,12 +326,12 @@ class Publisher:
             return await update.prove()
 
         proven = iter(await self._each(ready, complete))
-        return sent, [one if one.failure else next(proven) for one in paused]
+        return sent, [proof if proof.failure else next(proven) for proof in paused]
 
     async def _send_live(
         self, version: int, weights: WeightSource, consumer: WeightConsumer
     ) -> tuple[SentWeights, Callable[[ServerUpdate], Awaitable[None]]]:
-        """Send the weights, or write them where that fails; return what each server has to do then."""
+        """Send the weights, or write them where that fails; return each server's next step."""
         try:
             return await weights.send_weights(consumer), ServerUpdate.stamp
         except PublicationError as error:

@@ -1,4 +1,4 @@
-"""Update of one vLLM server to a version of the weights, up to its proof."""
+"""Update of one vLLM server to a version of the weights, proof included."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CONTEXT = GenerationContext(
     key=RolloutKey(iteration=0, phase="probe", task_id=_TASK.id, index=0),
     row=TaskRow(task=_TASK, answer=TaskAnswer(gold_patch=""), split="probe"),
 )
-"""Rollout that requests of a proof belong to: none, but every request names one."""
+"""Placeholder for the rollout that every request needs."""
 _POLL_S = 0.05
 _COUNTERS_S = 30.0
 """Maximum time until a server's counters include a request that has ended, seconds."""
@@ -30,14 +30,14 @@ _RESUME_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A version of the weights, with what proves it."""
+    """A version of the weights, with the probe that proves it."""
 
     number: int
     probe: tuple[int, ...]
     expected: list[float]
     """The trainer's log-probabilities of the probe's tokens after the first."""
     folder: Path
-    """Files of the weights; absent where they were sent without."""
+    """Folder of the weights' files; absent where they were sent without files."""
     adapter: str = ""
     """Name of the LoRA adapter; empty: the weights are the model's own."""
 
@@ -48,25 +48,25 @@ class ReplicaProof:
 
     client: VllmClient
     failure: str = ""
-    """Reason for which it must not be sampled from; empty: it has proven to serve the version."""
+    """Reason why the server must not be used; empty: it has proven to serve the version."""
     difference: float = math.nan
-    """Greatest difference of the probe's log-probabilities to the trainer's; NaN where none came."""
+    """Greatest difference of the probe's log-probabilities to the trainer's; NaN if not measured."""
     checksums: Checksums | None = None
     seconds: float = 0.0
 
 
 class NotProvenError(Exception):
-    """The server does not compute what it should; the message is the reason."""
+    """The server does not prove the version; the message is the reason."""
 
 
 class ServerUpdate:
-    """Steps of one server's update; ``prepare``, then weights by whatever way, then ``finish``.
+    """Steps of one server's update: ``prepare``, ``load`` or ``stamp``, ``finish``, ``prove``.
 
     Args:
-        client: of the server.
-        version: that it is to serve.
+        client: client of the server.
+        version: version to serve.
         mode: what happens to requests in flight.
-        allowed: differences of log-probabilities.
+        allowed: tolerance of log-probabilities.
     """
 
     def __init__(
@@ -87,18 +87,18 @@ class ServerUpdate:
         self.difference = math.nan
 
     async def prepare(self) -> None:
-        """Plant a prompt in the prefix cache and pause the server."""
-        if self._mode != "keep" or await self._is_idle():  # else it might wait for a place
+        """Put the probe into the prefix cache, to test its reset later, and pause the server."""
+        if self._mode != "keep" or await self._is_idle():  # a busy server might queue it
             await self._sample()
             self._has_planted = True
         self._is_paused = True  # also when the pause is cancelled half-way
         await self.client.pause(self._mode)
 
     async def load(self) -> None:
-        """Let the server read the version's files."""
+        """Load the version's files into the server."""
         version = self._version
         if version.adapter:
-            with contextlib.suppress(EngineError):  # of an earlier attempt
+            with contextlib.suppress(EngineError):  # left by an earlier attempt
                 await self.client.unload_adapter(version.adapter)
             await self.client.load_adapter(version.adapter, version.folder, version=version.number)
         else:
@@ -109,14 +109,14 @@ class ServerUpdate:
         await self.client.set_version(self._version.number)
 
     async def finish(self) -> None:
-        """Forget cached prefixes and go on."""
+        """Reset the prefix cache and resume the server."""
         await self.client.reset_prefix_cache()
         if self._is_paused:
             await self.client.resume()
             self._is_paused = False
 
     async def prove(self) -> Checksums:
-        """Return the checksums, once the log-probabilities are the trainer's. Raises NotProvenError."""
+        """Compare log-probabilities with the trainer's; return checksums. Raises NotProvenError."""
         version = self._version
         if not version.adapter:
             served = await self.client.served_version()
@@ -124,16 +124,16 @@ class ServerUpdate:
                 raise NotProvenError(f"it stamps version {served} on its tokens")
         token, logprob = await self._sample_uncached()
         ids = [*version.probe, token]
-        *found, again = await self.client.prompt_logprobs(ids, model=version.adapter)
-        self.difference = differences(found, version.expected)[1]
-        if reason := compare_logprobs(found, version.expected, self._allowed):
+        *logprobs, rescored = await self.client.prompt_logprobs(ids, model=version.adapter)
+        self.difference = differences(logprobs, version.expected)[1]
+        if reason := compare_logprobs(logprobs, version.expected, self._allowed):
             raise NotProvenError(reason)
-        if reason := compare_logprobs([logprob], [again], self._allowed):
+        if reason := compare_logprobs([logprob], [rescored], self._allowed):
             raise NotProvenError(f"its prefix cache holds other weights: sampled {reason}")
         return await self.client.checksums()
 
     async def give_up(self) -> None:
-        """Let the server go on, should it still be used by somebody."""
+        """Resume the server, in case it is still used by others."""
         if self._is_paused:
             with contextlib.suppress(EngineError, TimeoutError):
                 async with asyncio.timeout(_RESUME_S):
@@ -156,13 +156,13 @@ class ServerUpdate:
             NotProvenError: the server found the probe in its prefix cache.
         """
         before = await self.client.metrics()
-        if not self._has_planted or before.running or before.waiting:  # counters are those of all requests
+        if not self._has_planted or before.running or before.waiting:  # counters include all requests
             return await self._sample()
         sampled = await self._sample()
         deadline = time.monotonic() + _COUNTERS_S
         while (now := await self.client.metrics()).prefix_queries == before.prefix_queries:
             if time.monotonic() > deadline:
-                raise NotProvenError("its counters of the prefix cache do not count")
+                raise NotProvenError("its prefix cache counters do not increase")
             await asyncio.sleep(_POLL_S)
         if now.prefix_hits > before.prefix_hits:
             raise NotProvenError(
@@ -184,10 +184,10 @@ class ServerUpdate:
             stop_ids=frozenset(),
             context=_CONTEXT,
         )
-        found = await self.client.generate(
+        generation = await self.client.generate(
             request,
             request_id=f"probe-{version.number}-{time.monotonic_ns()}",
             model=version.adapter,
-            salt=str(version.number),  # as the policy's own requests of this version
+            salt=str(version.number),  # as in the policy's requests of this version
         )
-        return found.ids[0], found.logprobs[0]
+        return generation.ids[0], generation.logprobs[0]

@@ -1,7 +1,7 @@
-"""Ways of weights from the trainer to vLLM servers: consumers that run where the trainer's weights are.
+"""Consumers that transfer weights to vLLM servers; they run where the trainer's weights are.
 
 ``WriteFolder`` writes files that servers read (``disk``). ``SendLive`` drives vLLM's own transfer engines
-(``nccl``, ``ipc``); it imports vllm, which the trainer's environment must have then.
+(``nccl``, ``ipc``); it needs vllm in the trainer's environment.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import Tensor
 from engine.inference.base import WeightStream
 
 BUCKET_BYTES = 1 << 30
-"""Size of a file of weights, the most that is in memory at once; a larger tensor has a file of its own."""
+"""Maximum size of a weight file, which is held in memory; a larger tensor has its own file."""
 _DIGEST_ITEMS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentWeights:
-    """Record of what a consumer has passed on."""
+    """Record of the weights that a consumer transferred."""
 
     digests: Mapping[str, int]
     """Digest of each tensor by its published name."""
@@ -40,11 +40,11 @@ class WriteFolder:
     """Created or replaced."""
     dtype: torch.dtype
     base: str = ""
-    """Folder of the policy under adapters, for their settings."""
+    """Folder of the model under the adapters, for their settings."""
     bucket_bytes: int = BUCKET_BYTES
 
     def __call__(self, weights: WeightStream) -> SentWeights:
-        """Write ``model*.safetensors``, or what peft writes for adapters."""
+        """Write ``model*.safetensors``, or adapters in peft's format."""
         from safetensors.torch import save_file
 
         from engine.models.weights.writing import write_safetensors
@@ -81,7 +81,7 @@ def tensor_digest(tensor: Tensor) -> int:
     """Return a 64-bit digest of a tensor's bytes, computed on its device.
 
     The values as integers, times random odd factors, are summed modulo 2⁶⁴: any single change changes the
-    sum, and several cancel with a probability of about 2⁻⁶⁴ (against mistakes, not against malice).
+    sum, and several cancel with a probability of about 2⁻⁶⁴ (enough against mistakes, not malice).
     """
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     flat = tensor.detach().contiguous().view(-1).view(kinds[tensor.dtype.itemsize])
