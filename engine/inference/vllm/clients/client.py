@@ -1,7 +1,7 @@
 """Adapter of vLLM's HTTP routes: the only module that names them.
 
 Token ids go through ``/inference/v1/generate`` (``--enable-scale-out``), weights and versions through the
-development routes (``VLLM_SERVER_DEV_MODE=1``) and our worker module. Everything returned is checked.
+development routes (``VLLM_SERVER_DEV_MODE=1``) and our worker module. All answers are validated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from engine.inference.vllm.clients.responses import (
 from engine.inference.vllm.clients.stalls import StallWatch
 
 SUPPORTED = SpecifierSet(">=0.32,<0.33")
-"""Versions of vLLM whose routes the contract test has seen: they change every few releases."""
+"""Versions of vLLM covered by the contract test: routes change every few releases."""
 _GENERATE = "/inference/v1/generate"
 _UNLIMITED = aiohttp.ClientTimeout(total=None)
 _Form = TypeVar("_Form", bound=Answer)
@@ -53,8 +53,8 @@ class VllmClient:
         address: ``http://HOST:PORT``.
         model: name of the model in requests.
         api_key: the server's key; empty: it has none.
-        timeout_s: maximum time of a request that samples nothing and loads nothing.
-        stall_timeout_s: maximum time without a token for any request while some are sampled.
+        timeout_s: maximum time of a request that neither samples nor loads.
+        stall_timeout_s: maximum time without a token while requests are sampled.
         load_timeout_s: maximum time to load weights.
     """
 
@@ -71,7 +71,7 @@ class VllmClient:
         self.address = address.rstrip("/")
         self.model = model
         self.version = 0
-        """Version of the weights as this client last stamped it."""
+        """Version of the weights that this client last stamped."""
         self._is_stamped = False
         self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         """Headers that authorize requests."""
@@ -98,7 +98,7 @@ class VllmClient:
                 "--enable-scale-out",
                 kind="refused",
             )
-        models = {one.id: one.max_model_len for one in (await self._get(Models, "/v1/models")).data}
+        models = {model.id: model.max_model_len for model in (await self._get(Models, "/v1/models")).data}
         if (max_context := models.get(self.model)) is None:
             raise EngineError(
                 f"the vLLM server at {self.address} serves {', '.join(models)} and not '{self.model}'; start "
@@ -107,7 +107,7 @@ class VllmClient:
             )
         worker = await self._worker_facts() if "/collective_rpc" in routes else None
         self._vocabulary = worker.vocabulary if worker is not None else None
-        has = {
+        features = {
             "weights": worker is not None,
             "versions": "/update_weight_version" in routes,
             "adapters": "/v1/load_lora_adapter" in routes,
@@ -117,11 +117,11 @@ class VllmClient:
             max_context=max_context,
             cache_tokens=(await self.metrics()).cache_tokens,
             vocabulary=self._vocabulary,
-            features=frozenset(name for name, is_there in has.items() if is_there),
+            features=frozenset(name for name, is_available in features.items() if is_available),
         )
 
     async def healthy(self) -> bool:
-        """Return whether the server answers and its engine lives."""
+        """Return whether the server answers and its engine is alive."""
         try:
             async with self._response("GET", "/health"):
                 return True
@@ -207,12 +207,12 @@ class VllmClient:
         self._stalls.suspend()
 
     async def resume(self) -> None:
-        """Sample on after ``pause``."""
+        """Continue sampling after ``pause``."""
         await self._ask(Answer, "/resume")
         self._stalls.resume()
 
     async def reset_prefix_cache(self) -> None:
-        """Forget cached prefixes. Raises EngineError while requests use the cache."""
+        """Clear the prefix cache. Raises EngineError while requests use the cache."""
         if not (await self._ask(ResetAnswer, "/reset_prefix_cache")).success:
             raise EngineError(
                 f"the vLLM server at {self.address} keeps its prefix cache: requests are in flight; pause it "
@@ -225,11 +225,11 @@ class VllmClient:
 
         Args:
             folder: safetensors files, readable by the server, with the names and shapes that it started from.
-            version: of the new weights.
+            version: version of the new weights.
 
         Raises:
-            EngineError: ``refused`` where names or shapes do not fit (nothing was touched), else the server
-                must be started again: it may serve a mixture.
+            EngineError: ``refused`` where names or shapes differ (nothing was changed); else the server must
+                be restarted: it may serve a mixture.
         """
         answers = await self._call_workers("trainyard_load_folder", str(folder), timeout=self._load_timeout)
         for answer in answers:
@@ -243,7 +243,7 @@ class VllmClient:
         self.version, self._is_stamped = version, True
 
     async def served_version(self) -> int | None:
-        """Return the version that the server stamps on tokens; None where it was never given one."""
+        """Return the version that the server stamps on tokens; None where none was set."""
         label = (await self._get(WeightInfo, "/weight_info")).weight_version
         return int(label) if label.isdecimal() else None
 
@@ -258,8 +258,8 @@ class VllmClient:
         """Load a LoRA adapter under a new name.
 
         Args:
-            name: that ``generate`` selects it by.
-            folder: in peft's format, readable by the server.
+            name: name for its selection in ``generate``.
+            folder: adapter in peft's format, readable by the server.
             version: stamped on its tokens; None: that of the model when a request is sent.
         """
         body = {"lora_name": name, "lora_path": str(folder)}
@@ -269,7 +269,7 @@ class VllmClient:
             self._adapters[name] = version
 
     async def unload_adapter(self, name: str) -> None:
-        """Forget a LoRA adapter."""
+        """Unload a LoRA adapter."""
         async with self._response("POST", "/v1/unload_lora_adapter", json={"lora_name": name}):
             self._adapters.pop(name, None)
 
@@ -332,7 +332,7 @@ class VllmClient:
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # Kept connections fail at random: uvicorn closes idle ones, and each after an error of its own.
+            # Reused connections fail at random: uvicorn closes them when idle and after its own errors.
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
         return self._session
 
@@ -351,7 +351,7 @@ def _check_version(version: str, address: str) -> None:
         is_supported = False
     if not is_supported:
         raise EngineError(
-            f"the server at {address} runs vLLM {version}; this release speaks to {SUPPORTED}: "
-            "`make vllm` makes an environment with it",
+            f"the server at {address} runs vLLM {version}; this release supports {SUPPORTED}: "
+            "`make vllm` creates an environment with it",
             kind="refused",
         )

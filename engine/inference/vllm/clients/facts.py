@@ -29,7 +29,7 @@ class EngineMetrics:
     running: int
     """Requests that are being sampled."""
     waiting: int
-    """Requests that wait for a place."""
+    """Requests in the queue."""
     kv_use: float
     """Used share of the KV cache, 0 to 1."""
     cache_tokens: int
@@ -41,4 +41,4 @@ class EngineMetrics:
     prefix_hits: int
     """Prompt tokens that were found in the prefix cache."""
     preemptions: int
-    """Requests whose cache was dropped for others'."""
+    """Requests whose cache was evicted for other requests."""

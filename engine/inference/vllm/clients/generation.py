@@ -1,4 +1,4 @@
-"""One sampling request to a vLLM server: its body, and the tokens of its stream, checked."""
+"""One sampling request to a vLLM server: its body, and the validated tokens of its stream."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from engine.inference.base import Generation, GenerationRequest
 from engine.inference.vllm.clients.responses import Choice, StreamEvent, VersionSpan, garbage, read_answer
 
 _STREAM_TOKENS = 8
-"""Tokens per event of a stream: with one each, both sides spend more time on JSON than on anything else."""
+"""Tokens per event of a stream: with one each, JSON takes most of the time on both sides."""
 _MAX_EVENT_BYTES = 1 << 20
 _SEEDS = (1 << 63) - 1
 _UNSET_VERSION = "default"
-"""Weight version of a server that was never given one."""
+"""Weight version that a server reports before one is set."""
 _VERSION = re.compile(r"\d{1,18}", re.ASCII)
 
 
@@ -37,7 +37,7 @@ def generation_body(request: GenerationRequest, *, request_id: str, model: str, 
             "max_tokens": sampling.max_tokens,
             "seed": request.seed & _SEEDS,
             "stop_token_ids": sorted(request.stop_ids),
-            "ignore_eos": True,  # the end is where stop_ids say
+            "ignore_eos": True,  # only stop_ids end a response
             "logprobs": 0,  # of the sampled token alone
             "detokenize": False,
             "stream_interval": _STREAM_TOKENS,
@@ -65,8 +65,8 @@ class GenerationStream:
 
     Args:
         version: the weights' version when the request was sent.
-        is_stamped: whether the server was given a version: one that forgot it was started anew.
-        is_adapter: whether an adapter samples: the server's versions are those of the model under it.
+        is_stamped: whether a version was set on the server; if it then reports none, it was restarted.
+        is_adapter: whether an adapter samples: the server reports the version of the model under it.
         max_tokens: maximum number of tokens.
         stop_ids: ids that end the response.
         vocabulary: number of token ids; None: unknown.
@@ -92,7 +92,7 @@ class GenerationStream:
         self._logprobs: list[float] = []
         self._spans: list[VersionSpan] | None = None
         self.finish_reason: str | None = None
-        """``stop``, ``length`` or ``abort`` once the stream has ended by itself."""
+        """``stop``, ``length`` or ``abort`` once the server has ended the stream."""
 
     def partial(self) -> Generation | None:
         """Return the tokens received so far; None without any."""
@@ -119,7 +119,7 @@ class GenerationStream:
                 self._finish(choice.finish_reason, choice.weight_versions)
 
     def result(self) -> Generation:
-        """Return the whole response; the stream has ended by itself."""
+        """Return the whole response, after the server has ended the stream."""
         return self._generation(self._versions(), stopped=self.finish_reason == "stop")
 
     def _add_tokens(self, choice: Choice) -> None:

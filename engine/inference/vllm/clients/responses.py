@@ -1,4 +1,4 @@
-"""Checked parsing of what a vLLM server returns: impossible answers raise ``EngineError("garbage")``."""
+"""Validated parsing of a vLLM server's answers: impossible ones raise ``EngineError("garbage")``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from engine.inference.vllm.clients.facts import EngineMetrics
 _NO_LOGPROB = -9999.0
 """Value that vLLM sends for a log-probability that is missing, infinite or not a number."""
 _ROUNDING = 1e-4
+"""Positive log-probabilities up to this value are rounding errors."""
 _EMPTY_DIGEST = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+"""SHA-256 of no bytes."""
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 
 
 class Answer(BaseModel):
-    """Base of what is read of a server's answers; other fields are ignored."""
+    """Base of a server's answers; unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -141,12 +143,12 @@ _Form = TypeVar("_Form", bound=Answer)
 
 
 def garbage(message: str, tokens: Generation | None = None) -> EngineError:
-    """Return the error of an answer that is impossible."""
+    """Return the error for an impossible answer."""
     return EngineError(message, kind="garbage", tokens=tokens)
 
 
 def read_answer(form: type[_Form], content: bytes) -> _Form:
-    """Return a JSON answer in its form."""
+    """Parse and validate a JSON answer."""
     try:
         return form.model_validate_json(content)
     except ValidationError as error:
@@ -162,8 +164,8 @@ def read_prompt_logprobs(answer: PromptLogprobs, ids: Sequence[int]) -> list[flo
         raise garbage(f"the vLLM server returned {len(entries)} log-probabilities for {len(ids)} tokens")
     logprobs = []
     for token, entry in zip(ids[1:], entries[1:], strict=True):
-        found = (entry or {}).get(str(token))
-        logprob = found.value() if found is not None else None
+        scored = (entry or {}).get(str(token))
+        logprob = scored.value() if scored is not None else None
         if logprob is None:
             raise garbage(f"the vLLM server returned {entry!r:.200} as log-probability of token {token}")
         logprobs.append(logprob)
@@ -171,7 +173,7 @@ def read_prompt_logprobs(answer: PromptLogprobs, ids: Sequence[int]) -> list[flo
 
 
 def parse_metrics(text: str) -> EngineMetrics:
-    """Return a server's load from its Prometheus metrics; engines of one server are added up."""
+    """Return a server's load from its Prometheus metrics; values of its engines are added up."""
     samples: dict[str, list[tuple[str, float]]] = {}
     for name, labels, value in _SAMPLE.findall(text):
         samples.setdefault(name, []).append((labels, _number(value)))
@@ -199,7 +201,7 @@ def parse_metrics(text: str) -> EngineMetrics:
 
 
 def check_checksums(checksums: Mapping[str, str]) -> dict[str, str]:
-    """Return checksums by tensor if they prove anything: none may be of an empty tensor."""
+    """Return checksums by tensor; those of empty tensors prove nothing and raise."""
     empty = [name for name, digest in checksums.items() if digest == _EMPTY_DIGEST]
     if empty:
         raise garbage(
@@ -210,10 +212,10 @@ def check_checksums(checksums: Mapping[str, str]) -> dict[str, str]:
 
 
 def _cache_tokens(infos: Sequence[tuple[str, float]]) -> int:
-    found = [int(size) for labels, _ in infos for size in re.findall(r'kv_cache_size_tokens="(\d+)"', labels)]
-    if not found:
+    sizes = [int(size) for labels, _ in infos for size in re.findall(r'kv_cache_size_tokens="(\d+)"', labels)]
+    if not sizes:
         raise garbage("the vLLM server's metrics lack the capacity of its KV cache")
-    return sum(found)
+    return sum(sizes)
 
 
 def _number(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Time-out of requests that share a server: it strikes when the server samples for none of them."""
+"""Time-out of requests that share a server: it expires when the server samples for none of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 
 class StallWatch:
-    """Detector of a server that leaves its requests without a token; a long queue alone is no stall.
+    """Detector of servers that sample no token for any request; a long queue alone is no stall.
 
     Args:
         timeout_s: maximum time without a token for any request, seconds.
@@ -35,7 +35,7 @@ class StallWatch:
                 self._watched.discard(timeout)
 
     def progress(self) -> None:
-        """Note that the server has sampled a token."""
+        """Reset the clock: the server has sampled a token."""
         self._progress_at = asyncio.get_running_loop().time()
 
     def suspend(self) -> None:
