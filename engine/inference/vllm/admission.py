@@ -1,10 +1,9 @@
 """Admission of conversations to replicas by the room in their KV caches.
 
 A conversation reserves its current tokens and the room for its next response on one replica, where it stays
-for the prefix cache. A new one is admitted to the least loaded replica once it fits into the configured share
-of the cache, in order of arrival. One that has begun never waits for room: waiting for one another is
-impossible, since what holds room always goes on. A conversation that fits nowhere has an empty replica for
-itself.
+for the prefix cache. New conversations are admitted in order of arrival to the least loaded replica, once
+they fit into the configured share of its cache. A conversation that has begun never waits for room, so
+deadlock is impossible. A conversation larger than that share is admitted to an empty replica.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from engine.inference.vllm.replicas import Replica
 from engine.types import RolloutKey
 
 FORGET_S = 1800.0
-"""Time after which an idle conversation that nobody released gives its room back, seconds."""
+"""Time after which an idle conversation that was never released loses its room, seconds."""
 
 log = structlog.get_logger("engines")
 
@@ -47,10 +46,10 @@ class _Waiting:
 
 
 class Admission:
-    """Places conversations on replicas.
+    """Assignment of conversations to replicas.
 
     Args:
-        replicas: all of them, in any state.
+        replicas: all replicas, in any state.
         share: share of a replica's KV cache that reservations may fill.
     """
 
@@ -73,7 +72,7 @@ class Admission:
             key: of the rollout.
             tokens: length of its prompt.
             room: maximum length of the response.
-            has_begun: whether earlier turns exist; such a conversation waits for no room.
+            has_begun: whether earlier turns exist; the conversation then does not wait for room.
 
         Raises:
             ModelError: no replica is left.
@@ -99,15 +98,15 @@ class Admission:
             self.admit()
 
     def forget_idle(self) -> None:
-        """Release conversations without any request for a long time: their end was not reported."""
+        """Release conversations idle for ``FORGET_S``: their end was not reported."""
         limit = time.monotonic() - FORGET_S
-        idle = [key for key, one in self._conversations.items() if one.used_at < limit]
+        idle = [key for key, conversation in self._conversations.items() if conversation.used_at < limit]
         for key in idle:
             log.warning("conversation_not_released", key=key)
             self.release(key)
 
     def lose(self, reason: str) -> None:
-        """Refuse whoever waits, and new requests, with ModelError until a replica is ready again."""
+        """Fail waiting and new requests with ModelError until a replica is ready again."""
         self._lost = reason
         for waiting in self._waiting:
             if not waiting.placed.done():
@@ -115,7 +114,7 @@ class Admission:
         self._waiting.clear()
 
     def admit(self) -> None:
-        """Place whoever may be placed now; called whenever a replica becomes ready or room becomes free."""
+        """Place waiting conversations that fit; called when a replica becomes ready or room becomes free."""
         if any(replica.is_ready for replica in self._replicas):
             self._lost = ""
         kept: deque[_Waiting] = deque()
@@ -125,7 +124,7 @@ class Admission:
                 continue
             replica = None if is_full and not waiting.has_begun else self._replica_for(waiting)
             if replica is None:
-                is_full = is_full or not waiting.has_begun
+                is_full = is_full or not waiting.has_begun  # later new conversations do not overtake
                 kept.append(waiting)
             else:
                 self._move(waiting.conversation, replica)
@@ -151,9 +150,7 @@ class Admission:
         ready = [replica for replica in self._replicas if replica.is_ready]
         if not waiting.has_begun:
             ready = [replica for replica in ready if self._fits(replica, waiting.conversation.need)]
-        return min(
-            ready, key=lambda one: (one.reserved / max(one.cache_tokens, 1), one.conversations), default=None
-        )
+        return min(ready, key=lambda r: (r.reserved / max(r.cache_tokens, 1), r.conversations), default=None)
 
     def _fits(self, replica: Replica, need: int) -> bool:
         return not replica.conversations or replica.reserved + need <= self._share * replica.cache_tokens

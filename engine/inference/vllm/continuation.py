@@ -1,9 +1,9 @@
 """Continuation of a response whose engine failed, from the tokens sampled so far.
 
-The tokens that arrived are kept where they are valid and of the weights that go on (or where mixed versions
-within a response are accepted); the rest is sampled with a seed derived from the request's and the position.
-Each token is then drawn from the policy given those before it, as in an undisturbed response. Otherwise the
-request is sent again whole, with its own seed.
+Received tokens are kept if they are valid and of the current weights (or mixed versions within a response
+are accepted). The rest is sampled with a seed derived from the request's seed and the position. Each token
+is then drawn from the policy given those before it, as in an uninterrupted response. Otherwise the whole
+request is sent again with its original seed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from engine.inference.base import Generation, GenerationRequest
 
 
 class Response:
-    """Response in the making, over as many engines as it takes.
+    """Response assembled from one engine or several.
 
     Args:
-        request: what was asked for.
+        request: the original request.
     """
 
     def __init__(self, request: GenerationRequest) -> None:
@@ -41,7 +41,7 @@ class Response:
         return self._request.sampling.max_tokens - self.num_kept
 
     def next_request(self) -> GenerationRequest:
-        """Return the request for what is missing."""
+        """Return the request for the missing tokens."""
         if not self.num_kept:
             return self._request
         return replace(
@@ -57,19 +57,19 @@ class Response:
             self._kept = self._joined(partial)
 
     def drop_unless(self, version: int) -> None:
-        """Forget kept tokens of any other version: the response is to have one."""
-        if any(one != version for one in self._kept.versions):
+        """Drop kept tokens unless all are of ``version``: the response must have a single one."""
+        if any(kept != version for kept in self._kept.versions):
             self._kept = Generation(ids=(), logprobs=(), versions=(), stopped=False)
 
     def finished(self) -> Generation | None:
-        """Return the response if the kept tokens are all of it: only the end of its stream was lost."""
+        """Return the response if the kept tokens complete it (only the stream's end was lost)."""
         if not self._kept.ids:
             return None
         stopped = self._kept.ids[-1] in self._request.stop_ids
         return replace(self._kept, stopped=stopped) if stopped or self.room == 0 else None
 
     def complete(self, last: Generation) -> Generation:
-        """Return the whole response, which ends with an engine's complete answer."""
+        """Return the whole response: the kept tokens and an engine's complete answer."""
         return self._joined(last) if self.num_kept else last
 
     def _joined(self, more: Generation) -> Generation:

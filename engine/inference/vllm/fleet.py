@@ -1,12 +1,12 @@
-"""The replicas of a policy over their lives: started, proven, restarted, left out, taken back.
+"""Lifecycle of a policy's replicas: start, proof, restart, exclusion and recovery.
 
     starting ─▶ ready ⇄ publishing
                   │ fails
                   ├─ ours ─────▶ restarting ─▶ ready, or left_out after ``max_restarts`` in a row
                   └─ attached ─▶ left_out ⇄ ready, whenever it is healthy and has proven its weights
 
-A replica becomes ready only after it has proven to serve the current weights. Servers of our own are stopped
-before they are started again; attached ones are never touched.
+A replica becomes ready only after it has proven to serve the current weights. Our own servers are stopped
+before they are started again; attached ones are never stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHECK_S = 10.0
 _DRAIN_S = 5.0
 """Maximum time for requests to notice that their server has ended, seconds."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-"""Pauses between looks at an attached server that failed, seconds; doubled each time."""
+"""Pauses between checks of an attached server that failed, seconds; doubled each time."""
 
 log = structlog.get_logger("engines")
 _FAILURES = (TrainyardError, OSError, TimeoutError)
@@ -40,23 +40,23 @@ _FAILURES = (TrainyardError, OSError, TimeoutError)
 
 
 class Prover(Protocol):
-    """Gives a server the current weights and checks that it serves them."""
+    """Interface that restores a server's weights and verifies that it serves them."""
 
     async def restore(self, client: VllmClient) -> bool:
-        """Return whether the server has proven to serve the current weights."""
+        """Load the current weights; return whether the server has proven to serve them."""
 
 
 class FleetObserver(Protocol):
-    """Receiver of what happens to replicas."""
+    """Observer of replicas."""
 
     def changed(self) -> None:
-        """Take note that a replica's state changed."""
+        """Handle a change of a replica's state."""
 
     def alert(self, severity: Literal["info", "warning", "error"], code: str, message: str) -> None:
-        """Report a condition that a person should look at."""
+        """Report a condition that needs attention."""
 
     def lost(self, reason: str) -> None:
-        """Take note that no replica has been left for the stall time."""
+        """Handle the loss of all replicas for longer than the stall time-out."""
 
 
 class Fleet:
@@ -65,8 +65,8 @@ class Fleet:
     Args:
         replicas: in state ``starting``.
         config: limits and times.
-        prover: asked once ``version`` is set.
-        observer: of changes and alerts.
+        prover: used once ``version`` is set.
+        observer: receives changes and alerts.
     """
 
     version: int | None = None
@@ -92,22 +92,22 @@ class Fleet:
         return [replica for replica in self.replicas if replica.is_ready]
 
     def start(self) -> None:
-        """Start all servers, or greet them, in the background."""
+        """Start our own servers and connect to attached ones, in the background."""
         for replica in self.replicas:
             self._spawn(self._begin(replica))
 
     async def started(self) -> list[Replica]:
         """Wait until every replica is up or left out; return those that are up."""
-        await self._until(lambda: all(one.is_out or one.is_up for one in self.replicas))
-        return [one for one in self.replicas if one.is_up]
+        await self._until(lambda: all(replica.is_out or replica.is_up for replica in self.replicas))
+        return [replica for replica in self.replicas if replica.is_up]
 
     async def any_ready(self) -> bool:
         """Wait until a replica is ready or all are left out; return whether one is ready."""
-        await self._until(lambda: bool(self.ready) or all(one.is_out for one in self.replicas))
+        await self._until(lambda: bool(self.ready) or all(r.is_out for r in self.replicas))
         return bool(self.ready)
 
     async def close(self) -> None:
-        """End all work and every server of our own."""
+        """Cancel all work and stop our own servers."""
         self._closing = True
         if self._losing is not None:
             self._losing.cancel()
@@ -116,11 +116,11 @@ class Fleet:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for replica in self.replicas:
             replica.interrupt()
-        servers = [one.server for one in self.replicas if one.server is not None]
+        servers = [replica.server for replica in self.replicas if replica.server is not None]
         await asyncio.gather(*(server.stop() for server in servers), return_exceptions=True)
-        await asyncio.gather(*(one.connect(None) for one in self.replicas), return_exceptions=True)
+        await asyncio.gather(*(replica.connect(None) for replica in self.replicas), return_exceptions=True)
 
-    # --- what happens to a replica -----------------------------------------------------------------
+    # --- changes of state --------------------------------------------------------------------------
 
     def set_state(self, replica: Replica, state: ReplicaState, detail: str = "") -> None:
         """Change a replica's state."""
@@ -132,7 +132,7 @@ class Fleet:
         self._spawn(self._notify())
 
     def proven(self, replica: Replica) -> None:
-        """Let a replica serve, which has proven the current version."""
+        """Mark a replica as ready: it has proven the current version."""
         replica.version = self.version
         replica.strikes.clear()
         if replica.serving_since is None:
@@ -140,10 +140,10 @@ class Fleet:
         self.set_state(replica, ReplicaState.READY)
 
     def unprove(self, replicas: Sequence[Replica]) -> None:
-        """Let replicas wait for the next publication: the last one was not completed.
+        """Reset replicas until the next publication: the last one was not completed.
 
-        Those that are being restarted wait for it too; no version is current until then. What they have
-        sampled and not yet returned is not accepted.
+        No version is current until then, so restarting replicas wait for it too. Responses in flight are
+        rejected.
         """
         self.version = None
         for replica in replicas:
@@ -154,7 +154,7 @@ class Fleet:
             self.set_state(replica, ReplicaState.STARTING, "a publication was not completed")
 
     async def request_failed(self, replica: Replica, incarnation: int, error: EngineError) -> None:
-        """Find out whether a replica is to blame for a failed request; if so, take it out of service."""
+        """Check whether a replica caused a request's failure; if so, take it out of service."""
         survived = error.kind == "lost" and await self._seems_well(replica)
         if incarnation != replica.incarnation or not replica.is_ready:
             return
@@ -162,12 +162,12 @@ class Fleet:
             self.fail(replica, str(error), trusted=error.kind != "garbage")
 
     def fail(self, replica: Replica, reason: str, *, trusted: bool = True) -> None:
-        """Take a replica out of service and begin to bring it back.
+        """Take a replica out of service and start its recovery.
 
         Args:
             replica: ready, or in a publication.
             reason: what is wrong with it.
-            trusted: whether tokens that it has sampled are kept.
+            trusted: whether its sampled tokens are kept.
         """
         replica.incarnation += 1
         replica.is_up = False
@@ -187,20 +187,20 @@ class Fleet:
         self.set_state(replica, ReplicaState.LEFT_OUT, reason)
 
     def _watch_for_loss(self) -> None:
-        """Begin or end the time after which waiting for a replica is given up."""
-        if not all(one.is_out for one in self.replicas):
+        """Start or cancel the timer of the observer's ``lost``, which runs while no replica is left."""
+        if not all(replica.is_out for replica in self.replicas):
             if self._losing is not None:
                 self._losing.cancel()
                 self._losing = None
         elif self._losing is None:
-            reasons = "; ".join(f"{one.name}: {one.detail}" for one in self.replicas)
+            reasons = "; ".join(f"{replica.name}: {replica.detail}" for replica in self.replicas)
             message = f"no engine is left ({reasons})"
             self._observer.alert("error", "engines_lost", message)
             loop = asyncio.get_running_loop()
             self._losing = loop.call_later(self._config.stall_timeout_s, self._observer.lost, message)
 
     async def _seems_well(self, replica: Replica) -> bool:
-        """Return whether the server lives and answers."""
+        """Return whether the server is alive and answers."""
         if replica.server is not None and not replica.server.is_alive():
             return False
         try:
@@ -237,7 +237,7 @@ class Fleet:
             failure = await self._bring_up(replica)
 
     async def _take_back(self, replica: Replica) -> None:
-        """Look at an attached server again and again until it is healthy and proven."""
+        """Check an attached server repeatedly until it is healthy and proven."""
         await self._interrupt(replica)
         pause_s = _FIRST_PAUSE_S
         while (failure := await self._bring_up(replica)) is not None:
@@ -247,7 +247,7 @@ class Fleet:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _bring_up(self, replica: Replica) -> str | None:
-        """Start a replica's server and let it prove the current weights; return the reason of a failure."""
+        """Start a replica's server and prove the current weights; return the reason of a failure."""
         try:
             if replica.server is None:
                 facts = await replica.client.check()
@@ -269,14 +269,14 @@ class Fleet:
                     return f"it does not prove that it serves version {self.version}"
                 replica.is_up = True
                 self.proven(replica)
-        except Exception as error:  # a replica that nobody supervises would be waited for in vain
+        except Exception as error:  # an unsupervised replica would never become ready
             if not isinstance(error, _FAILURES):
                 log.error("engine_supervision_failed", engine=replica.name, traceback=traceback.format_exc())
             return _brief(str(error)) or type(error).__name__
         return None
 
     async def _interrupt(self, replica: Replica) -> None:
-        """End requests that have not noticed that their server ended; they are sent again."""
+        """Cancel requests that have not noticed the end of their server; they are sent again."""
         if replica.requests:
             await asyncio.wait(replica.requests, timeout=_DRAIN_S)
         replica.interrupt()
@@ -301,6 +301,6 @@ class Fleet:
 
 
 def _brief(message: str) -> str:
-    """Return a message's first line and, of the log at its end, the last three."""
+    """Return a message's first line and its last three, which end the quoted log."""
     lines = message.splitlines()
     return " | ".join([*lines[:1], *lines[1:][-3:]])

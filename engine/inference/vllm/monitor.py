@@ -1,4 +1,4 @@
-"""Watch over replicas: metrics, events and alerts, and engines that end while nobody asks them."""
+"""Monitoring of replicas: metrics, events, alerts, and detection of engines that fail while idle."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from engine.inference.vllm.admission import Admission
 from engine.inference.vllm.replicas import Replica
 
 POLL_S = 2.0
-"""Time between two looks at every replica, seconds."""
+"""Interval between polls of every replica, seconds."""
 REPORT_S = 5.0
-"""Shortest time between two events without a change of state, seconds."""
+"""Minimum interval between events without a change of state, seconds."""
 _GATHER_S = 0.05
-"""Time in which changes of state are gathered into one event, seconds."""
+"""Time over which changes of state are combined into one event, seconds."""
 _METRICS_S = 10.0
-"""Maximum time of one look, seconds."""
+"""Maximum time of one poll, seconds."""
 _MISSES = 3
-"""Looks in a row without an answer after which a replica is out of order."""
+"""Consecutive unanswered polls after which a replica has failed."""
 
 log = structlog.get_logger("engines")
 Fail = Callable[[Replica, str], None]
@@ -35,7 +35,7 @@ Fail = Callable[[Replica, str], None]
 
 @dataclass(slots=True)
 class _Totals:
-    """Sums since metrics were last taken."""
+    """Sums since the last ``take_metrics``."""
 
     looks: int = 0
     running: float = 0.0
@@ -49,12 +49,12 @@ class _Totals:
 
 
 class Monitor:
-    """Watches replicas, reports them as events, and lets the admission know what changed.
+    """Monitor that polls replicas, reports them as events and notifies the admission of changes.
 
     Args:
-        replicas: all of them.
-        admission: of conversations to them.
-        sink: of events; None reports nothing.
+        replicas: all replicas of the policy.
+        admission: assigns conversations to them.
+        sink: receives the events; None reports nothing.
     """
 
     iteration: int | None = None
@@ -80,7 +80,7 @@ class Monitor:
         self._busy_since = 0.0
 
     def start(self, fail: Fail) -> None:
-        """Begin to watch, and report the state at the start.
+        """Start polling and report the initial state.
 
         Args:
             fail: takes a replica out of service, with the reason.
@@ -97,20 +97,20 @@ class Monitor:
             self._timer.cancel()
             self._report()
 
-    # --- what happens ------------------------------------------------------------------------------
+    # --- notifications -----------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Take note that a replica's state changed."""
+        """Handle a change of a replica's state."""
         self._admission.admit()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_GATHER_S, self._report)
 
     def lost(self, reason: str) -> None:
-        """Let requests fail that wait for a replica: none is left."""
+        """Fail the requests that wait for a replica: none is left."""
         self._admission.lose(reason)
 
     def alert(self, severity: Literal["info", "warning", "error"], code: str, message: str) -> None:
-        """Report a condition that a person should look at."""
+        """Report a condition that needs attention."""
         log.warning(code, message=message)
         self._emit(Alert, severity=severity, code=code, message=message, iteration=self.iteration)
 
@@ -125,7 +125,7 @@ class Monitor:
         """Count a request's end.
 
         Args:
-            tokens: that it sampled.
+            tokens: number of sampled tokens.
         """
         self._totals.tokens += tokens
         self._in_flight -= 1
@@ -135,18 +135,18 @@ class Monitor:
     async def take_metrics(self) -> dict[str, float]:
         """Return an iteration's metrics: means and rates since the last call.
 
-        Means are of looks while requests were in flight, and left out where there was none.
+        Means are over polls with requests in flight, and left out without any.
         """
-        await asyncio.gather(*(self._look(one) for one in self._replicas if one.is_ready))
+        await asyncio.gather(*(self._look(replica) for replica in self._replicas if replica.is_ready))
         if self._in_flight:
             now = time.monotonic()
             self._totals.busy_s += now - self._busy_since
             self._busy_since = now
         sums, before = self._totals, self._before
         after = _Totals(
-            restarts=sum(one.restarts for one in self._replicas),
-            prefix_queries=sum(one.load.prefix_queries for one in self._replicas),
-            prefix_hits=sum(one.load.prefix_hits for one in self._replicas),
+            restarts=sum(replica.restarts for replica in self._replicas),
+            prefix_queries=sum(replica.load.prefix_queries for replica in self._replicas),
+            prefix_hits=sum(replica.load.prefix_hits for replica in self._replicas),
         )
         self._totals, self._before = _Totals(), after
         queries = after.prefix_queries - before.prefix_queries
@@ -165,12 +165,12 @@ class Monitor:
             await asyncio.sleep(POLL_S)
             try:
                 await self._look_at_all(fail)
-            except Exception as error:  # nothing may end the watch
+            except Exception as error:  # polling must survive any error
                 log.error("engine_watch_failed", error=described(error))
 
     async def _look_at_all(self, fail: Fail) -> None:
-        ready = [(one, one.incarnation) for one in self._replicas if one.is_ready]
-        await asyncio.gather(*(self._look(one) for one, _ in ready))
+        ready = [(replica, replica.incarnation) for replica in self._replicas if replica.is_ready]
+        await asyncio.gather(*(self._look(replica) for replica, _ in ready))
         for replica, incarnation in ready:
             reason = self._complaint(replica)
             if reason and replica.is_ready and replica.incarnation == incarnation:
@@ -189,7 +189,7 @@ class Monitor:
             self._misses[replica] = self._misses.get(replica, 0) + 1
 
     def _complaint(self, replica: Replica) -> str:
-        """Return what is wrong with a replica that serves; empty when nothing is."""
+        """Return the failure of a serving replica; empty without one."""
         if replica.server is not None and not replica.server.is_alive():
             return "its process has ended"
         if self._misses.get(replica, 0) >= _MISSES:
@@ -198,12 +198,12 @@ class Monitor:
         return ""
 
     def _sample(self) -> None:
-        loads = [one.load.latest for one in self._replicas if one.is_ready and one.load.latest is not None]
+        loads = [r.load.latest for r in self._replicas if r.is_ready and r.load.latest is not None]
         if loads and self._in_flight:
             self._totals.looks += 1
-            self._totals.kv_use += fmean(one.kv_use for one in loads)
-            self._totals.running += sum(one.running for one in loads)
-            self._totals.waiting += sum(one.waiting for one in loads)
+            self._totals.kv_use += fmean(load.kv_use for load in loads)
+            self._totals.running += sum(load.running for load in loads)
+            self._totals.waiting += sum(load.waiting for load in loads)
 
     def _records(self) -> list[EngineRecord]:
         return [_record(replica) for replica in self._replicas]
@@ -214,12 +214,12 @@ class Monitor:
         self._emit(
             EnginesReported,
             iteration=self.iteration,
-            replicas=[one.model_dump() for one in self._last],
+            replicas=[record.model_dump() for record in self._last],
             queued=self._admission.num_waiting,
         )
 
     def _emit(self, event: type[Alert] | type[EnginesReported], **fields: object) -> None:
-        """Emit, logging failures: a timer has no caller, and the run notices a broken spool itself."""
+        """Emit an event; log failures: a timer has no caller, and the run notices a broken spool itself."""
         if self._sink is None:
             return
         try:

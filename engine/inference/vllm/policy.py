@@ -1,8 +1,8 @@
 """VllmPolicy: vLLM servers as one trainable policy.
 
 A trajectory stays on its replica for the prefix cache (``admission``); an engine that fails is restarted or
-left out (``fleet``), and its requests go on elsewhere from their own tokens (``continuation``). No replica
-samples before it has proven the current weights.
+left out (``fleet``), and its requests continue elsewhere from the tokens received (``continuation``). No
+replica samples before it has proven the current weights.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from engine.models.chat.base import Chat
 from engine.types import RolloutKey
 
 MAX_FAILURES = 12
-"""Failures of engines at one request after which the request itself is held to be the cause."""
+"""Engine failures after which a request itself is considered the cause."""
 
 
 class Publisher(Prover, Protocol):
-    """Brings weights to servers and has them prove what they serve."""
+    """Interface that publishes weights to servers and verifies what they serve."""
 
     @property
     def model(self) -> str:
@@ -47,19 +47,19 @@ class Publisher(Prover, Protocol):
 
 
 class _InterruptedError(Exception):
-    """A request was given up on an engine for a reason of the policy's own; it is sent again whole."""
+    """The policy itself aborted a request on an engine; the whole request is sent again."""
 
 
 class VllmPolicy(TrainablePolicy):
-    """Samples with vLLM servers; call ``start``, then ``publish`` before the first request.
+    """Policy that samples with vLLM servers; call ``start``, then ``publish`` before the first request.
 
     Args:
         replicas: one for each server.
-        publisher: brings weights to servers and proves them.
+        publisher: publishes weights to servers and verifies them.
         config: limits and times.
         chat: the model's conversations.
         max_context: maximum length of a prompt and its response, tokens.
-        sink: of events about the engines; None reports nothing.
+        sink: receives events about the engines; None reports nothing.
         name: display name.
     """
 
@@ -96,7 +96,7 @@ class VllmPolicy(TrainablePolicy):
         self._monitor.start(self._fleet.fail)
 
     async def close(self) -> None:
-        """Stop every server of our own; requests in flight fail with ModelError."""
+        """Stop our own servers; requests in flight fail with ModelError."""
         self._closed = True
         self._admission.lose("the policy is closed")
         await self._monitor.close()
@@ -118,7 +118,7 @@ class VllmPolicy(TrainablePolicy):
     # --- sampling ----------------------------------------------------------------------------------
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """Sample a completion; engines that fail are replaced meanwhile.
+        """Sample a completion, on several engines if some fail.
 
         Raises:
             ModelError: the request is impossible, no engine is left, or every engine fails at it.
@@ -209,7 +209,7 @@ class VllmPolicy(TrainablePolicy):
             raise _InterruptedError from None
         finally:
             replica.requests.discard(sampling)
-            if self._config.in_flight == "keep":  # frozen requests go on before the weights are proven
+            if self._config.in_flight == "keep":  # frozen requests resume before the weights are proven
                 await self._open.wait()
         if incarnation < replica.trusted_from:
             raise _InterruptedError
@@ -227,9 +227,9 @@ class VllmPolicy(TrainablePolicy):
     # --- publication -------------------------------------------------------------------------------
 
     async def publish(self, version: int, weights: WeightSource) -> dict[str, float]:
-        """Bring the trainer's weights to every replica that is up, and let those serve that prove it.
+        """Publish the trainer's weights to every replica that is up; those that prove them serve again.
 
-        Replicas that fail are restarted and prove the weights then; this waits for them only where no other
+        Failed replicas are restarted and prove the weights later; this waits for them only if no other one
         serves.
 
         Raises:
@@ -247,19 +247,19 @@ class VllmPolicy(TrainablePolicy):
         if not await self._fleet.any_ready():
             raise PublicationError(
                 f"no engine proves that it serves version {version}: "
-                + "; ".join(f"{one.name}: {one.detail}" for one in self._fleet.replicas)
+                + "; ".join(f"{replica.name}: {replica.detail}" for replica in self._fleet.replicas)
             )
         return metrics | {"publish/seconds": time.monotonic() - began}
 
     async def _publish(self, version: int, weights: WeightSource) -> dict[str, float]:
-        """Publish to the replicas that are up; let those serve that proved it and restart the others."""
+        """Publish to the replicas that are up; restart those that fail the proof."""
         if self._config.in_flight == "finish":
             await self._finish()
-        replicas = [one for one in self._fleet.replicas if one.is_up]  # after the wait: one may have failed
+        replicas = [r for r in self._fleet.replicas if r.is_up]  # after the wait: one may have failed
         for replica in replicas:
             self._fleet.set_state(replica, ReplicaState.PUBLISHING, f"receives version {version}")
         try:
-            report = await self._publisher.publish(version, weights, [one.client for one in replicas])
+            report = await self._publisher.publish(version, weights, [replica.client for replica in replicas])
         except BaseException:
             self._fleet.unprove(replicas)
             raise
@@ -277,4 +277,4 @@ class VllmPolicy(TrainablePolicy):
         """Wait for the requests in flight; those that fail are sent again after the publication."""
         while requests := [task for replica in self._fleet.replicas for task in replica.requests]:
             await asyncio.wait(requests)
-            await asyncio.sleep(0)  # their callers take note
+            await asyncio.sleep(0)  # lets their callers run first

@@ -1,4 +1,4 @@
-"""A replica: one vLLM server as its policy sees it, with the requests it serves and its latest metrics."""
+"""Replica of a policy: one vLLM server with its state, requests in flight and latest metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.inference.vllm.clients.facts import EngineMetrics
 from engine.inference.vllm.servers.server import VllmServer
 
 STABLE_S = 600.0
-"""Minimum time of service after which a failure starts a new count of restarts, seconds."""
+"""Time of service after which the count of consecutive restarts is reset, seconds."""
 
 
 class ReplicaState(StrEnum):
@@ -29,12 +29,12 @@ class ReplicaState(StrEnum):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Replica:
-    """One server; ``server`` is None where it is attached and not ours to stop."""
+    """One server; ``server`` is None for an attached one, which is not ours to stop."""
 
     name: str
     server: VllmServer | None = None
     _client: VllmClient | None = None
-    """None until the server was started; made anew with each start."""
+    """None before the first start; replaced at each start."""
     state: ReplicaState = ReplicaState.STARTING
     detail: str = ""
     """Reason of the state, where it is not ``ready``."""
@@ -45,7 +45,7 @@ class Replica:
     is_up: bool = False
     """True once the server has answered since its last start."""
     incarnation: int = 0
-    """Number of failures: those of requests sent before the last one are no news."""
+    """Number of failures; requests sent in an earlier incarnation report no new failure."""
     trusted_from: int = 0
     """First incarnation whose answers are accepted: an earlier one answered garbage."""
     restarts: int = 0
@@ -65,17 +65,17 @@ class Replica:
 
     @classmethod
     def attached(cls, name: str, client: VllmClient) -> Replica:
-        """Return a replica on a server that somebody else has started."""
+        """Return a replica for a server that is already running."""
         return cls(name=name, _client=client)
 
     @property
     def client(self) -> VllmClient:
-        """Return the client of the server, which has been started."""
+        """Return the client; the server must have been started."""
         assert self._client is not None, f"{self.name} has not been started"
         return self._client
 
     async def connect(self, client: VllmClient | None) -> None:
-        """Use another client from now on; the previous one is closed."""
+        """Replace the client; the previous one is closed."""
         previous, self._client = self._client, client
         if previous is not None:
             await previous.close()
@@ -87,23 +87,23 @@ class Replica:
 
     @property
     def keeps_conversations(self) -> bool:
-        """Return whether conversations stay on it: it serves, or will after a publication."""
+        """Return whether it keeps its conversations: it is ready or in a publication."""
         return self.state in (ReplicaState.READY, ReplicaState.PUBLISHING)
 
     @property
     def is_out(self) -> bool:
-        """Return whether nobody waits for it."""
+        """Return whether it is left out."""
         return self.state is ReplicaState.LEFT_OUT
 
     def may_restart(self, limit: int) -> bool:
-        """Begin a new count after ``STABLE_S`` of service; return whether the count is below the limit."""
+        """Return whether a restart is within the limit; ``STABLE_S`` of service resets the count."""
         if self.serving_since is not None and time.monotonic() - self.serving_since >= STABLE_S:
             self.restarts_in_a_row = 0
         self.serving_since = None
         return self.restarts_in_a_row < limit
 
     def strike(self, *, within_s: float) -> int:
-        """Count a failure that the server survived; return their number within the time."""
+        """Count a failure that the server survived; return their number in the last ``within_s``."""
         now = time.monotonic()
         self.strikes.append(now)
         while now - self.strikes[0] > within_s:
@@ -118,7 +118,7 @@ class Replica:
 
 @dataclass(slots=True)
 class Load:
-    """Metrics of a replica over time; counters start again with the server."""
+    """Metrics of a replica over time; the server's counters restart with it."""
 
     latest: EngineMetrics | None = None
     at: float = 0.0
@@ -133,7 +133,7 @@ class Load:
     """Share of prompt tokens found in the prefix cache, between the last two measurements with any."""
 
     def restart(self) -> None:
-        """Expect counters from zero."""
+        """Handle a restart of the server: its counters begin at zero."""
         self.latest = None
         self.tokens_per_s = 0.0
 
