@@ -6,13 +6,13 @@ from engine.models.chat.base import Tokenizer
 from engine.tools import cap_characters
 
 _BYTES_PER_TOKEN = 3
-"""Fewer than in most texts and code (about 4), so that estimates rather stop a conversation too early."""
+"""Fewer than in most texts and code (about 4), so that estimates tend to be too high."""
 
 
 def cap_tokens(text: str, limit: int, tokenizer: Tokenizer) -> tuple[str, int]:
     """Keep at most ``limit`` tokens, head and tail; return the text and the number of characters cut.
 
-    The note that tells how many tokens were cut comes on top of the limit.
+    The note with the number of cut tokens does not count towards the limit.
     """
     if len(text.encode("utf-8", "replace")) <= limit:  # no token is shorter than a byte
         return text, 0

@@ -1,9 +1,9 @@
 """A conversation as messages, for policies without token ids.
 
-Messages have OpenAI's form. Everything a policy answers is made safe to send back: every call has an
-identifier (the endpoint's, where it gave one), a name that endpoints accept and a JSON object of arguments,
-and is answered by a tool message. What a provider wants back with its message is kept as it came.
-Lengths are the endpoint's own counts where it reports them; what is new since then, or all, is estimated.
+Messages have OpenAI's format. Responses are sanitised before they are sent back: every call has an identifier
+(the endpoint's, where it gave one), a name that endpoints accept and a JSON object of arguments, and is
+answered by a tool message. Provider state is returned unchanged. Lengths are the endpoint's counts where it
+reports them; newer messages, or all, are estimated.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from engine.tools.rendering import render_turn
 from engine.tools.schemas import Tools
 
 _MAX_CALLS = 32
-"""Calls of one response that are kept; more than one is an error anyway."""
+"""Maximum number of calls kept per response; more than one is an error anyway."""
 _MAX_COUNT = 2**31 - 1
-"""Upper limit of an endpoint's counts of tokens, as the database has it."""
+"""Upper limit of token counts from an endpoint: the database's largest integer."""
 _MESSAGE_TOKENS = 4
 """Estimated tokens around a message's text."""
 _THINKING_STATE = ("reasoning_details", "reasoning_opaque", "encrypted_content", "thinking_blocks")
-"""Provider state that is thinking itself; signatures of calls are needed without it too."""
+"""Provider state that contains thinking; call signatures are needed even without thinking."""
 _EMPTY = "(empty response)"
 """Text of an empty response in later prompts: many endpoints refuse a message with neither text nor calls."""
 
@@ -53,7 +53,7 @@ class ChatConversation:
         policy: writes the responses.
         messages: system and first user message.
         declarations: functions declared to the policy, for native calls.
-        tools: tools of the environment; they decide where the thinking in a response's text ends.
+        tools: tools of the environment, needed to find the end of thinking in a response's text.
         tool_format: format of the calls.
         keep_thinking: False leaves the thinking of earlier turns out of every request.
     """
@@ -79,7 +79,7 @@ class ChatConversation:
         self._response: ChatResponse
 
     def __len__(self) -> int:
-        """Return the length of the current prompt, tokens, as far as it is known."""
+        """Return the length of the current prompt, tokens, estimated where it is not reported."""
         return self._length
 
     async def respond(
@@ -103,7 +103,7 @@ class ChatConversation:
 
     @property
     def last_response(self) -> ChatResponse:
-        """Return the last message, as it was made safe."""
+        """Return the last message, sanitised."""
         return self._response
 
     def _appended(self, message: ChatResponse, step: int) -> Turn:
@@ -148,11 +148,11 @@ class ChatConversation:
         return cap_estimated(text, limit)
 
     def record(self) -> TokenRecord:
-        """Return no tokens: their ids are unknown."""
+        """Return an empty record: token ids are unknown."""
         return TokenRecord()
 
     def _parsed(self, response: ChatResponse) -> Reply:
-        """Return the response with its thinking apart, whether the endpoint or its text tells it apart."""
+        """Split a response into thinking and content, which the endpoint or its text separates."""
         thinking, content, closed = response.thinking, response.content, True
         if not thinking and len(content) <= MAX_RESPONSE_CHARS:
             end = thinking_end(content, self._tool_format, self._tools)
@@ -168,7 +168,7 @@ class ChatConversation:
         )
 
     def _message(self, response: ChatResponse, reply: Reply, step: int) -> Message:
-        """Return the response as later requests have it."""
+        """Return the response as a message for later requests."""
         message: dict[str, Any] = {"role": "assistant"}
         message["content"] = response.content if self._keep_thinking else reply.content
         if self._keep_thinking and response.thinking:
@@ -186,9 +186,9 @@ class ChatConversation:
         return message
 
     def _measure(self, response: ChatResponse, reply: Reply) -> None:
-        """Count the response: from here on the length is what the endpoint reported.
+        """Update the length from the endpoint's counts, where it reports them.
 
-        Thinking counts where later requests have it: not what is dropped, hidden or not sent.
+        Thinking counts only if later requests contain it: not if it is dropped, hidden or not sent.
         """
         usage = response.usage
         prompt = usage.prompt_tokens or self._length
@@ -201,7 +201,7 @@ class ChatConversation:
 
 
 def _cleaned(response: ChatResponse, *, has_tools: bool) -> ChatResponse:
-    """Return a response that can be stored and sent back, whatever the endpoint answered."""
+    """Return a sanitised response, which can be stored and sent back."""
     usage = response.usage
     cost = usage.cost
     return replace(

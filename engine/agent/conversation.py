@@ -1,4 +1,4 @@
-"""Interface of a rollout's conversation with its policy; the loop knows nothing else of a policy.
+"""Interface of a rollout's conversation with its policy, the same for all kinds of policies.
 
 To add a kind of policy: a class with ``Conversation``'s methods, opened in ``open_conversation``.
 """
@@ -28,7 +28,7 @@ class Turn:
     thinking_tokens: int | None
     """None where it is not reported."""
     version: int
-    """Newest policy version that sampled a part of it."""
+    """Newest policy version that sampled a part of the response."""
     cached_tokens: int = 0
     cost: float | None = None
     """US dollars; None where no price is known."""
@@ -38,13 +38,13 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """The next prompt: what follows the last response, or a whole new prompt."""
+    """The next prompt: an extension after the last response, or a whole new prompt."""
 
     messages: tuple[Message, ...]
     length: int
-    """Length of the prompt with it, tokens; an estimate where there are no ids."""
+    """Length of the resulting prompt, tokens; an estimate where there are no ids."""
     ids: Sequence[int] = ()
-    """Ids of what is new; empty in conversations of messages."""
+    """New ids; empty in conversations of messages."""
     forked: bool = False
     """True for a whole new prompt, which starts another sample."""
 
@@ -65,15 +65,15 @@ class Conversation(Protocol):
         """
 
     def repeat(self, response: Generation | ChatResponse, *, step: int) -> Turn:
-        """Append a response that the policy gave in an earlier attempt at the rollout.
+        """Append a response of the policy from an earlier attempt at the rollout.
 
         Raises:
-            TypeError: it is of the other kind of policy.
+            TypeError: the response is from the other kind of policy.
         """
 
     @property
     def last_response(self) -> Generation | ChatResponse:
-        """Return the last response as the policy gave it; there must be one."""
+        """Return the policy's last response; there must be one."""
 
     def answer(self, observation: str) -> Continuation:
         """Return the next prompt after the last response and the observation that answers it.

@@ -1,8 +1,7 @@
 """The agent loop: model → parse → tool → observe, until one termination reason applies.
 
-A response without a runnable call is answered with an error observation and the rollout goes on;
-a command that outlives its deadline is an observation too. Only limits, submission, infrastructure
-failures and cancellation end a rollout.
+A response without a runnable call yields an error observation; a command that exceeds its deadline
+yields an observation too. Only limits, submission, infrastructure failures and cancellation end a rollout.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class _Ended(Exception):
 class AgentLoop:
     """One rollout in an environment that has been reset.
 
-    ``outcome`` always tells how far it came, also after cancellation.
+    ``outcome`` returns its progress at any time, also after cancellation.
     """
 
     environment: Environment
@@ -89,7 +88,7 @@ class AgentLoop:
     _conversation: Conversation = field(init=False)
     _opening: tuple[OpeningMessage, ...] = field(init=False)
     _room: int = field(init=False)
-    """Tokens that a turn needs below that limit."""
+    """Minimum room for a response within the context, tokens."""
     _deadline: float = field(init=False, default=0.0)
     _replay: Replay = field(init=False)
     _waited: float = field(init=False, default=0.0)
@@ -114,7 +113,7 @@ class AgentLoop:
     def _context(self) -> int:
         """Return the maximum length of a prompt and its response: the agent's limit or the model's, if lower.
 
-        Endpoints may tell the model's only when they refuse a request.
+        Endpoints may report the model's limit only when they refuse a request.
         """
         return min(self.config.max_context, self.policy.max_context or self.config.max_context)
 
@@ -135,7 +134,7 @@ class AgentLoop:
         return self.outcome(TerminationReason.MAX_STEPS)
 
     def outcome(self, termination: TerminationReason, error: str = "", *, failure: str = "") -> AgentOutcome:
-        """Return the rollout so far under a termination reason."""
+        """Return the rollout so far with a termination reason."""
         return AgentOutcome(
             termination=termination,
             steps=tuple(self._steps),
@@ -209,9 +208,9 @@ class AgentLoop:
                     handle.cancel()
 
     def _watch_time(self, timeout: asyncio.Timeout, timer: list[asyncio.TimerHandle]) -> None:
-        """End the body when no time is left, else look again after what is left, by a timer to be cancelled.
+        """End the body when no time is left, else check again by a timer after the remaining time.
 
-        A cancelled timer refers to nothing: a conversation that did to itself would stay in memory.
+        Cancelling the timer drops its references, which would keep the conversation in memory.
         """
         loop = asyncio.get_running_loop()
         if (left := self._time_left()) > 0:
@@ -237,7 +236,7 @@ class AgentLoop:
             self.on_phase(RolloutPhase.TOOLS)
 
     def _read(self, index: int, turn: Turn, model_seconds: float) -> Step:
-        """Make one response into a step (thought, tool call, parse error)."""
+        """Parse one response into a step (thought, tool call, parse error)."""
         parsed = self._parsed(turn.reply)
         if not turn.stopped:
             after = f" after {turn.generated_tokens} tokens" if turn.generated_tokens else ""
@@ -269,7 +268,7 @@ class AgentLoop:
         return parse_content(content, self.config.tool_format, tools, thinking=thinking)
 
     async def _act(self, step: Step) -> Step:
-        """Carry out the step's call, if it has one."""
+        """Execute the step's call, if it has one."""
         if step.call is None:
             return step
         began = time.monotonic()
@@ -314,7 +313,7 @@ class AgentLoop:
 
 def _opening(turns: Sequence[Message], prompt: Prompt) -> tuple[OpeningMessage, ...]:
     """Return the messages before the first response, functions that the chat template declares included."""
-    said = [OpeningMessage(role=turn["role"], content=turn["content"]) for turn in turns]
+    messages = [OpeningMessage(role=turn["role"], content=turn["content"]) for turn in turns]
     if prompt.declarations:
-        said.append(OpeningMessage.of_tools(prompt.declarations))
-    return tuple(said)
+        messages.append(OpeningMessage.of_tools(prompt.declarations))
+    return tuple(messages)

@@ -1,10 +1,9 @@
 """Replay of the steps that an earlier attempt recorded, in a fresh environment.
 
-Nothing that was sampled is sampled again: the recorded responses are carried out in order, and each
-observation is compared with the recorded one. Where they differ, the rest of the record is dropped and the
-rollout goes on from what its own environment answered, so that no history is trained on that its environment
-did not have. Times and memory addresses alone make no difference: the recorded text is kept, because the
-recorded responses after it were sampled with it.
+Recorded responses are executed in order, without sampling, and each observation is compared with the recorded
+one. Where they differ, the rest of the record is dropped and the rollout continues from the new observation:
+trained histories must match their environment. Differences in times and memory addresses alone are ignored.
+The recorded text is then kept, because later recorded responses were sampled with it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _VARYING = re.compile(
     r"|\b(?:\d+m)?\d+\.\d+ ?(?:ns|us|µs|ms|s|seconds?)\b"
     r"|\b0x[0-9a-f]{6,16}\b"
 )
-"""Dates, times of day with seconds or in listings of files, durations with a fraction, memory addresses."""
+"""Dates, times of day with seconds or in file listings, durations with a fraction, memory addresses."""
 _COMPARED = ("error", "exit_code", "done")
 """Fields of a step that are compared beside its observation."""
 _EXCERPT_CHARS = 200
@@ -32,21 +31,21 @@ _EXCERPT_CHARS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedTurn:
-    """A finished step and the response behind it, as the policy gave it."""
+    """A finished step and the policy's response in it."""
 
     step: Step
     response: Generation | ChatResponse
     waited_seconds: float = 0.0
     """Part of the step's ``model_seconds`` that does not count towards the rollout's time limit."""
     is_replayed: bool = False
-    """Whether the step was in an earlier attempt's record and the environment answered as it did then."""
+    """True where the step repeats an earlier attempt's record with the same outcome."""
 
 
 class Replay:
-    """Recorded turns of a rollout that wait to be repeated.
+    """Queue of a rollout's recorded turns to repeat.
 
     Args:
-        turns: finished turns of an earlier attempt, from the first on; none in a rollout that begins anew.
+        turns: finished turns of an earlier attempt, from the first on; empty in a new rollout.
     """
 
     def __init__(self, turns: Sequence[FinishedTurn] = ()) -> None:
@@ -59,10 +58,10 @@ class Replay:
         self._differences: list[ReplayDifference] = []
 
     def take(self, *, prompt_tokens: int) -> FinishedTurn | None:
-        """Return the turn to repeat; None once there is none left.
+        """Return the next turn to repeat; None when none is left.
 
         Args:
-            prompt_tokens: length of the prompt; where it was another one, the record ends here.
+            prompt_tokens: length of the prompt; a different recorded length ends the replay.
         """
         if not self._turns:
             return None
@@ -76,21 +75,21 @@ class Replay:
         return turn
 
     def settle(self, step: Step) -> Step:
-        """Compare a repeated step with its record; return it, with the recorded text where that is kept.
+        """Compare a repeated step with its record; return it, with the recorded text if they agree.
 
-        Any other step is returned as it is.
+        Other steps are returned unchanged.
         """
         expected, self._expected = self._expected, None
         if expected is None:
             return step
         for name in _COMPARED:
-            recorded, found = getattr(expected, name), getattr(step, name)
-            if recorded != found and not (name == "error" and _is_alike(recorded, found)):
-                self._differ(step.index, name, str(recorded), str(found))
-        recorded, found = expected.observation, step.observation
-        if recorded != found:
-            self._differ(step.index, "observation", recorded, found, is_minor=_is_alike(recorded, found))
-        if any(one.step == step.index and not one.is_minor for one in self._differences):
+            recorded, actual = getattr(expected, name), getattr(step, name)
+            if recorded != actual and not (name == "error" and _is_alike(recorded, actual)):
+                self._differ(step.index, name, str(recorded), str(actual))
+        recorded, actual = expected.observation, step.observation
+        if recorded != actual:
+            self._differ(step.index, "observation", recorded, actual, is_minor=_is_alike(recorded, actual))
+        if any(item.step == step.index and not item.is_minor for item in self._differences):
             return step
         self._agreed = step.index
         return replace(step, observation=recorded, error=expected.error)
@@ -108,7 +107,7 @@ class Replay:
         )
 
     def _differ(self, index: int, name: str, recorded: str, found: str, *, is_minor: bool = False) -> None:
-        """Note a difference; after one that is not minor the rest of the record is dropped."""
+        """Record a difference; drop the remaining turns unless it is minor."""
         first = next(
             (at for at, (a, b) in enumerate(zip(recorded, found, strict=False)) if a != b),
             min(len(recorded), len(found)),

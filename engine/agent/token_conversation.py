@@ -1,12 +1,12 @@
 """A conversation as token ids: the sampled ids are the ids trained on.
 
-Sampled ids are appended as they are; only new text (an observation and the turn headers around it) is ever
-encoded, so nothing is re-tokenised and every prompt is an exact prefix of the next. Five parallel columns
+Sampled ids are appended unchanged; only new text (an observation and the turn headers around it) is encoded,
+so nothing is re-tokenised and every prompt is an exact prefix of the next. Five parallel columns
 (ids, mask, log-probabilities, policy versions, step indices) become the trajectory's ``TokenRecord``.
 
-Where the model's family cannot continue after a response, or earlier thinking is to be dropped, the
-conversation is rendered anew: a fork. The trajectory then has several samples, one after the other in the
-record; each sampled token is in exactly one as sampled, and the next sample begins with a prompt (step -1).
+Where the model's family cannot continue after a response, or earlier thinking is dropped, the conversation is
+rendered anew: a fork. The trajectory then has several samples, concatenated in the record. Each sampled token
+is marked as sampled in exactly one of them; each sample begins with a prompt (step -1).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TokenConversation:
     """The token columns of one rollout, all of the same length.
 
     Args:
-        chat: the model's conversations; hostile text never becomes a turn marker.
+        chat: the model's chat format; hostile text never becomes a turn marker.
         messages: system and first user message.
         tools: functions declared to the model, for native calls.
         keep_thinking: False removes the thinking of earlier turns from every prompt, which forks.
@@ -221,7 +221,7 @@ class SampledConversation(TokenConversation):
 def answers(observation: str, reply: Reply, step: int) -> list[Message]:
     """Return the messages that answer a response: one for each native call.
 
-    It is a user message where there is none, or one that cannot be read.
+    Without calls, or with a malformed one, it is one user message.
     """
     if not reply.calls or any(call.error for call in reply.calls):
         return [{"role": "user", "content": observation}]

@@ -1,13 +1,13 @@
 """Versioned prompts: one folder each with ``system.txt`` (optional), ``user.txt`` and ``prompt.json``.
 
 A prompt in use is never edited: its content hash is recorded with what was trained on it. To add one: a new
-folder ``<name>_v<number>``. ``prompt.json`` holds the observations' style and, where they differ from the
-usual, the countdown of steps, the token warning, and ``system``, the prompt whose ``system.txt`` and
+folder ``<name>_v<number>``. ``prompt.json`` sets the observations' style and, where they differ from the
+default, the countdown of steps, the token warning, and ``system``, the prompt whose ``system.txt`` and
 ``format_*.txt`` are used. Texts may use ``{{tools}}`` (short form) or ``{{functions}}`` (long form),
 ``{{format}}``, ``{{finish}}`` and ``{{editor}}`` (names of those tools), ``{{workdir}}``,
 ``{{workdir_name}}``, ``{{problem_statement}}`` and any text of the task's metadata by its name.
 
-In ``native`` format the model's chat template declares the tools: neither they nor a format are in the text.
+In ``native`` format the model's chat template declares the tools: the text contains neither tools nor format.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Prompt:
     name: str
     """Folder name, version included, e.g. ``deepswe_v1``."""
     content_hash: str
-    """16 hex digits over everything that reaches the model: texts, tool schemas and format."""
+    """Hash over everything that reaches the model (texts, tool schemas, format), 16 hex digits."""
     system: str
     """Text of the system turn; empty for none."""
     user_template: str
@@ -115,13 +115,13 @@ def load_prompt(name: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS) ->
 
 @functools.cache
 def observation_style(name: str) -> ObservationStyle:
-    """Return how a prompt wants observations written. Raises ConfigError when there is no such prompt."""
+    """Return a prompt's style of observations. Raises ConfigError when there is no such prompt."""
     style: ObservationStyle = _options(name)["observations"]
     return style
 
 
 def prompt_names() -> list[str]:
-    """Return names of all prompts."""
+    """Return the names of all prompts."""
     return sorted(path.parent.name for path in _FOLDER.glob("*/prompt.json"))
 
 
