@@ -68,7 +68,7 @@ class TransformerPolicy(TrainablePolicy):
     Args:
         model: on any device; without ``trained``, its weights may change in place between generations: call
             ``set_version`` after each change.
-        chat: the model's conversations.
+        chat: the model's chat format.
         version: policy version recorded with every token.
         max_batch: maximum number of sequences sampled at once; others are queued.
         low: half-precision type of a published model's matrix products, as in the trainer; None: its own.

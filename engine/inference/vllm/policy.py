@@ -57,7 +57,7 @@ class VllmPolicy(TrainablePolicy):
         replicas: one for each server.
         publisher: publishes weights to servers and verifies them.
         config: limits and times.
-        chat: the model's conversations.
+        chat: the model's chat format.
         max_context: maximum length of a prompt and its response, tokens.
         sink: receives events about the engines; None reports nothing.
         name: display name.
