@@ -34,11 +34,11 @@ class RolloutGrader(Protocol):
         """Grade a patch with the task's hidden tests, within the time limit of training or evaluations."""
 
     def own_box(self, row: TaskRow, *, evaluation: bool = False) -> OwnBoxGrading | None:
-        """Return the grading of one rollout in its agent's sandbox; None where patches are graded."""
+        """Return the grading of a rollout in its agent's sandbox; None where patches are graded."""
 
 
 def wanted_images(rows: Sequence[TaskRow], *, group_size: int) -> dict[str, int]:
-    """Return the images of groups of these tasks, with the number of sandboxes of each."""
+    """Return the number of sandboxes per image for groups of these tasks."""
     images = Counter(row.task.image for row in rows)
     return {image: count * group_size for image, count in images.items()}
 
@@ -75,7 +75,7 @@ class SweEnvironments:
         return replace(self, agent=agent)
 
     async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
-        """Let the pool pull images and start sandboxes for groups of these tasks."""
+        """Pull images and start sandboxes in the pool for groups of these tasks."""
         await self.pool.prepare(wanted_images(rows, group_size=group_size))
 
     def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> SweEnvironment:  # noqa: ARG002

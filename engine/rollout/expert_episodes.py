@@ -1,4 +1,4 @@
-"""Episodes of FrozenLake's expert in a model's tokens, played by the loop that rollouts use."""
+"""Episodes of FrozenLake's expert in a model's tokens, played by the agent loop of rollouts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from engine.types import RolloutKey
 
 
 class ExpertPolicy(ScriptedPolicy):
-    """Policy whose responses are an expert's; it reads no messages."""
+    """Policy that returns an expert's responses; it reads no messages."""
 
     name = "expert"
 
@@ -39,7 +39,7 @@ class ExpertEpisodes:
     Args:
         environment: maps, noise, seed.
         agent: prompt and limits, as in rollouts.
-        chat: the trained policy's conversations.
+        chat: the trained policy's chat format.
     """
 
     def __init__(self, environment: FrozenLakeConfig, agent: AgentConfig, chat: Chat) -> None:

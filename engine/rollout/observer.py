@@ -34,7 +34,7 @@ class ObserverFailedError(Exception):
 
 
 class GuardedObserver:
-    """Observer that wraps exceptions of another one, so that a rollout does not handle them as its own."""
+    """Observer that wraps another's exceptions, so that rollouts do not handle them as their own."""
 
     def __init__(self, observer: RolloutObserver) -> None:
         self._observer = observer

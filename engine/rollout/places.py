@@ -1,4 +1,4 @@
-"""Places of acting rollouts, and the gate that holds their attempts."""
+"""Slots of acting rollouts, and the gate of their attempts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 
 class Slots(asyncio.Semaphore):
-    """Semaphore of acting rollouts, which counts them and those that are graded.
+    """Semaphore of acting rollouts, with counts of acting and of graded ones.
 
     Args:
         limit: maximum number of rollouts that act at once.
@@ -21,13 +21,13 @@ class Slots(asyncio.Semaphore):
         """Rollouts that are being graded."""
 
     async def acquire(self) -> Literal[True]:
-        """Take a slot, waiting for one."""
+        """Acquire a slot, waiting for one."""
         await super().acquire()
         self.acting += 1
         return True
 
     def release(self) -> None:
-        """Give a slot back."""
+        """Release a slot."""
         self.acting -= 1
         super().release()
 

@@ -1,4 +1,4 @@
-"""Steps of an unfinished rollout in a run's spool, with the responses behind them."""
+"""Steps of an unfinished rollout in a run's spool, with their responses."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from engine.types import Step, ToolCall
 
 RecordedTurns = Callable[[], Sequence[FinishedTurn]]
 """Function that reads the finished turns of a rollout from an earlier attempt's record."""
-_STEP_FIELDS = tuple(one.name for one in fields(Step) if one.name != "call")
-_USAGE_FIELDS = tuple(one.name for one in fields(Usage))
+_STEP_FIELDS = tuple(field.name for field in fields(Step) if field.name != "call")
+_USAGE_FIELDS = tuple(field.name for field in fields(Usage))
 
 
 class Span(NamedTuple):
-    """Bytes of an event in a spool."""
+    """Byte range of an event in a spool."""
 
     start: int
     end: int
@@ -50,25 +50,25 @@ def sampled_response(turn: FinishedTurn) -> SampledResponse:
 
 
 def read_turns(spool: Path, spans: Sequence[Span], *, version: int | None = None) -> list[FinishedTurn]:
-    """Return the turns at some places of a spool.
+    """Read turns from a spool.
 
     Args:
         spool: the run's spool.
-        spans: places of the rollout's ``step_finished`` events, from the first step on.
-        version: policy version that all turns must be of, else none is returned; None accepts any.
+        spans: byte ranges of the rollout's ``step_finished`` events, from the first step on.
+        version: required policy version of all turns, else none is returned; None accepts any.
     """
-    found = []
+    turns = []
     for event in read_events(spool, spans):
         if event.get("sampled") is None:
-            break  # an attempt recorded it without what a replay needs
-        found.append(_turn(event))
-    if version is not None and any(turn.step.policy_version != version for turn in found):
+            break  # recorded without the response that a replay needs
+        turns.append(_turn(event))
+    if version is not None and any(turn.step.policy_version != version for turn in turns):
         return []
-    return found
+    return turns
 
 
 def read_events(spool: Path, spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
-    """Yield the events at some places of a spool."""
+    """Yield the events at byte ranges of a spool."""
     with spool.open("rb") as stream:
         for span in spans:
             stream.seek(span.start)

@@ -56,7 +56,7 @@ class RolloutParts:
     seed: int
     slots: Slots
     retry_temperatures: tuple[float, ...] = ()
-    """Sampling temperatures of repetitions while the model does not submit."""
+    """Sampling temperatures of repetitions until the model submits."""
     gate: asyncio.Event = field(default_factory=open_gate)
     """Clear while attempts have to wait."""
 
@@ -69,13 +69,13 @@ class Rollout:
     key: RolloutKey
     row: TaskRow
     recorded: RecordedTurns | None = None
-    """Reads the turns of an earlier attempt, which every attempt repeats first; None begins anew."""
+    """Reads an earlier attempt's turns, which every attempt repeats first; None: there are none."""
     _environment: Environment = field(init=False)
     """Environment of the last attempt."""
     _outcome: AgentOutcome = field(init=False)
     _patch: str = field(init=False, default="")
     _unpatchable: str = field(init=False, default="")
-    """Reason why the agent's changes cannot be made into a patch."""
+    """Reason why the agent's changes cannot become a patch."""
     _grade: Grade | None = field(init=False, default=None)
     """Grade of the last attempt, where its environment grades in place."""
     _attempts: int = field(init=False, default=0)
@@ -101,10 +101,10 @@ class Rollout:
         self._outcome = _nothing(TerminationReason.CANCELLED)
 
     async def run(self) -> Trajectory:
-        """Produce the trajectory.
+        """Run the rollout and return its trajectory.
 
-        A rollout that had started is reported as cancelled before the cancellation, or the error that ends
-        the run, is raised again.
+        A cancellation, or an error that ends the run, is re-raised after a started rollout was reported as
+        cancelled.
         """
         self._began = time.monotonic()
         self._enter(RolloutPhase.PLACE)
@@ -163,7 +163,7 @@ class Rollout:
         return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=described(error))
 
     async def _attempt_until_submitted(self) -> None:
-        """Repeat a rollout that the model did not end itself, at the temperatures for that."""
+        """Attempt a rollout, and repeat it at the retry temperatures until the model submits."""
         await self._attempt_until_it_counts()
         for repetition, temperature in enumerate(self.parts.retry_temperatures, start=1):
             if self._own_doing or not self._is_repeated():
@@ -173,12 +173,12 @@ class Rollout:
             await self._attempt_until_it_counts()
 
     def _is_repeated(self) -> bool:
-        """Return whether another attempt takes the place of one that ended as the last one did."""
-        left = self._repetition < len(self.parts.retry_temperatures)
-        return left and self._outcome.termination not in _NOT_REPEATED
+        """Return whether the rollout is repeated after the last attempt's termination."""
+        has_temperatures = self._repetition < len(self.parts.retry_temperatures)
+        return has_temperatures and self._outcome.termination not in _NOT_REPEATED
 
     async def _attempt_until_it_counts(self) -> None:
-        """Try fresh environments until infrastructure does not fail or ``decide`` ends the attempts."""
+        """Try fresh environments until the infrastructure works or ``decide`` ends the attempts."""
         while True:
             self._attempts += 1
             await self._attempt_undisturbed()
@@ -193,13 +193,13 @@ class Rollout:
             await asyncio.sleep(_RETRY_PAUSE_S * 2 ** len(self._failures))
 
     def begin_anew(self) -> None:
-        """Interrupt an attempt in progress; the next one waits for the gate and repeats nothing."""
+        """Interrupt an attempt in progress; the next one waits for the gate and replays no turns."""
         self.recorded = None
         if self._interruption is not None:
             self._interruption.reschedule(asyncio.get_running_loop().time())
 
     async def _attempt_undisturbed(self) -> None:
-        """Attempt, and from the start again whenever ``begin_anew`` interrupts."""
+        """Run an attempt; restart it whenever ``begin_anew`` interrupts it."""
         while True:
             await self.parts.gate.wait()
             try:
@@ -261,14 +261,14 @@ class Rollout:
             await self._close(environment)
 
     def _release(self) -> None:
-        """Add the attempt's cost and let the policy forget the rollout."""
+        """Add the attempt's cost and release the rollout in the policy."""
         cost = self.parts.policy.spent_on(self.key)
         if cost is not None:
             self._cost = (self._cost or 0.0) + cost
         self.parts.policy.release(self.key)
 
     async def _take_patch(self, environment: Environment) -> None:
-        """Keep the patch, or the reason why there is none, which counts against the agent."""
+        """Store the patch, or the reason why there is none, which counts against the agent."""
         try:
             self._patch = await environment.patch()
         except PatchError as error:

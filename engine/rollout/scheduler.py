@@ -1,8 +1,8 @@
-"""Scheduling of rollouts under budgets: admitted in order, all accounted for, as a stream or in groups.
+"""Scheduling of rollouts under budgets: admitted in order, all reported, as a stream or in groups.
 
 One rollout's failure never stops the others. Results do not depend on scheduling: every random
 stream is seeded by the sampled item (``engine.rollout.seeds``). Only rollouts in flight are in memory.
-Cancelling closes every environment and reports what had started as cancelled before it raises.
+Cancelling closes every environment and reports started rollouts as cancelled before it raises.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RolloutRequest:
     key: RolloutKey
     row: TaskRow
     recorded: RecordedTurns | None = None
-    """Reads what an earlier attempt recorded of the rollout; None begins it anew."""
+    """Reads an earlier attempt's turns of the rollout; None: there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class GroupRequest:
     phase: str
     size: int
     first: int = 0
-    """Index of the first sibling; others have those before it."""
+    """Index of the first sibling; lower indices belong to other requests."""
 
     def rollouts(self) -> Iterator[RolloutRequest]:
         """Yield the request for each sibling."""
@@ -57,13 +57,13 @@ class GroupRequest:
 
 
 class RolloutScheduler:
-    """Collects graded trajectories.
+    """Scheduler of rollouts that collects graded trajectories.
 
     Args:
         environments: the factory of environments.
         policy: produces the responses.
         agent: prompt, format and limits.
-        rollout: how many trajectories may be in flight.
+        rollout: limit of rollouts in flight.
         seed: the run's seed.
         observer: receives the events of rollouts.
         sampling: temperature and nucleus; the token limit comes from ``agent``.
@@ -71,7 +71,7 @@ class RolloutScheduler:
         workers: processes in which rollouts run; None runs them in this one.
 
     Raises:
-        ConfigError: there is no such prompt, or the policy's conversations cannot express it.
+        ConfigError: there is no such prompt, or the policy's chat format cannot express it.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class RolloutScheduler:
         if workers is not None:
             self._parts_number = workers.add_parts(self._parts)
         self._max_tasks = 2 * rollout.max_concurrent
-        """Maximum number of rollouts in memory: as many that wait for their grades as act."""
+        """Maximum number of rollouts in memory; half of them may wait for their grades."""
         self._room = asyncio.Semaphore(self._max_tasks)
         self._live: set[Rollout | RemoteRollout] = set()
         self._interruptions = 0
@@ -121,10 +121,10 @@ class RolloutScheduler:
         return self._parts.slots.grading
 
     async def run(self, requests: Iterable[RolloutRequest], finished: Callable[[Trajectory], None]) -> None:
-        """Roll out and grade every request, and keep nothing of what is finished.
+        """Roll out and grade every request; keep no finished trajectory.
 
         Args:
-            requests: taken one by one, each as soon as there is room for its rollout.
+            requests: consumed one by one, each as soon as there is room for its rollout.
             finished: called with each trajectory, after the observer has recorded it.
 
         Raises:
@@ -199,10 +199,10 @@ class RolloutScheduler:
 
     async def collect(self, requests: Sequence[GroupRequest]) -> list[Group]:
         """Roll out and grade every requested group, in the order of the requests. Raises as ``run``."""
-        found: dict[RolloutKey, Trajectory] = {}
+        trajectories: dict[RolloutKey, Trajectory] = {}
 
         def finished(trajectory: Trajectory) -> None:
-            found[trajectory.key] = trajectory
+            trajectories[trajectory.key] = trajectory
 
         await self.run((rollout for request in requests for rollout in request.rollouts()), finished)
         return [
@@ -210,14 +210,14 @@ class RolloutScheduler:
                 iteration=request.iteration,
                 phase=request.phase,
                 task=request.row.task,
-                trajectories=tuple(found[rollout.key] for rollout in request.rollouts()),
+                trajectories=tuple(trajectories[rollout.key] for rollout in request.rollouts()),
             )
             for request in requests
         ]
 
 
 def _check_conversation(policy: Policy, prompt: Prompt) -> None:
-    """Raise ConfigError where no rollout could begin in the policy's conversations."""
+    """Raise ConfigError where the policy's chat format cannot express the prompt."""
     if not isinstance(policy, TokenPolicy):
         return
     system = [{"role": "system", "content": prompt.system}] if prompt.system else []

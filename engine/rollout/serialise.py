@@ -1,6 +1,6 @@
 """Lossless JSON lines of trajectories: Trainyard's own export, read by replay and analyses.
 
-One object per line, named as in ``engine.types``. Reading refuses what it does not know.
+One object per line, with the field names of ``engine.types``. Unknown fields are refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from engine.types import (
 
 FORMAT = "trainyard.trajectory/2"
 _WITH_LISTS = "trainyard.trajectory/1"
-"""Format of earlier versions, whose tokens are lists; it is read too."""
+"""Format of earlier versions, with tokens as lists; still readable."""
 
 
 def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def trajectory_from_dict(data: Mapping[str, Any]) -> Trajectory:
-    """Return the trajectory in the output of ``trajectory_to_dict``, this version's or an earlier one's.
+    """Parse the output of ``trajectory_to_dict``, of this version or an earlier one.
 
     Raises:
         DatasetError: another format, or a field is missing or unknown.
@@ -140,7 +140,7 @@ def _replay(data: Mapping[str, Any] | None) -> ReplaySummary | None:
     if data is None:
         return None
     return ReplaySummary(
-        **{**data, "differences": tuple(ReplayDifference(**one) for one in data["differences"])}
+        **{**data, "differences": tuple(ReplayDifference(**item) for item in data["differences"])}
     )
 
 

@@ -1,4 +1,4 @@
-"""Numbers of finished rollouts: all that metrics and evaluations need of them."""
+"""Numbers of finished rollouts, for metrics and evaluations."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class RolloutSummary:
 
     @classmethod
     def from_event(cls, line: bytes) -> Self:
-        """Parse a recorded ``trajectory_finished`` event, this version's or an earlier one's."""
+        """Parse a recorded ``trajectory_finished`` event, of this version or an earlier one."""
         data: Mapping[str, Any] = json.loads(line)
         values = {name: data[name] if name in data else _ADDED[name] for name in RECORDED}
         values["termination"] = TerminationReason(data["termination"])
@@ -91,7 +91,7 @@ class RolloutSummary:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether infrastructure lost the rollout or its grading, so it says nothing of the policy."""
+        """Return whether infrastructure lost the rollout or its grading: it is no result of the policy."""
         return self.termination in INFRASTRUCTURE_REASONS or self.reward is None
 
     @property
@@ -121,7 +121,7 @@ _ADDED: Mapping[str, Any] = {
     "graded_seconds": 0.0,
     "extra_grading_seconds": 0.0,
 }
-"""Values of fields that events of earlier versions lack."""
+"""Default values of fields that events of earlier versions lack."""
 
 
 def _usage(trajectory: Trajectory) -> dict[str, Any]:
