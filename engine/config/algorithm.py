@@ -117,8 +117,8 @@ def parse_algorithm(settings: Mapping[str, Any], *, base: AlgorithmConfig | None
     """Return the objective with the given settings changed.
 
     Args:
-    settings: values by setting name; ``preset`` among them starts over from that preset.
-        base: what to change; None is the default preset.
+        settings: values by setting name; ``preset`` among them starts over from that preset.
+        base: objective to change; None starts from the default preset.
 
     Raises:
         ConfigError: a setting is unknown or has an impossible value.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _TOO_LARGE = 2**53
-"""From here on not every integer is a float, which plans, JSON of browsers and databases compute with."""
+"""Smallest size at which integers lose precision as floats, which plans, browsers and databases use."""
 
 
 class Section(BaseModel):
@@ -43,7 +43,7 @@ def _as_json(bound: float) -> float | str:
 
 
 UpperBound = Annotated[float, Field(gt=0, allow_inf_nan=True), PlainSerializer(_as_json, when_used="json")]
-"""Positive number, or infinity for no bound; JSON has no such number, so it is ``"inf"`` there."""
+"""Positive number, or infinity for no bound, which JSON writes as ``"inf"``."""
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
@@ -84,11 +84,15 @@ def config_error(
     Args:
         error: the validation error of a section or document.
         what: the word for a field in the message.
-        skip: leading parts of a place that name no setting, such as a discriminator.
-        unions: places of sections of several types; the part after such a place is a type and no setting.
+        skip: number of leading location parts that name no setting, such as a discriminator.
+        unions: locations of sections with a discriminator; the part after one is a type, not a setting.
     """
     return ConfigError(
-        *(one for item in error.errors() for one in _problems(item, what, _place(item["loc"], skip, unions)))
+        *(
+            problem
+            for item in error.errors()
+            for problem in _problems(item, what, _place(item["loc"], skip, unions))
+        )
     )
 
 
@@ -112,7 +116,7 @@ def _problems(item: ErrorDetails, what: str, place: str) -> Iterator[Problem]:
     elif item["type"] == "missing":
         yield Problem(f"missing {what}", place)
     elif isinstance(cause, ImpossibleSettingsError):
-        for one in cause.problems:
-            yield Problem(one.message, ".".join(filter(None, (place, one.setting))))
+        for problem in cause.problems:
+            yield Problem(problem.message, ".".join(filter(None, (place, problem.setting))))
     else:
         yield Problem(str(cause) if isinstance(cause, ValueError) else item["msg"], place)

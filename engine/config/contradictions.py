@@ -77,25 +77,25 @@ def contradictions(run: TrainSettings) -> list[LintFinding]:
 
 
 def _sampling(run: TrainSettings) -> list[tuple[str, str]]:
-    found = []
+    problems = []
     if run.policy.temperature == 0:
-        found.append(("policy.temperature", "0 makes greedy siblings identical, so nothing is learned"))
-    for name, everything in (("top_p", 1), ("top_k", 0), ("min_p", 0)):
-        if getattr(run.policy, name) != everything:
-            found.append(
+        problems.append(("policy.temperature", "0 makes greedy siblings identical, so nothing is learned"))
+    for name, neutral in (("top_p", 1), ("top_k", 0), ("min_p", 0)):
+        if getattr(run.policy, name) != neutral:
+            problems.append(
                 (
                     f"policy.{name}",
-                    f"must be {everything} in training: the sampler's log-probabilities are those of the "
+                    f"must be {neutral} in training: the sampler's log-probabilities are those of the "
                     "tokens it may draw, the trainer's those of the whole vocabulary",
                 )
             )
-    return found
+    return problems
 
 
 def _groups(run: TrainSettings) -> list[tuple[str, str]]:
-    found = []
+    problems = []
     if run.rollout.group_size < 2 and run.algorithm.baseline in ("leave_one_out", "group_mean"):
-        found.append(
+        problems.append(
             (
                 "rollout.group_size",
                 f"must be at least 2 for the {run.algorithm.baseline} baseline: alone in its group every "
@@ -103,39 +103,39 @@ def _groups(run: TrainSettings) -> list[tuple[str, str]]:
             )
         )
     elif run.rollout.group_size < 2 and run.algorithm.dynamic_sampling:
-        found.append(
+        problems.append(
             (
                 "rollout.group_size",
                 "must be at least 2 for algorithm.dynamic_sampling: a group of one is always uniform",
             )
         )
     if run.trainer.minibatches > run.trainer.tasks_per_iteration:
-        found.append(
+        problems.append(
             (
                 "trainer.minibatches",
                 f"{run.trainer.minibatches} exceeds trainer.tasks_per_iteration "
                 f"({run.trainer.tasks_per_iteration}): an optimizer step takes whole groups",
             )
         )
-    return found
+    return problems
 
 
 def _schedule(run: TrainSettings) -> list[tuple[str, str]]:
-    found, schedule, size = [], run.schedule, run.rollout.group_size
+    problems, schedule, size = [], run.schedule, run.rollout.group_size
     if schedule.min_siblings is not None and not 2 <= schedule.min_siblings < size:
-        found.append(
+        problems.append(
             (
                 "schedule.min_siblings",
                 f"{schedule.min_siblings} must be at least 2 and less than rollout.group_size ({size})",
             )
         )
-    return found
+    return problems
 
 
 def _lengths(run: TrainSettings) -> list[tuple[str, str]]:
-    found = []
+    problems = []
     if run.agent.max_response > run.agent.max_context:
-        found.append(
+        problems.append(
             (
                 "agent.max_response",
                 f"{run.agent.max_response} exceeds agent.max_context ({run.agent.max_context})",
@@ -143,7 +143,7 @@ def _lengths(run: TrainSettings) -> list[tuple[str, str]]:
         )
     evaluated = run.evaluation.max_context
     if evaluated is not None and evaluated <= max(run.agent.max_response, run.agent.token_warning):
-        found.append(
+        problems.append(
             (
                 "evaluation.max_context",
                 f"{evaluated} must exceed agent.max_response ({run.agent.max_response}) and "
@@ -151,7 +151,7 @@ def _lengths(run: TrainSettings) -> list[tuple[str, str]]:
             )
         )
     if run.agent.token_warning >= run.agent.max_context:
-        found.append(
+        problems.append(
             (
                 "agent.token_warning",
                 f"{run.agent.token_warning} leaves nothing of agent.max_context ({run.agent.max_context}) "
@@ -159,21 +159,21 @@ def _lengths(run: TrainSettings) -> list[tuple[str, str]]:
             )
         )
     if run.algorithm.overlong_buffer > run.agent.max_context:
-        found.append(
+        problems.append(
             (
                 "algorithm.overlong_buffer",
                 f"{run.algorithm.overlong_buffer:g} tokens exceed agent.max_context "
                 f"({run.agent.max_context}): even an empty trajectory would be too long",
             )
         )
-    return found
+    return problems
 
 
 def _engines(run: TrainSettings) -> list[tuple[str, str]]:
-    """Return what vLLM servers cannot do with LoRA adapters, or with ranks on other nodes."""
-    rank, transfer, found = run.trainer.lora_rank, run.policy.vllm.transfer, []
+    """Return the settings of vLLM servers that contradict LoRA adapters or ranks on other nodes."""
+    rank, transfer, problems = run.trainer.lora_rank, run.policy.vllm.transfer, []
     if run.policy.engine == "vllm" and run.trainer.launcher == "ray" and transfer in ("nccl", "ipc"):
-        found.append(
+        problems.append(
             (
                 "policy.vllm.transfer",
                 f"'{transfer}' needs ranks on the servers' machine, but trainer.launcher is 'ray': use "
@@ -181,7 +181,7 @@ def _engines(run: TrainSettings) -> list[tuple[str, str]]:
             )
         )
     if run.policy.vllm.launcher == "ray" and transfer == "ipc":
-        found.append(
+        problems.append(
             (
                 "policy.vllm.transfer",
                 "'ipc' shares the memory of the trainer's device, but policy.vllm.launcher is 'ray': use "
@@ -189,14 +189,14 @@ def _engines(run: TrainSettings) -> list[tuple[str, str]]:
             )
         )
     if run.policy.engine == "vllm" and rank and transfer == "nccl":
-        found.append(
+        problems.append(
             (
                 "policy.vllm.transfer",
                 "'nccl' has no effect with trainer.lora_rank: adapters are sent as files; leave it out",
             )
         )
     if run.policy.engine == "vllm" and rank > MAX_ADAPTER_RANK:
-        found.append(
+        problems.append(
             ("trainer.lora_rank", f"{rank} exceeds {MAX_ADAPTER_RANK}, the highest that vLLM serves")
         )
-    return found
+    return problems

@@ -1,7 +1,7 @@
 """Limits of downloads from the Hugging Face Hub.
 
-A run's process puts them into its environment, which all of its processes inherit. Without them, for people
-with a shell, nothing is limited.
+A run's process stores them in its environment, which its child processes inherit. Without them, as in a
+shell, downloads are unlimited.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pydantic import BaseModel
 
 TOKEN_MARK = "+token"
-"""End of an entry of the administrator's lists whose downloads use the workers' own token."""
+"""Suffix of entries in the administrator's lists whose downloads use the workers' own token."""
 _VARIABLE = "TRAINYARD_HUB_LIMITS"
 
 
@@ -25,7 +25,7 @@ class HubLimits(BaseModel):
     token_models: tuple[str, ...] = ("*",)
     """Patterns of the models whose downloads use the token of this machine."""
     token_datasets: tuple[str, ...] = ("*",)
-    """Patterns of the datasets whose downloads use it."""
+    """Patterns of the datasets whose downloads use that token."""
 
     @classmethod
     def current(cls) -> HubLimits:
@@ -41,25 +41,25 @@ class HubLimits(BaseModel):
         if self.max_gb is not None and num_bytes > self.max_gb * 1e9:
             raise ValueError(
                 f"'{name}' needs a download of {num_bytes / 1e9:,.1f} GB, more than downloads.max_gb "
-                f"({self.max_gb:g}): raise it, or choose less"
+                f"({self.max_gb:g}): raise it, or choose a smaller one"
             )
 
 
 def hub_token(name: str, patterns: Sequence[str]) -> bool | None:
-    """Return ``token`` for ``huggingface_hub``: None uses that of this machine, if any, False uses none."""
+    """Return ``token`` for ``huggingface_hub``: None uses this machine's token, if any; False uses none."""
     return None if is_listed(name, patterns) else False
 
 
 def is_listed(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a name of the hub fits one of the patterns."""
+    """Return whether a Hub name matches one of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def names_of(entries: Sequence[str]) -> tuple[str, ...]:
-    """Return the patterns of a list of the administrator's, without their marks."""
+    """Return the patterns of an administrator's list, without the token marks."""
     return tuple(entry.removesuffix(TOKEN_MARK) for entry in entries)
 
 
 def with_token(entries: Sequence[str]) -> tuple[str, ...]:
-    """Return the patterns of a list of the administrator's whose downloads use the workers' token."""
+    """Return the patterns of an administrator's list whose downloads use the workers' token."""
     return names_of([entry for entry in entries if entry.endswith(TOKEN_MARK)])

@@ -1,9 +1,9 @@
-"""Dry runs: a training run's own path with a tiny model, on a CPU, in minutes.
+"""Dry runs: a training run's own code path with a tiny model, on a CPU, in minutes.
 
-Everything that the recipe says holds but for what needs the real hardware: the model, its device, the number
-of ranks (at most two), the number of tasks, and the limits of a rollout. A random model solves nothing and
-only hits limits; so that its update computes a gradient, nothing is filtered and entropy is rewarded.
-Importing this loads no model.
+Settings are the recipe's unless they need the real hardware: the model, its device, the number of ranks (at
+most two), the number of tasks, and the limits of a rollout. A random model solves nothing and only hits
+limits: nothing is filtered and entropy is rewarded, so that its update has a gradient.
+Importing this module loads no model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.config.run import AnyRun, TrainRun
 from engine.errors import ConfigError
 
 FALLBACK = "quickstart"
-"""Dataset of dry runs where the recipe's own is not there; its sandboxes need nothing but this machine."""
+"""Dataset of dry runs where the recipe's own is missing; its sandboxes need only this machine."""
 
 
 def dry_run_settings(config: AnyRun, *, checkpoint: Path, datasets: Path) -> dict[str, Any]:
@@ -24,16 +24,16 @@ def dry_run_settings(config: AnyRun, *, checkpoint: Path, datasets: Path) -> dic
     Args:
         config: the run.
         checkpoint: folder of the tiny model.
-        datasets: folder with a folder for each dataset.
+        datasets: folder with one subfolder per dataset.
 
     Raises:
-        ConfigError: another kind of run, a policy that is tiny as it is, or there is no dataset.
+        ConfigError: the run is of another kind, its policy is already tiny, or no dataset exists.
     """
     if not isinstance(config, TrainRun):
-        raise ConfigError(f"only runs of kind 'train' can be tried dry; this is of kind '{config.kind}'")
+        raise ConfigError(f"only runs of kind 'train' can be dry runs; this is of kind '{config.kind}'")
     if config.policy.checkpoint == "warm" or config.policy.checkpoint.startswith("builtin:"):
         raise ConfigError(
-            f"the policy '{config.policy.checkpoint}' is tiny as it is: run the recipe itself, with "
+            f"the policy '{config.policy.checkpoint}' is already tiny: run the recipe itself, with "
             "trainer.iterations=1"
         )
     trainer, agent = config.trainer, config.agent

@@ -38,7 +38,7 @@ class SweEnvironmentConfig(Section):
 
 
 class ReproductionConfig(Section):
-    """Tests of issues: a sandbox of the task's image and four tools; rewards a test that fails untouched."""
+    """Reproduction tests: a sandbox and four tools; rewards a test that fails on the untouched repository."""
 
     type: Literal["reproduction"] = "reproduction"
     """Kind of environment."""
@@ -76,7 +76,7 @@ class FrozenLakeConfig(Section):
 
     @property
     def dataset_name(self) -> str:
-        """Return the dataset name of these maps; settings that generate other tasks have another name."""
+        """Return the dataset name of these maps, which depends on all settings that affect the tasks."""
         content = json.dumps([_LAKE_RULES, self.model_dump(include=set(_LAKE_FIELDS))], sort_keys=True)
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         return f"frozenlake-{self.size}x{self.size}-{digest}"
@@ -124,4 +124,4 @@ def _lake(data: Any) -> FrozenLakeConfig | None:
     try:
         return FrozenLakeConfig.model_validate(dict(section))
     except ValidationError:
-        return None  # the field's own validation says what is wrong
+        return None  # the field's own validation reports the problem

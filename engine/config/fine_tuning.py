@@ -16,10 +16,10 @@ _RANGES = ("reward", "steps", "tokens")
 
 
 class SelectionRule(Section):
-    """Selection of some trajectories of many, balanced over their tasks."""
+    """Selection of trajectories, balanced over their tasks."""
 
     distinct_patches: bool = True
-    """Use one trajectory of those that have the same patch for the same task."""
+    """Use only one of the trajectories with the same patch for the same task."""
     per_task: int | None = Field(default=None, ge=1)
     """Maximum number of trajectories per task."""
     prefer: Literal["random", "shortest"] = "random"
@@ -39,7 +39,7 @@ class _TrajectoryFilters(Section):
     phase: Text = "train"
     """Phase of the rollouts: ``train``, or ``eval:NAME`` for those of evaluations."""
     models: tuple[Text, ...] = ()
-    """Models that acted: checkpoints, as in ``policy.checkpoint``, or names of models behind an endpoint."""
+    """Policies of the rollouts: checkpoints, as in ``policy.checkpoint``, or models behind an endpoint."""
     verdicts: tuple[Verdict, ...] = (Verdict.PASSED,)
     """Verdicts of grading. Trajectories whose outcome is unknown are never used."""
     terminations: tuple[TerminationReason, ...] = ()
@@ -107,7 +107,7 @@ class ImitationConfig(OptimizationConfig, EpochsConfig):
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     """Learning rate schedule after the warm-up; the latter two end at 0 with the last step."""
     heldout_share: float = Field(default=0.0, ge=0, le=0.5)
-    """Share of the tasks whose trajectories are not trained on and measure the evaluation loss."""
+    """Share of the tasks whose trajectories are held out to measure the evaluation loss."""
     evaluate_every: int | None = Field(default=None, ge=1)
     """Optimizer steps between measurements of the evaluation loss; None: at the start and after
     each epoch."""
@@ -123,7 +123,7 @@ class ImitationConfig(OptimizationConfig, EpochsConfig):
         return self
 
     def trainer(self, steps: int) -> TrainerConfig:
-        """Return the settings of a trainer that makes this number of optimizer steps."""
+        """Return the settings of a trainer for this number of optimizer steps."""
         shared = {name: getattr(self, name) for name in OptimizationConfig.model_fields}
         warmup = round(self.warmup_share * steps)
         return TrainerConfig(**shared, iterations=steps, minibatches=1, warmup_iterations=warmup)

@@ -21,7 +21,7 @@ FORMATS = {
     "multi-swe-rl": "Multi-SWE-RL and Multi-SWE-bench",
     "swe-bench-pro": "SWE-bench Pro; put run_scripts/ beside the rows",
     "harbor": "Harbor tasks: folders with a task.toml",
-    "trainyard": "an export of this or another yard",
+    "trainyard": "an export of this or another installation",
 }
 """Formats that can be imported; the converters are in ``engine.datasets.importers``."""
 COMPARISON = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|<|>)\s*(-?\d+(?:\.\d+)?)\s*")

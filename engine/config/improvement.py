@@ -12,7 +12,7 @@ from engine.types import TerminationReason
 
 
 class RoundsConfig(Section):
-    """Rounds of self-improvement, and what each of them learns from."""
+    """Rounds of self-improvement, their first policy and their training data."""
 
     rounds: int = Field(default=3, ge=1)
     """Number of rounds (sample → grade → keep → fine-tune)."""
@@ -21,11 +21,11 @@ class RoundsConfig(Section):
     learn_from: Literal["all", "last"] = "all"
     """Rounds whose rollouts are kept: all so far, or the last."""
     terminations: tuple[TerminationReason, ...] = (TerminationReason.SUBMITTED,)
-    """Reasons for which kept rollouts ended; empty keeps any."""
+    """Termination reasons of kept rollouts; empty keeps any."""
 
 
 class ImprovementConfig(SelectionRule, RoundsConfig):
-    """Rounds of self-improvement, and the rollouts that are kept of those that passed."""
+    """Rounds of self-improvement, and the selection of kept rollouts among those that passed."""
 
     per_task: int | None = Field(default=2, ge=1)
     """Maximum number of kept rollouts per task; None keeps all."""

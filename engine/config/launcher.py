@@ -1,4 +1,4 @@
-"""Settings of launchers: where the process of a run starts, and what it asks of a cluster."""
+"""Settings of launchers: where the process of a run starts, and the cluster resources it reserves."""
 
 from __future__ import annotations
 

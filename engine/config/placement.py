@@ -28,45 +28,45 @@ class Bundles:
     resources: Mapping[str, float]
     """Resources of one bundle by Ray's names."""
     strategy: Literal["PACK", "SPREAD"]
-    """Whether bundles prefer few nodes or many."""
+    """``PACK`` prefers few nodes, ``SPREAD`` many."""
     setting: str
     """Dotted name of the setting to lower where they do not fit."""
     launcher: str
-    """Dotted name of the setting that asks for a cluster."""
+    """Dotted name of the setting that selects the cluster."""
 
     def __str__(self) -> str:
         return self.describe("GPU" if "GPU" in self.resources else "CPU")
 
     def describe(self, name: str) -> str:
-        """Return what they ask of one resource, e.g. ``2 × 4 GPUs packed``."""
+        """Return the request for one resource in words, e.g. ``2 × 4 GPUs packed``."""
         amount = self.resources[name]
-        how = "packed" if self.strategy == "PACK" else "spread"
-        return f"{self.count} × {amount:g} {name}{'s' * (amount != 1)} {how}"
+        placement = "packed" if self.strategy == "PACK" else "spread"
+        return f"{self.count} × {amount:g} {name}{'s' * (amount != 1)} {placement}"
 
 
 def run_bundles(run: AnyRun, *, cluster_has_gpus: bool) -> list[Bundles]:
-    """Return what a run reserves on a cluster; empty where it runs on one node.
+    """Return the bundles that a run reserves on a cluster; empty where it runs on one node.
 
     Args:
         run: the run's configuration.
         cluster_has_gpus: whether any node has GPUs.
     """
-    found = []
+    bundles = []
     if isinstance(run, TrainRun | FineTuneRun | JudgeTrainingRun) and run.trainer.launcher == "ray":
         gpus = ranks_use_gpus(run.trainer, cluster_has=cluster_has_gpus)
-        found.append(rank_bundles(run.trainer, gpus=gpus))
+        bundles.append(rank_bundles(run.trainer, gpus=gpus))
     policy = getattr(run, "policy", None)
     if isinstance(policy, TransformerPolicyConfig) and policy.vllm.launcher == "ray":
-        found.append(server_bundles(policy.vllm, gpus=cluster_has_gpus))
+        bundles.append(server_bundles(policy.vllm, gpus=cluster_has_gpus))
     if isinstance(run, TrainRun | ImproveRun | RolloutRun | EvaluateRun) and run.rollout.launcher == "ray":
-        found.append(worker_bundles(run.rollout))
-    return found
+        bundles.append(worker_bundles(run.rollout))
+    return bundles
 
 
 def rank_bundles(trainer: OptimizationConfig, *, gpus: bool) -> Bundles:
-    """Return what the ranks of a trainer reserve: a bundle for each data rank.
+    """Return the bundles of a trainer's ranks: one for each data rank.
 
-    The ranks along a context exchange the tokens of every layer, so they share a node.
+    Context-parallel ranks exchange the tokens of every layer, so they share a node.
 
     Args:
         trainer: number and threads of the ranks.
@@ -83,7 +83,7 @@ def rank_bundles(trainer: OptimizationConfig, *, gpus: bool) -> Bundles:
 
 
 def server_bundles(servers: VllmConfig, *, gpus: bool) -> Bundles:
-    """Return what the inference servers of a policy reserve: a bundle for each.
+    """Return the bundles of a policy's inference servers: one for each.
 
     Args:
         servers: their number and size.
@@ -100,7 +100,7 @@ def server_bundles(servers: VllmConfig, *, gpus: bool) -> Bundles:
 
 
 def worker_bundles(rollout: RolloutConfig) -> Bundles:
-    """Return what rollout workers reserve: a CPU for each."""
+    """Return the bundles of rollout workers: a CPU for each."""
     return Bundles(
         count=rollout.workers,
         resources={"CPU": 1.0},

@@ -1,10 +1,10 @@
 """Access of configurations to external resources (paths, hosts, privileges, amounts of memory and disk),
 granted by the administrator.
 
-Every text field of a configuration is annotated with what it names: ``Text`` names nothing external, the
-classes below do. ``engine.config.run.check_places`` refuses what an ``Allowed`` does not name. A run that the
-server starts is checked before it is stored, before it is queued and when its process begins; a person with a
-shell is not checked at all.
+Every text field of a configuration is annotated with the resource that it names: ``Text`` names nothing
+external, the classes below do. ``engine.config.run.check_places`` refuses resources that an ``Allowed`` does
+not list. A run that the server starts is checked before it is stored, before it is queued and when its
+process begins; runs started from a shell are not checked.
 
 To add a setting for an external resource: annotate it; to add a kind of resource: a class with ``resolve``.
 """
@@ -49,7 +49,7 @@ class Allowed(BaseModel):
     """Folders with checkpoints."""
     hub_models: tuple[str, ...] = ()
     """Models of the Hugging Face Hub that may be used, and downloaded where they are not in its cache:
-    ``OWNER/NAME``, with ``*`` for any text; with ``+token`` behind it the workers' token is used."""
+    ``OWNER/NAME``, with ``*`` for any text; the suffix ``+token`` uses the workers' token."""
     hub_datasets: tuple[str, ...] = ()
     """Datasets of the Hugging Face Hub that may be imported, as ``hub_models``."""
     image_registries: tuple[str, ...] = ()
@@ -73,15 +73,15 @@ class Allowed(BaseModel):
             path: absolute, or relative to one of them.
 
         Raises:
-            ValueError: it is in none of them, or not there.
+            ValueError: the path is in none of them, or does not exist.
         """
         folders: tuple[Path, ...] = getattr(self, root)
         for folder in folders:
             try:
-                found = (folder / path).resolve()
-                if found.is_relative_to(folder.resolve()) and found.exists():
-                    return found
-            except (OSError, ValueError):  # too long, or a character that no path holds
+                resolved = (folder / path).resolve()
+                if resolved.is_relative_to(folder.resolve()) and resolved.exists():
+                    return resolved
+            except (OSError, ValueError):  # too long, or a character that paths must not have
                 continue
         known = ", ".join(map(str, folders)) or "there is none"
         raise ValueError(
@@ -143,7 +143,7 @@ class SourceTrees(Place):
             case RepositorySource() as repository if repository.host not in allowed.repository_hosts:
                 known = ", ".join(allowed.repository_hosts) or "there is none"
                 raise ValueError(
-                    f"'{repository.host}' is no host that repositories may be read from ({known}): have the "
+                    f"'{repository.host}' is not an allowed host of repositories ({known}): have the "
                     "administrator add it to TRAINYARD_REPOSITORY_HOSTS"
                 )
         return text
@@ -183,7 +183,7 @@ class CheckpointPlace(Place):
 
 
 def _check_listed(name: str, entries: Sequence[str], problem: str, variable: str) -> None:
-    """Raise ValueError, which begins with ``problem``, for a name that the administrator's list lacks."""
+    """Raise ValueError, which begins with ``problem``, for a name not on the administrator's list."""
     patterns = names_of(entries)
     if not is_listed(name, patterns):
         known = ", ".join(patterns) or "there is none"
@@ -191,11 +191,10 @@ def _check_listed(name: str, entries: Sequence[str], problem: str, variable: str
 
 
 def _check_revision(revision: str) -> None:
-    """Raise ValueError for a revision of the hub that is not its repository's owner's."""
+    """Raise ValueError for a Hub revision that anybody can create, such as a pull request."""
     if revision.startswith("refs/") and not revision.startswith("refs/convert/"):
         raise ValueError(
-            f"'{revision}' is no revision of the repository's owner, since anybody may open a pull request: "
-            "expected a branch, a tag or a commit"
+            f"'{revision}' may be a pull request, which anybody can open: expected a branch, tag or commit"
         )
 
 
@@ -228,7 +227,7 @@ class HubRevision(Place):
 
 @dataclass(frozen=True)
 class ImageRegistries(Place):
-    """Hosts of images; ``*`` stands for all that the administrator lists."""
+    """Hosts of images; ``*`` means all hosts on the administrator's list."""
 
     def resolve(self, setting: Setting, allowed: Allowed) -> Any:
         """Return the value as the engine reads it; see ``Place.resolve``."""
@@ -236,7 +235,7 @@ class ImageRegistries(Place):
             if host != ANY and not {host, ANY} & {*allowed.image_registries}:
                 known = ", ".join(allowed.image_registries) or "there is none"
                 raise ValueError(
-                    f"'{host}' is no host that images may come from ({known}): have the administrator add "
+                    f"'{host}' is not an allowed host of images ({known}): have the administrator add "
                     "it to TRAINYARD_IMAGE_REGISTRIES"
                 )
         return setting.value
@@ -260,7 +259,7 @@ class EndpointPlace(Place):
 class Granted(Place):
     """A setting restricted to its default and the values on the administrator's list.
 
-    Of a list, each item may be granted on its own.
+    The items of a list may be granted separately.
     """
 
     def resolve(self, setting: Setting, allowed: Allowed) -> Any:
@@ -268,7 +267,7 @@ class Granted(Place):
         possible = (setting.default, *allowed.granted.get(setting.name, ()))
         items = setting.value if isinstance(setting.value, list) else [setting.value]
         if setting.value not in possible and not all(item in possible for item in items):
-            shown = " or ".join(f"'{one}'" for one in possible)
+            shown = " or ".join(f"'{value}'" for value in possible)
             raise ValueError(
                 f"'{setting.value}' is not granted: it may be {shown}; have the administrator add it to "
                 "TRAINYARD_GRANTED"
@@ -278,7 +277,7 @@ class Granted(Place):
 
 @dataclass(frozen=True)
 class Bounded(Place):
-    """An amount of a shared resource, up to the administrator's limit; a greater default becomes that."""
+    """An amount of a shared resource, up to the administrator's limit; a greater default is lowered to it."""
 
     most: float
     """Limit where the administrator sets none."""
@@ -316,7 +315,7 @@ def places(section: Section, prefix: str = "") -> Iterator[Setting]:
     dumped = section.model_dump(mode="json")
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        place = next((one for one in field.metadata if isinstance(one, Place)), None)
+        place = next((mark for mark in field.metadata if isinstance(mark, Place)), None)
         if place is not None:
             default = None if field.is_required() else to_jsonable_python(field.get_default())
             yield Setting(name=f"{prefix}{name}", place=place, value=dumped[name], default=default)

@@ -55,17 +55,17 @@ class VllmConfig(Section):
     cache_share: float = Field(default=0.9, gt=0)
     """Share of a server's KV cache that the conversations in flight may fill before new ones have to wait."""
     transfer: Literal["auto", "disk", "nccl", "ipc"] = "auto"
-    """Way of new weights to the servers: by files, by NCCL, or by CUDA IPC on the same device; ``auto`` uses
-    NCCL between GPUs to servers that the run starts, else files."""
+    """Transfer of new weights to the servers: by files, by NCCL, or by CUDA IPC on the same device; ``auto``
+    uses NCCL between GPUs to servers that the run starts, else files."""
     in_flight: Literal["finish", "keep", "abort"] = "finish"
-    """Requests in flight when weights change: ``finish`` waits for them, ``keep`` freezes them and samples
-    on with the new weights, ``abort`` sends them again."""
+    """Requests in flight when weights change: ``finish`` waits for them, ``keep`` freezes them and continues
+    with the new weights, ``abort`` sends them again."""
     start_timeout_s: float = Field(default=600.0, gt=0)
     """Maximum time for a server to start, seconds."""
     stall_timeout_s: float = Field(default=120.0, gt=0)
     """Maximum time that a server may leave its requests without a token, seconds; it is then restarted."""
     max_restarts: int = Field(default=3, ge=0)
-    """Restarts of a server in a row, none of which served for ten minutes, before it is left out."""
+    """Consecutive restarts, none of which served for ten minutes, after which a server is left out."""
 
     @model_validator(mode="after")
     def _effective(self) -> VllmConfig:
@@ -135,8 +135,8 @@ _SET_ELSEWHERE: Mapping[str, str] = {
     "stream_options": "stream", "messages": "", "tools": "", "functions": "", "n": "", "models": "",
     "fallbacks": "", "api_base": "", "base_url": "", "api_key": "",
 }  # fmt: skip
-"""Fields of a request that the run itself sends → the setting of each; empty: there is none. The last five
-would have gateways ask another model, or another server."""
+"""Request fields that the run itself sends → the setting of each; empty: no setting. The last five would
+redirect gateways to another model or server."""
 
 
 class EndpointPolicyConfig(Section):
@@ -149,8 +149,8 @@ class EndpointPolicyConfig(Section):
     model: Text = Field(min_length=1)
     """Model, as the endpoint names it."""
     answers_as: Text = ""
-    """Model named in the endpoint's responses where that is another name, as with deployments and aliases;
-    empty: ``model``, also with a provider in front of it or a date behind it."""
+    """Model named in the endpoint's responses if it differs, as with deployments and aliases; empty:
+    ``model``, also with a provider as prefix or a date as suffix."""
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature; None leaves it to the endpoint, which some reasoning models require."""
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -165,7 +165,7 @@ class EndpointPolicyConfig(Section):
     send_seed: bool = True
     """Send each request's seed; some endpoints refuse it."""
     tool_choice: Literal["auto", "required"] = "auto"
-    """Freedom to answer without a tool call; ``required`` makes endpoints that can enforce one."""
+    """``auto`` allows answers without a tool call; ``required`` forbids them if endpoints can enforce it."""
     single_call: bool = True
     """Ask for one tool call per response (``parallel_tool_calls``: false), as agents expect; some endpoints
     refuse the parameter."""
@@ -178,9 +178,9 @@ class EndpointPolicyConfig(Section):
     stall_timeout_s: float = Field(default=120.0, gt=0)
     """Maximum pause between two parts of a streamed response, seconds."""
     requests_per_minute: int | None = Field(default=None, ge=1)
-    """Rate limit of requests; None has none."""
+    """Rate limit of requests; None sets none."""
     tokens_per_minute: int | None = Field(default=None, ge=1)
-    """Rate limit of tokens, prompts and responses together; None has none."""
+    """Rate limit of tokens, prompts and responses together; None sets none."""
     timeout_s: float = Field(default=600.0, gt=0)
     """Maximum time of one request, seconds."""
     max_retries: int = Field(default=8, ge=0)
@@ -192,7 +192,7 @@ class EndpointPolicyConfig(Section):
     output_price: float | None = Field(default=None, ge=0)
     """US dollars per million tokens of responses; None: unknown."""
     spend_limit: float | None = Field(default=None, gt=0)
-    """US dollars after which the run ends as stopped; needs prices. None has no limit."""
+    """US dollars after which the run ends as stopped; needs prices. None sets no limit."""
 
     @field_validator("extra_body")
     @classmethod
@@ -202,7 +202,7 @@ class EndpointPolicyConfig(Section):
                 raise ValueError(f"'{name}' is set by policy.{setting}: leave it out")
             if name in _SET_ELSEWHERE or not name.isprintable() or not name:
                 raise ValueError(
-                    f"'{name[:64]}' cannot be set: the run decides it, or it is no name of a field"
+                    f"'{name[:64]}' cannot be set: the run sets it, or it is not a valid field name"
                 )
         try:
             text = json.dumps(dict(extra), allow_nan=False)

@@ -63,7 +63,7 @@ class AgentConfig(Section):
     with ``cmd``, ``search``, ``finish``) or ``openhands`` (``execute_bash`` with ``command``,
     ``str_replace_editor``, ``think``, ``finish``, and R2E-Gym's ``submit``)."""
     thinking: Literal["on", "off"] = "on"
-    """``off`` asks for responses without thinking, in the way of the model's family."""
+    """``off`` asks for responses without thinking, by the convention of the model's family."""
     thinking_history: Literal["keep", "drop"] = "keep"
     """Thinking of earlier turns in later prompts; ``drop`` renders the conversation anew, so that a
     trajectory becomes several samples."""
@@ -94,7 +94,7 @@ class AgentConfig(Section):
 
 
 AUDITED_SHARE = 8
-"""One in so many passing rollouts of training is audited, as long as nothing was caught."""
+"""Number of passing training rollouts per audit, while no tampering was caught."""
 EVALUATION_DRAWS = 3
 """Maximum number of mutated runs of a submission in an evaluation; in training it is 1."""
 
@@ -114,10 +114,10 @@ class GradingConfig(Section):
     max_parallel: int = Field(default=2, ge=1)
     """Maximum number of concurrent gradings."""
     own_box: bool = True
-    """Grade tasks about the state of a system in the sandbox in which the agent worked, where the task says
-    so (Harbor's ``environment_mode = "shared"``); else every patch is graded in a fresh sandbox."""
+    """Grade tasks about the state of a system in the sandbox in which the agent worked, if the task asks for
+    it (Harbor's ``environment_mode = "shared"``); else every patch is graded in a fresh sandbox."""
     counterfactual: Literal["off", "sample", "always"] = "sample"
-    """Submissions that pass to audit with mutated tests, which only a forgery passes. ``sample``: all of an
+    """Passing submissions to audit with mutated tests, which only a forgery passes. ``sample``: all of an
     evaluation and one in eight of training, all of a task and of a run once tampering was caught there;
     ``always``: all; ``off``: none."""
 
@@ -131,16 +131,15 @@ class RolloutConfig(Section):
     """Maximum number of concurrent rollouts."""
     resume_in_flight: Literal["anew", "replay"] = "anew"
     """Rollouts that were in flight when an attempt of the run ended: the next attempt begins them ``anew``,
-    or repeats their recorded actions in fresh sandboxes and goes on from there (``replay``). With ``replay``
-    it also keeps the finished rollouts of iterations after the checkpoint (schedule ``sync``)."""
+    or repeats their recorded actions in fresh sandboxes and continues from there (``replay``). With
+    ``replay`` it also keeps the finished rollouts of iterations after the checkpoint (schedule ``sync``)."""
     workers: int = Field(default=1, ge=1, le=256)
     """Number of processes in which rollouts run; with 1 they run in the run's own."""
     launcher: Literal["local", "ray"] = "local"
     """Launcher of the workers: ``local``, the run itself on its machine; ``ray``, on nodes of the Ray cluster
     that the run is a job of."""
     worker_memory_mb: int = Field(default=0, ge=0)
-    """Memory of a worker beyond which it is ended and started again, MiB; its rollouts start anew. 0 sets no
-    limit."""
+    """Memory beyond which a worker is restarted, MiB; its rollouts start anew. 0 sets no limit."""
 
     @model_validator(mode="after")
     def _effective(self) -> Self:
@@ -158,24 +157,24 @@ def _default(name: str) -> object:
 
 
 EARLY_STOP = 8
-"""Number of first rollouts after which a run ends if all failed alike."""
+"""Number of first rollouts after which a run ends if all failed in the same way."""
 
 
 class CollectionConfig(Section):
-    """Tasks to collect rollouts of, earlier results, and rollouts that are repeated."""
+    """Tasks of a collection, reuse of earlier results, and repetition of rollouts."""
 
     shuffle: bool = False
     """Shuffle the split's tasks by the run's seed before ``start_index`` and ``dataset.limit`` apply."""
     start_index: int = Field(default=0, ge=0)
     """Index of the first task to use."""
     skip: Literal["none", "finished", "solved"] = "none"
-    """Treatment of what the runs in ``skip_runs`` have: ``finished`` counts their graded rollouts towards
+    """Reuse of results of the runs in ``skip_runs``: ``finished`` counts their graded rollouts towards
     ``rollout.group_size``, ``solved`` leaves out tasks that one of them solved."""
     skip_runs: tuple[Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")], ...] = ()
-    """Earlier runs, as their folders under the data folder's ``runs/`` are called."""
+    """Earlier runs, by the names of their folders under the data folder's ``runs/``."""
     early_stop: int = Field(default=EARLY_STOP, ge=0)
     """Number of first rollouts after which the run fails with the reason if none of them had a readable tool
-    call or none had room for a response; 0 never ends it. Models with random weights never do."""
+    call or none had room for a response; 0 disables the check, which models with random weights fail."""
     infra_retries: int = Field(default=1, ge=0)
     """Number of times that rollouts lost to infrastructure are repeated, after all others."""
     retry_temperatures: tuple[Annotated[float, Field(ge=0)], ...] = ()

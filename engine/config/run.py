@@ -62,15 +62,14 @@ from engine.errors import ConfigError, Problem
 PRESET_KEY = "algorithm.preset"
 POLICY_TYPE_KEY = "policy.type"
 _OF_UPDATES = ("transfer", "in_flight")
-"""Settings of vLLM servers about weights that change."""
+"""Settings of vLLM servers about weight updates."""
 
 
 class DownloadConfig(Section):
     """Downloads of a run from the Hugging Face Hub."""
 
     max_gb: Annotated[float, Bounded(200)] = Field(default=200.0, ge=0)
-    """Maximum size of what is downloaded of one model or dataset, GB; 0 downloads nothing, so that only what
-    was downloaded before can be used."""
+    """Maximum download of one model or dataset, GB; 0 downloads nothing and allows only cached ones."""
 
 
 class _Run(Section):
@@ -107,7 +106,7 @@ class _ActingRun(_Run):
         if writes != (self.agent.prompt in REPRODUCTION_PROMPTS):
             raise ValueError(
                 f"agent.prompt is {self.agent.prompt}, but in environment '{self.environment.type}' "
-                + ("only tests of the issue count" if writes else "tests that agents write count for nothing")
+                + ("only tests of the issue count" if writes else "tests written by agents do not count")
                 + f"; prompts that ask for tests: {', '.join(sorted(REPRODUCTION_PROMPTS))}"
             )
         return self
@@ -148,14 +147,14 @@ class TrainRun(_ActingRun):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        found = contradictions(self)
-        if found:
-            raise ImpossibleSettingsError(Problem(finding.message, finding.setting) for finding in found)
+        findings = contradictions(self)
+        if findings:
+            raise ImpossibleSettingsError(Problem(finding.message, finding.setting) for finding in findings)
         return self
 
 
 def _check_unpublished(policy: TransformerPolicyConfig) -> None:
-    """Refuse settings about weights that change, for engines that only sample.
+    """Reject settings about weight updates, for engines that only sample.
 
     Raises:
         ImpossibleSettingsError: names every such setting.
@@ -197,7 +196,9 @@ class _CollectingRun(_ActingRun):
     @model_validator(mode="after")
     def _one_attempt_is_resumed(self) -> Self:
         if self.rollout.resume_in_flight == "replay" and self.collection.retry_temperatures:
-            message = "must be 'anew' with collection.retry_temperatures: no step names its repetition"
+            message = (
+                "must be 'anew' with collection.retry_temperatures: steps do not record their repetition"
+            )
             raise ImpossibleSettingsError([Problem(message, "rollout.resume_in_flight")])
         return self
 
@@ -209,7 +210,7 @@ class _CollectingRun(_ActingRun):
 
 
 class ImproveRun(_ActingRun):
-    """Self-improvement by rejection sampling: sample → grade → keep what passed → fine-tune, and again."""
+    """Self-improvement by rejection sampling: sample → grade → keep passed rollouts → fine-tune."""
 
     kind: Literal["improve"] = "improve"
     policy: TransformerPolicyConfig = TransformerPolicyConfig(temperature=0.5)
@@ -323,7 +324,7 @@ class ValidateRun(_Run):
     @model_validator(mode="after")
     def _for_real(self) -> Self:
         if self.grading.reuse_verdicts:
-            raise ValueError("grading.reuse_verdicts must be off: a repeat that is re-used tells nothing")
+            raise ValueError("grading.reuse_verdicts must be off: re-used verdicts detect no flaky tests")
         if self.grading.counterfactual != "sample":
             raise ImpossibleSettingsError(
                 [
@@ -382,9 +383,9 @@ AnyRun = (
     | ImportRun
 )
 _TAGS = ("kind", "data", "method")
-"""Settings that tell the classes of runs apart."""
+"""Settings that select the class of a run."""
 _SECOND_TAGS = MappingProxyType({"sft": ("data", "stream"), "verifier": ("method", "judge")})
-"""Kind → second tag, and the value that configurations of earlier versions mean."""
+"""Kind → second tag, and its value in configurations of earlier versions, which lack it."""
 
 
 def _classes(union: object) -> Iterator[type[BaseModel]]:
@@ -397,14 +398,14 @@ def _classes(union: object) -> Iterator[type[BaseModel]]:
 
 
 RUN_CLASSES = tuple(_classes(AnyRun))
-"""Every class of configurations."""
+"""Every class of run configurations."""
 _UNIONS = frozenset(
     (*(kind.model_fields[tag].default for tag in _TAGS if tag in kind.model_fields), name)
     for kind in RUN_CLASSES
     for name, field in kind.model_fields.items()
     if field.discriminator
 )
-"""Sections of several types, behind the tags of their class."""
+"""Locations of sections with a discriminator, after the tags of their class."""
 _ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(Annotated[AnyRun, Field(discriminator="kind")])
 
 
@@ -412,12 +413,12 @@ def parse_run_config(data: Mapping[str, Any]) -> AnyRun:
     """Validate a run configuration.
 
     Raises:
-        ConfigError: names every wrong setting, what it got and what is allowed.
+        ConfigError: names every wrong setting with its problem.
     """
     settings = dict(data)
-    tag, first = _SECOND_TAGS.get(str(settings.get("kind")), ("", ""))
+    tag, default = _SECOND_TAGS.get(str(settings.get("kind")), ("", ""))
     if tag:
-        settings.setdefault(tag, first)
+        settings.setdefault(tag, default)
     try:
         return _ADAPTER.validate_python(settings)
     except ValidationError as error:
@@ -436,11 +437,11 @@ def load_run_config(path: Path) -> AnyRun:
 def with_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of ``data`` with dotted keys replaced, e.g. ``{"trainer.iterations": 5}``.
 
-    ``algorithm.preset`` comes first and replaces its whole section, since the resolved one records every
-    setting. So does a section's other ``type``, which has other settings.
+    ``algorithm.preset`` is applied first and resets its section, since the resolved one records every
+    setting. A changed ``type`` also resets its section, whose settings differ by type.
 
     Raises:
-        ConfigError: a key leads through something that is not a section.
+        ConfigError: a part of a key before the last is not a section.
     """
     result: dict[str, Any] = json.loads(json.dumps(dict(data)))
     if PRESET_KEY in overrides:
@@ -471,7 +472,7 @@ def check_places(config: AnyRun, allowed: Allowed) -> AnyRun:
     """Return the configuration with its paths as the engine reads them: absolute, links resolved.
 
     Raises:
-        ConfigError: names every setting that reaches what is not allowed, and what is.
+        ConfigError: names every setting whose resource is not allowed, and the allowed ones.
     """
     problems: list[Problem] = []
     changes: dict[str, Any] = {}

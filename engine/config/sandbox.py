@@ -53,12 +53,12 @@ class DockerConfig(Section):
     max_pulling: int = Field(default=3, ge=1)
     """Maximum number of concurrent image pulls."""
     max_pull_gb: Annotated[float, Bounded(50)] = Field(default=50.0, gt=0)
-    """Maximum size of an image as it is pulled, compressed, GB."""
+    """Maximum compressed size of a pulled image, GB."""
     registry_config: Annotated[str, Granted()] = ""
     """Docker ``config.json`` with registry credentials; empty uses that of the user."""
     build_network: Annotated[str, Granted()] = ""
-    """Network of builds of images that a dataset brings as a Dockerfile: ``none``, or a network of the
-    daemon; empty refuses to build."""
+    """Network of image builds from a dataset's Dockerfiles: ``none``, or a network of the daemon; empty
+    refuses to build."""
     build_timeout_s: float = Field(default=600.0, gt=0)
     """Maximum time of a build, and of any of its steps without output, seconds."""
     build_memory_mb: Annotated[int, Bounded(65_536)] = Field(default=4096, ge=64)
@@ -89,7 +89,7 @@ class SandboxConfig(Section):
     failure."""
     registries: Annotated[tuple[str, ...], ImageRegistries()] = (ANY,)
     """Hosts from which images of tasks may come, with the port where they have one, e.g. ``docker.io``; ``*``
-    stands for all that the administrator allows."""
+    means all that the administrator allows."""
     start_retries: int = Field(default=2, ge=0)
     """Number of fresh sandboxes tried after an infrastructure failure before the rollout is excluded."""
     local: LocalConfig = LocalConfig()
@@ -97,5 +97,5 @@ class SandboxConfig(Section):
     kubernetes: KubernetesConfig = KubernetesConfig()
 
     def limits(self) -> dict[str, str | int]:
-        """Return the backend and the limits on which results of a command depend, by setting."""
+        """Return the backend and the limits that affect the results of commands, by setting."""
         return self.model_dump(include={"backend", "memory_mb", "processes", "disk_mb"})

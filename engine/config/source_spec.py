@@ -1,6 +1,6 @@
 """Sources of curation: a package's source distribution, a git repository or a folder.
 
-To add a kind: a class, a branch in ``parse_source``, a way to get it in ``engine.datasets.sources.fetch``.
+To add a kind: a class, a branch in ``parse_source``, a download in ``engine.datasets.sources.fetch``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def parse_source(text: str) -> SourceSpec:
     """Parse one entry of ``curation.sources``.
 
     Raises:
-        ValueError: it is of no known kind, or more than its kind allows.
+        ValueError: the entry is of no known kind, or has parts that its kind does not allow.
     """
     if text.startswith("pip:"):
         package = _PACKAGE.fullmatch(text.removeprefix("pip:"))

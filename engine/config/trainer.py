@@ -10,7 +10,7 @@ from engine.config.base import Section
 from engine.config.places import CheckpointPlace, Text
 
 ALL_LINEAR = "all-linear"
-"""Target of adapters that means every linear layer."""
+"""Value of ``lora_targets`` that means every linear layer."""
 
 
 class IterationsConfig(Section):
@@ -25,7 +25,7 @@ class IterationsConfig(Section):
 
 
 class OptimizationConfig(Section):
-    """Settings of optimizer steps, whatever the data: optimizer, precision, adapters, ranks."""
+    """Settings of optimizer steps, for any data: optimizer, precision, adapters, ranks."""
 
     learning_rate: float = Field(default=2e-4, gt=0)
     """Peak learning rate of AdamW."""

@@ -50,15 +50,15 @@ class ScheduleConfig(Section):
     ``async`` only; None: 4."""
     on_update: Literal["continue", "restart"] = "continue"
     """Unfinished rollouts when the weights change: ``continue`` samples on with the new weights, ``restart``
-    begins them anew in fresh sandboxes."""
+    starts them anew in fresh sandboxes."""
     min_siblings: int | None = Field(default=None, ge=1)
     """Graded siblings after which the rest of a group has only ``straggler_s`` more; None waits for all."""
     straggler_s: float = Field(default=60.0, ge=0)
-    """Time after ``min_siblings`` for the rest of a group, seconds; what is unfinished then is cancelled."""
+    """Time after ``min_siblings`` for the rest of a group, seconds; unfinished ones are then cancelled."""
 
     @property
     def staleness(self) -> int:
-        """Return the maximum number of updates between the start of a group and its own."""
+        """Return the maximum number of updates between a group's start and the update that trains on it."""
         if self.mode == "async":
             return self.max_staleness or 4
         return int(self.mode == "one_step_off")
@@ -85,10 +85,10 @@ class CurriculumConfig(Section):
     """``passes`` draws every task once per pass. ``solve_rate`` draws a task more often, the nearer its solve
     rate is to one half; tasks that are solved always or never rest."""
     rest_passes: int = Field(default=3, ge=1)
-    """Passes that a task is left out of while it is solved always or never, with mode ``solve_rate``; it then
-    comes back for one group."""
+    """Passes for which a task is left out while it is solved always or never, with mode ``solve_rate``; then
+    it returns for one group."""
     groups: int = Field(default=2, ge=1)
-    """Newest groups of a task that its solve rate is measured over, with mode ``solve_rate``."""
+    """Newest groups of a task over which its solve rate is measured, with mode ``solve_rate``."""
     min_weight: float = Field(default=0.25, gt=0, le=1)
     """Minimum frequency of a task that does not rest, relative to once per pass, with mode ``solve_rate``."""
 
@@ -125,8 +125,8 @@ class HeldoutConfig(Section):
     def agent(self, training: AgentConfig) -> AgentConfig:
         """Return the agent of evaluations, given the one in training."""
         limits = ("prompt", "max_steps", "max_context", "rollout_timeout_s")
-        own = {name: value for name in limits if (value := getattr(self, name)) is not None}
-        return training.model_copy(update=own)
+        overrides = {name: value for name in limits if (value := getattr(self, name)) is not None}
+        return training.model_copy(update=overrides)
 
 
 class EvaluationConfig(HeldoutConfig):

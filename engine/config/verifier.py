@@ -17,10 +17,10 @@ _IDLE = {
         "temperature", "top_p", "tool_choice", "single_call", "thinking_field", "stream", "stall_timeout_s",
     ),
 }  # fmt: skip
-"""Settings of policies that no judge reads."""
+"""Settings of policies that have no effect on judges."""
 
 TRAINING_SPLITS = ("train", "imported")
-"""Splits of tasks to learn from."""
+"""Splits of tasks used for training."""
 
 RunNames = tuple[Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")], ...]
 
@@ -34,7 +34,7 @@ class TestLimits(Section):
     max_parallel: int = Field(default=2, ge=1)
     """Maximum number of concurrent runs of tests."""
     max_test_files: int = Field(default=40, ge=1)
-    """Maximum number of a repository's test files among which regression tests are looked for."""
+    """Maximum number of a repository's test files that are searched for regression tests."""
     repeats: int = Field(default=2, ge=1)
     """Runs on the untouched repository, all of which a regression test must pass."""
 
@@ -43,7 +43,7 @@ class TestVerifierConfig(TestLimits):
     """An execution-based verifier: tests run on the patches of finished runs."""
 
     runs: RunNames = ()
-    """Runs whose patches are scored, as their folders under the data folder's ``runs/`` are called; the
+    """Runs whose patches are scored, by the names of their folders under the data folder's ``runs/``; the
     patches of one task run the same tests."""
     phases: tuple[Text, ...] = ()
     """Phases whose patches are scored: ``train``, ``eval:heldout``, …; empty scores all."""
@@ -56,12 +56,12 @@ class VerifierConfig(Section):
     """An execution-free verifier: a model judges the trajectories of finished runs by reading them."""
 
     runs: RunNames = ()
-    """Runs whose trajectories are scored, as their folders under the data folder's ``runs/`` are called."""
+    """Runs whose trajectories are scored, by the names of their folders under the data folder's ``runs/``."""
     phases: tuple[Text, ...] = ()
     """Phases whose trajectories are scored: ``train``, ``eval:heldout``, …; empty scores all."""
     follow: bool = False
-    """Whether runs that are performed meanwhile are scored as they go on, until each has ended or nothing
-    performs it any more; they and this one need places among the runs performed at once."""
+    """Score runs in progress as they produce trajectories, until each has ended or lost its process; they and
+    this run count towards the runs performed at once."""
     part: Literal["trajectory", "patch"] = "trajectory"
     """Part that the judge reads: every turn and the patch, or the patch alone."""
     max_context: int = Field(default=32_768, ge=256)
@@ -82,13 +82,13 @@ class VerifierConfig(Section):
 
 
 class JudgementsConfig(Section):
-    """Judgements to train a judge on: of each task with both outcomes as many right as wrong trajectories."""
+    """Training data of a judge: as many right as wrong trajectories of each task with both outcomes."""
 
     on_policy: RunNames = ()
-    """Runs of the policy that the judge will score, as their folders under the data folder's ``runs/`` are
-    called."""
+    """Runs of the policy that the judge will score, by the names of their folders under the data folder's
+    ``runs/``."""
     off_policy: RunNames = ()
-    """Runs of other policies; their pairs are taken besides (SWE-Gym's mixture)."""
+    """Runs of other policies; their pairs are added (SWE-Gym's mixture)."""
     phases: tuple[Text, ...] = ("train",)
     """Phases whose trajectories are used: ``train``, ``eval:heldout``, …; empty uses all."""
     splits: tuple[Text, ...] = TRAINING_SPLITS
@@ -103,7 +103,7 @@ class JudgementsConfig(Section):
 
 
 def idle_settings(verifier: VerifierConfig, policy: JudgePolicyConfig) -> list[Problem]:
-    """Return the settings that a verifier's run would not read."""
+    """Return a problem for each setting that has no effect on a verifier's run."""
     fields = type(policy).model_fields
     problems = [
         Problem("has no effect on a judge, whose answer is forced or greedy: leave it out", f"policy.{name}")

@@ -1,9 +1,9 @@
 """Named presets of the objective's settings: one module each, with its equation and its paper.
 
 Notation of the equations: N trajectories of an optimizer step, trajectory i with reward r_i, advantage A_i
-and sampled tokens t; π is the policy, μ what sampled (or the trainer's weights before the update where an
+and sampled tokens t; π is the policy, μ the sampler (or the trainer's weights before the update where an
 importance correction is on), ρ = π/μ; E_i is the mean over the N trajectories, L the context limit.
-A composition names what makes it itself; every other setting keeps its default in ``AlgorithmConfig``.
+A preset lists its distinctive settings; every other setting keeps its default in ``AlgorithmConfig``.
 
 To add one: a module with ``SETTINGS``, its name in ``PresetName``, a line in ``PRESETS``.
 """

@@ -4,7 +4,7 @@
     A_i  = (R_i − mean_j R_j) / std_j R_j
     loss = − 1/Σ_i |i| Σ_i Σ_t min(ρ_it A_i, clip(ρ_it, 0.8, 1.28) A_i)
 
-Its four parts: clip-higher; dynamic sampling, which replaces groups that are all right or all wrong by fresh
+Its four parts: clip-higher; dynamic sampling, which replaces groups of equal rewards by fresh
 ones; the token mean over the whole step; the soft overlong penalty (the paper's 4,096 tokens of 20,480 are
 a fifth of the limit). No KL term, and trajectories that hit a limit train with their penalty.
 """

@@ -5,8 +5,9 @@
     loss = − 1/Σ_i |i| Σ_i Σ_t min(ρ_it A_i, clip(ρ_it, 0.8, 1.2) A_i)
 
 Mean and deviation are those of all trajectories of the update, so a group may even have one member. The
-paper's penalty of a token counts from that token on; here the whole trajectory's is taken off its reward, one
-advantage per trajectory. β is a choice. Its variant with a baseline is ``baseline = group_mean`` on top.
+paper's penalty of a token counts from that token on; here a trajectory's total penalty is subtracted from its
+reward, for one advantage per trajectory. β is a choice. The variant with a baseline adds
+``baseline = group_mean``.
 """
 
 from __future__ import annotations

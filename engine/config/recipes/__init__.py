@@ -63,7 +63,7 @@ def resolve(recipe: str, overrides: Mapping[str, Any] | None = None) -> AnyRun:
     """Return the complete configuration of a recipe with dotted overrides applied.
 
     Raises:
-        ConfigError: no such recipe, or an override names an unknown or impossible setting.
+        ConfigError: the recipe is unknown, or an override names an unknown or impossible setting.
     """
     if recipe not in RECIPES:
         raise ConfigError(f"unknown recipe '{recipe}'; known: {', '.join(sorted(RECIPES))}")

@@ -1,6 +1,6 @@
 """DeepSWE's recipe for published models: GRPO++ on R2E-Gym, scaled to the hardware.
 
-What DeepSWE ran (rLLM's script and the blog): groups of 8, 50 steps, 4,096 + 32,768 tokens of context,
+DeepSWE's settings (rLLM's script and the blog): groups of 8, 50 steps, 4,096 + 32,768 tokens of context,
 90 s a command, 20 minutes a rollout, 5 minutes of tests, temperature 1, a constant learning rate, clip 0.2
 and 0.28, no KL and no entropy term, optimizer steps of 8 groups. Before the first run:
 
@@ -8,9 +8,9 @@ and 0.28, no KL and no entropy term, optimizer steps of 8 groups. Before the fir
     trainyard dataset import --format swe-bench --name r2e-gym-subset --split heldout --append SOURCE
 
 where SOURCE has SWE-bench Verified, on which DeepSWE was validated. DeepSWE trained all weights at a learning
-rate of 1e-6; adapters take ten times that. R2E-Gym's own code evaluated it (recipe ``evaluate``), with
-another prompt than it was trained with. The sampler runs on the (first) GPU beside the trainer:
-``policy.max_batch`` is as many of the longest conversations as fit there.
+rate of 1e-6; adapters take ten times that. R2E-Gym's own code evaluated it (recipe ``evaluate``), with a
+prompt that differs from training. The sampler runs on the (first) GPU beside the trainer:
+``policy.max_batch`` is the number of longest conversations that fit there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from engine.types import TerminationReason
 DATASET = "r2e-gym-subset"
 _TOKEN_WARNING = 4768
 _ALGORITHM = AlgorithmConfig(preset="grpo_pp", filtered_baseline="keep_zero")
-"""GRPO++ as DeepSWE's code has it: a rollout that a limit ended counts as 0 in its group's baseline."""
+"""GRPO++ as in DeepSWE's code: a rollout ended by a limit counts as 0 in its group's baseline."""
 _LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -140,14 +140,14 @@ def qwen3_coder() -> TrainRun:
 
 
 def qwen3_32b() -> TrainRun:
-    """Train Qwen3-32B, all weights, as DeepSWE's blog says: 64 groups of 8, 32K, on 64 GPUs of 80 GB.
+    """Train Qwen3-32B, all weights, as in DeepSWE's blog: 64 groups of 8, 32K, on 64 GPUs of 80 GB.
 
     The blog: 64 × 8 rollouts, 20 minutes a rollout, 5 minutes of tests (30 in evaluations), 200 iterations.
     Its script, where the blog says nothing: 4,096 + 32,768 tokens, 50 steps, learning rate, clip, optimizer
     steps of 8 groups, evaluation of the validation set every 10 iterations at temperature 0, tensor and
-    context parallelism of 8. A turn of 16,384 tokens is R2E-Gym's limit. Ours: sizes of sandboxes, gradings
-    at once, and half of the GPUs train and half sample, where DeepSWE's did both in turn. It is a job of a
-    Ray cluster with eight GPUs a node, over which ranks and servers spread.
+    context parallelism of 8. A turn of 16,384 tokens is R2E-Gym's limit. Ours: sizes of sandboxes, concurrent
+    gradings, and half of the GPUs for training and half for sampling; DeepSWE's did both in turn. The run is
+    a job of a Ray cluster with eight GPUs a node; ranks and servers spread over the nodes.
     """
     return TrainRun(
         name="deepswe-32b",
@@ -187,7 +187,7 @@ def qwen3_32b() -> TrainRun:
 def qwen3_32b_script() -> TrainRun:
     """Train Qwen3-32B as DeepSWE's published script does: 8 groups of 8, 90 minutes a rollout.
 
-    What differs from the blog is rLLM's ``examples/swe/train_deepswe_32b.sh``: 8 × 8 rollouts and one
+    Differences from the blog follow rLLM's ``examples/swe/train_deepswe_32b.sh``: 8 × 8 rollouts and one
     optimizer step of all of them, so that the clip never takes effect; 5,400 s a rollout; a loss divided by
     the 32,768 tokens of the response; rollouts that ended by the environment's timeout are trained on.
     """

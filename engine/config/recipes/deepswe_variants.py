@@ -1,7 +1,7 @@
-"""Variants of DeepSWE's recipe: another size, another way of thinking, another model.
+"""Variants of DeepSWE's recipe: another size, no thinking, another model.
 
-None was published with its settings. What a docstring below does not name is ``deepswe-32b``'s, with the
-sources given there, which is a choice of ours here; so is the number of GPUs.
+None was published with its settings. Settings that a docstring below does not name are those of
+``deepswe-32b``, with the sources given there; using them here is our choice, as is the number of GPUs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def qwen3_coder_30b() -> TrainRun:
     """Train Qwen3-Coder-30B-A3B, all weights, with DeepSWE's settings, on 32 GPUs of 80 GB.
 
     No run of DeepSWE's recipe with this model was published: everything is ours. The model has no thinking
-    mode (its model card), so that a turn has at most 8,192 tokens. ``qwen3-coder-30b-8gpu`` trains its
+    mode (its model card), so a turn has at most 8,192 tokens. ``qwen3-coder-30b-8gpu`` trains its
     adapters.
     """
     base = qwen3_32b()

@@ -1,7 +1,7 @@
 """FrozenLake: a 0.4M-parameter policy learns to cross frozen lakes in minutes on one CPU core.
 
-The reference experiment of the objective's ingredients (``bench/frozenlake.py``): small enough to be
-repeated over settings and seeds, real enough to go through every part that a large run goes through.
+The reference experiment of the objective's ingredients (``bench/frozenlake.py``): small enough to repeat over
+settings and seeds, real enough to exercise every part of a large run.
 """
 
 from __future__ import annotations

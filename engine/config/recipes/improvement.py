@@ -14,7 +14,7 @@ from engine.config.training import HeldoutConfig
 
 
 def improve() -> ImproveRun:
-    """Sample a model 16 times per task at temperature 0.5, fine-tune it on what passed, and repeat."""
+    """Sample a model 16 times per task at temperature 0.5, fine-tune it on passed rollouts, and repeat."""
     return ImproveRun(
         name="self-improvement",
         dataset=DatasetConfig(name=deepswe.DATASET),
@@ -43,7 +43,7 @@ def improve() -> ImproveRun:
 
 
 def quickstart() -> ImproveRun:
-    """Let the shipped quickstart policy learn from its own rollouts that passed, in three rounds."""
+    """Fine-tune the shipped quickstart policy on its own passed rollouts, in three rounds."""
     return ImproveRun(
         name="quickstart self-improvement",
         dataset=DatasetConfig(name=small.DATASET),

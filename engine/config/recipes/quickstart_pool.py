@@ -1,8 +1,7 @@
-"""The quickstart over a pool of tasks so large that none is learned by heart.
+"""The quickstart over a pool of tasks too large to memorise.
 
 About 1,400 training tasks of nine packages, each sampled in one iteration; held-out tasks come from other
-files of the same packages.
-``bench/README.md`` has its results.
+files of the same packages. ``bench/README.md`` has its results.
 """
 
 from __future__ import annotations

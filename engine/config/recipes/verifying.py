@@ -11,7 +11,7 @@ from engine.config.run import JudgeTrainingRun, RolloutRun, TestVerifierRun, Ver
 
 
 def verify() -> VerifierRun:
-    """Score the trajectories of finished runs with a model that judges them by reading."""
+    """Score the trajectories of finished runs with a model that reads them."""
     return VerifierRun(name="verification", policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-4B"))
 
 
@@ -21,7 +21,7 @@ def verify_by_tests() -> TestVerifierRun:
 
 
 def write_tests() -> RolloutRun:
-    """Let testing agents write tests that reproduce the issues, for a verifier."""
+    """Collect tests that reproduce the issues, written by testing agents, for a verifier."""
     return RolloutRun(
         name="reproduction tests",
         dataset=DatasetConfig(name=DATASET, split="heldout"),

@@ -28,7 +28,12 @@ HOST = "tcp://docker.example.org:2376"
 REFUSED = [
     ("quickstart-dataset", "curation.sources", ["/etc"], "is not below an import folder"),
     ("quickstart-dataset", "curation.sources", ["pip:evil @ https://evil.example.org/a"], "no exact version"),
-    ("quickstart-dataset", "curation.sources", ["https://evil.example.org/a"], "no host that repositories"),
+    (
+        "quickstart-dataset",
+        "curation.sources",
+        ["https://evil.example.org/a"],
+        "not an allowed host of repositories",
+    ),
     ("quickstart-evaluate", "policy.checkpoint", "/etc", "is not below a policy folder"),
     ("quickstart-evaluate", "sandbox.docker.host", HOST, "is not granted"),
     ("quickstart-evaluate", "sandbox.kubernetes.kubeconfig", "/root/.kube/config", "is not granted"),

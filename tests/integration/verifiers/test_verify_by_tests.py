@@ -247,7 +247,7 @@ def test_what_cannot_be_verified_fails_with_the_setting(
     ("recipe", "settings", "message"),
     [
         ("write-tests", {"agent.prompt": "deepswe_v1"}, "only tests of the issue count"),
-        ("collect", {"agent.prompt": "reproduction_v1"}, "tests that agents write count for nothing"),
+        ("collect", {"agent.prompt": "reproduction_v1"}, "tests written by agents do not count"),
         ("verify-by-tests", {"policy.checkpoint": "fresh:tiny"}, "unknown setting"),
         ("verify-by-tests", {"verifier.parallel": 4}, "unknown setting"),
         ("verify-by-tests", {"verifier.tests": ["../7"]}, "verifier.tests.0"),

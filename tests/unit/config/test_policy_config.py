@@ -57,7 +57,7 @@ def test_an_endpoint_is_sent_further_fields() -> None:
     [
         ({"temperature": 0}, "'temperature' is set by policy.temperature: leave it out"),
         ({"max_completion_tokens": 5}, "is set by policy.token_limit_name"),
-        ({"messages": []}, "'messages' cannot be set: the run decides it"),
+        ({"messages": []}, "'messages' cannot be set: the run sets it"),
         ({"models": ["a/other"]}, "'models' cannot be set"),
         ({"a\nb": 1}, "cannot be set"),
         ({"x": "y" * 8000}, "characters, above 8000"),

@@ -114,7 +114,7 @@ def test_a_dry_run_is_one_small_iteration_that_computes_a_gradient(recipe: str, 
 
 
 @pytest.mark.parametrize(
-    ("recipe", "why"), [("quickstart-sft", "this is of kind 'sft'"), ("quickstart", "is tiny as it is")]
+    ("recipe", "why"), [("quickstart-sft", "this is of kind 'sft'"), ("quickstart", "is already tiny")]
 )
 def test_what_cannot_be_tried_is_refused(recipe: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=why):
