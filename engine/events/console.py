@@ -29,7 +29,7 @@ class ConsoleSink:
     """Event sink that passes events on to ``sink`` and prints the notable ones.
 
     Args:
-        sink: where events are recorded.
+        sink: records the events.
         stream: a text stream, e.g. ``sys.stdout``.
     """
 
@@ -103,7 +103,7 @@ def _started(fields: Fields) -> str:
 
 
 def _progress(fields: Fields) -> str:
-    """Return the phase, how much of it is done, what follows and the time left; '' without a phase."""
+    """Return the phase, its progress, the next phases and the time left; '' without a phase."""
     if not fields["message"]:
         return ""
     parts = [fields["message"]]
@@ -119,7 +119,7 @@ def _progress(fields: Fields) -> str:
         ]
         parts.append(f"lost {state.lost}")
         if state.per_hour:
-            parts.append(f"an hour {state.per_hour:,.0f}")
+            parts.append(f"per hour {state.per_hour:,.0f}")
         if state.cost is not None:
             parts.append(f"US dollars {state.cost:.2f}")
     if fields.get("follows"):

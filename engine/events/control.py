@@ -46,7 +46,7 @@ class Control:
 
     @property
     def fence_reason(self) -> str:
-        """Return the reason why this attempt must end without further events; empty while it need not."""
+        """Return the reason why this attempt must end without further events; empty unless it is fenced."""
         return self._fence_reason
 
     @property

@@ -18,11 +18,11 @@ class EngineRecord(Record):
     name: str = Field(min_length=1, max_length=64)
     state: Literal["starting", "ready", "publishing", "restarting", "left_out"]
     version: Int | None = None
-    """Policy version that it has proven to serve."""
+    """Policy version that it was verified to serve."""
     running: Int = 0
     """Requests that are being sampled."""
     waiting: Int = 0
-    """Requests that wait inside of the engine."""
+    """Requests that wait inside the engine."""
     kv_use: float = 0.0
     """Used share of its KV cache."""
     prefix_hit_rate: float = 0.0

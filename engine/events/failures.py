@@ -46,7 +46,7 @@ POLICIES: dict[str, FailurePolicy] = {
     ),
     "died": FailurePolicy(
         name="ended while in use",
-        remedy="look at the node it ran on and at what else ended there at that time",
+        remedy="check its node, and whether other sandboxes ended there at that time",
         retries=3,
     ),
     "memory": FailurePolicy(
@@ -56,7 +56,7 @@ POLICIES: dict[str, FailurePolicy] = {
         own_doing_after=2,
     ),
     "evicted": FailurePolicy(
-        name="taken away by the cluster",
+        name="removed by the cluster",
         remedy="protect sandboxes from scale-down and preemption, and give nodes enough ephemeral storage",
         retries=3,
     ),

@@ -41,10 +41,10 @@ def instance_report(tests: Iterable[TestResult], *, resolved: bool) -> dict[str,
     tests = list(tests)
 
     def outcomes(kind: TestKind) -> dict[str, list[str]]:
-        own = [test for test in tests if test.kind is kind]
+        of_kind = [test for test in tests if test.kind is kind]
         return {
-            "success": [test.test_id for test in own if test.outcome in _SUCCESS],
-            "failure": [test.test_id for test in own if test.outcome not in _SUCCESS],
+            "success": [test.test_id for test in of_kind if test.outcome in _SUCCESS],
+            "failure": [test.test_id for test in of_kind if test.outcome not in _SUCCESS],
         }
 
     return {

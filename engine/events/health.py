@@ -1,13 +1,13 @@
 """Health of a dataset: findings of validation and decisions of people, in ``validation.jsonl``.
 
-The file lies beside the dataset's ``tasks.jsonl``, is only ever appended to and keeps the whole history:
+The append-only file, beside the dataset's ``tasks.jsonl``, keeps the whole history:
 
     {"type": "validation", "task_id": …, "content": …, "status": "flaky", …}    one per row and run
-    {"type": "decision", "task_id": …, "content": …, "quarantined": false, …}   one per hand-made change
+    {"type": "decision", "task_id": …, "content": …, "quarantined": false, …}   one per manual change
     {"type": "proof", "task_id": …, "content": …, "coverage": {…}, …}           one per proof of mutated tests
 
-A record counts for a row only while the row's content is what it was. ``standings`` says what follows:
-a person's decision stands above every validation, else the newest validation decides.
+A record applies to a row only while the row's content is unchanged. ``standings`` combines the records:
+a person's decision overrides every validation, else the newest validation decides.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Side(Record):
 class MutantCoverage(Record):
     """Tests that a row's solution fixes, by their best proven mutant; see ``engine.grading``.
 
-    For a rule that knows no tests by name, test functions are counted.
+    Rules that name no tests count test functions.
     """
 
     value: Int = Field(default=0, ge=0)
@@ -99,7 +99,7 @@ class MutantCoverage(Record):
     variants: Int = Field(default=0, ge=0)
     """Number of sets of mutated tests to draw from."""
     note: str = Field(default="", max_length=500)
-    """Reason why there are none."""
+    """Reason why there are no mutants."""
 
 
 class RowRecord(Record):
@@ -204,7 +204,7 @@ def append(folder: Path, records: Iterable[HealthRecord]) -> None:
     """Add records to the dataset in ``folder``, durably; other processes may do so at the same time.
 
     Raises:
-        DatasetError: the dataset is not there, or cannot be written.
+        DatasetError: the dataset is missing, or cannot be written.
     """
     lines = b"".join(redact_line(record.model_dump_json().encode(), redactor()) + b"\n" for record in records)
     try:
@@ -241,18 +241,18 @@ def read(folder: Path) -> list[HealthRecord]:
         return []
     except OSError as error:
         raise DatasetError(f"cannot read {folder / FILE}: {error.strerror}") from error
-    found = []
+    records = []
     for number, line in enumerate(lines):
         if not line.strip() or not line.rstrip().endswith(b"}"):
             continue
         try:
-            found.append(_ADAPTER.validate_json(line))
+            records.append(_ADAPTER.validate_json(line))
         except ValidationError as error:
             if _is_json(line):
                 first = error.errors(include_url=False, include_input=False)[0]
                 field = ".".join(map(str, first["loc"]))
                 raise DatasetError(f"{FILE}: {first['msg']}", row=number, field=field) from None
-    return found
+    return records
 
 
 def _is_json(line: bytes) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 Int = Annotated[int, Field(ge=-(2**31), lt=2**31)]
-"""An integer that a database's column of four bytes holds; what counts all of a run is a ``BigInt``."""
+"""A 32-bit integer, as in a database column of four bytes; counts over a whole run are ``BigInt``."""
 BigInt = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Time = Annotated[float, Field(ge=0, lt=datetime(9999, 1, 1, tzinfo=UTC).timestamp())]
 """Unix time, seconds."""

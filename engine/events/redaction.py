@@ -29,12 +29,12 @@ _EXACT = frozenset(
 
 
 class LogTooLargeError(ValueError):
-    """A complete test log unpacks to more bytes than there is room for."""
+    """A complete test log exceeds the remaining bytes when decompressed."""
 
 
 @dataclass(slots=True)
 class LogRoom:
-    """Bytes that the complete test logs of further lines may unpack to."""
+    """Remaining size of the complete test logs of further lines, decompressed, bytes."""
 
     left: int
 
@@ -44,11 +44,11 @@ def redact_line(line: bytes, redactor: Redactor, *, logs: LogRoom | None = None)
 
     Args:
         line: the event.
-        redactor: knows the secrets.
-        logs: room for the event's test log; None: room for one.
+        redactor: replaces the secrets.
+        logs: remaining size for the event's test log; None allows one log of maximum size.
 
     Raises:
-        LogTooLargeError: the room is too small.
+        LogTooLargeError: the test log exceeds the remaining size.
         ValueError: a suspicious line is not JSON, or nested too deeply.
     """
     texts, tokens = _without_tokens(line)
@@ -67,10 +67,10 @@ def _without_tokens(line: bytes) -> tuple[bytes, bytes]:
 
     No text can imitate the placeholder, because quotes within texts are escaped.
     """
-    found = _TOKENS.search(line)
-    if found is None or _NO_TOKENS in line:
+    match = _TOKENS.search(line)
+    if match is None or _NO_TOKENS in line:
         return line, b""
-    return line[: found.start()] + _NO_TOKENS + line[found.end() :], found.group()
+    return line[: match.start()] + _NO_TOKENS + line[match.end() :], match.group()
 
 
 def _redacted(event: Any, redactor: Redactor, logs: LogRoom | None) -> Any:
@@ -85,20 +85,21 @@ def _redacted(event: Any, redactor: Redactor, logs: LogRoom | None) -> Any:
 
 
 def _repacked(packed: str, redactor: Redactor, logs: LogRoom | None) -> str:
-    """Return a compressed whole test log without secrets; without a room an unreadable one as it is.
+    """Return a compressed whole test log without secrets; without ``logs`` an unreadable one unchanged.
 
     Raises:
-        LogTooLargeError, ValueError: the room is too small, or the log is unreadable.
+        LogTooLargeError: the log exceeds the remaining size.
+        ValueError: the log is unreadable, with ``logs``.
     """
     left = logs.left if logs else _MAX_LOG_BYTES
     try:
         data = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), left + 1)
     except (zlib.error, binascii.Error) as error:
-        if logs:  # it may have unpacked to anything
+        if logs:  # an unreadable log may hide secrets
             raise ValueError(f"the whole test log is damaged: {error}") from error
         return packed
     if len(data) > left:
-        raise LogTooLargeError(f"one unpacks to more than the {left:,} bytes that are left")
+        raise LogTooLargeError(f"a whole test log decompresses to more than the remaining {left:,} bytes")
     if logs:
         logs.left -= len(data)
     text = data.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Records about rollouts that an attempt took over from an earlier one, step by step."""
+"""Records of rollouts that an attempt replays from an earlier one, step by step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.events.record import Int, Record
 
 
 class SampledResponse(Record):
-    """Response of a step as the policy gave it: what a later attempt needs to go on from the step."""
+    """Response of a step as sampled from the policy; a later attempt needs it to continue from the step."""
 
     tokens: str = ""
     """Sampled tokens with their log-probabilities and versions, as a token block in base64; empty for a
@@ -25,7 +25,7 @@ class SampledResponse(Record):
 
 
 class ReplayDifferenceRecord(Record):
-    """Field of a recorded step that a fresh sandbox answered differently; texts are excerpts."""
+    """Field of a recorded step that differs in a fresh sandbox; texts are excerpts."""
 
     step: Int
     field: str = Field(max_length=32)

@@ -42,8 +42,8 @@ class SandboxesChanged(RunEvent):
 
 
 CLOCKS = ("queue", "pull", "start", "exec", "grade")
-"""Measured phases of a sandbox's time: waiting for a place, pulling the image, starting, one action of an
-agent, grading one trajectory."""
+"""Measured phases of a sandbox: waiting for a place, pulling the image, starting, one action of an agent,
+grading one trajectory."""
 CLOCK_BOUNDS_S = (
     0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0, 600.0, 1800.0,
 )  # fmt: skip

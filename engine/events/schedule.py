@@ -1,7 +1,7 @@
 """Events about the order in which a training run collects and trains on groups, and its timeline.
 
-Together with ``trajectory_finished`` they are the record from which a schedule other than ``sync`` is
-repeated: the same groups, in the same order, give the same weights.
+Together with ``trajectory_finished`` they allow a schedule other than ``sync`` to be repeated: the same
+groups, in the same order, produce the same weights.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class GroupAdmitted(RunEvent):
 
     type: Literal["group_admitted"] = "group_admitted"
     iteration: Int = Field(ge=0)
-    """Iteration whose tasks the group's is one of; a later one may train on it, or an earlier one."""
+    """Iteration of the group's task; a later or an earlier iteration may train on the group."""
     task_id: str = Field(min_length=1, max_length=64)
     updates: Int = Field(ge=0)
     """Number of updates made before."""
     replaces: str | None = Field(default=None, max_length=64)
-    """Task of the same iteration whose group it replaces, because that one had no learning signal; None
-    where it replaces none."""
+    """Task of the same iteration whose group it replaces for lack of a learning signal; None where it
+    replaces none."""
 
 
 class SelectedGroup(Record):
-    """A group of a batch, and the siblings that it has."""
+    """A group of a batch, with its siblings."""
 
     iteration: Int = Field(ge=0)
     """Iteration in the keys of its trajectories."""
@@ -38,7 +38,7 @@ class SelectedGroup(Record):
     updates: Int = Field(ge=0)
     """Number of updates made before the group was admitted."""
     indices: list[Int]
-    """Siblings, those that infrastructure lost or a deadline cancelled included."""
+    """Indices of the siblings, including those lost to infrastructure or cancelled at a deadline."""
 
 
 class BatchSelected(RunEvent):
@@ -53,7 +53,7 @@ class BatchSelected(RunEvent):
     """In the order in which the update takes them."""
     discarded: list[SelectedGroup] = Field(default_factory=list)
     """Groups without a learning signal (``algorithm.dynamic_sampling``): those replaced since the last batch,
-    then those in whose place no other was sampled. The update does not take them."""
+    then those not replaced. The update does not use them."""
 
 
 class CostliestRollout(Record):
@@ -64,11 +64,11 @@ class CostliestRollout(Record):
     task_id: str = Field(min_length=1, max_length=64)
     index: Int = Field(ge=0)
     start: float = Field(ge=0)
-    """First moment of its time in the lane, seconds since the timeline's start."""
+    """Start of its time in the lane, seconds since the timeline's start."""
     end: float = Field(ge=0)
-    """Last moment of its time in the lane."""
+    """End of its time in the lane, seconds since the timeline's start."""
     seconds: float = Field(ge=0)
-    """Its time in the lane."""
+    """Duration of its time in the lane."""
 
 
 class TimelineLane(Record):
@@ -76,7 +76,7 @@ class TimelineLane(Record):
 
     ``engines``: requests were in flight. ``trainer``: the update ran; its costliest rollout is the one of the
     batch that ended last, for which the trainer waited. ``place``, ``sandbox``, ``grading``: rollouts waited
-    for a place among those that act, for their sandbox, for their grade (its tests included).
+    for a place among the active ones, for their sandbox, for their grade (its tests included).
     """
 
     name: LaneName

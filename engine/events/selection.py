@@ -1,4 +1,4 @@
-"""Selection of trajectories to learn from: distinct patches, preference, caps per task and in all."""
+"""Selection of training trajectories: distinct patches, preference, caps per task and in total."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Candidate(Protocol):
 
     @property
     def id(self) -> object:
-        """Return its identity; its text decides the draw."""
+        """Return the trajectory's identity, whose text seeds the random order."""
 
     @property
     def task_key(self) -> str:
-        """Return its task."""
+        """Return the key of its task."""
 
     @property
     def patch_hash(self) -> str:
@@ -44,11 +44,11 @@ class Selected(Generic[T]):
 
     chosen: tuple[T, ...]
     duplicates: int
-    """Left out because another one of the task has the same patch."""
+    """Left out because another trajectory of the task has the same patch."""
     over_cap: int
-    """Left out because their task has enough."""
+    """Left out because of the cap per task."""
     over_limit: int
-    """Left out because there are enough in all."""
+    """Left out because of the total limit."""
 
 
 def select(candidates: Iterable[T], rule: SelectionRule, *, seed: int) -> Selected[T]:
@@ -56,16 +56,16 @@ def select(candidates: Iterable[T], rule: SelectionRule, *, seed: int) -> Select
 
     A limit takes one trajectory of every task, then a second one, and so on.
     """
-    ordered = sorted(candidates, key=lambda one: _preference(one, rule, seed))
+    ordered = sorted(candidates, key=lambda candidate: _preference(candidate, rule, seed))
     distinct = _distinct(ordered) if rule.distinct_patches else ordered
     capped: list[tuple[int, T]] = []
     counts: Counter[str] = Counter()
-    for one in distinct:
-        if rule.per_task is None or counts[one.task_key] < rule.per_task:
-            capped.append((counts[one.task_key], one))
-        counts[one.task_key] += 1
-    in_turns = [one for _, one in sorted(capped, key=lambda ranked: ranked[0])]
-    chosen = in_turns[: rule.limit]
+    for candidate in distinct:
+        if rule.per_task is None or counts[candidate.task_key] < rule.per_task:
+            capped.append((counts[candidate.task_key], candidate))
+        counts[candidate.task_key] += 1
+    round_robin = [candidate for _, candidate in sorted(capped, key=lambda ranked: ranked[0])]
+    chosen = round_robin[: rule.limit]
     return Selected(
         chosen=tuple(chosen),
         duplicates=len(ordered) - len(distinct),
@@ -83,12 +83,12 @@ def _preference(one: Candidate, rule: SelectionRule, seed: int) -> tuple[bool, i
 
 
 def _distinct(candidates: Sequence[T]) -> list[T]:
-    """Return the first one of each task and patch; those without a patch are all different."""
+    """Return the first candidate of each task and patch; candidates without a patch all count as distinct."""
     seen: set[tuple[str, str]] = set()
     kept = []
-    for one in candidates:
-        key = (one.task_key, one.patch_hash)
-        if not one.patch_hash or key not in seen:
-            kept.append(one)
+    for candidate in candidates:
+        key = (candidate.task_key, candidate.patch_hash)
+        if not candidate.patch_hash or key not in seen:
+            kept.append(candidate)
         seen.add(key)
     return kept

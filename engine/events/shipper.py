@@ -7,11 +7,11 @@ The server stores an event once per ``seq``, so shipping is at-least-once with a
 * connection errors, 5xx, 429: wait (exponential, jittered, ``Retry-After``) and send again;
 * 409 with ``expected_seq``: the cursor moves to that event, backwards or forwards;
 * 409 with ``epoch``: a newer attempt exists, ``fenced`` is set and nothing more is sent;
-* 410: the run has ended on the server; the same, unless all of the batch is stored;
+* 410: the run has ended on the server; handled like the previous case unless the whole batch is stored;
 * anything else (400, 401, 403, 422, one event too large): the events can never be delivered in
-  order, so ``failure`` says why and the run must fail: losing an event silently is forbidden.
+  order, so ``failure`` has the reason and the run must fail: no event may be lost silently.
 
-Events that an earlier attempt left unshipped are sent as that attempt wrote them, with this attempt's token.
+Unshipped events of an earlier attempt are sent as that attempt wrote them, with this attempt's token.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _RETRIED = frozenset({404, 408, 425, 429})
 """Client errors that are retried: a proxy without its server answers 404."""
 
 Durable: TypeAlias = Callable[[int, float], int]
-"""Waits, at most so many seconds, until lines beyond an offset are safe to ship; returns how far they are."""
+"""Waits up to a timeout (s) until lines beyond an offset are safe to ship; returns their end."""
 
 log = structlog.get_logger("shipper")
 
@@ -91,7 +91,7 @@ class Shipper:
         )
         self._batch_events = MAX_EVENTS
         self._backoff_s = _BACKOFF_FIRST_S
-        self._jitter = random.Random()  # the process's own stream is part of a training run's state
+        self._jitter = random.Random()  # not the global one, which is part of a training run's state
         self._stopped = threading.Event()
         self.fenced = False
         self.failure = ""
@@ -167,7 +167,7 @@ class Shipper:
             self._advance(acked, batch)
         elif status == 410 or (status == 409 and "epoch" in answer):
             self.fenced = True
-            self._on_fenced(str(answer.get("detail") or "the server says that this attempt is over"))
+            self._on_fenced(str(answer.get("detail") or "the server has ended this attempt"))
         elif status == 413 and len(batch) > 1:
             self._batch_events = max(1, len(batch) // 2)
         elif status in _RETRIED or status >= 500 or 200 <= status < 400:
@@ -175,7 +175,7 @@ class Shipper:
         else:
             detail = str(answer.get("detail") or response.text[:200])
             first = _seq(batch[0].data)
-            self._fail(f"the server refuses event {first} and what follows (HTTP {status}): {detail}")
+            self._fail(f"the server refuses event {first} and all later ones (HTTP {status}): {detail}")
 
     def _advance(self, acked: int, batch: list[SpoolLine]) -> None:
         self._backoff_s = _BACKOFF_FIRST_S
@@ -240,7 +240,7 @@ def _seq(data: bytes) -> int:
     """Parse ``seq`` from the start of a line; parsing whole lines would cost as much as writing them."""
     match = _PREFIX.match(data)
     if match is None:
-        raise TrainyardError(f"not an event of our own: {data[:80]!r}")
+        raise TrainyardError(f"not an event written by the engine: {data[:80]!r}")
     return int(match.group(1))
 
 

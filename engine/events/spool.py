@@ -1,7 +1,7 @@
 """The durable spool: one JSON line per event, appended to ``events.jsonl`` in the run folder.
 
-Every event goes to disk before anything else sees it, so the web application may be down and
-nothing is lost. Three guarantees make it safe to ship, to resume and to replay:
+Every event is written to disk before anything else reads it, so nothing is lost while the web
+application is down. Three guarantees make it safe to ship, to resume and to replay:
 
 * an event is in the file completely or not at all: a partial write is cut off at once,
   the incomplete last line of a killed process when the spool is next opened;
@@ -68,8 +68,8 @@ class SpoolSink:
     Args:
         run_dir: the run folder, which exists.
         epoch: this attempt's number.
-        after_seq: ``seq`` that the server has; events continue behind it, even if they are missing here.
-        lock_timeout_s: how long an earlier attempt's process may take to end.
+        after_seq: last ``seq`` on the server; events continue after it, even if some are missing here.
+        lock_timeout_s: maximum time for an earlier attempt's process to end, seconds.
 
     Raises:
         PreflightError: another process holds the run folder.
@@ -106,9 +106,9 @@ class SpoolSink:
         Raises:
             FencedError: a newer attempt exists.
             OSError: the disk is full or failing; nothing of the event is in the file.
-            pydantic.ValidationError: the fields do not make such an event.
+            pydantic.ValidationError: the fields do not fit the event type.
         """
-        # Made before the lock is taken: an event of megabytes must not keep others waiting.
+        # Encoded before the lock is taken: an event of megabytes must not block other threads.
         event = event_type(seq=1, epoch=self.epoch, time=0.0, **fields)
         rest = redact_line(event.model_dump_json(exclude={"seq", "epoch", "time"}).encode(), redactor())
         with self._mutex:
@@ -244,8 +244,8 @@ def spool_position(path: Path, end: int | None = None) -> tuple[int, int]:
         last, _ = _last_line(fd, os.fstat(fd).st_size if end is None else end)
     finally:
         os.close(fd)
-    found = _POSITION.match(last)
-    return (int(found[2]), int(found[1])) if found else (0, 0)
+    match = _POSITION.match(last)
+    return (int(match[2]), int(match[1])) if match else (0, 0)
 
 
 def is_held(run_dir: Path) -> bool:
@@ -263,7 +263,7 @@ def is_held(run_dir: Path) -> bool:
 
 
 def lock_folder(run_dir: Path, timeout_s: float = 10.0) -> FileLock:
-    """Take the lock of the one process that may write a run folder. Raises PreflightError."""
+    """Take the exclusive lock for writing a run folder. Raises PreflightError."""
     path = run_dir / LOCK_NAME
     lock = FileLock(path, timeout=timeout_s, mode=0o600, thread_local=False)
     try:

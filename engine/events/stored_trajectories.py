@@ -1,4 +1,4 @@
-"""Stored trajectories as JSON lines: what the web application hands to runs that learn from them.
+"""Stored trajectories as JSON lines, which the web application provides to runs that train on them.
 
 A run folder's ``trajectories.jsonl`` holds one trajectory a line, complete with its steps and, where the
 policy's tokens were recorded, its token block.
@@ -22,9 +22,9 @@ from engine.reading import read_bounded_lines
 from engine.types import TerminationReason, Verdict
 
 LONGEST_LINE = 64 << 20
-"""Greatest length of a line, bytes."""
+"""Maximum length of a line, bytes."""
 TRAJECTORIES_FILE = "trajectories.jsonl"
-"""File of a run folder with the trajectories that the run learns from."""
+"""File of a run folder with the trajectories that the run trains on."""
 
 
 class StoredStep(Record):
@@ -43,11 +43,11 @@ class StoredTrajectory(Record):
     """A finished rollout with its task."""
 
     id: int
-    """Number of the trajectory in the database; in files from elsewhere its position."""
+    """Number of the trajectory in the database; in files of other origin its position."""
     run: int = 0
-    """Number of the run that made it; 0 in files from elsewhere."""
+    """Number of the run that made it; 0 in files of other origin."""
     model: str = ""
-    """Checkpoint or name of the model that acted; empty where it is unknown."""
+    """Checkpoint or name of the sampled model; empty where it is unknown."""
     task_id: str
     instance_id: str
     problem_statement: str
@@ -64,9 +64,9 @@ class StoredTrajectory(Record):
 
 
 def write_trajectories(path: Path, trajectories: Iterable[StoredTrajectory]) -> int:
-    """Write a file that is there completely or not at all, readable by its owner; return the count.
+    """Write a file atomically, readable by its owner; return the count.
 
-    Each writer has a draft of its own, so that several at a time do not mix.
+    Each writer has its own draft, so concurrent writers do not interfere.
     """
     count = 0
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".draft", dir=path.parent)

@@ -8,12 +8,12 @@ All numbers are little-endian. The encodings are lossless:
 * ``RUNS``: run lengths as u32, then the value of each run: masks, versions, step indices;
 * ``HALVES``: copies, then the lower, then the upper 16 bits of all values that are not copied: token ids,
   whose upper bits hardly vary. A copy is the position, source and length (u32 each) of ids that repeat
-  earlier ones: where a conversation was rendered anew, a sample begins as the one before did;
+  earlier ones: where a conversation was rendered anew, a sample shares its beginning with the previous one;
 * ``BYTES``: the first, second, … byte of each value: log-probabilities, whose mantissas are random;
 * ``SAMPLED``: ``BYTES`` of the sampled tokens only, where all others are 0.0.
 
-A block of an unknown origin is safe to read: what it decompresses to is bounded by its number of tokens,
-which is bounded by ``MAX_TOKENS``. In JSON a block is base64 text. Events of earlier versions and of other
+A block of unknown origin is safe to read: its decompressed size is bounded by its number of tokens, which is
+bounded by ``MAX_TOKENS``. In JSON a block is base64 text. Events of earlier versions and of other
 trainers may hold the columns as lists instead.
 """
 
@@ -37,7 +37,7 @@ from engine.tokens import TOKEN_COLUMNS, TokenRecord
 MAGIC = b"TYTB"
 VERSION = 1
 MAX_TOKENS = 1 << 24
-"""Tokens of the largest trajectory that is accepted, over all its samples."""
+"""Maximum number of tokens of a trajectory, over all its samples."""
 _MAX_COPIES = 1 << 16
 _LEVEL = 6
 _HEADER = struct.Struct("<4sBI")
@@ -82,7 +82,7 @@ class TokenBlock:
     @classmethod
     def _checked(cls, data: bytes, record: TokenRecord) -> TokenBlock:
         _check_finite(record.logprobs)
-        # A record of other trainers may have no prompt, and so no start, but is a sample all the same.
+        # A record of other trainers may have no prompt, and so no start, but is one sample.
         return cls(data, len(record), min(len(record), max(1, len(record.starts))))
 
 
@@ -132,8 +132,8 @@ def _check_length(length: int) -> None:
 def _check_finite(logprobs: NDArray[np.float32]) -> None:
     wrong = np.flatnonzero(~np.isfinite(logprobs))
     if wrong.size:
-        found = logprobs[wrong[0]]
-        raise ValueError(f"the log-probability of token {wrong[0]} is {found}; expected a finite number")
+        value = logprobs[wrong[0]]
+        raise ValueError(f"the log-probability of token {wrong[0]} is {value}; expected a finite number")
 
 
 def _encoded(name: str, record: TokenRecord) -> tuple[_Encoding, list[bytes]]:
@@ -153,16 +153,16 @@ def _encoded(name: str, record: TokenRecord) -> tuple[_Encoding, list[bytes]]:
 
 
 def _copies(record: TokenRecord) -> NDArray[np.int64]:
-    """Return position, source and length [K, 3] of the beginnings that samples share with the one before."""
+    """Return position, source and length [K, 3] of the prefixes that samples share with the previous one."""
     bounds = [*record.starts.tolist()[:_MAX_COPIES], len(record)]
-    found = []
+    copies = []
     for source, start, end in zip(bounds[:-2], bounds[1:-1], bounds[2:], strict=True):
         length = min(start - source, end - start)
         differing = np.flatnonzero(record.ids[source : source + length] != record.ids[start : start + length])
         common = int(differing[0]) if differing.size else length
         if common:
-            found.append((start, source, common))
-    return np.array(found, np.int64).reshape(-1, 3)
+            copies.append((start, source, common))
+    return np.array(copies, np.int64).reshape(-1, 3)
 
 
 def _copied(copies: NDArray[np.int64], length: int) -> NDArray[np.bool_]:
@@ -206,7 +206,7 @@ def _from_halves(reader: _Reader, dtype: np.dtype[Any], length: int) -> NDArray[
     starts, sources, counts = copies.T
     ends = starts + counts
     if np.any(sources + counts > starts) or np.any(ends[:-1] > starts[1:]) or np.any(ends > length):
-        raise ValueError("copies of the token block overlap or lie outside of it")
+        raise ValueError("copies of the token block overlap or exceed it")
     copied = _copied(copies, length)
     column = np.empty(length, dtype)
     column[~copied] = _from_planes(reader, dtype, length - int(np.count_nonzero(copied)), 2)
@@ -244,7 +244,7 @@ def _stored(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 class _Reader:
-    """Reads a block from its start to its end, without trusting it."""
+    """Reader of an untrusted block, from its start to its end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -262,7 +262,7 @@ class _Reader:
         packed = self.take(_SIZE.unpack(self.take(_SIZE.size))[0])
         stream = zlib.decompressobj()
         try:
-            # One byte more, because 0 means unlimited, and to see the end of a stream that is not too long.
+            # One byte more, because 0 means unlimited, and to detect a stream that is too long.
             data = stream.decompress(packed, most + 1)
         except zlib.error as error:
             raise ValueError(f"the token block is damaged: {error}") from error

@@ -48,13 +48,13 @@ class RunStarted(RunEvent):
     resumed_from: Int | None = Field(default=None, ge=0)
     """Iteration of the checkpoint it resumed from."""
     rollouts_kept: Int | None = Field(default=None, ge=0)
-    """Number of finished rollouts of earlier attempts, which it keeps; None in runs that resume from a
-    checkpoint or start over."""
+    """Number of finished rollouts kept from earlier attempts; None in runs that resume from a checkpoint or
+    start over."""
     total_iterations: Int = 0
 
 
 class RunPlanned(RunEvent):
-    """The number of iterations of a run that finds it out while it reads its data."""
+    """The number of iterations became known, in a run where it depends on the data."""
 
     type: Literal["run_planned"] = "run_planned"
     total_iterations: Int = Field(ge=0)
@@ -69,9 +69,9 @@ class CollectionProgress(Record):
     endings: dict[str, BigInt] = Field(default_factory=dict)
     """Termination reason → rollouts with a verdict; empty in events of earlier versions."""
     lost: BigInt = Field(ge=0)
-    """Rollouts that infrastructure lost and that were not repeated yet."""
+    """Rollouts lost to infrastructure and not repeated yet."""
     running: BigInt = Field(ge=0)
-    """Rollouts whose agents act."""
+    """Rollouts with an active agent."""
     grading: BigInt = Field(default=0, ge=0)
     """Rollouts that are being graded."""
     steps: BigInt = Field(ge=0)
@@ -146,7 +146,7 @@ class StepFinished(RunEvent):
     ref: TrajectoryRef
     index: Int = Field(ge=0)
     replayed: bool = False
-    """Whether an earlier attempt recorded the step and a fresh sandbox answered as its did."""
+    """Whether the step was recorded by an earlier attempt and reproduced in a fresh sandbox."""
     thought: str
     response: str
     tool: str = ""
@@ -171,7 +171,7 @@ class StepFinished(RunEvent):
     tool_seconds: float = 0.0
     policy_version: Int = 0
     sampled: SampledResponse | None = None
-    """The response as the policy gave it; with ``rollout.resume_in_flight`` ``replay`` only."""
+    """The response as sampled from the policy; with ``rollout.resume_in_flight`` ``replay`` only."""
 
 
 class TestOutcomeRecord(Record):
@@ -189,7 +189,7 @@ class FindingRecord(Record):
     kind: FindingKind
     detail: str
     step: Int | None = None
-    """Index of the step that shows it; None where the patch or grading showed it."""
+    """Index of the step that shows it; None for a finding in the patch or in grading."""
 
 
 class OpeningMessageRecord(Record):
@@ -212,7 +212,7 @@ class TrajectoryFinished(RunEvent):
     unparsed_steps: Int = 0
     """Number of steps without a readable tool call."""
     forks: Int = 0
-    """Number of times that the conversation was rendered anew, which makes one more sample."""
+    """Number of times that the conversation was rendered anew; each adds one training sample."""
     patch: str = ""
     tests: list[TestOutcomeRecord] = Field(default_factory=list)
     test_log: str = ""
@@ -233,9 +233,9 @@ class TrajectoryFinished(RunEvent):
     prompt: str = Field(default="", max_length=64)
     """Name of the prompt, version included; empty when unknown."""
     prompt_hash: str = Field(default="", max_length=64)
-    """Hash of the prompt's texts, tools and tool format, as the model saw them."""
+    """Hash of the prompt's texts, tools and tool format, as sent to the model."""
     opening: list[OpeningMessageRecord] = Field(default_factory=list)
-    """Messages before the first response, as the model saw them; empty where they are unknown."""
+    """Messages before the first response, as sent to the model; empty where they are unknown."""
     replay: ReplayRecord | None = None
     """Replay of an earlier attempt's steps; None where the rollout began anew."""
     imported: dict[str, Any] | None = None
@@ -261,10 +261,10 @@ class TrajectoryFinished(RunEvent):
     graded_seconds: float = 0.0
     """Part of ``grading_seconds`` without the wait for a place; 0 for a re-used verdict."""
     extra_grading_seconds: float = 0.0
-    """Part of ``graded_seconds`` that runs with mutated tests took."""
+    """Part of ``graded_seconds`` spent on runs with mutated tests."""
     total_seconds: float = 0.0
     tokens: TokenField | None = None
-    """Tokens as the model read and sampled them, in JSON one block of base64."""
+    """Prompt and sampled tokens; in JSON one block of base64."""
 
 
 class GroupMember(Record):
@@ -276,7 +276,7 @@ class GroupMember(Record):
     baseline: float | None
     loss_mask: bool
     mask_reason: str = ""
-    """Reason why it carries no loss: a termination reason or ``infrastructure``; empty when it does."""
+    """Reason why it carries no loss: a termination reason or ``infrastructure``; empty otherwise."""
 
 
 class GroupFinished(RunEvent):
@@ -331,7 +331,7 @@ class EvaluationFinished(RunEvent):
     pass_at_k: list[PassAtK] = Field(default_factory=list)
     """pass@k for some k, with intervals of the same kind."""
     metrics: dict[str, float] = Field(default_factory=dict)
-    """Of its rollouts and of the policy, named as those of an iteration."""
+    """Metrics of its rollouts and of the policy, named as those of an iteration."""
 
 
 class CheckpointSaved(RunEvent):
@@ -371,7 +371,7 @@ class TaskValidated(RunEvent):
 class ScoreRecord(Record):
     """Score of a verifier for one trajectory, or the reason why there is none.
 
-    A judge gives ``p_yes``, tests give the numbers of passes.
+    A judge sets ``p_yes``, tests set the numbers of passes.
     """
 
     p_yes: float | None = Field(default=None, ge=0, le=1)
@@ -380,12 +380,12 @@ class ScoreRecord(Record):
     """Regression tests that passed under the patch; None where there is no score."""
     regression_tests: Int | None = Field(default=None, ge=0)
     regression_status: str = Field(default="", max_length=32)
-    """Ending of the regression tests: ``ran``, ``timed_out``, …"""
+    """Outcome of the run of regression tests: ``ran``, ``timed_out``, …"""
     reproduction_passes: Int | None = Field(default=None, ge=0)
-    """Tests of testing agents that passed; None where there is no score, or no such tests were wanted."""
+    """Tests of testing agents that passed; None without a score, or where no reproduction tests are used."""
     reproduction_tests: Int | None = Field(default=None, ge=0)
     detail: str = ""
-    """Runs of tests that did not come to their end, and why."""
+    """Test runs that did not finish, with the reasons."""
     yes_logprob: float | None = None
     no_logprob: float | None = None
     error: str = ""
@@ -396,7 +396,7 @@ class ScoreRecord(Record):
     cost: float | None = None
     """US dollars; None where no price is known."""
     resolved: bool | None = None
-    """Whether grading passed the trajectory; None where it was not graded. No verifier reads it."""
+    """Whether grading passed the trajectory; None where it was not graded. Verifiers do not read it."""
 
 
 class TrajectoryScored(RunEvent):
@@ -404,16 +404,16 @@ class TrajectoryScored(RunEvent):
 
     type: Literal["trajectory_scored"] = "trajectory_scored"
     source: str = Field(min_length=1, max_length=200)
-    """Run of the trajectory, as its folder is called."""
+    """Run of the trajectory, by its folder's name."""
     source_epoch: Int | None = None
-    """Attempt of that run that made the trajectory: one that a later attempt makes again has the same
-    ``ref``. None in events of earlier versions."""
+    """Attempt of that run that made the trajectory, as a repetition in a later attempt has the same ``ref``.
+    None in events of earlier versions."""
     ref: TrajectoryRef
     score: ScoreRecord
 
 
 class ExaminedTestRecord(Record):
-    """Finding on one reproduction test: kept or not, and how it told graded candidates apart."""
+    """Finding on one reproduction test: whether it is kept, and its results on graded candidates."""
 
     digest: str = Field(max_length=64)
     """Hash of the test file."""
@@ -441,11 +441,11 @@ class TestExamined(RunEvent):
     __test__ = False
     type: Literal["test_examined"] = "test_examined"
     source: str = Field(min_length=1, max_length=200)
-    """Run of the testing agent, as its folder is called."""
+    """Run of the testing agent, by its folder's name."""
     source_epoch: Int | None = None
     """Attempt of that run that wrote the test. None in events of earlier versions."""
     ref: TrajectoryRef
-    """Its trajectory."""
+    """Trajectory of the testing agent."""
     test: ExaminedTestRecord
 
 
