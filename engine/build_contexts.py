@@ -1,4 +1,4 @@
-"""Build contexts of images that a dataset brings as a Dockerfile: ``home/contexts/<hash>.tar.gz``.
+"""Build contexts of images that a dataset defines by a Dockerfile: ``home/contexts/<hash>.tar.gz``.
 
 A task names such an image ``dockerfile:<hash>``, so that equal contexts are built once.
 """
@@ -14,12 +14,12 @@ from pathlib import Path
 
 PREFIX = "dockerfile:"
 NOT_PULLED = ("local:", PREFIX)
-"""Beginnings of the names of images that come from no registry."""
+"""Prefixes of the names of images that are in no registry."""
 _IMAGE = re.compile(rf"{PREFIX}[0-9a-f]{{24}}")
 
 
 def pack_context(folder: Path) -> bytes:
-    """Return a folder as a tar archive that depends on names, contents and execution bits alone."""
+    """Return a folder as a tar archive that depends only on names, contents and executable bits."""
     packed = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream,
@@ -42,7 +42,7 @@ def image_of(context: bytes) -> str:
 
 
 def context_path(home: Path, image: str) -> Path:
-    """Return the file of an image's context. Raises ValueError for a name of another kind."""
+    """Return the file of an image's context. Raises ValueError for other image names."""
     if not _IMAGE.fullmatch(image):
         raise ValueError(
             f"'{image}' is not the name of an image with a Dockerfile: {PREFIX} and 24 hex digits"
@@ -51,7 +51,7 @@ def context_path(home: Path, image: str) -> Path:
 
 
 def store_context(home: Path, context: bytes) -> None:
-    """Keep a context in the data folder, where builds find it."""
+    """Store a context in the data folder for builds."""
     path = context_path(home, image_of(context))
     if path.is_file():
         return

@@ -8,33 +8,34 @@
     ├── SandboxError           a sandbox failed: infrastructure, never the agent's fault
     │   ├── SandboxQueueTimeoutError   no place in the pool in time
     │   ├── SandboxStartError
-    │   │   ├── ImageError             the image cannot be had: missing, refused, or the pull failed
-    │   │   │   └── ImageRemovedError  the image was there and was removed meanwhile
+    │   │   ├── ImageError             the image is unavailable: missing, refused, or the pull failed
+    │   │   │   └── ImageRemovedError  the image was removed from the container daemon
     │   │   └── SandboxStartTimeoutError
     │   ├── SandboxDiedError
-    │   │   ├── SandboxMemoryError     the kernel ended it for its memory
-    │   │   └── SandboxEvictedError    the node or the cluster took it away
+    │   │   ├── SandboxMemoryError     the kernel killed it: out of memory
+    │   │   └── SandboxEvictedError    the node or the cluster removed it
     │   ├── SandboxTransportError
     │   │   └── NoGreetingError        the agent did not greet in time
     │   ├── SandboxResourceError   the sandbox's disk or process limit broke the protocol itself
     │   └── HostError              a program beside the sandboxes is missing or too slow
-    ├── RolloutsLostError      infrastructure lost every rollout that was asked for
-    ├── EarlyStopError         the first rollouts all failed alike, and so would the others
+    ├── RolloutsLostError      every requested rollout was lost to infrastructure
+    ├── EarlyStopError         the first rollouts all failed in the same way, and so would the others
     ├── MissingScoreError      a rollout lacks a score that selection needs
     ├── PatchError             a patch does not apply
-    ├── HostileInputError      what a sandbox left behind cannot be read within limits: the agent's doing
+    ├── HostileInputError      a sandbox's output cannot be read within limits; counted against the agent
     ├── ModelError             the policy could not produce a completion
     │   ├── ContextLengthError     the prompt does not fit into the model's context
     │   └── EngineError            an inference server failed a request; says how, keeps the partial tokens
-    ├── RunEndingError         every other rollout would meet it too: the run ends at once
+    ├── PublicationError       no engine was verified to serve the published weights
+    ├── RunEndingError         a condition that affects every rollout: the run ends at once
     │   ├── EndpointRefusedError   an endpoint refuses the run's requests: key, quota, model
     │   ├── SpendLimitError        an endpoint's spend limit is reached
-    │   └── WorkersLostError       rollout workers do not start, or end again and again
-    ├── ScoreError             a verifier gave a trajectory no score
+    │   └── WorkersLostError       rollout workers do not start, or end repeatedly
+    ├── ScoreError             a verifier could not score a trajectory
     ├── CheckpointError        a checkpoint is missing, incomplete or of another model
     └── TrainerError           an update failed, or a rank of the trainer ended
-        ├── UpdateAbandonedError   it was told to end an update early, and cannot go on
-        └── RankLostError          a rank was killed or its node is gone: another attempt may go on
+        ├── UpdateAbandonedError   an update was abandoned on request; the trainer cannot continue
+        └── RankLostError          a rank was killed or its node lost: another attempt may resume
 
 A command that fails, times out or prints too much is not an error: it is an ``ExecResult``.
 """
@@ -66,11 +67,11 @@ class ConfigError(TrainyardError):
     """The run's configuration is wrong; the message lists every problem.
 
     Args:
-        problems: what is wrong; a text is a problem of no single setting.
+        problems: problems; a text is a problem of no single setting.
     """
 
     def __init__(self, *problems: Problem | str) -> None:
-        self.problems = tuple(Problem(one) if isinstance(one, str) else one for one in problems)
+        self.problems = tuple(Problem(item) if isinstance(item, str) else item for item in problems)
         super().__init__("; ".join(map(str, self.problems)))
 
 
@@ -113,17 +114,17 @@ class SandboxError(TrainyardError):
     """Infrastructure failed, not the agent: never a reward of 0."""
 
     kind: ClassVar[str] = "infrastructure"
-    """Name under which failures are counted and shown."""
+    """Name under which failures are counted and displayed."""
 
 
 class SandboxQueueTimeoutError(SandboxError):
-    """The pool had no place within the time a sandbox may wait for one."""
+    """The pool had no place for the sandbox before its queue timeout."""
 
     kind = "queue_timeout"
 
 
 class SandboxStartError(SandboxError):
-    """The sandbox did not come up."""
+    """The sandbox did not start."""
 
     kind = "start"
 
@@ -151,13 +152,13 @@ class SandboxDiedError(SandboxError):
 
 
 class SandboxMemoryError(SandboxDiedError):
-    """The kernel ended the sandbox because it used more memory than it may."""
+    """The kernel killed the sandbox because it exceeded its memory limit."""
 
     kind = "memory"
 
 
 class SandboxEvictedError(SandboxDiedError):
-    """The node or the cluster took the sandbox away: eviction, preemption, a lost node."""
+    """The node or the cluster removed the sandbox: eviction, preemption, a lost node."""
 
     kind = "evicted"
 
@@ -187,18 +188,18 @@ class RolloutsLostError(TrainyardError):
 
 
 class EarlyStopError(TrainyardError):
-    """The first rollouts all failed alike; names what they have in common and the setting to change."""
+    """The first rollouts all failed in the same way; the message has the cause and the setting to change."""
 
 
 class MissingScoreError(TrainyardError):
     """A rollout lacks a score that selection needs: never counted as 0.
 
     Args:
-        field: the missing score.
-        purpose: what needs it.
-        example: one of the rollouts without it.
-        num_missing: rollouts without it.
-        num_rollouts: rollouts looked at.
+        field: name of the missing score.
+        purpose: selection that needs the score.
+        example: a rollout without the score.
+        num_missing: number of rollouts without the score.
+        num_rollouts: number of rollouts examined.
     """
 
     def __init__(self, field: str, purpose: str, example: str, num_missing: int, num_rollouts: int) -> None:
@@ -223,7 +224,7 @@ class ModelError(TrainyardError):
 
 
 class ContextLengthError(ModelError):
-    """The prompt does not fit into the model's context: a limit of the rollout, no infrastructure failure."""
+    """The prompt does not fit into the model's context: a limit of the rollout, not infrastructure."""
 
 
 class EngineError(ModelError):
@@ -232,9 +233,9 @@ class EngineError(ModelError):
     Args:
         message: what happened, with the server's address.
         kind: ``lost`` (the server ended, did not start or cut the connection), ``stalled`` (no token in
-            time), ``garbage`` (its answer is impossible), ``refused`` (it declined the request: the same
-            request again would fail too), ``unloaded`` (it does not serve the model or adapter that the
-            request names: it was started anew), ``aborted`` (a pause ended the request; the server is well).
+            time), ``garbage`` (its answer is impossible), ``refused`` (it declined the request: a retry would
+            fail too), ``unloaded`` (it was restarted and does not serve the requested model or adapter),
+            ``aborted`` (a pause ended the request; the server is healthy).
         tokens: the ``engine.inference.base.Generation`` received before the failure; None without a token.
     """
 
@@ -251,11 +252,11 @@ class EngineError(ModelError):
 
 
 class PublicationError(TrainyardError):
-    """No engine proved that it serves the published weights."""
+    """No engine was verified to serve the published weights."""
 
 
 class RunEndingError(TrainyardError):
-    """A condition that every rollout would meet: the run ends at once."""
+    """A condition that affects every rollout: the run ends at once."""
 
 
 class EndpointRefusedError(RunEndingError):
@@ -267,11 +268,11 @@ class SpendLimitError(RunEndingError):
 
 
 class WorkersLostError(RunEndingError):
-    """Rollout workers do not start, or end again and again; the message says how the last one ended."""
+    """Rollout workers do not start, or end repeatedly; the message says how the last one ended."""
 
 
 class ScoreError(TrainyardError):
-    """A verifier gave a trajectory no score; that is never a score of 0.
+    """A verifier could not score a trajectory; that is never a score of 0.
 
     Args:
         message: the reason.
@@ -292,11 +293,11 @@ class TrainerError(TrainyardError):
 
 
 class UpdateAbandonedError(TrainerError):
-    """The trainer was told to abandon an update; some of its optimizer steps may have been made."""
+    """An update was abandoned on request; some of its optimizer steps may have been made."""
 
 
 class RankLostError(TrainerError):
-    """Infrastructure took a rank of the trainer: another attempt of the run can go on from its checkpoint."""
+    """A rank of the trainer was lost to infrastructure: another attempt can resume from the checkpoint."""
 
 
 def described(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Writing files and folders so that readers see the old content or the new, never a part."""
+"""Atomic writes of files and folders: readers see the old content or the new, never a part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TextIO
 
 
 def atomic_write(path: Path, text: str, *, durable: bool = False, mode: int = 0o666) -> None:
-    """Replace a file's content at once, by way of a temporary file in the same folder.
+    """Replace a file's content atomically, through a temporary file in the same folder.
 
     Args:
         path: the file; its folder exists.
@@ -38,7 +38,7 @@ def atomic_open(path: Path, *, durable: bool = False, mode: int = 0o666) -> Iter
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        temporary.unlink(missing_ok=True)  # of a process that was killed and had the same id
+        temporary.unlink(missing_ok=True)  # left by a killed process with the same id
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             yield file
@@ -57,14 +57,14 @@ _UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def replace_folder(new: Path, target: Path) -> None:
-    """Put a folder in the place of another one, or of none, and delete the other.
+    """Move a folder to ``target`` and delete the previous one, if any.
 
-    Both change places in one step (``renameat2``), so that a kill at any moment leaves the old folder or the
-    new one there; file systems that cannot do that (some network ones) have neither for a moment.
+    Both are exchanged in one step (``renameat2``), so that a kill at any moment leaves the old folder or the
+    new one; on file systems without that call (some network ones) both are missing for a moment.
 
     Args:
-        new: on the same file system as ``target``; gone afterwards.
-        target: the place; of a symlink there the link is replaced, what it leads to stays.
+        new: folder on the same file system as ``target``; it no longer exists afterwards.
+        target: destination; a symlink is replaced, and its own target kept.
     """
     if not os.path.lexists(target):
         new.rename(target)
@@ -82,7 +82,7 @@ def replace_folder(new: Path, target: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders; return False where the C library or the file system cannot do that."""
+    """Exchange two folders; return False if the C library or the file system lacks the call."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # musl has none before 1.2.6
     if rename is None:
         return False

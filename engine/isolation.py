@@ -1,11 +1,11 @@
 """Function calls on hostile input in a separate process, with limits on processor time and memory.
 
-What tests printed was chosen by a patch, and some of the published parsers' regular expressions take time
-squared over it: a minute over a line of 200 kB. CPython's own parser takes memory squared over an import of
-many parts (1.7 GiB for 40,000), and Pygments time squared over blank lines. A match holds the interpreter's
-lock to its end: in a thread it would stop the event loop all the same. So the kernel ends the process by a
-timer of its processor time, which a busy machine does not shorten, and the next call gets a fresh one. There
-is at most one process a processor and kind of limits; it reads one input at a time and ends with its parent.
+A patch controls the output of its tests, and some published parsers' regular expressions take quadratic time
+on it: a minute for a line of 200 kB. CPython's own parser takes quadratic memory on an import of many parts
+(1.7 GiB for 40,000), and Pygments quadratic time on blank lines. A match holds the interpreter's lock to its
+end, so in a thread it would still block the event loop. Instead, the kernel kills the process at a limit of
+processor time, which a busy machine does not shorten, and the next call gets a fresh process. There is at
+most one process per processor and ``Limits``; it reads one input at a time and ends with its parent.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ class Limits:
     """Limits of calls."""
 
     subject: str
-    """Subject of the error: what is read."""
+    """Name of the input in error messages."""
     cpu_s: float
     """Processor time of one call, seconds."""
     memory_bytes: int
     """Address space of the process."""
 
 
-LOG_LIMITS = Limits("what the tests left behind", cpu_s=60.0, memory_bytes=1 << 30)
+LOG_LIMITS = Limits("the output of the tests", cpu_s=60.0, memory_bytes=1 << 30)
 """An honest log of 10 MiB takes a few seconds and a third of this memory."""
 SOURCE_LIMITS = Limits("the Python source", cpu_s=60.0, memory_bytes=512 << 20)
 """An honest source of 4 MiB takes 0.4 GiB."""
 _START_S = 60.0
-"""Processor time of a start, in which the call's module is imported, seconds."""
+"""Limit of processor time for the start, which imports the call's module, seconds."""
 _of_thread = threading.local()
 
 
 async def run_isolated(call: Callable[[], T], limits: Limits | None = None) -> T:
-    """Make a call in a separate process and return its result.
+    """Run a function in a separate process and return its result.
 
     Args:
         call: a module-level function, or ``functools.partial`` of one; it and the result must be picklable.
-        limits: of the call; without any, ``LOG_LIMITS``.
+        limits: limits of the call; None uses ``LOG_LIMITS``.
 
     Raises:
         HostileInputError: the call exceeded a limit or crashed on its input; the message says which.
@@ -67,13 +67,13 @@ async def run_isolated(call: Callable[[], T], limits: Limits | None = None) -> T
 
 
 def call_isolated(call: Callable[[], T], limits: Limits) -> T:
-    """Return what ``run_isolated`` does, outside of an event loop."""
+    """Do the same as ``run_isolated`` outside of an event loop."""
     return cast(T, _threads(limits).submit(_call, call, limits).result())
 
 
 @functools.cache
 def _threads(limits: Limits) -> ThreadPoolExecutor:
-    """Return the threads that wait for processes of these limits, so that none waits for others' calls."""
+    """Return the thread pool for these limits; separate pools keep calls from waiting for those of others."""
     return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix=f"isolation of {limits.subject}")
 
 
@@ -119,7 +119,7 @@ class _Worker:
             result, error = self._ours.recv()
         except (EOFError, OSError):
             code = self._end()
-            why = f"ended it ({code})"
+            why = f"crashed the process ({code})"
             if code == -signal.SIGPROF:
                 why = f"took more than {limits.cpu_s:g} s of processor time"
             raise HostileInputError(f"reading {limits.subject} {why}") from None
@@ -134,7 +134,7 @@ class _Worker:
 
 
 def serve(connection: Connection) -> None:
-    """Answer calls within the limits that come first, until the connection closes."""
+    """Receive the limits, then answer calls within them until the connection closes."""
     limits: Limits = connection.recv()
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, most))
@@ -144,12 +144,12 @@ def serve(connection: Connection) -> None:
         signal.setitimer(signal.ITIMER_PROF, _START_S)
         try:
             call = connection.recv()
-        except (EOFError, ConnectionResetError):  # reset: it was killed before it had read our answer
+        except (EOFError, ConnectionResetError):  # reset: the parent was killed before it read the answer
             return
-        # SIGPROF has no handler, so that it ends the process inside of a match, too.
+        # SIGPROF has no handler, so it kills the process even inside of a match.
         signal.setitimer(signal.ITIMER_PROF, limits.cpu_s)
         answer = _answer(call, limits)
-        with contextlib.suppress(BrokenPipeError):  # the next call finds the end of the connection
+        with contextlib.suppress(BrokenPipeError):  # the next ``recv`` raises EOFError
             connection.send(answer)
 
 

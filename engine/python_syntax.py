@@ -1,7 +1,7 @@
-"""Reading of Python sources of others, in any thread.
+"""Thread-safe parsing of Python sources of unknown origin.
 
-One thread reads at a time: CPython 3.11 counts the depth of all trees under construction together, and raises
-SystemError where two threads make one (python/cpython#106905).
+One thread parses at a time: CPython 3.11 counts the depth of all trees under construction together, and
+raises SystemError if two threads build one (python/cpython#106905).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _READING = Lock()
 
 
 def parse_python(source: str | bytes) -> ast.Module:
-    """Return the syntax tree, without the warnings that the source gives.
+    """Return the syntax tree; warnings about the source are suppressed.
 
     Raises:
-        ValueError: it is not Python of this version, or it is nested too deep.
+        ValueError: the source is not Python of this version, or is nested too deeply.
     """
     with _READING, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -29,9 +29,9 @@ def parse_python(source: str | bytes) -> ast.Module:
 
 
 def python_literal(text: str) -> Any:
-    """Return the value of a literal. Raises ValueError where the text is none."""
+    """Return the value of a literal. Raises ValueError for any other text."""
     with _READING:
         try:
             return ast.literal_eval(text)
         except (SyntaxError, TypeError, RecursionError, MemoryError) as error:
-            raise ValueError(f"no literal of Python: {error}") from error
+            raise ValueError(f"not a Python literal: {error}") from error

@@ -1,7 +1,7 @@
-"""Reading of files that others made: regular files only, sizes, lines and expansion within limits.
+"""Bounded reading of files of unknown origin: regular files only, with limits on size, lines and expansion.
 
-Opening a FIFO waits for its writer, a device has no end, six megabytes of gzip may hold one line of six
-gigabytes, and a JSON value takes up to a hundred times its text.
+Opening a FIFO blocks until it has a writer, a device is endless, six megabytes of gzip may contain a line of
+six gigabytes, and a JSON value takes up to a hundred times the memory of its text.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from typing import IO, Any, cast
 MAX_LINE = 16 << 20
 """Maximum length of a line, bytes."""
 MAX_JSON = 16 << 20
-"""Maximum size of a JSON document that is no data, such as a model's settings, bytes."""
+"""Maximum size of a JSON document that is not a dataset, such as a model's settings, bytes."""
 MAX_VALUES = 500_000
 """Maximum number of values in a JSON document or line."""
 MAX_NESTING = 100
-"""Levels of lists and objects; readers and writers downstream work by recursion."""
+"""Maximum number of levels of lists and objects, because readers and writers downstream are recursive."""
 _GZIP = b"\x1f\x8b"
 _EXPANSION, _FREE_EXPANSION = 200, 64 << 20
-"""A gzip file may expand this many times, small ones to so many bytes; real rows compress up to 50 times."""
+"""Maximum expansion of a gzip file, and size always allowed, bytes; real rows compress up to 50 times."""
 _CHUNK = 1 << 20
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 class LimitError(ValueError):
-    """A JSON text has more values or levels than are read."""
+    """A JSON text exceeds the maximum number of values or levels."""
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Open a regular file for reading, without waiting. Raises OSError, also for a file of another kind."""
+    """Open a regular file for reading, without blocking. Raises OSError, also for files of other kinds."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -45,7 +45,7 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """Return the content of a regular file. Raises OSError, also where it is longer than ``limit`` bytes."""
+    """Return the content of a regular file. Raises OSError, also if it is longer than ``limit`` bytes."""
     with open_regular(path) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -57,14 +57,14 @@ def read_json(path: Path, limit: int = MAX_JSON) -> Any:
     """Return the value in a JSON file.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or longer than ``limit`` bytes.
-        ValueError: it is not JSON, nested too deeply, or of more than ``MAX_VALUES`` values.
+        OSError: the file cannot be read, is not regular, or is longer than ``limit`` bytes.
+        ValueError: the content is not JSON, nested too deeply, or of more than ``MAX_VALUES`` values.
     """
     return parse_bounded(read_bounded(path, limit))
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """Return ``json.loads`` of a text. Raises ValueError, also where it is nested too deeply."""
+    """Return ``json.loads`` of a text. Raises ValueError, also if it is nested too deeply."""
     try:
         return json.loads(text, **options)
     except RecursionError:
@@ -72,11 +72,11 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
 
 
 def parse_bounded(text: str | bytes) -> Any:
-    """Return a JSON value.
+    """Return the value of a JSON text within limits.
 
     Raises:
-        LimitError: it has more than ``MAX_VALUES`` values, or more than ``MAX_NESTING`` levels.
-        ValueError: it is not JSON.
+        LimitError: the text has more than ``MAX_VALUES`` values, or more than ``MAX_NESTING`` levels.
+        ValueError: the text is not JSON.
     """
     if isinstance(text, str):
         text = text.encode("utf-8", "surrogatepass")
@@ -90,7 +90,7 @@ def parse_bounded(text: str | bytes) -> Any:
 
 
 def check_nesting(value: Any) -> None:
-    """Raise LimitError where a value has more than ``MAX_NESTING`` levels of lists and objects."""
+    """Raise LimitError if a value has more than ``MAX_NESTING`` levels of lists and objects."""
     level = [value]
     for _ in range(MAX_NESTING + 1):
         level = [item for item in level if isinstance(item, dict | list)]
@@ -105,7 +105,7 @@ def _too_deep() -> LimitError:
 
 
 def check_values(text: bytes, limit: int) -> None:
-    """Raise LimitError where a JSON text has more than ``limit`` values."""
+    """Raise LimitError if a JSON text has more than ``limit`` values."""
     if _num_marks(text) <= limit:
         return
     num_strings = text.count(b'"') - text.count(b'\\"')  # each starts with a quote that is not escaped
@@ -122,12 +122,12 @@ def read_bounded_lines(path: Path, *, longest: int | None = None) -> Iterator[tu
     """Yield number (from 1), content and error of the lines of a file, plain or gzip, that are not empty.
 
     Args:
-        longest: maximum length of a line, bytes, ``MAX_LINE`` by default; a longer one is skipped, and
-            yielded without content.
+        longest: maximum length of a line, bytes, ``MAX_LINE`` by default; longer lines are yielded without
+            content.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or expands beyond all measure.
-        EOFError, zlib.error: it is cut off or damaged.
+        OSError: the file cannot be read, is not regular, or expands beyond the limit.
+        EOFError, zlib.error: the file is cut off or damaged.
     """
     longest = longest or MAX_LINE
     with open_regular(path) as raw:

@@ -1,8 +1,8 @@
 """Redaction of secrets in texts for people: events, logs, failure reasons, pages.
 
-A ``Redactor`` replaces the secrets that it knows (as they are, percent-encoded or in base64) and what looks
-like a secret: passwords in addresses, ``Authorization`` headers, private keys, tokens with a known prefix.
-Each process has one, filled by ``know``; everything that leaves a process as text passes through it.
+A ``Redactor`` replaces known secrets (literal, percent-encoded or in base64) and texts that look like
+secrets: passwords in addresses, ``Authorization`` headers, private keys, tokens with a known prefix. Each
+process has one, filled by ``know``; all text that leaves a process passes through it.
 
 To recognise another kind of secret: a line in ``_PATTERNS``; another place where secrets are kept: one in
 ``machine_secrets``.
@@ -99,7 +99,7 @@ class Redactor:
         """Return a text without the known secrets; texts that only resemble a secret stay."""
         if not any(form in text for form in self._forms):
             return text
-        return self._known.sub(lambda found: _mask(found[0]), text)
+        return self._known.sub(lambda match: _mask(match[0]), text)
 
     def tree(self, value: Any, *, exact: Collection[str] = (), name: str = "") -> Any:
         """Return JSON-like data without secrets in texts and field names; numbers are unchanged.
@@ -125,8 +125,8 @@ class Redactor:
         return value
 
     def is_suspect(self, text: str) -> bool:
-        """Return whether ``text``, or ``tree`` on the encoded JSON, might find a secret."""
-        return any(form in text for form in self._forms) or any(one.search(text) for one in _PATTERNS)
+        """Return whether ``text`` or ``tree`` may redact something in this text or encoded JSON."""
+        return any(form in text for form in self._forms) or any(pattern.search(text) for pattern in _PATTERNS)
 
 
 class RedactingStream:
@@ -192,7 +192,7 @@ def machine_secrets(environment: Mapping[str, str], *, home: Path | None = None)
     """Yield the secrets stored on this machine for its programs.
 
     Args:
-        environment: variables; those named like a secret count, and passwords in URLs of all others.
+        environment: variables: values of those named like a secret, and passwords in URLs of the others.
         home: the data folder, whose secrets are included.
     """
     for name, value in environment.items():

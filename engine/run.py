@@ -5,10 +5,10 @@
     python -m engine.run --recipe qwen3-4b-lora-24gb --dry-run
 
 A run folder holds ``config.json`` (the resolved configuration) and ``launch.json`` (identity, epoch,
-where events go). Heartbeats start before anything heavy is imported. Logs are JSON lines on stderr.
-SIGQUIT has it write the stacks of its threads there, also while it hangs.
-Exit codes: 0 succeeded or stopped, 1 failed, 3 fenced by a newer attempt, 4 lost to infrastructure, so that
-another attempt goes on.
+destination of events). Heartbeats start before anything heavy is imported. Logs are JSON lines on stderr.
+On SIGQUIT the stacks of all threads are written there, even if the process hangs.
+Exit codes: 0 succeeded or stopped, 1 failed, 3 fenced by a newer attempt, 4 lost to infrastructure: another
+attempt resumes the run.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ DRAIN_STOPPED_S = 3.0
 """The same limit for a run that was told to stop."""
 
 _CHATTY = ("torch.utils._pytree", "torchao")
-"""Loggers that warn of nothing a user can change while they are imported: the log's last line is what a page
-shows of a run whose process died."""
+"""Loggers whose import warnings no user can act on; pages show the log's last line if the process died."""
 
 log = structlog.get_logger("run")
 
@@ -80,13 +79,13 @@ class Launch(BaseModel):
     token: str
     home: Path
     acked_seq: int = Field(default=0, ge=0)
-    """Last event of the run that the server has."""
+    """Last event of the run on the server."""
     allowed: Allowed | None = None
-    """Resources that the configuration may access; None allows everything, for people with a shell."""
+    """Resources that the configuration may access; None allows everything, for runs started from a shell."""
 
     @classmethod
     def load(cls, run_dir: Path) -> Launch:
-        """Load it from a run folder. Raises ConfigError."""
+        """Load ``launch.json`` from a run folder. Raises ConfigError."""
         try:
             return cls.model_validate_json((run_dir / LAUNCH_NAME).read_text())
         except OSError as error:
@@ -100,7 +99,7 @@ class Launch(BaseModel):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run to the end; return the exit code."""
+    """Run the command; return its exit code."""
     options = _parse(arguments)
     with (
         contextlib.redirect_stdout(RedactingStream(sys.stdout)),
@@ -113,7 +112,7 @@ def _main(options: argparse.Namespace) -> int:
     for library in _CHATTY:
         logging.getLogger(library).setLevel(logging.ERROR)
     os.environ |= waiting_threads()
-    faulthandler.register(signal.SIGQUIT, file=2)  # the redacting stream has no descriptor
+    faulthandler.register(signal.SIGQUIT, file=2)  # 2: the redacting stream has no descriptor
     try:
         if options.secrets_on_stdin:
             read_secrets()
@@ -152,7 +151,7 @@ def create_run_dir(recipe: str, overrides: dict[str, Any], *, home: Path, dry: b
         dry: a dry run (``engine.config.dry_run``) with a tiny model in the run folder.
 
     Raises:
-        ConfigError: a wrong setting, or a recipe that cannot be tried.
+        ConfigError: a setting is wrong, or the recipe has no dry run.
         CheckpointError: the model is unknown, or cannot be trained here.
     """
     config = resolve(recipe, overrides)
@@ -234,7 +233,7 @@ def run_attempt(run_dir: Path, launch: Launch, *, console: TextIO | None = None)
 def _begin_storage(run_dir: Path, launch: Launch) -> tuple[Begun | None, ConfigError | None]:
     """Restore the run folder from its store, if it has one; return a refusal to be recorded, if any.
 
-    Other mistakes of the configuration are found when it is performed.
+    Other configuration errors are reported when the run is performed.
     """
     try:
         config = load_run_config(run_dir / CONFIG_NAME)
@@ -277,14 +276,14 @@ def _warnings(config: AnyRun) -> list[LintFinding]:
 
 def _credential_files(config: AnyRun) -> list[Path]:
     """Return the credentials files named by a configuration."""
-    named = ("sandbox.docker.registry_config", "sandbox.kubernetes.kubeconfig")
-    return [Path(setting.value) for setting in places(config) if setting.name in named and setting.value]
+    names = ("sandbox.docker.registry_config", "sandbox.kubernetes.kubeconfig")
+    return [Path(setting.value) for setting in places(config) if setting.name in names and setting.value]
 
 
 def _deliver(run: RunContext, shipper: Shipper, code: int) -> int:
     """Ship the remaining events and return the attempt's exit code."""
-    patience = DRAIN_STOPPED_S if run.control.stop_reason else DRAIN_S
-    delivered = code != EXIT_FENCED and shipper.drain(patience)
+    timeout_s = DRAIN_STOPPED_S if run.control.stop_reason else DRAIN_S
+    delivered = code != EXIT_FENCED and shipper.drain(timeout_s)
     if code == EXIT_FENCED or run.control.fence_reason:
         return EXIT_FENCED
     if shipper.failure:
@@ -308,11 +307,11 @@ def _heartbeat(launch: Launch, control: Control) -> Iterator[Heartbeat | None]:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m engine.run", description="Run one run of the engine.")
     parser.add_argument("run_dir", nargs="?", type=Path, help="a run folder with config.json and launch.json")
-    parser.add_argument("--recipe", help="make a run folder from a recipe and run that")
+    parser.add_argument("--recipe", help="create a run folder from a recipe and run it")
     parser.add_argument(
         "--secrets-on-stdin",
         action="store_true",
-        help="read the keys of endpoints and texts to keep out of events and logs from standard input",
+        help="read the keys of endpoints and the secrets to redact in events and logs from standard input",
     )
     parser.add_argument(
         "--secrets-from-server",

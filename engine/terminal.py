@@ -1,7 +1,7 @@
 """Text for terminals: characters that control, hide or reorder output are shown as escapes.
 
-Names, reasons and logs come from people, models and sandboxes. Written raw, an escape sequence in one of them
-sets the window's title or hides a line, and a line end forges another entry of a list.
+Names, reasons and logs come from people, models and sandboxes. Unescaped, an escape sequence could set the
+window's title or hide a line, and a line end could forge another entry of a list.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Threads: work whose end the event loop awaits even when the caller is cancelled, and torch's own."""
+"""Work in threads that is awaited even if the caller is cancelled, and settings of torch's threads."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 def waiting_threads() -> dict[str, str]:
-    """Return the variable that has torch's threads sleep while they wait for each other.
+    """Return the environment variable that makes torch's threads sleep while they wait for each other.
 
-    By default they spin for milliseconds (libgomp), each time that one of them has lost its processor to a
-    sandbox (``bench.threads``). What this process's environment says goes first. Read when torch is imported.
+    By default they spin for milliseconds (libgomp) whenever one of them has lost its processor to a sandbox
+    (``bench.threads``). An existing OMP_WAIT_POLICY wins. It is read when torch is imported.
     """
     return {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
 
@@ -40,5 +40,5 @@ async def in_thread(
             on_cancel()
         await asyncio.wait({done})
         if not done.cancelled():
-            done.exception()  # marks it as seen
+            done.exception()  # marks it as retrieved, which avoids a warning
         raise

@@ -1,4 +1,4 @@
-"""The token record: what a model read and sampled in a rollout, as immutable arrays."""
+"""The token record: prompt and sampled tokens of a rollout as immutable arrays."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TOKEN_COLUMNS: dict[str, type[np.generic]] = {
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class TokenRecord:
-    """The token ids of a whole trajectory as the model saw and sampled them; all arrays share length T.
+    """Prompt and sampled token ids of a whole trajectory; all arrays share length T.
 
     The arrays are read-only. Records are equal when all columns are equal bit for bit.
 
     Args:
-        ids: token ids, of any sequence or array.
+        ids: token ids, as any sequence or array.
         mask: sampled tokens; none by default.
         logprobs: 0.0 by default.
         versions: 0 for sampled tokens and -1 for the others by default.
@@ -84,7 +84,7 @@ class TokenRecord:
 
     @property
     def starts(self) -> NDArray[np.intp]:
-        """Return the positions where a sample begins.
+        """Return the start positions of the samples.
 
         There is one sample, the whole record, unless the conversation was rendered anew: a fork.
         """
@@ -96,7 +96,7 @@ class TokenRecord:
         )
 
     def samples(self) -> list[TokenRecord]:
-        """Return the record cut where samples begin; none of an empty one."""
+        """Return the record split into its samples; empty for an empty record."""
         bounds = [*self.starts.tolist(), len(self)]
         if len(bounds) <= 2:
             return [self] if len(self) else []
@@ -112,7 +112,7 @@ class TokenRecord:
 
 
 def _column(name: str, values: ArrayLike) -> NDArray[Any]:
-    """Return the values as a read-only array of the column's type; one that is already so is not copied."""
+    """Return the values as a read-only array of the column's type; a fitting array is not copied."""
     dtype = TOKEN_COLUMNS[name]
     array = np.asarray(values)
     if array.ndim != 1:
@@ -134,8 +134,8 @@ def _converted(name: str, array: NDArray[Any], dtype: type[np.generic]) -> NDArr
     if dtype is np.float32:
         with np.errstate(over="ignore"):
             rounded = array.astype(np.float32)
-        if (lost := np.isinf(rounded) & np.isfinite(array)).any():
-            raise ValueError(f"the token column {name} holds {array[lost][0]}; expected float32 values")
+        if (overflowed := np.isinf(rounded) & np.isfinite(array)).any():
+            raise ValueError(f"the token column {name} holds {array[overflowed][0]}; expected float32 values")
         return rounded
     least, most = (0, 1) if dtype is np.bool_ else (np.iinfo(np.int32).min, np.iinfo(np.int32).max)
     if array.min() < least or array.max() > most:

@@ -1,4 +1,4 @@
-"""The words of Trainyard as types: tasks, steps, trajectories, groups, grades.
+"""Core types of Trainyard: tasks, steps, trajectories, groups, grades.
 
 Frozen, slotted dataclasses without behaviour. Everything that crosses a process boundary is
 converted to the pydantic events of ``engine.events.types``.
@@ -31,7 +31,7 @@ class RunKind(StrEnum):
 
     @property
     def has_rollouts(self) -> bool:
-        """Return whether agents act in such a run; others make data, score or imitate."""
+        """Return whether agents act in runs of this kind; others create data, score or imitate."""
         return self in (RunKind.ROLLOUT, RunKind.TRAIN, RunKind.IMPROVE, RunKind.EVALUATE)
 
 
@@ -50,7 +50,7 @@ class RunState(StrEnum):
 
 
 class TerminationReason(StrEnum):
-    """Why a rollout ended; exactly one per trajectory."""
+    """Reason for the end of a rollout; exactly one per trajectory."""
 
     SUBMITTED = "submitted"
     MAX_STEPS = "max_steps"
@@ -71,7 +71,7 @@ class TerminationReason(StrEnum):
 INFRASTRUCTURE_REASONS = frozenset(
     {TerminationReason.ENV_ERROR, TerminationReason.MODEL_ERROR, TerminationReason.CANCELLED}
 )
-"""Reasons that say nothing about the policy: excluded from a group's statistics, never reward 0."""
+"""Reasons independent of the policy: excluded from a group's statistics, never reward 0."""
 ENDING_WORDS: Mapping[str, str] = MappingProxyType(
     {
         TerminationReason.MAX_STEPS: "step limit",
@@ -83,7 +83,7 @@ ENDING_WORDS: Mapping[str, str] = MappingProxyType(
         TerminationReason.MODEL_ERROR: "model failed",
     }
 )
-"""Reasons in words; those without an entry are words already."""
+"""Display names of reasons; a reason without an entry is displayed as it is."""
 LIMITS = tuple(
     reason
     for reason in TerminationReason
@@ -93,19 +93,19 @@ LIMITS = tuple(
 CUT_OFF = frozenset({TerminationReason.MAX_RESPONSE, TerminationReason.MAX_CONTEXT})
 """Limits that cut a response off."""
 TIME_LIMITS = frozenset({TerminationReason.ROLLOUT_TIMEOUT, TerminationReason.ENV_TIMEOUT})
-"""Limits that a busy machine reaches sooner: attempts they end say as much about it as about the policy."""
+"""Limits that a busy machine reaches sooner, so they reflect the machine as well as the policy."""
 
 
 def is_cut_short(termination: TerminationReason, *, solved: bool | None) -> bool:
-    """Return whether a time limit ended a rollout unsolved: with more time it may have been solved."""
+    """Return whether a time limit ended a rollout unsolved, which more time might have solved."""
     return termination in TIME_LIMITS and solved is False
 
 
 class RolloutPhase(StrEnum):
-    """Work or wait of a live rollout; it is in one phase at a time."""
+    """Current work or wait of a live rollout."""
 
     PLACE = "place"
-    """Waits for a place among the rollouts that act."""
+    """Waits for a place among the active rollouts."""
     SANDBOX = "sandbox"
     """Waits for its environment: for a place in the pool, image pull and start."""
     MODEL = "model"
@@ -131,19 +131,19 @@ class GradeRule(StrEnum):
     """Rule that turns test outcomes into a verdict."""
 
     F2P_P2P = "f2p_p2p"
-    """Every test of two lists passed, as SWE-bench counts."""
+    """Every test of two lists passed, as in SWE-bench."""
     MAP_EQUAL = "map_equal"
-    """The whole map of outcomes is the expected one, as R2E-Gym counts."""
+    """The whole map of outcomes is the expected one, as in R2E-Gym."""
     EXIT_CODE = "exit_code"
     """The test script ended with 0."""
     JUNIT = "junit"
     """Every test of the lists passed in a JUnit report."""
     MULTI_SWE = "multi_swe"
-    """Multi-SWE's transitions: nothing broke, something was mended, all expected ones are there."""
+    """Multi-SWE's transitions: no test broke, at least one was fixed, all expected ones occurred."""
     REWARD_FILE = "reward_file"
-    """A number the verifier script wrote, as Harbor's tasks do."""
+    """A number written by the verifier script, as in Harbor's tasks."""
     GOAL = "goal"
-    """The environment itself saw whether its goal was reached."""
+    """The environment itself determined whether its goal was reached."""
 
 
 class TestKind(StrEnum):
@@ -169,7 +169,7 @@ class TestOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The part of a dataset row that an agent may see; it holds nothing of the answer."""
+    """The part of a dataset row visible to agents; it contains nothing of the answer."""
 
     id: str
     """Content hash, 16 hex digits, of everything that defines the task and its grading."""
@@ -180,14 +180,14 @@ class Task:
     problem_statement: str
     image: str
     """Image of the sandboxes; ``local:<name>`` for a folder under the dataset's ``images/``;
-    ``dockerfile:<hash>`` for one to build (``engine.build_contexts``)."""
+    ``dockerfile:<hash>`` for an image to build (``engine.build_contexts``)."""
     workdir: str = "/testbed"
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the task's sandboxes, beside the image's own."""
     difficulty: Mapping[str, float] = field(default_factory=dict)
     """Proxies such as ``function_lines``, ``num_tests``, ``patch_lines``."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Provenance an agent may see: source, fault kind is NOT here (it belongs to the answer)."""
+    """Provenance visible to agents, e.g. the source; the fault kind belongs to the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,18 +210,18 @@ class TaskAnswer:
     expected: Mapping[str, str] = field(default_factory=dict)
     """Test → status of the whole map, for ``map_equal``."""
     hidden_paths: tuple[str, ...] = ()
-    """Hidden tests and runners that the image itself holds, absolute or below the workdir: removed before an
-    agent enters, there again for grading, which starts from the image."""
+    """Hidden tests and runners in the image, absolute or below the workdir: removed before an agent enters,
+    and present for grading, which starts from the image."""
     timeout_s: float | None = None
     """Time limit of the tests set by the row; else the run's ``grading.timeout_s``."""
     setup_patch: str = ""
-    """Patch that makes the image the task, applied before an agent enters and before a patch is graded;
-    patches are relative to the tree with it (SWE-smith: the bug, on an image of the intact repository)."""
+    """Patch that turns the image's tree into the task's, applied before an agent enters and before grading;
+    other patches apply on top of it (SWE-smith: the bug, on an image of the intact repository)."""
     deterministic: bool = False
     """Whether repeated runs had the same outcome, so that verdicts may be reused."""
     own_box: bool = False
-    """Whether tests judge the state of a system, not of a folder: they run in the sandbox in which the agent
-    worked. All must be in ``test_files``, for the image's own were removed before the agent entered."""
+    """Whether tests check the state of a system, not of a folder: they run in the sandbox in which the agent
+    worked. All must be in ``test_files``, because the image's own were removed before the agent entered."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -270,7 +270,7 @@ class Step:
     """Opaque state of the provider (signatures, encrypted reasoning), returned with its message unchanged;
     None without any."""
     truncated_chars: int = 0
-    """Characters of the observation that were cut before the model saw it."""
+    """Characters cut from the observation before it was sent to the model."""
     model_seconds: float = 0.0
     tool_seconds: float = 0.0
     policy_version: int = 0
@@ -297,9 +297,9 @@ class FindingKind(StrEnum):
     INSTALLED_EDITED = "installed_edited"
     """The patch changed installed packages below the workdir; left out."""
     SUSPICIOUS_CODE = "suspicious_code"
-    """Lines it adds exit the process, reach into the test runner or print outcomes."""
+    """Lines that the patch adds exit the process, access the test runner or print outcomes."""
     FORGED_REPORT = "forged_report"
-    """Grading met a report or marker that was not its own, or a runner that was altered."""
+    """Grading found a forged report or marker, or an altered runner."""
     GIT_HISTORY = "git_history"
     """A command looked for other commits."""
     NETWORK = "network"
@@ -322,7 +322,7 @@ class TamperFinding:
     detail: str
     """The path, command or line, shortened."""
     step: int | None = None
-    """Index of the step it was seen in; None where the patch or grading showed it."""
+    """Index of the step that shows it; None for a finding in the patch or in grading."""
 
 
 class CounterfactualOutcome(StrEnum):
@@ -337,7 +337,7 @@ class CounterfactualOutcome(StrEnum):
     UNPROVEN = "unproven"
     """The proof of the row's mutated tests failed: not audited."""
     OWN_BOX = "own_box"
-    """The tests ran in the agent's own sandbox, which cannot be made a second time: not audited."""
+    """The tests ran in the agent's own sandbox, which cannot be recreated: not audited."""
     NOT_SAMPLED = "not_sampled"
     """The submission is not in the sample."""
     OFF = "off"
@@ -345,7 +345,7 @@ class CounterfactualOutcome(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> CounterfactualOutcome | None:
-        """Read ``flaky`` of earlier versions: runs contradicted each other, so nothing was confirmed."""
+        """Map ``flaky`` of earlier versions: runs contradicted each other, so nothing was confirmed."""
         return cls.UNPROVEN if value == "flaky" else None
 
 
@@ -357,7 +357,7 @@ class Grade:
     reward: float | None
     tests: tuple[TestResult, ...] = ()
     log: str = ""
-    """The test log; of a long one head and tail."""
+    """Test log; head and tail of a long one."""
     whole_log: bytes = b""
     """A long log without the cut, at most 10 MiB of text, zlib-compressed; empty where ``log`` is all."""
     findings: tuple[TamperFinding, ...] = ()
@@ -393,12 +393,12 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutKey:
-    """Identifies a trajectory inside its run: one terminal record exists per key."""
+    """Key of a trajectory in its run; each has one terminal record."""
 
     iteration: int
     """Training iteration (0, 1, …); for an evaluation the number of iterations completed before it."""
     phase: str
-    """``train`` or ``eval:<name>``; evaluations never enter the training stream."""
+    """``train`` or ``eval:<name>``; rollouts of evaluations are never trained on."""
     task_id: str
     index: int
     """Position among the siblings of its group, 0 … n-1."""
@@ -420,7 +420,7 @@ class OpeningMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayDifference:
-    """Field of a recorded step that a fresh environment answered differently; texts are excerpts."""
+    """Field of a recorded step that differs in a fresh environment; texts are excerpts."""
 
     step: int
     field: str
@@ -463,17 +463,17 @@ class Trajectory:
     prompt: str = ""
     """Name of the prompt, version included; empty where it is unknown."""
     prompt_hash: str = ""
-    """Hash of everything that the prompt told the model: texts, tools and tool format."""
+    """Hash of the prompt's texts, tools and tool format, as sent to the model."""
     opening: tuple[OpeningMessage, ...] = ()
-    """Messages before the first response, as the model saw them; empty where they are unknown."""
+    """Messages before the first response, as sent to the model; empty where they are unknown."""
     cost: float | None = None
-    """US dollars, those of lost attempts and useless responses included; None where no price is known."""
+    """US dollars, lost attempts and unusable responses included; None where no price is known."""
     replay: ReplaySummary | None = None
     """None where the rollout began anew."""
 
     @property
     def reward(self) -> float | None:
-        """The grade's reward; None when infrastructure failed."""
+        """Return the grade's reward; None when infrastructure failed."""
         return self.grade.reward if self.grade is not None else None
 
 
