@@ -45,7 +45,7 @@ CALLS = [
 
 
 class Messages(ScriptedPolicy):
-    """Chat policy that gives the calls in turn, with thinking and counts of tokens as an endpoint's."""
+    """Chat policy that returns the calls in turn, with thinking and token counts like an endpoint."""
 
     async def respond(self, request: ChatRequest) -> ChatResponse:
         """Return the next call."""
@@ -56,7 +56,7 @@ class Messages(ScriptedPolicy):
 
 
 async def output(_command: str) -> ExecResult:
-    """Answer a command as a test run does."""
+    """Return output like that of a test run."""
     return printed("a line of output from a test run\n" * 60)
 
 
@@ -87,16 +87,16 @@ async def measure(
     request = GroupRequest(row=make_row(), iteration=0, phase="train", size=trajectories)
     (group,) = await scheduler.collect([request])
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    taken = sum(len(t.steps) for t in group.trajectories)
-    assert taken == trajectories * steps
+    num_steps = sum(len(t.steps) for t in group.trajectories)
+    assert num_steps == trajectories * steps
     characters = sum(len(s.response) + len(s.observation) for t in group.trajectories for s in t.steps)
     return {
         "policy": kind,
         "prompt": prompt,
         "trajectories": trajectories,
-        "steps": taken,
+        "steps": num_steps,
         "characters_per_trajectory": characters // trajectories,
-        "cpu_ms_per_step": round(1000 * cpu / taken, 3),
+        "cpu_ms_per_step": round(1000 * cpu / num_steps, 3),
         "wall_s": round(wall, 2),
         "bar_ms": BARS_MS[kind],
     }
@@ -110,7 +110,7 @@ def main() -> None:
     kinds: tuple[Literal["tokens", "messages"], ...] = ("tokens", "messages")
     prompts = ("compact_v1", "deepswe_v1")
     rows = [asyncio.run(measure(kind, 100 if quick else 1000, p)) for kind in kinds for p in prompts]
-    # About 64K tokens of a trained tokenizer in each trajectory.
+    # Long trajectories have about 64K tokens of a trained tokenizer each.
     rows += [
         asyncio.run(measure(kind, 10 if quick else 100, "deepswe_v1", steps=LONG_STEPS)) for kind in kinds
     ]

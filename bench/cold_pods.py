@@ -4,7 +4,7 @@ The fake cluster runs in a separate process, so that the CPU time of this one is
 sandboxes, whose starts include the network probe, one is opened alone, then all at once. The stages of
 each pod are measured: creation accepted, observed running, handed out. The time spent waiting for the
 backend's own write limit is reported separately. Run: ``python -m bench.cold_pods [--quick] [--set
-KEY=VALUE]``, with settings of ``sandbox.kubernetes``; those of the defaults go to
+KEY=VALUE]``, with settings of ``sandbox.kubernetes``; results with the defaults go to
 ``bench/results/cold_pods.json``.
 """
 
@@ -52,7 +52,7 @@ class Stages:
     def lasted(self, until: str) -> list[float]:
         """Return the time each pod took since the previous stage, s."""
         before = _STAGES[_STAGES.index(until) - 1]
-        return [found[until] - found[before] for found in self.times.values()]
+        return [reached[until] - reached[before] for reached in self.times.values()]
 
 
 @contextmanager
@@ -66,9 +66,9 @@ def observed(stages: Stages) -> Iterator[None]:
         stages.note(pod.name, "accepted")
 
     async def waiting(config: KubernetesConfig, informer: Any, name: str) -> Any:
-        found = await wait(config, informer, name)
+        pod = await wait(config, informer, name)
         stages.note(name, "running")
-        return found
+        return pod
 
     async def taking_turn(self: KubeApi) -> None:
         began = time.perf_counter()
@@ -95,9 +95,9 @@ async def open_at_once(cluster: ClusterProcess, backend: KubernetesBackend, coun
             stages.note(sandbox.id, "handed out")
 
         with observed(stages):
-            began, spent = time.perf_counter(), time.process_time()
+            began, cpu_began = time.perf_counter(), time.process_time()
             await asyncio.gather(*(one() for _ in range(count)))
-            wall, cpu = time.perf_counter() - began, time.process_time() - spent
+            wall, cpu = time.perf_counter() - began, time.process_time() - cpu_began
         state = await cluster.state()
     await cluster.settled(120)
     return {
@@ -153,11 +153,11 @@ def main() -> None:
     options = parser.parse_args()
     load = os.getloadavg()[0]
     settings = parse_settings(options.settings)
-    found = asyncio.run(measure(16 if options.quick else PODS, settings))
-    for name in found[0]:
-        print(f"{name:<18}" + "".join(f"{one[name]!s:>12}" for one in found))
+    rows = asyncio.run(measure(16 if options.quick else PODS, settings))
+    for name in rows[0]:
+        print(f"{name:<18}" + "".join(f"{row[name]!s:>12}" for row in rows))
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "load_before": round(load, 1)}
-    store("cold_pods", {"machine": machine, "measured": found}, quick=options.quick or bool(settings))
+    store("cold_pods", {"machine": machine, "measured": rows}, quick=options.quick or bool(settings))
 
 
 if __name__ == "__main__":

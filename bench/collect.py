@@ -1,8 +1,8 @@
-"""Collections at scale: our CPU time per step, memory over the run, and what kills lose or repeat.
+"""Collections at scale: our CPU time per step, memory over the run, and rollouts lost or repeated by kills.
 
 10,000 rollouts of a scripted policy in sandboxes in memory, and 1,000 of the oracle in local sandboxes
-(bubblewrap), graded by real tests, through the real scheduler, observer, spool and ledger, in processes of
-their own. The first collection is made without kills and with three ``kill -9`` at random moments, the second
+(bubblewrap), graded by real tests, through the real scheduler, observer, spool and ledger, in separate
+processes. The first collection is made without kills and with three ``kill -9`` at random moments, the second
 with three. Run: ``python -m bench.collect [--quick]``; writes ``bench/results/collect.json``.
 """
 
@@ -54,7 +54,7 @@ SAMPLES_NAME = "samples.jsonl"
 SAMPLE_EVERY = 20
 """Rollouts between two samples of memory and CPU time."""
 WARM_UP = 0.2
-"""Share of a run at whose end memory counts as that of a warm process."""
+"""Share of a run after which the process counts as warm for the memory measurement."""
 TASKS = 50
 _COLUMNS = (
     *("collection", "rollouts", "kills", "twice", "missing", "begun_anew", "cpu_ms_per_step"),
@@ -64,7 +64,7 @@ CONCURRENT_IN_MEMORY, CONCURRENT_LOCAL = 64, 4
 
 
 class SamplingSink:
-    """Event sink that passes events on and samples this process as rollouts finish."""
+    """Event sink that forwards events and samples this process as rollouts finish."""
 
     def __init__(self, sink: EventSink, stream: TextIO) -> None:
         self._sink = sink
@@ -91,7 +91,7 @@ class SamplingSink:
 
 
 class Script(ScriptedPolicy):
-    """Looks at a file, runs the tests, changes a line and submits."""
+    """Policy that views a file, runs the tests, changes a line and submits."""
 
     name = "script"
     _TURNS = (
@@ -112,7 +112,7 @@ class ForgetfulBackend(MemoryBackend):
 
     @property
     def started(self) -> list[Any]:
-        """Return a list that nobody keeps."""
+        """Return a new list, so additions to it are lost."""
         return []
 
     @started.setter
@@ -125,7 +125,7 @@ async def _printed(_command: str) -> ExecResult:
 
 
 async def collect_in_memory(run: RunContext, rollouts: int) -> None:
-    """Collect rollouts in memory, or what is left of them."""
+    """Collect the rollouts in memory that earlier attempts have not finished."""
     source = "".join(f"def f{n}(a):\n    return a + {n}\n\n\n" for n in range(40))
     ledger = Ledger.read(run.run_dir / SPOOL_NAME)
     run.sink.emit(RunStarted, host="bench", pid=os.getpid(), rollouts_kept=ledger.count)
@@ -155,7 +155,7 @@ def local_config(rollouts: int) -> RolloutRun:
 
 
 def attempt(run_dir: Path, home: Path, epoch: int, rollouts: int, *, local: bool) -> None:
-    """Perform one attempt in this process."""
+    """Run one attempt in this process."""
     with (
         closing(SpoolSink(run_dir, epoch=epoch)) as spool,
         (run_dir / f"{epoch}-{SAMPLES_NAME}").open("w") as stream,
@@ -171,7 +171,7 @@ def attempt(run_dir: Path, home: Path, epoch: int, rollouts: int, *, local: bool
 
 
 def measure(home: Path, name: str, rollouts: int, *, local: bool, kills: int) -> dict[str, Any]:
-    """Run a collection in processes of its own, killed so many times; return what it cost and lost."""
+    """Run a collection in separate processes with a number of kills; return its costs and losses."""
     run_dir = home / "runs" / name
     run_dir.mkdir(parents=True)
     load, started = os.getloadavg()[0], time.monotonic()
@@ -202,7 +202,7 @@ def measure(home: Path, name: str, rollouts: int, *, local: bool, kills: int) ->
 
 
 def finished_lines(run_dir: Path) -> int:
-    """Return about how many rollouts the attempts so far have finished."""
+    """Return the approximate number of rollouts finished by the attempts so far."""
     return SAMPLE_EVERY * sum(len(rows) for rows in map(samples, run_dir.glob(f"*-{SAMPLES_NAME}")))
 
 
@@ -212,7 +212,7 @@ def samples(path: Path) -> list[dict[str, float]]:
 
 
 def accounts(run_dir: Path, rollouts: int) -> dict[str, Any]:
-    """Return how many rollouts were reported twice, are missing, or were in flight when killed."""
+    """Return the numbers of rollouts reported twice, missing, or in flight at a kill."""
     started: Counter[tuple[str, int]] = Counter()
     finished: Counter[tuple[str, int]] = Counter()
     for line in read_lines(run_dir / SPOOL_NAME):
@@ -251,7 +251,7 @@ def costs(run_dir: Path, epochs: Sequence[int]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print and store; with ``--attempt`` be the process that is measured."""
+    """Measure, print and store; with ``--attempt`` run as the measured process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="1,000 and 100 rollouts")
     parser.add_argument("--attempt", type=Path, help=argparse.SUPPRESS)
@@ -264,7 +264,7 @@ def main() -> None:
     if options.attempt:
         attempt(options.attempt, options.home, options.epoch, options.rollouts, local=options.local)
         return
-    many, few = (1_000, 200) if options.quick else (10_000, 1_000)
+    num_memory, num_local = (1_000, 200) if options.quick else (10_000, 1_000)
     with tempfile.TemporaryDirectory(prefix="bench-collect-") as folder:
         home = Path(folder)
         curation = toy_yard.curation(toy_yard.write_source(home / "toykit"))
@@ -272,9 +272,9 @@ def main() -> None:
             if execute(curation, run) != 0:
                 raise SystemExit("the toy dataset could not be made")
         rows = [
-            measure(home, "memory", many, local=False, kills=0),
-            measure(home, "memory, killed", many, local=False, kills=3),
-            measure(home, "local, killed", few, local=True, kills=3),
+            measure(home, "memory", num_memory, local=False, kills=0),
+            measure(home, "memory, killed", num_memory, local=False, kills=3),
+            measure(home, "local, killed", num_local, local=True, kills=3),
         ]
     print("".join(f"{head:>{max(len(head), 14) + 2}}" for head in _COLUMNS))
     for row in rows:

@@ -1,7 +1,7 @@
 """Latency of pages over a large dataset: ``python -m bench.dataset_health [--quick]``.
 
 Starts an embedded PostgreSQL, fills it with a validated dataset of 20,000 tasks and the groups of 100,000
-trajectories on it (40 runs, 8 siblings a group), and asks for the health page, the list of tasks, filters on
+trajectories on it (40 runs, 8 siblings a group), and requests the health page, the list of tasks, filters on
 health and on measured solve rate, and a task, through Django's own stack without a network. The bar is
 200 ms at the 95th percentile on idle cores; the CPU time of Django and PostgreSQL together hardly depends on
 the machine's load.
@@ -69,7 +69,7 @@ _FILL = (
 
 
 def fill(*, tasks: int, trajectories: int) -> None:
-    """Insert the rows by SQL and compute every task's status by the service."""
+    """Insert the rows by SQL and compute every task's status with the product's service."""
     from django.db import connection
 
     from webapp.datasets.models.datasets import Task
@@ -104,11 +104,11 @@ def measure(repeats: int) -> dict[str, dict[str, float]]:
             response = client.get(address)
             times.append(1000 * (time.perf_counter() - began))
             assert response.status_code == 200, (address, response.status_code)
-        spent = 1000 * (_cpu_seconds(backend) - before) / repeats
+        cpu_ms = 1000 * (_cpu_seconds(backend) - before) / repeats
         times.sort()
         p95 = times[min(len(times) - 1, round(0.95 * len(times)))]
-        found = {"p50_ms": statistics.median(times), "p95_ms": p95, "cpu_ms": spent}
-        results[name] = {key: round(value, 1) for key, value in found.items()}
+        numbers = {"p50_ms": statistics.median(times), "p95_ms": p95, "cpu_ms": cpu_ms}
+        results[name] = {key: round(value, 1) for key, value in numbers.items()}
     return results
 
 
@@ -146,10 +146,10 @@ def main() -> None:
         finally:
             postgres.stop()
     print(f"{tasks} tasks, {trajectories} trajectories; filled in {filled_s:.1f} s")
-    for name, found in pages.items():
+    for name, numbers in pages.items():
         print(
             f"{name:26}",
-            "   ".join(f"{key.removesuffix('_ms')} {value:7.1f} ms" for key, value in found.items()),
+            "   ".join(f"{key.removesuffix('_ms')} {value:7.1f} ms" for key, value in numbers.items()),
         )
     load = round(os.getloadavg()[0], 1)
     results = {"tasks": tasks, "trajectories": trajectories, "pages": pages, "load_average": load}

@@ -1,8 +1,8 @@
 """Latency of Docker sandboxes compared with Docker's exec API on the same containers and command.
 
-Start, exec and close of one sandbox at a time and of 64 at once, from nothing and (``start, warm``) taking
-containers that the default settings start ahead of demand; the exec API on the same containers as the agent;
-then many queued lifecycles (open, one command, close) that must all succeed. Each command is
+Start, exec and close of one sandbox at a time and of 64 at once, cold and (``start, warm``) with containers
+that the default settings start ahead of demand; the exec API on the same containers as the agent; then many
+queued lifecycles (open, one command, close) that must all succeed. Each command is
 ``/bin/sh -c true``; the load at the start of the measurement is part of the result.
 Run: ``python -m bench.docker [--quick] [--lifecycles N]``; results go to ``bench/results/docker.json``.
 """
@@ -49,9 +49,9 @@ async def api_seconds(backend: DockerBackend, container: str, commands: int) -> 
 
     def once(client: Any) -> float:
         began = time.perf_counter()
-        made = client.exec_create(container, COMMAND)["Id"]
-        client.exec_start(made)
-        assert client.exec_inspect(made)["ExitCode"] == 0
+        execution = client.exec_create(container, COMMAND)["Id"]
+        client.exec_start(execution)
+        assert client.exec_inspect(execution)["ExitCode"] == 0
         return time.perf_counter() - began
 
     return [await backend.daemon.call(once) for _ in range(commands)]
@@ -64,11 +64,11 @@ async def commands(backend: DockerBackend, parallel: int, count: int) -> list[Ro
         ours: list[float] = []
         api: list[float] = []
         for _ in range(2):  # alternately, so that changes of the machine's load affect both
-            found = await asyncio.gather(*(seconds_of(box, count) for box, _ in boxes))
-            ours += [value for one in found for value in one]
+            times = await asyncio.gather(*(seconds_of(box, count) for box, _ in boxes))
+            ours += [seconds for of_box in times for seconds in of_box]
             share = max(1, count // 4)
-            found = await asyncio.gather(*(api_seconds(backend, one, share) for one in containers))
-            api += [value for one in found for value in one]
+            times = await asyncio.gather(*(api_seconds(backend, target, share) for target in containers))
+            api += [seconds for of_box in times for seconds in of_box]
     rows = [row("exec, agent", parallel, ours), row("exec, API", parallel, api)]
     if parallel > 1:
         up = (1200.0, None) if parallel == 64 else None
@@ -90,12 +90,12 @@ async def lifecycles(backend: DockerBackend, count: int) -> dict[str, float | in
     began = time.perf_counter()
     errors = [error for error in await asyncio.gather(*(one() for _ in range(count))) if error]
     seconds = time.perf_counter() - began
-    left = await backend.daemon.call(
+    num_left = await backend.daemon.call(
         lambda client: len(client.containers(all=True, filters={"label": "trainyard.dev/run-id=bench"}))
     )
     for error in errors[:3]:
         print(error)
-    return {"count": count, "errors": len(errors), "left": left, "seconds": round(seconds, 1)}
+    return {"count": count, "errors": len(errors), "left": num_left, "seconds": round(seconds, 1)}
 
 
 async def measure(options: argparse.Namespace) -> dict[str, Any] | None:
@@ -116,7 +116,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any] | None:
         rows = await lifecycle(backend, 8 if options.quick else 20, (100, None))
         rows += await commands(backend, 1, 40 if options.quick else 200)
         rows += await commands(backend, 8 if options.quick else 64, 8)
-        many = await lifecycles(backend, options.lifecycles or (16 if options.quick else 512))
+        queued = await lifecycles(backend, options.lifecycles or (16 if options.quick else 512))
         await backend.close()
         warm = DockerBackend(config.docker, home, warm=WarmSettings.of(config, config.docker, SPEC.run_id))
         rows += await warm_starts(warm, images, {1: (100, None), 64: (1200, None)}, quick=options.quick)
@@ -130,9 +130,9 @@ async def measure(options: argparse.Namespace) -> dict[str, Any] | None:
         "load": load,
         "max_creating": 2 * facts["NCPU"],
     }
-    p50 = {(one["what"], one["parallel"]): float(one["p50"] or 0) for one in rows}
+    p50 = {(row["what"], row["parallel"]): float(row["p50"] or 0) for row in rows}
     ratio = round(p50["exec, API", 1] / p50["exec, agent", 1], 1)
-    return {"machine": machine, "ms": rows, "api_to_agent": ratio, "lifecycles": many}
+    return {"machine": machine, "ms": rows, "api_to_agent": ratio, "lifecycles": queued}
 
 
 def main() -> None:
@@ -142,16 +142,16 @@ def main() -> None:
     parser.add_argument("--lifecycles", type=int, help="how many to queue (default: 512)")
     parser.add_argument("--docker", default="", help="address of the daemon (default: as for runs)")
     options = parser.parse_args()
-    found = asyncio.run(measure(options))
-    if found is None:
+    results = asyncio.run(measure(options))
+    if results is None:
         return
     columns = ("what", "parallel", "samples", "p50", "p99", "bar_p50", "bar_p99")
     print("".join(f"{name:>14}" for name in columns) + "   (milliseconds)")
-    for one in found["ms"]:
-        print("".join(f"{'' if one[name] is None else one[name]:>14}" for name in columns))
-    print(f"exec through the agent: {found['api_to_agent']} x faster than the API (bar 20; p50 bar 2.5 ms)")
-    print(f"lifecycles: {found['lifecycles']}   machine: {found['machine']}")
-    store("docker", found, quick=options.quick)
+    for entry in results["ms"]:
+        print("".join(f"{'' if entry[name] is None else entry[name]:>14}" for name in columns))
+    print(f"exec through the agent: {results['api_to_agent']} x faster than the API (bar 20; p50 bar 2.5 ms)")
+    print(f"lifecycles: {results['lifecycles']}   machine: {results['machine']}")
+    store("docker", results, quick=options.quick)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Latency of a command through the sandbox agent and through SWE-ReX, in containers of the same image.
 
 SWE-ReX runs an HTTP server in the container that writes into a bash session; our agent runs each command in a
-separate process. Both run ``true``, alternately. SWE-ReX and its dependencies are a folder, mounted
+separate process. Both run ``true``, alternately. SWE-ReX and its dependencies are in a folder that is mounted
 read-only:
 
     pip install --target FOLDER swe-rex==1.4.0
@@ -57,13 +57,13 @@ async def rex_seconds(runtime: Any, count: int) -> list[float]:
     """Return round-trip times of ``true`` in one session."""
     from swerex.runtime.abstract import BashAction
 
-    found = []
+    times = []
     for _ in range(count):
         began = time.perf_counter()
         answer = await runtime.run_in_session(BashAction(command="true"))
-        found.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - began)
         assert answer.exit_code == 0
-    return found
+    return times
 
 
 async def in_turns(backend: DockerBackend, folder: Path, count: int) -> list[Row]:
@@ -105,7 +105,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         backend = DockerBackend(DockerConfig(host=daemon(options.docker)), home)
         rows = await in_turns(backend, options.folder.resolve(), 5 if options.quick else 25)
         await backend.close()
-    p50 = {one["what"]: float(one["p50"] or 0) for one in rows}
+    p50 = {row["what"]: float(row["p50"] or 0) for row in rows}
     return {"load": load, "ms": rows, "rex_to_agent": round(p50["SWE-ReX"] / p50["agent"], 1)}
 
 
@@ -122,11 +122,11 @@ def main() -> None:
         print("nothing measured: name a folder made with `pip install --target FOLDER swe-rex==1.4.0`")
         return
     sys.path.append(str(options.folder))
-    found = asyncio.run(measure(options))
-    for one in found["ms"]:
-        print(f"{one['what']:>14} p50 {one['p50']:>8} ms   p99 {one['p99']:>8} ms   {one['samples']} samples")
-    print(f"our agent is {found['rex_to_agent']} x faster (load {found['load']:.1f})")
-    store("docker_swe_rex", found, quick=options.quick)
+    results = asyncio.run(measure(options))
+    for ms in results["ms"]:
+        print(f"{ms['what']:>14} p50 {ms['p50']:>8} ms   p99 {ms['p99']:>8} ms   {ms['samples']} samples")
+    print(f"our agent is {results['rex_to_agent']} x faster (load {results['load']:.1f})")
+    store("docker_swe_rex", results, quick=options.quick)
 
 
 if __name__ == "__main__":

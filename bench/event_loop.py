@@ -79,14 +79,14 @@ def main() -> None:
     parser.add_argument("--home", type=Path, default=Path(os.environ.get("TRAINYARD_HOME", ".trainyard")))
     options = parser.parse_args()
     iterations = QUICK_ITERATIONS if options.quick else ITERATIONS
-    found = asyncio.run(measure(options.home.resolve(), iterations))
-    rows = {"whole run": found["whole_run"], "a loop that does nothing": found["idle_loop"]}
-    rows |= {f"iteration {index + 1}": row for index, row in enumerate(found["iterations"])}
+    results = asyncio.run(measure(options.home.resolve(), iterations))
+    rows = {"whole run": results["whole_run"], "a loop that does nothing": results["idle_loop"]}
+    rows |= {f"iteration {index + 1}": row for index, row in enumerate(results["iterations"])}
     print(f"{'held, ms':<26}{'p50':>9}{'p99':>9}{'p99.9':>9}{'max':>9}   bar {BAR_MS:.0f} (p99.9)")
     for name, row in rows.items():
         print(f"{name:<26}" + "".join(f"{row[key]:>9.1f}" for key in ("p50", "p99", "p999", "max")))
-    print(f"machine: {found['machine']}")
-    store("event_loop", found, quick=options.quick)
+    print(f"machine: {results['machine']}")
+    store("event_loop", results, quick=options.quick)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Honest patches that grading calls tampered, and solutions that it does not pass: all must be none.
+"""False alarms of grading: honest patches graded as tampered, and solutions that fail; both must be 0.
 
-Patches: the gold patch with an unrelated edit (alone it is not audited), half of it, the edit alone, and the
-gold patch with another fault, near it or elsewhere in its file. Tasks: the quickstart's; of three other
-packages, made by injecting faults; the example images where ``DOCKER_HOST`` names a daemon and
+Patches: the gold patch with an unrelated edit (the gold patch alone is not audited), half of it, the edit
+alone, and the gold patch with another fault, near it or elsewhere in its file. Tasks: the quickstart's; of
+three other packages, made by injecting faults; the example images where ``DOCKER_HOST`` names a daemon and
 ``make docker-examples`` built them. Tasks of our own datasets are graded by the driver's report, every fourth
-also by a script, as rows of SWE-bench are. All are audited as in evaluations: what passes is run with every
-variant of mutated tests.
+also by a script, like rows of SWE-bench. All are audited as in evaluations: passing patches are run with
+every variant of mutated tests.
 
-Every grading is a line of ``HOME/false_alarms.jsonl``: a bench that was stopped goes on from there, with the
-datasets that it has made, and repeats what ended wrongly or was graded by other code. Run:
+Every grading is a line of ``HOME/false_alarms.jsonl``: a stopped bench resumes from there, with the datasets
+already made, and repeats gradings that had a problem or used other code. Run:
 ``python -m bench.false_alarms [--quick] [--home FOLDER] [--sets NAME …] [--tasks N]``; results go to
 ``bench/results/false_alarms.json``.
 """
@@ -55,7 +55,7 @@ SETS = ("quickstart", "packages", "images")
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / ".trainyard" / "examples"
 GRADERS = ("engine/grading", "engine/testing", "engine/patches")
-"""Folders of the code that decides: what other versions of it found does not count."""
+"""Folders of the grading code; gradings by other versions of it are repeated."""
 FORMATS = {"r2e-gym": "r2e_gym.jsonl", "swe-bench": "swe_bench.jsonl"}
 SANDBOX = SandboxConfig(memory_mb=512)
 GRADING = GradingConfig(timeout_s=250.0, max_parallel=2, reuse_verdicts=False)
@@ -64,10 +64,10 @@ PYTEST = f"PYTHONPATH=$PYTHONPATH:{MOUNT} python3 -m pytest -rA -p no:cacheprovi
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A task with the sandboxes that it is graded in."""
+    """A task with the sandbox backend that grades it."""
 
     group: str
-    """Name of its set, and how it is graded."""
+    """Name of its set, and the way of grading."""
     row: TaskRow
     backend: SandboxBackend
     references: FileReferences
@@ -78,12 +78,12 @@ class Subject:
 async def subjects(
     home: Path, names: Iterable[str], tasks: int, scripted_every: int
 ) -> AsyncIterator[Subject]:
-    """Yield up to ``tasks`` tasks of each set, made where they are missing; some by a script as well."""
+    """Yield up to ``tasks`` tasks of each set, made if missing; some also as graded by a script."""
     local = LocalBackend(home)
     for name in names:
         if name == "images":
-            for one in example_images(home):
-                yield one
+            for subject in example_images(home):
+                yield subject
             continue
         rows = await _curated(home, name, local)
         references = FileReferences(dataset_path(home, f"false-alarms-{name}"))
@@ -108,18 +108,18 @@ async def _curated(home: Path, name: str, backend: SandboxBackend) -> list[TaskR
             heldout_tasks=0,
             test_timeout_s=250.0,
         )
-    made = await curate(
+    dataset = await curate(
         config,
         home=home,
         backend=backend,
         sandbox=SANDBOX,
         progress=lambda text, done, wanted: print(f"  {text}: {done} of {wanted}", flush=True),
     )
-    return list(made.rows)
+    return list(dataset.rows)
 
 
 async def _scripted(subject: Subject) -> TaskRow:
-    """Return a task graded by a script's log, with the tests that its log says passed."""
+    """Return a task graded by a script's log, with the tests that pass in the log."""
     row = subject.row
     answer = row.answer
     files = sorted({test.partition("::")[0] for test in (*answer.fail_to_pass, *answer.pass_to_pass)})
@@ -138,30 +138,30 @@ async def _scripted(subject: Subject) -> TaskRow:
 
 
 def example_images(home: Path) -> list[Subject]:
-    """Return the tasks of the example images; none where there is no daemon or they are not built."""
+    """Return the tasks of the example images; empty without a daemon or without built images."""
     host = os.environ.get("DOCKER_HOST", "")
     if not host or not (EXAMPLES / "images.json").exists():
         print("no example images: DOCKER_HOST is not set, or `make docker-examples` has not built them")
         return []
     backend = DockerBackend(DockerConfig(host=host), home)
-    found = []
+    examples = []
     for layout, rows in FORMATS.items():
         name = f"false-alarms-{layout}"
         config = {"format": layout, "output": name, "source": str(EXAMPLES / rows)}
         import_dataset(ImportConfig.model_validate(config), home=home)
         references = FileReferences(dataset_path(home, name))
-        found += [
+        examples += [
             Subject(f"images, {layout}", row, backend, references) for row in load_dataset(home, name).rows
         ]
-    return found
+    return examples
 
 
 class Bench:
-    """Gradings of honest patches, each kept when it is done.
+    """Gradings of honest patches, each stored when it is done.
 
     Args:
         home: the data folder.
-        workers: gradings at once.
+        workers: maximum number of concurrent gradings.
     """
 
     def __init__(self, home: Path, workers: int) -> None:
@@ -172,20 +172,20 @@ class Bench:
         """Tasks of scripts whose logs name no failing test: published parsers end names at white space."""
         lines = self._path.read_text().splitlines() if self._path.exists() else []
         self.found = {
-            (one["group"], one["task"], one["patch"]): one
-            for one in map(json.loads, lines)
-            if one.get("graders") == self._graders
+            (row["group"], row["task"], row["patch"]): row
+            for row in map(json.loads, lines)
+            if row.get("graders") == self._graders
         }
 
     async def grade(self, subject: Subject) -> None:
-        """Grade a task's honest patches that have no good end yet."""
+        """Grade a task's honest patches that have no grading without a problem yet."""
         async with self._permits:
             if subject.scripted:
                 subject = replace(subject, row=await _scripted(subject))
             if not subject.row.answer.fail_to_pass:
                 name = (subject.group, subject.row.task.instance_id)
                 self.left_out.append(" ".join(name))
-                self.found = {key: one for key, one in self.found.items() if key[:2] != name}
+                self.found = {key: entry for key, entry in self.found.items() if key[:2] != name}
                 return
             for honest in honest_patches(subject.row, await _files(subject)):
                 key = (subject.group, subject.row.task.instance_id, honest.name)
@@ -202,16 +202,16 @@ class Bench:
 
 
 def graders() -> str:
-    """Return a hash of the code that decides."""
-    found = hashlib.sha256()
+    """Return a hash of the grading code."""
+    digest = hashlib.sha256()
     for folder in GRADERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()[:16]
+            digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 async def _files(subject: Subject) -> dict[str, Any]:
-    """Return the files that the gold patch names, as the task has them."""
+    """Return the task's versions of the files that the gold patch changes."""
     task = subject.row.task
     spec = SandboxSpec(image=task.image, workdir=task.workdir, run_id="bench", name=task.instance_id)
     async with subject.backend.open(spec) as box:
@@ -237,34 +237,34 @@ async def _graded(subject: Subject, honest: HonestPatch) -> dict[str, Any]:
         "runs": grade.extra_runs + 1,
         "seconds": round(grade.seconds, 2),
         "detail": grade.detail[:2000],
-        **({"patch_text": honest.patch, "findings": [str(one) for one in grade.findings]} if problem else {}),
+        **({"patch_text": honest.patch, "findings": [str(hit) for hit in grade.findings]} if problem else {}),
         **({"log": grade.log[-4000:]} if problem else {}),
     }
 
 
 def summary(found: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the counts by group, and every grading that ended wrongly."""
-    found = list(found)
+    """Return the counts by group, and every grading with a problem."""
+    rows = list(found)
     groups: dict[str, Any] = {}
-    for name in sorted({one["group"] for one in found}):
-        of_group = [one for one in found if one["group"] == name]
-        checked = Counter(str(one["counterfactual"]) for one in of_group if one["verdict"] == Verdict.PASSED)
+    for name in sorted({row["group"] for row in rows}):
+        of_group = [row for row in rows if row["group"] == name]
+        checked = Counter(str(row["counterfactual"]) for row in of_group if row["verdict"] == Verdict.PASSED)
         groups[name] = {
-            "tasks": len({one["task"] for one in of_group}),
+            "tasks": len({row["task"] for row in of_group}),
             "gradings": len(of_group),
-            "verdicts": dict(sorted(Counter(one["verdict"] for one in of_group).items())),
+            "verdicts": dict(sorted(Counter(row["verdict"] for row in of_group).items())),
             "counterfactual_of_passed": dict(sorted(checked.items())),
             "runs": {name: dict(sorted(counts.items())) for name, counts in sorted(_runs(of_group).items())},
-            "problems": dict(sorted(Counter(one["problem"] for one in of_group if one["problem"]).items())),
+            "problems": dict(sorted(Counter(row["problem"] for row in of_group if row["problem"]).items())),
         }
-    return {"groups": groups, "problems": [one for one in found if one["problem"]]}
+    return {"groups": groups, "problems": [row for row in rows if row["problem"]]}
 
 
 def _runs(found: Iterable[dict[str, Any]]) -> dict[str, Counter[int]]:
     """Return verdict → number of runs of the tests → number of gradings."""
     counts: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    for one in found:
-        counts[one["verdict"]][one["runs"]] += 1
+    for row in found:
+        counts[row["verdict"]][row["runs"]] += 1
     return counts
 
 
@@ -276,23 +276,23 @@ def show(result: dict[str, Any]) -> None:
         print(f"{name:<24}{group['tasks']:>5} tasks {group['gradings']:>6} gradings  {group['verdicts']}")
         print(f"{'':<24}passed: {group['counterfactual_of_passed']}; problems: {group['problems'] or 'none'}")
         print(f"{'':<24}runs of the tests: {group['runs']}")
-    for one in result["problems"]:
-        print(f"{one['problem']}: {one['group']} {one['task']} {one['patch']}: {one['detail'][:300]}")
+    for row in result["problems"]:
+        print(f"{row['problem']}: {row['group']} {row['task']} {row['patch']}: {row['detail'][:300]}")
 
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Grade what has not been graded yet and return the summary."""
     bench = Bench(options.home, options.workers)
-    found = [
+    chosen = [
         subject
         async for subject in subjects(options.home, options.sets, options.tasks, options.scripted_every)
     ]
-    tasks = [asyncio.create_task(bench.grade(subject)) for subject in found]
+    tasks = [asyncio.create_task(bench.grade(subject)) for subject in chosen]
     for count, task in enumerate(asyncio.as_completed(tasks), start=1):
         await task
         if count % 10 == 0:
             print(f"  {count} of {len(tasks)} rows", flush=True)
-    graded = {subject.group.partition(",")[0] for subject in found}
+    graded = {subject.group.partition(",")[0] for subject in chosen}
     return {
         **summary(bench.found.values()),
         "left_out": sorted(bench.left_out),
@@ -311,9 +311,9 @@ def main() -> None:
         "--scripted-every",
         type=int,
         default=SCRIPTED_EVERY,
-        help="of so many tasks one is graded by a script too, which runs whole suites: minutes for some",
+        help="every Nth task is graded by a script too, which runs whole suites: minutes for some",
     )
-    parser.add_argument("--workers", type=int, default=1, help="gradings at once")
+    parser.add_argument("--workers", type=int, default=1, help="maximum number of concurrent gradings")
     options = parser.parse_args()
     if options.quick:
         options.tasks = 3

@@ -1,7 +1,7 @@
 """Ablation of GRPO++ on FrozenLake over seeds: GRPO, GRPO++ and each single ingredient.
 
 Each (arm, seed) is an ordinary run of the recipe ``frozenlake`` in its own folder under the data folder:
-finished ones are not repeated, interrupted ones continue from their last checkpoint. Arms share the maps, and
+finished runs are not repeated, interrupted ones continue from their last checkpoint. Arms share the maps, and
 for the same seed also warm start, task order and random streams. Results go to ``bench/results/NAME.*``, with
 every arm's differences from a reference arm, paired by seed. Run: ``python -m bench.frozenlake [--quick]
 [--arms …] [--seeds …] [--iterations N] [--reference ARM] [--name NAME] [--workers N]``.
@@ -62,8 +62,8 @@ class Plan:
     def config(self) -> dict[str, Any]:
         """Return the resolved configuration as JSON."""
         settings = {f"algorithm.{name}": value for name, value in ARMS[self.arm].items()}
-        own = {"name": f"frozenlake {self.arm}, seed {self.seed}", "seed": self.seed}
-        overrides = {**self.overrides, **settings, **own, "environment.warm_start_seed": self.seed}
+        identity = {"name": f"frozenlake {self.arm}, seed {self.seed}", "seed": self.seed}
+        overrides = {**self.overrides, **settings, **identity, "environment.warm_start_seed": self.seed}
         return configured("frozenlake", overrides)
 
     @property
@@ -78,9 +78,9 @@ def make_curve(plan: Plan, home: Path) -> Curve:
     Raises:
         RuntimeError: the run failed; the message has the reason.
     """
-    began, known = time.monotonic(), is_finished(home / "runs" / plan.run_id)
+    began, was_finished = time.monotonic(), is_finished(home / "runs" / plan.run_id)
     run_dir = finish_run(plan.run_id, plan.config(), home)
-    if not known:
+    if not was_finished:
         print(f"{plan.arm} seed {plan.seed}: {time.monotonic() - began:.0f} s", flush=True)
     return read_curve(run_dir, arm=plan.arm, seed=plan.seed)
 
@@ -104,7 +104,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two arms, one seed, few small iterations")
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), metavar="ARM", help=", ".join(ARMS))
     parser.add_argument("--seeds", nargs="+", type=int)
-    parser.add_argument("--iterations", type=int, help="of every run; by default the recipe's")
+    parser.add_argument("--iterations", type=int, help="iterations of every run (default: the recipe's)")
     parser.add_argument("--reference", choices=list(ARMS), default=REFERENCE, help="arm to compare with")
     parser.add_argument("--name", default="frozenlake", help="name of the report's files")
     parser.add_argument("--workers", type=int, default=1, help="runs at once, one thread each")

@@ -110,7 +110,7 @@ COLUMNS: dict[str, Callable[[Curve], float]] = {
     "length growth": lambda curve: curve.length_growth,
     "s / iteration": lambda curve: curve.seconds_per_iteration,
 }
-"""Function of a run's value by column of the table."""
+"""Column of the table → function that computes its value for a run."""
 COMPARED = ("area under curve", "final success")
 """Columns whose differences are reported."""
 
@@ -149,13 +149,13 @@ def bootstrap(values: Sequence[float], *, seed: int = 0) -> Interval:
 def sign_flip_p(differences: Sequence[float]) -> float:
     """Return the exact two-sided p-value of a mean of paired differences.
 
-    Without an effect every difference is as probably positive as negative: the p-value is the share of all
-    assignments of signs with a mean at least as far from 0. 16 pairs at most.
+    Without an effect each difference is positive or negative with equal probability: the p-value is the share
+    of all sign assignments with a mean at least as far from 0. 16 pairs at most.
     """
     total = abs(math.fsum(differences))
     signs = itertools.product((1, -1), repeat=len(differences))
     sums = [abs(math.fsum(map(operator.mul, differences, sign))) for sign in signs]
-    return sum(one >= total - 1e-12 for one in sums) / len(sums)
+    return sum(value >= total - 1e-12 for value in sums) / len(sums)
 
 
 def write_report(curves: Sequence[Curve], folder: Path, *, name: str, reference: str = REFERENCE) -> str:
@@ -163,7 +163,7 @@ def write_report(curves: Sequence[Curve], folder: Path, *, name: str, reference:
 
     Args:
         curves: the runs.
-        folder: where the files go.
+        folder: output folder.
         name: name of the files, without their endings.
         reference: the arm that the others are compared with.
     """
@@ -197,8 +197,8 @@ def _by_arm(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
 def paired(arms: Mapping[str, Sequence[Curve]], arm: str, reference: str, column: str) -> list[float]:
     """Return an arm's differences from the reference arm in a column, by shared seed."""
     value = COLUMNS[column]
-    known = {curve.seed: value(curve) for curve in arms.get(reference, [])}
-    return [value(curve) - known[curve.seed] for curve in arms[arm] if curve.seed in known]
+    by_seed = {curve.seed: value(curve) for curve in arms.get(reference, [])}
+    return [value(curve) - by_seed[curve.seed] for curve in arms[arm] if curve.seed in by_seed]
 
 
 def _table(arms: dict[str, list[Curve]]) -> str:
@@ -214,10 +214,10 @@ def _paired_table(arms: dict[str, list[Curve]], reference: str) -> str:
     header = [f"arm − {reference}", "pairs", *(f"Δ {column}" for column in COMPARED)]
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     for arm in arms:
-        found = [paired(arms, arm, reference, column) for column in COMPARED]
-        if arm != reference and found[0]:
-            cells = [f"{_cell(bootstrap(column))}, p = {sign_flip_p(column):.3f}" for column in found]
-            lines.append(f"| {' | '.join([arm, str(len(found[0])), *cells])} |")
+        differences = [paired(arms, arm, reference, column) for column in COMPARED]
+        if arm != reference and differences[0]:
+            cells = [f"{_cell(bootstrap(column))}, p = {sign_flip_p(column):.3f}" for column in differences]
+            lines.append(f"| {' | '.join([arm, str(len(differences[0])), *cells])} |")
     return "\n".join(lines)
 
 
@@ -310,5 +310,5 @@ def _draw(arms: dict[str, list[Curve]], path: Path, reference: str) -> None:
 def _bands(curves: Sequence[Curve]) -> tuple[list[int], list[Interval]]:
     """Return the iterations at which every seed was evaluated, and the intervals there."""
     heights = [{entry["iteration"]: entry["solve_rate"] for entry in curve.evaluations} for curve in curves]
-    shared = sorted(set.intersection(*(set(found) for found in heights)))
-    return shared, [bootstrap([found[number] for found in heights]) for number in shared]
+    shared = sorted(set.intersection(*(set(rates) for rates in heights)))
+    return shared, [bootstrap([rates[number] for rates in heights]) for number in shared]

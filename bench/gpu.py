@@ -1,7 +1,7 @@
-"""Tests and measurements that want a GPU, with time limits and nothing to download (``make gpu``).
+"""Tests and measurements on a GPU, with time limits and without downloads (``make gpu``).
 
-The tests in ``tests/gpu``, ``bench/train_mfu``, and a short GRPO++ run on FrozenLake on the card, each in a
-process of its own with a limit of time. Without CUDA it exits with a message; ``--device cpu --quick`` runs
+The tests in ``tests/gpu``, ``bench/train_mfu``, and a short GRPO++ run on FrozenLake on the GPU, each in a
+separate process with a time limit. Without CUDA it exits with a message; ``--device cpu --quick`` runs
 the same code on a CPU with tiny sizes. Run: ``python -m bench.gpu [--quick] [--device cpu]``; results go to
 ``bench/results/gpu.json``.
 """
@@ -25,13 +25,13 @@ from bench.harness import store
 ROOT = Path(__file__).parent.parent
 NEEDED = ("torch", "transformers", "accelerate", "safetensors", "tokenizers", "peft", "numpy", "pydantic",
           "structlog", "httpx", "stamina", "unidiff", "packaging", "filelock", "pytest")  # fmt: skip
-"""Packages without which nothing here runs; torchao, for 8-bit moments, is optional."""
+"""Required packages; torchao, for 8-bit moments, is optional."""
 LIMITS_S = {"tests": 300, "train_mfu": 600, "frozenlake": 240}
 """Time limit of each part: 19 minutes in all."""
 
 
 def part(name: str, command: Sequence[str], environment: dict[str, str]) -> dict[str, Any]:
-    """Run one part; return its outcome, seconds and the end of what it printed."""
+    """Run one part; return its outcome, seconds and last lines of output."""
     started = time.monotonic()
     print(f"== {name}", flush=True)
     try:
@@ -54,7 +54,7 @@ def part(name: str, command: Sequence[str], environment: dict[str, str]) -> dict
 
 
 def run_tests(device: str) -> dict[str, Any]:
-    """Run ``tests/gpu`` with settings of their own, which need no plugin and no server."""
+    """Run ``tests/gpu`` with its own pytest settings, which need no plugin and no server."""
     options = ["-c", "tests/gpu/pytest.ini", "--rootdir", "tests/gpu", "--confcutdir", "tests/gpu"]
     return part("tests", ["-m", "pytest", *options, "tests/gpu"], {"TRAINYARD_GPU_TESTS": device})
 
@@ -65,7 +65,7 @@ def run_mfu(device: str, *, quick: bool) -> dict[str, Any]:
 
 
 def run_frozenlake(device: str, *, quick: bool) -> dict[str, Any]:
-    """Train FrozenLake's policy with GRPO++ for some iterations; add the solve rate of each."""
+    """Train FrozenLake's policy with GRPO++ for some iterations; return the outcome and their metrics."""
     settings = {
         "trainer.device": device, "trainer.iterations": 2 if quick else 20,
         "evaluation.every": 1000, "evaluation.samples": 1,
@@ -74,20 +74,20 @@ def run_frozenlake(device: str, *, quick: bool) -> dict[str, Any]:
     }  # fmt: skip
     chosen = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     with tempfile.TemporaryDirectory() as home:
-        found = part(
+        result = part(
             "frozenlake", ["-m", "engine.run", "--recipe", "frozenlake", *chosen, "--home", home], {}
         )
         spools = sorted(Path(home).glob("runs/*/events.jsonl"))
-        found["iterations"] = [metrics for spool in spools for metrics in iterations(spool)]
-    return found
+        result["iterations"] = [metrics for spool in spools for metrics in iterations(spool)]
+    return result
 
 
 def iterations(spool: Path) -> list[dict[str, float]]:
     """Return the main metrics of each finished iteration in a run's event log."""
-    wanted = ("solve/rate", "update/seconds", "update/tokens_per_s", "mismatch/max")
+    names = ("solve/rate", "update/seconds", "update/tokens_per_s", "mismatch/max")
     events = [json.loads(line) for line in spool.read_text().splitlines()]
     finished = [event for event in events if event.get("type") == "iteration_finished"]
-    return [{name: event["metrics"].get(name) for name in wanted} for event in finished]
+    return [{name: event["metrics"].get(name) for name in names} for event in finished]
 
 
 def main() -> int:
@@ -116,9 +116,9 @@ def main() -> int:
     device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     versions = {name: importlib.import_module(name).__version__ for name in ("torch", "transformers")}
     store("gpu", {"device": device, **versions, **parts}, quick=options.quick or options.device == "cpu")
-    for name, found in parts.items():
-        print(f"{name}: {found['outcome']} in {found['seconds']} s")
-    return 0 if all(found["outcome"] == "passed" for found in parts.values()) else 1
+    for name, result in parts.items():
+        print(f"{name}: {result['outcome']} in {result['seconds']} s")
+    return 0 if all(result["outcome"] == "passed" for result in parts.values()) else 1
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 The toy task as a row of three kinds: graded by the driver's signed report (quickstart), by a script that
 applies a test patch before its markers (SWE-bench), by one without test patch and ``pytest -v`` (SWE-smith).
-References are made first; their time is measured apart. Then a fix, which passes, and no patch at all, which
-fails, are graded by turns in each mode. The baseline of all ratios is ``off``: one plain run.
+References are made first; their time is measured separately. Then a fix, which passes, and an empty patch,
+which fails, are graded alternately in each mode. The baseline of all ratios is ``off``: one plain run.
 Run: ``python -m bench.grading [--quick] [--gradings N]``; results go to ``bench/results/grading.json``.
 """
 
@@ -54,7 +54,7 @@ PYTEST = f"PYTHONPATH={MOUNT} python3 -m pytest -c {MOUNT}/pytest.ini --rootdir=
 NEW_TEST = "\n\ndef test_clamp_within():\n    assert clamp(7, 0, 10) == 7\n"
 FIX = patched(NUMBERS + "\n# not as the gold patch has it, which is not audited\n")
 PLAIN = "one plain run"
-"""Baseline of all ratios: the tests in a fresh sandbox, nothing else."""
+"""Baseline of all ratios: the tests in a fresh sandbox only."""
 MODES = (PLAIN, "not audited", "audited", "evaluation")
 Graded = Callable[[], Awaitable[Verdict]]
 """Grades a patch once."""
@@ -92,32 +92,32 @@ async def measure(home: Path, row: TaskRow, gradings: int, rounds: int) -> dict[
     )
     began = time.perf_counter()
     reference = await prover(row)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "proof_seconds": round(time.perf_counter() - began, 3),
         "variants": len(reference.variants),
     }
-    for what, patch, verdict in (
+    for label, patch, verdict in (
         ("passing", FIX, Verdict.PASSED),
         ("failing", "", Verdict.FAILED),
     ):
         by_mode = await modes(backend, row, patch, MemoryStore((row, reference)))
         rates: dict[str, list[float]] = {mode: [] for mode in MODES}
-        for _ in range(rounds):  # by turns, so that changes of the machine's load affect all
+        for _ in range(rounds):  # alternately, so that changes of the machine's load affect all
             for mode, grade in by_mode.items():
                 began = time.perf_counter()
                 verdicts = await asyncio.gather(*(grade() for _ in range(gradings)))
-                assert set(verdicts) == {verdict}, f"{what} patch, {mode}: {verdicts}"
+                assert set(verdicts) == {verdict}, f"{label} patch, {mode}: {verdicts}"
                 rates[mode].append(gradings / (time.perf_counter() - began) / CPUS)
         per_core = {mode: statistics.median(values) for mode, values in rates.items()}
-        found[what] = {
+        results[label] = {
             "gradings_per_second_per_core": {mode: round(rate, 3) for mode, rate in per_core.items()},
             "time_ratio": {mode: round(per_core[PLAIN] / rate, 2) for mode, rate in per_core.items()},
         }
-    return found
+    return results
 
 
 async def modes(backend: LocalBackend, row: TaskRow, patch: str, store: MemoryStore) -> dict[str, Graded]:
-    """Return the ways to grade a patch, by mode."""
+    """Return the function that grades a patch, by mode."""
     runs = RunExecutor(backend=backend, config=GradingConfig(), sandbox=SANDBOX, run_id="bench")
     permits = asyncio.Semaphore(CPUS)
 
@@ -135,12 +135,12 @@ async def modes(backend: LocalBackend, row: TaskRow, patch: str, store: MemorySt
         return grade
 
     unsampled = await _unsampled(row, patch)
-    ways = (plain, graded("sample", run_id=unsampled), graded("always"), graded("sample", evaluation=True))
-    return dict(zip(MODES, ways, strict=True))
+    graders = (plain, graded("sample", run_id=unsampled), graded("always"), graded("sample", evaluation=True))
+    return dict(zip(MODES, graders, strict=True))
 
 
 async def _unsampled(row: TaskRow, patch: str) -> str:
-    """Return the id of a run that does not audit the patch in training: draws are seeded by it."""
+    """Return a run id with which training does not audit the patch; the id seeds the sampling of audits."""
     for number in itertools.count():
         run_id = f"bench-{number}"
         if not await Audits("sample", run_id=run_id).draws(row, patch, evaluation=False):
@@ -152,10 +152,10 @@ def show(found: dict[str, Any]) -> None:
     """Print the table."""
     print(f"{'row':<12}{'patch':<10}" + "".join(f"{mode:>22}" for mode in MODES))
     for name, kind in found["rows"].items():
-        for what in ("passing", "failing"):
-            rate, ratio = (kind[what][key] for key in ("gradings_per_second_per_core", "time_ratio"))
+        for label in ("passing", "failing"):
+            rate, ratio = (kind[label][key] for key in ("gradings_per_second_per_core", "time_ratio"))
             cells = "".join(f"{rate[mode]:>12.2f}/s{ratio[mode]:>7.2f}×" for mode in MODES)
-            print(f"{name:<12}{what:<10}{cells}")
+            print(f"{name:<12}{label:<10}{cells}")
         print(f"{'':<12}proof of {kind['variants']} variants: {kind['proof_seconds']:.2f} s")
 
 
@@ -163,18 +163,18 @@ def main() -> None:
     """Measure, print and store."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="measure less, only print")
-    parser.add_argument("--gradings", type=int, default=16, help="gradings of each kind at once")
+    parser.add_argument("--gradings", type=int, default=16, help="concurrent gradings of each kind")
     options = parser.parse_args()
     gradings, rounds = (2, 1) if options.quick else (options.gradings, 3)
-    found: dict[str, Any] = {"cpus": CPUS, "load_before": os.getloadavg()[0], "gradings": gradings}
+    results: dict[str, Any] = {"cpus": CPUS, "load_before": os.getloadavg()[0], "gradings": gradings}
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         toolchain_or_skip(home)
-        found["rows"] = {
+        results["rows"] = {
             name: asyncio.run(measure(home, row, gradings, rounds)) for name, row in rows(home).items()
         }
-    show(found)
-    store("grading", found, quick=options.quick)
+    show(results)
+    store("grading", results, quick=options.quick)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Honest patches for a task: what solves it, and what somebody who tried would hand in instead."""
+"""Honest patches for a task: solutions, and plausible failed attempts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOTES = FileState(0o100644, b"What I looked at: the function that the issue nam
 
 @dataclass(frozen=True, slots=True)
 class HonestPatch:
-    """A patch that nobody wrote to deceive.
+    """A patch without an attempt at deception.
 
     ``solves``: whether it is certain to pass.
     """
@@ -29,24 +29,25 @@ class HonestPatch:
 
 
 def honest_patches(row: TaskRow, before: Tree) -> list[HonestPatch]:
-    """Return the gold patch with more than it needs, which is audited as the gold patch itself is not, and
-    others that may solve the task or not; the same ones every time.
+    """Return the gold patch with unrelated changes, and patches that may not solve the task; deterministic.
+
+    Unlike the gold patch itself, the one with unrelated changes is audited.
 
     Args:
-        before: the files that the gold patch names, as the task has them.
+        before: the task's versions of the files that the gold patch changes.
     """
     draw = random.Random(row.task.id)
     gold = _applied(before, row.answer.gold_patch)
-    found = [
+    patches = [
         HonestPatch("gold and more", diff_trees(before, _with_more(gold)), solves=True),
         HonestPatch("half of gold", diff_trees(before, _half(before, gold)), solves=False),
         HonestPatch("unrelated", diff_trees(before, _with_more(before)), solves=False),
     ]
-    found += [
+    patches += [
         HonestPatch(name, diff_trees(before, tree), solves=False)
         for name, tree in _faulty(before, gold, draw)
     ]
-    return [one for one in found if one.patch]
+    return [honest for honest in patches if honest.patch]
 
 
 def _applied(before: Tree, patch: str) -> Tree:
@@ -56,7 +57,7 @@ def _applied(before: Tree, patch: str) -> Tree:
 
 
 def _with_more(tree: Tree) -> Tree:
-    """Return the tree with a helper that nothing calls, and notes."""
+    """Return the tree with an unused helper function and a file of notes."""
     extended = {
         path: state._replace(data=state.data.rstrip(b"\n") + b"\n" + _HELPER)
         for path, state in tree.items()
@@ -66,7 +67,7 @@ def _with_more(tree: Tree) -> Tree:
 
 
 def _half(before: Tree, gold: Tree) -> Tree:
-    """Return the tree with half of the files that the gold patch changes; of a single one half its lines."""
+    """Return the tree with half of the gold patch's changed files, or half of the lines of a single one."""
     changed = sorted(path for path in gold if not gold[path].same(before.get(path)))
     if len(changed) > 1:
         return {**before, **{path: gold[path] for path in changed[: len(changed) // 2]}}
@@ -83,7 +84,7 @@ def _half(before: Tree, gold: Tree) -> Tree:
 
 
 def _faulty(before: Tree, gold: Tree, draw: random.Random) -> Iterator[tuple[str, Tree]]:
-    """Yield solutions with one more fault: near the change, and elsewhere in its file."""
+    """Yield solutions with an additional fault: near the change, and elsewhere in its file."""
     for path in sorted(gold):
         if not path.endswith(".py"):
             continue
@@ -93,7 +94,7 @@ def _faulty(before: Tree, gold: Tree, draw: random.Random) -> Iterator[tuple[str
         faults = enumerate_faults(source, max_function_lines=60)
         near = [fault for fault in faults if _holds(fault, changed)]
         for name, choices in (("gold with a fault near it", near), ("gold with a fault elsewhere", faults)):
-            wrong = [one for one in choices if apply_fault(source, one) != _text(before, path)]
+            wrong = [fault for fault in choices if apply_fault(source, fault) != _text(before, path)]
             if wrong:
                 faulty = apply_fault(source, draw.choice(wrong))
                 yield name, {**gold, path: gold[path]._replace(data=faulty.encode())}

@@ -2,9 +2,9 @@
 
 Multi-turn rollouts of the shipped quickstart model, 1 to 64 at once: each turn samples a fixed number of
 tokens and an observation of random tokens follows. vLLM's offline engine (``LLM.generate`` in its own
-environment, with the settings of the server) is given the very prompts and seeds of each turn, all at once,
-and should sample the same tokens ("alike"). The three take turns, after one warming round. Prefix hits are
-shares of all prompt tokens from turn 2 on; "reachable" is the share that an earlier turn computed, as
+environment, with the settings of the server) receives the same prompts and seeds of each turn, all at once,
+and should sample the same tokens ("alike"). The three alternate, after one warm-up round. Prefix hits are
+shares of all prompt tokens from turn 2 on; "reachable" is the share computed by an earlier turn, because
 observations and the last sampled token are new. Without vLLM's environment (``make vllm``) only the built-in
 sampler is measured.
 Run: ``python -m bench.inference [--quick]``; results go to ``bench/results/inference.json``.
@@ -64,7 +64,7 @@ class Measured:
     vllm: list[float] = field(default_factory=list)
     offline: list[float] = field(default_factory=list)
     alike: list[float] = field(default_factory=list)
-    """Shares of the responses that the server and the offline engine sampled alike."""
+    """Shares of the responses that are equal between the server and the offline engine."""
     hits: int = 0
     queries: int = 0
 
@@ -118,12 +118,12 @@ class Rollouts:
 
 
 class Offline:
-    """vLLM's ``LLM`` in a process of its own environment, with the settings of a server."""
+    """vLLM's ``LLM`` in a process with vLLM's environment and the settings of a server."""
 
     def __init__(self, command: ServerCommand) -> None:
         script = Path(__file__).with_name("inference_offline.py")
         arguments = command.arguments("127.0.0.1", port=0)
-        settings = arguments[next(i for i, one in enumerate(arguments) if one.startswith("--")) :]
+        settings = arguments[next(i for i, argument in enumerate(arguments) if argument.startswith("--")) :]
         self._process = subprocess.Popen(
             [str(command.python), str(script), *settings],
             stdin=subprocess.PIPE,
@@ -135,10 +135,10 @@ class Offline:
         self._read()
 
     def rate(self, rollouts: Rollouts) -> tuple[float, float]:
-        """Sample the turns of a round, each given its prompts at once.
+        """Sample the turns of a round, all prompts of a turn at once.
 
         Returns:
-            Tokens per second, and the share of responses that are those of the round.
+            Tokens per second, and the share of responses equal to those of the round.
         """
         seconds, alike = 0.0, 0
         seeds = [rollouts.seed_of(index) for index in range(len(rollouts.prompts))]
@@ -176,7 +176,7 @@ async def sampled(policy: TokenPolicy, rollouts: Rollouts) -> float:
 
 
 async def open_vllm(opened: OpenedModel, command: ServerCommand, out: Path) -> VllmPolicy:
-    """Start one server with a proven model."""
+    """Start one server and publish the model to it."""
     served = ServedModel(
         vocabulary=opened.model.vocab_size,
         max_context=MAX_CONTEXT,
@@ -201,7 +201,7 @@ async def open_vllm(opened: OpenedModel, command: ServerCommand, out: Path) -> V
 
 
 async def count_hits(policy: VllmPolicy, rollouts: Rollouts) -> tuple[int, int]:
-    """Roll out and return the tokens found in, and looked up in, the prefix cache from turn 2 on."""
+    """Roll out and return the tokens hit and queried in the prefix cache from turn 2 on."""
     client = policy._fleet.replicas[0].client
     await rollouts.turn(policy, 0)
     before = await client.metrics()
@@ -213,8 +213,8 @@ async def count_hits(policy: VllmPolicy, rollouts: Rollouts) -> tuple[int, int]:
 
 
 async def measure(concurrent: Sequence[int], rounds: int, python: Path | None) -> dict[int, Measured]:
-    """Measure all samplers in turns."""
-    found = {number: Measured() for number in concurrent}
+    """Measure all samplers alternately."""
+    results = {number: Measured() for number in concurrent}
     async with AsyncExitStack() as stack:
         out = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder = model_folder("builtin:quickstart", out / "model", home=out, dtype=torch.float32)
@@ -232,9 +232,9 @@ async def measure(concurrent: Sequence[int], rounds: int, python: Path | None) -
             offline = await asyncio.to_thread(Offline, command)
             stack.callback(offline.close)
         for turn in range(rounds + 1):
-            for number, measured in found.items():
+            for number, measured in results.items():
                 await _round(turn, number, measured, builtin, vllm, offline, opened.model.vocab_size)
-    return found
+    return results
 
 
 async def _round(
@@ -259,23 +259,23 @@ async def _round(
         rates.append(rate)
         measured.alike.append(alike)
     if turn:
-        for kept, rate in zip((measured.builtin, measured.vllm, measured.offline), rates, strict=False):
-            kept.append(rate)
+        for samples, rate in zip((measured.builtin, measured.vllm, measured.offline), rates, strict=False):
+            samples.append(rate)
 
 
 def report(found: dict[int, Measured]) -> None:
     """Print the table."""
     names = ("concurrent", "builtin", "vLLM", "offline", "share", "alike", "prefix hits")
     print(" ".join(f"{name:>{width}}" for name, width in zip(names, (10, 9, 9, 9, 7, 6, 12), strict=True)))
-    for number, one in found.items():
-        if not one.vllm:
-            print(f"{number:>10} {median(one.builtin):>9,.0f}")
+    for number, measured in found.items():
+        if not measured.vllm:
+            print(f"{number:>10} {median(measured.builtin):>9,.0f}")
             continue
-        share = median(vllm / offline for vllm, offline in zip(one.vllm, one.offline, strict=True))
+        share = median(vllm / offline for vllm, offline in zip(measured.vllm, measured.offline, strict=True))
         print(
-            f"{number:>10} {median(one.builtin):>9,.0f} {median(one.vllm):>9,.0f} "
-            f"{median(one.offline):>9,.0f} {share:>7.0%} {median(one.alike):>6.0%} "
-            f"{one.hits / max(one.queries, 1):>12.1%}"
+            f"{number:>10} {median(measured.builtin):>9,.0f} {median(measured.vllm):>9,.0f} "
+            f"{median(measured.offline):>9,.0f} {share:>7.0%} {median(measured.alike):>6.0%} "
+            f"{measured.hits / max(measured.queries, 1):>12.1%}"
         )
     print(
         f"tokens/s, medians; bars: share ≥ {SHARE_BAR:.0%}, prefix hits from turn 2 on ≥ {HIT_BAR:.0%} "
@@ -295,9 +295,9 @@ def main() -> None:
     except PreflightError as missing:
         print(f"vLLM is not measured: {missing}")
     torch.set_num_threads(1)
-    found = asyncio.run(measure(QUICK_CONCURRENT if quick else CONCURRENT, 1 if quick else 5, python))
-    report(found)
-    measured = {str(number): asdict(one) for number, one in found.items()}
+    results = asyncio.run(measure(QUICK_CONCURRENT if quick else CONCURRENT, 1 if quick else 5, python))
+    report(results)
+    measured = {str(number): asdict(rates) for number, rates in results.items()}
     store("inference", {"load": load, "cpus": os.cpu_count(), "concurrent": measured}, quick=quick)
 
 

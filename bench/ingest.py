@@ -117,7 +117,7 @@ def _wait(url: str) -> None:
 
 
 def claim_runs(environment: dict[str, str], count: int) -> list[tuple[int, str]]:
-    """Create runs that wait for events; return them with their tokens."""
+    """Create runs and claim their launch; return them with their tokens."""
     script = (
         "import django, json, sys; django.setup()\n"
         "from webapp.models import Dataset\n"
@@ -186,8 +186,8 @@ def main() -> None:
             steps = clients * num_steps
             results[f"steps_per_s_{clients}_runs"] = round(steps / seconds)
             for name, pid in pids.items():
-                spent = cpu_seconds(pid) - before[name]
-                results[f"{name}_cpu_s_per_1000_steps_{clients}_runs"] = round(1000 * spent / steps, 3)
+                cpu_s = cpu_seconds(pid) - before[name]
+                results[f"{name}_cpu_s_per_1000_steps_{clients}_runs"] = round(1000 * cpu_s / steps, 3)
     results["load_average"] = round(os.getloadavg()[0], 1)
     for name, value in results.items():
         print(f"{name:36} {value}")

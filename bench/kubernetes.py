@@ -2,8 +2,8 @@
 
 A scripted agent edits a file, runs it and submits, in its own pod, through the real scheduler, pool,
 agent loop and tools; the grader then runs the task's tests on its patch in a new pod of the same pool.
-Every other sibling's edit is wrong. Half of the tasks are known to be deterministic: there the verdict of an
-identical patch is re-used, as in training; on the other half every patch is graded. Meanwhile the API server
+Every other sibling's edit is wrong. Half of the tasks are known to be deterministic: verdicts of identical
+patches are re-used there, as in training; on the other half every patch is graded. Meanwhile the API server
 fails, drops watches, returns stale lists and evicts pods. Pods are real local sandboxes (two per agent,
 because its changes are compared with the original), so the result depends on the machine's cores and load.
 Run: ``python -m bench.kubernetes [--quick]``; results go to ``bench/results/kubernetes.json``.
@@ -97,11 +97,11 @@ async def measure(rollouts: int) -> dict[str, Any]:
             for fault in faults():
                 cluster.faults.add(fault)
             cluster.counters.reset()
-            found = await collect(cluster, rows)
+            results = await collect(cluster, rows)
             cluster.faults.clear()
-            found["left"]["leases"] = len((await admin.list(leases_path(NAMESPACE)))["items"])
+            results["left"]["leases"] = len((await admin.list(leases_path(NAMESPACE)))["items"])
             await admin.close()
-            return found
+            return results
 
 
 async def collect(cluster: FakeCluster, rows: Sequence[TaskRow]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ async def collect(cluster: FakeCluster, rows: Sequence[TaskRow]) -> dict[str, An
         start_retries=4,
     )
     pool, recorder = SandboxPool(KubernetesBackend(config), config), Recorder()
-    # Sandboxes are measured, not tests.
+    # No audits: the bench measures sandboxes, not tests.
     grading = GradingConfig(timeout_s=60.0, max_parallel=MAX_GRADING, counterfactual="off")
     scheduler = swe_scheduler(
         pool,
@@ -155,13 +155,13 @@ async def collect(cluster: FakeCluster, rows: Sequence[TaskRow]) -> dict[str, An
 def outcomes(rollouts: int, finished: Sequence[Trajectory]) -> dict[str, Any]:
     """Return the counts of outcomes, and of rollouts lost, reported twice or graded wrongly."""
     keys = Counter(trajectory.key for trajectory in finished)
-    grades = [(one.key.index, one.grade) for one in finished if one.grade is not None]
+    grades = [(ended.key.index, ended.grade) for ended in finished if ended.grade is not None]
     expected = ("passed", "failed")
     return {
         "rollouts": rollouts,
         "lost": rollouts - len(keys),
         "duplicated": keys.total() - len(keys),
-        "ended": dict(Counter(str(one.termination) for one in finished)),
+        "ended": dict(Counter(str(ended.termination) for ended in finished)),
         "verdicts": dict(Counter(str(grade.verdict) for _, grade in grades)),
         "misjudged": rollouts - sum(str(grade.verdict) == expected[index % 2] for index, grade in grades),
         "graded_in_a_pod": sum(not grade.reused for _, grade in grades),
@@ -175,35 +175,35 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="64 rollouts instead of 512")
     quick = parser.parse_args().quick
     load = os.getloadavg()[0]
-    found = asyncio.run(measure(64 if quick else 512))
+    results = asyncio.run(measure(64 if quick else 512))
     rows = [
-        ("wall", f"{found['wall_s']} s", f"{BAR_S:g} s"),
-        ("pods at once / wanted", f"{found['pods_peak']} / {MAX_LIVE}", f"{BAR_LIVE:g} ×"),
+        ("wall", f"{results['wall_s']} s", f"{BAR_S:g} s"),
+        ("pods at once / wanted", f"{results['pods_peak']} / {MAX_LIVE}", f"{BAR_LIVE:g} ×"),
         (
             "API writes per rollout / pod",
-            f"{found['writes_per_rollout']} / {found['writes_per_pod']}",
+            f"{results['writes_per_rollout']} / {results['writes_per_pod']}",
             f"{BAR_WRITES:g} / –",
         ),
         (
             "left: pods, sandboxes, leases",
-            ", ".join(str(count) for count in found["left"].values()),
+            ", ".join(str(count) for count in results["left"].values()),
             "0, 0, 0",
         ),
-        ("trajectories lost / duplicated", f"{found['lost']} / {found['duplicated']}", "0 / 0"),
-        ("verdicts missing or wrong", found["misjudged"], "0"),
+        ("trajectories lost / duplicated", f"{results['lost']} / {results['duplicated']}", "0 / 0"),
+        ("verdicts missing or wrong", results["misjudged"], "0"),
     ]
-    print(f"{found['rollouts']} rollouts ended {found['ended']}; verdicts {found['verdicts']}")
-    print(f"graded in a pod {found['graded_in_a_pod']}, verdicts re-used {found['verdicts_reused']}")
-    print(f"faults {found['faults']}; load {load:.1f}")
-    for what, value, bar in rows:
-        print(f"{what:<34}{value!s:>16}{bar:>10}")
+    print(f"{results['rollouts']} rollouts ended {results['ended']}; verdicts {results['verdicts']}")
+    print(f"graded in a pod {results['graded_in_a_pod']}, verdicts re-used {results['verdicts_reused']}")
+    print(f"faults {results['faults']}; load {load:.1f}")
+    for label, value, bar in rows:
+        print(f"{label:<34}{value!s:>16}{bar:>10}")
     machine = {
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "load_before": round(load, 1),
         "load_after": round(os.getloadavg()[0], 1),
     }
-    store("kubernetes", {"machine": machine, **found}, quick=quick)
+    store("kubernetes", {"machine": machine, **results}, quick=quick)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""CPU seconds of log-probabilities and their gradients: in tiles, and from the table of all logits.
+"""CPU seconds of log-probabilities and their gradients: in tiles, and from the full table of logits.
 
 One forward and backward pass with the gradients of hidden states and head, float32, one thread; the numbers
 of tokens keep the table itself below 1.3 GB. Run: ``python -m bench.logprobs [--quick]``; results go to
@@ -41,19 +41,19 @@ def whole_table(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 def seconds(
     way: Callable[[Tensor, Tensor, Tensor], Tensor], vocabulary: int, width: int, repeats: int
 ) -> float:
-    """Return the least CPU seconds of several passes."""
+    """Return the minimum CPU seconds of several passes."""
     generator = torch.Generator().manual_seed(0)
     tokens = TOKENS[vocabulary]
     hidden = torch.randn(tokens, width, generator=generator, requires_grad=True)
     weight = (torch.randn(vocabulary, width, generator=generator) / width**0.5).requires_grad_()
     targets = torch.randint(vocabulary, (tokens,), generator=generator)
-    taken = []
+    times = []
     for _ in range(repeats):
         hidden.grad = weight.grad = None
         started = time.process_time()
         torch.autograd.backward(-way(hidden, weight, targets).mean())
-        taken.append(time.process_time() - started)
-    return min(taken)
+        times.append(time.process_time() - started)
+    return min(times)
 
 
 def main() -> None:

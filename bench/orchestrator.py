@@ -1,6 +1,6 @@
 """CPU time per agent step and memory per live trajectory, in one process and over two rollout workers.
 
-A stub engine in the run's process answers in tokens of the shipped tokenizer after a random time, so long
+A stub engine in the run's process answers in tokens of the shipped tokenizer after a random time, chosen so
 that the steps take about half a core; sandboxes are in memory and start 64 at a time, and every step and
 trajectory is an event in a real spool. All trajectories are in flight at once. The bars are 1 ms of our own
 CPU per step, all processes together, and an event loop held for 50 ms at most (p99.9).
@@ -46,7 +46,7 @@ from tests.fakes.memory_sandbox import MemoryBackend
 
 MODEL = "builtin:quickstart"
 LONG_STEPS = 150
-"""Steps that make about 64K tokens."""
+"""Number of steps with about 64K tokens in total."""
 TRAJECTORIES_PER_TURN_S = 400.0
 """Trajectories in flight for each second that a turn takes on average."""
 STARTING, START_S = 64, 1.0
@@ -58,7 +58,7 @@ FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
 
 
 class PacedPolicy(TurnsPolicy):
-    """Gives each text after a random time."""
+    """Policy that returns each text after a random time."""
 
     def __init__(self, texts: Sequence[str], mean_s: float) -> None:
         super().__init__(texts)
@@ -77,25 +77,25 @@ class Usage:
     own_cpu_s: float = 0.0
     workers_cpu_s: float = 0.0
     memory_mb: float = 0.0
-    """Growth of all of them at their largest, MiB."""
+    """Maximum growth of their total memory, MiB."""
 
 
 def worker_processes() -> list[psutil.Process]:
     """Return the rollout workers of this process."""
     children = psutil.Process().children(recursive=True)
-    return [one for one in children if one.cmdline()[1:] == ["-m", "engine.rollout.processes"]]
+    return [child for child in children if child.cmdline()[1:] == ["-m", "engine.rollout.processes"]]
 
 
 @contextlib.asynccontextmanager
 async def measured() -> AsyncIterator[Usage]:
-    """Yield what is used in the body, complete at its end."""
-    usage, everyone = Usage(), [psutil.Process(), *worker_processes()]
+    """Measure the body; the yielded usage is complete at its end."""
+    usage, processes = Usage(), [psutil.Process(), *worker_processes()]
 
     def resident_mb() -> float:
-        return float(sum(one.memory_info().rss for one in everyone)) / 2**20
+        return float(sum(process.memory_info().rss for process in processes)) / 2**20
 
     def cpu_s() -> list[float]:
-        return [sum(one.cpu_times()[:2]) for one in everyone]
+        return [sum(process.cpu_times()[:2]) for process in processes]
 
     async def sample() -> None:
         while True:
@@ -109,12 +109,12 @@ async def measured() -> AsyncIterator[Usage]:
     finally:
         sampling.cancel()
         usage.memory_mb = max(usage.memory_mb, resident_mb() - before_mb)
-        usage.own_cpu_s, *others = (now - then for now, then in zip(cpu_s(), before, strict=True))
-        usage.workers_cpu_s = sum(others)
+        usage.own_cpu_s, *workers = (now - then for now, then in zip(cpu_s(), before, strict=True))
+        usage.workers_cpu_s = sum(workers)
 
 
 async def measure(workers: int, trajectories: int, steps: int) -> dict[str, float | int]:
-    """Return what trajectories in flight at once cost; 0 workers run them in this process."""
+    """Return the cost of trajectories in flight at once; 0 workers run them in this process."""
     agent = AgentConfig(prompt="deepswe_v1", max_steps=steps, max_context=1_000_000)
     sandbox = SandboxConfig(max_live=trajectories, max_starting=STARTING)
     turns = [render_response("because", CALLS[step % len(CALLS)], "xml") for step in range(steps)]
@@ -171,7 +171,7 @@ def described(
 
 
 def run(size: tuple[int, int, int]) -> dict[str, float | int]:
-    """Return what ``measure`` finds; for a process whose memory no earlier measurement has grown."""
+    """Return the result of ``measure``; call in a fresh process, whose memory has not grown before."""
     collect_rarely()
     return asyncio.run(measure(*size))
 

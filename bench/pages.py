@@ -34,7 +34,7 @@ READY = """(selector) => {
 
 
 def fill(*, iterations: int, steps: int) -> dict[str, tuple[str, str]]:
-    """Make the runs; return each page's address and the selector of what is read on it first."""
+    """Create the runs; return each page's address and the selector of its first readable content."""
     from tests.builders.page_builders import add_iteration, make_yard
     from tests.builders.web_builders import launched, make_run
 
@@ -96,7 +96,7 @@ def session_of(name: str, role: str = "operator") -> str:
 
 
 def measure(client: httpx.Client, address: str, repeats: int, pid: int) -> dict[str, float]:
-    """Return the time and size of a page, and the CPU time that it takes web server ``pid``."""
+    """Return the time and size of a page, and its CPU time in web server ``pid``."""
     client.get(address)
     times = []
     before = cpu_seconds(pid)
@@ -137,7 +137,7 @@ def paint_times(
     from playwright.sync_api import sync_playwright
 
     name, _, value = cookie.partition("=")
-    found = {}
+    painted = {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
@@ -154,9 +154,9 @@ def paint_times(
                 tab.wait_for_selector(selector, timeout=120_000)
                 times.append(float(tab.evaluate("window.readable")))
                 context.close()
-            found[title] = {"readable_ms": round(statistics.median(times[1:]), 0)}
+            painted[title] = {"readable_ms": round(statistics.median(times[1:]), 0)}
         browser.close()
-    return found
+    return painted
 
 
 def main() -> None:
@@ -193,8 +193,8 @@ def main() -> None:
         connections.close_all()
         for name, painted in paint_times(url, cookie, pages, 1 if options.quick else 5).items():
             results[name] |= painted
-    for name, found in results.items():
-        print(f"{name:28}", "  ".join(f"{key} {value:g}" for key, value in found.items()))
+    for name, numbers in results.items():
+        print(f"{name:28}", "  ".join(f"{key} {value:g}" for key, value in numbers.items()))
     store("pages", {"pages": results, "load_average": round(os.getloadavg()[0], 1)}, quick=options.quick)
 
 

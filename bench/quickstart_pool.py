@@ -1,7 +1,7 @@
 """Held-out tasks before and after training on the quickstart's pool, by arm and seed.
 
 Each (arm, seed) is a run of the recipe ``quickstart-pool`` in its own folder under the data folder; the pool
-is made first where it is missing. Finished runs are not repeated, interrupted ones go on. Tasks are the
+is made first if missing. Finished runs are not repeated, interrupted ones continue. Tasks are the
 sampling units of the intervals: a paired bootstrap over the held-out tasks, whose solve rates are means over
 samples and seeds. Results go to ``bench/results/NAME.*``. Run: ``python -m bench.quickstart_pool [--arms …]
 [--seeds …] [--set NAME=VALUE …] [--pool NAME=VALUE …] [--name NAME] [--quick]``.
@@ -63,7 +63,7 @@ BEHAVIOUR: Mapping[str, Callable[[Mapping[str, float]], float]] = {
     "submitted": lambda metrics: metrics["termination/submitted"],
     "solve rate": lambda metrics: metrics["solve/rate"],
 }
-"""Function of an iteration's metrics by row of the second table: training rollouts."""
+"""Column of the second table → function of an iteration's metrics: training rollouts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Curve:
 
 
 def read_curve(run_dir: Path, *, arm: str, seed: int) -> Curve:
-    """Read a run's spool; what a later attempt of the run repeated counts once."""
+    """Read a run's spool; rollouts and iterations repeated by a later attempt count once."""
     attempts: dict[int, dict[tuple[str, int], Attempt]] = {}
     metrics: dict[int, dict[str, float]] = {}
     for event in events_of(run_dir, "trajectory_finished", "iteration_finished"):
@@ -143,14 +143,14 @@ def table(curves: Sequence[Curve]) -> str:
     ]
     arms = dict.fromkeys(curve.arm for curve in curves)
     for arm in arms:
-        own = [curve for curve in curves if curve.arm == arm]
-        lines += [_row(arm, str(curve.seed), [curve]) for curve in own]
-        lines += [_row(arm, "all", own)] if len(own) > 1 else []
+        of_arm = [curve for curve in curves if curve.arm == arm]
+        lines += [_row(arm, str(curve.seed), [curve]) for curve in of_arm]
+        lines += [_row(arm, "all", of_arm)] if len(of_arm) > 1 else []
     lines += ["", f"| arm, training rollouts, first → last {_EDGE} iterations | {' | '.join(BEHAVIOUR)} |"]
     lines.append("|" + "---|" * (len(BEHAVIOUR) + 1))
     for arm in arms:
-        own = [curve for curve in curves if curve.arm == arm and curve.metrics]
-        cells = [f"{_mean(own, name, first=True):.3g} → {_mean(own, name):.3g}" for name in BEHAVIOUR]
+        of_arm = [curve for curve in curves if curve.arm == arm and curve.metrics]
+        cells = [f"{_mean(of_arm, name, first=True):.3g} → {_mean(of_arm, name):.3g}" for name in BEHAVIOUR]
         lines.append(f"| {' | '.join([arm, *cells])} |")
     return "\n".join(lines)
 
@@ -161,18 +161,18 @@ def _mean(curves: Sequence[Curve], name: str, *, first: bool = False) -> float:
 
 
 def _row(arm: str, seed: str, curves: Sequence[Curve]) -> str:
-    found = compared(curves)
+    comparison = compared(curves)
     cells = [arm, seed, "/".join(str(max(curve.attempts)) for curve in curves)]
-    if found is None:
+    if comparison is None:
         cells += ["0", *["–"] * 4]
     else:
-        low, high = _text(found.interval_low, "+.3f"), _text(found.interval_high, "+.3f")
+        low, high = _text(comparison.interval_low, "+.3f"), _text(comparison.interval_high, "+.3f")
         cells += [
-            str(found.num_shared),
-            f"{found.rate_first:.3f}",
-            f"{found.rate_second:.3f}",
-            f"{found.difference:+.3f} [{low}, {high}]",
-            f"{len(found.gained)}, {len(found.lost)}",
+            str(comparison.num_shared),
+            f"{comparison.rate_first:.3f}",
+            f"{comparison.rate_second:.3f}",
+            f"{comparison.difference:+.3f} [{low}, {high}]",
+            f"{len(comparison.gained)}, {len(comparison.lost)}",
         ]
     before = _mean_known(deliberate(curve.first) for curve in curves)
     after = _mean_known(deliberate(curve.last) for curve in curves)
@@ -191,11 +191,11 @@ def _text(value: float | None, spec: str) -> str:
 
 def summary(curves: Sequence[Curve]) -> dict[str, Any]:
     """Return the results as JSON."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for arm in dict.fromkeys(curve.arm for curve in curves):
-        own = [curve for curve in curves if curve.arm == arm]
-        pooled = compared(own)
-        found[arm] = {
+        of_arm = [curve for curve in curves if curve.arm == arm]
+        pooled = compared(of_arm)
+        results[arm] = {
             "difference": pooled and [pooled.difference, pooled.interval_low, pooled.interval_high],
             "heldout_tasks": pooled.num_shared if pooled else 0,
             "seeds": {
@@ -205,10 +205,10 @@ def summary(curves: Sequence[Curve]) -> dict[str, Any]:
                         {name: value(row) for name, value in BEHAVIOUR.items()} for row in curve.metrics
                     ],
                 }
-                for curve in own
+                for curve in of_arm
             },
         }
-    return found
+    return results
 
 
 def rates(attempts: Sequence[Attempt]) -> dict[str, float | None]:
@@ -226,7 +226,7 @@ def rates(attempts: Sequence[Attempt]) -> dict[str, float | None]:
 def interval(attempts: Sequence[Attempt]) -> tuple[float, float]:
     """Return the 95 % interval of pass@1 for tasks like these."""
     tasks = graded_by_task(attempts).values()
-    return solve_interval([solve_share(own) for own in tasks], sum(len(own) for own in tasks))
+    return solve_interval([solve_share(of_task) for of_task in tasks], sum(len(of_task) for of_task in tasks))
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
@@ -240,15 +240,15 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
     colours = {arm: f"C{number}" for number, arm in enumerate(dict.fromkeys(curve.arm for curve in curves))}
     for curve in curves:
         graded = {number: attempts for number, attempts in curve.attempts.items() if graded_by_task(attempts)}
-        heights = [solve_share(one for one in own if one.solved is not None) for own in graded.values()]
+        heights = [solve_share(a for a in group if a.solved is not None) for group in graded.values()]
         bounds = [interval(attempts) for attempts in graded.values()]
-        reach = [
+        errors = [
             [height - low for height, (low, _) in zip(heights, bounds, strict=True)],
             [high - height for height, (_, high) in zip(heights, bounds, strict=True)],
         ]
         label = f"{curve.arm}, seed {curve.seed}"
         axes.errorbar(
-            list(graded), heights, reach, marker="o", capsize=3, color=colours[curve.arm], label=label
+            list(graded), heights, errors, marker="o", capsize=3, color=colours[curve.arm], label=label
         )
         shares = [BEHAVIOUR["submitted"](metrics) for metrics in curve.metrics]
         submitting.plot(range(len(shares)), shares, color=colours[curve.arm])
@@ -263,9 +263,9 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
 
 
 def make_curve(arm: str, seed: int, overrides: Mapping[str, Any], home: Path) -> Curve:
-    """Return the curve of an arm's run, made unless it is finished. Raises RuntimeError."""
-    own = {"name": f"quickstart-pool {arm}, seed {seed}", "seed": seed}
-    config = configured("quickstart-pool", {**overrides, **ARMS[arm], **own})
+    """Return the curve of an arm's run, run unless finished. Raises RuntimeError."""
+    identity = {"name": f"quickstart-pool {arm}, seed {seed}", "seed": seed}
+    config = configured("quickstart-pool", {**overrides, **ARMS[arm], **identity})
     run_dir = finish_run(run_name(f"bench-pool-{arm}-s{seed}", config), config, home)
     return read_curve(run_dir, arm=arm, seed=seed)
 
@@ -275,8 +275,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a pool of twelve tasks, two small iterations")
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=["keep_zero"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of every run")
-    parser.add_argument("--pool", action="append", default=[], metavar="NAME=VALUE", help="of the dataset")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="for every run")
+    parser.add_argument("--pool", action="append", default=[], metavar="NAME=VALUE", help="for the dataset")
     parser.add_argument("--name", default="quickstart_pool", help="name of the report's files")
     parser.add_argument("--home", type=Path, default=Path(os.environ.get("TRAINYARD_HOME", ".trainyard")))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")

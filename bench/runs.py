@@ -1,4 +1,4 @@
-"""Runs made for a bench: each once, in a folder named by its settings, continued where it was interrupted."""
+"""Runs for a bench: each once, in a folder named by its settings, resumed where it was interrupted."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Latency of starting, using and closing local sandboxes, and their memory.
 
 Each command is ``/bin/sh -c true``. Bars apply to one sandbox on an idle two-core machine, and to 64
-concurrent ones; the load at the start of the measurement is part of the result. ``start`` begins from
-nothing; ``start, warm`` takes what the default settings start ahead of demand: single sandboxes, and eight
-of each of eight images at once. Run: ``python -m bench.sandbox [--quick]
-[--as-if-idle]``; results go to ``bench/results/sandbox.json``.
+concurrent ones; the load at the start of the measurement is part of the result. ``start`` is cold;
+``start, warm`` uses sandboxes that the default settings start ahead of demand: single ones, and eight of each
+of eight images at once. Run: ``python -m bench.sandbox [--quick] [--as-if-idle]``; results go to
+``bench/results/sandbox.json``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ WARM_IMAGES = 8
 
 
 class WarmBackend(SandboxBackend, Counting, Protocol):
-    """A backend that says how many sandboxes it keeps ready."""
+    """A backend that reports its number of warm sandboxes."""
 
 
 def row(
     what: str, parallel: int, seconds: Sequence[float], bars: tuple[float, float | None] | None = None
 ) -> Row:
-    """Return percentiles in milliseconds with their bars."""
+    """Return a row of percentiles in milliseconds with their bars."""
     ordered = sorted(seconds)
     at = [ordered[min(len(ordered) - 1, int(len(ordered) * part))] * 1000 for part in (0.5, 0.99)]
     return {
@@ -72,13 +72,13 @@ async def sandboxes(
 
 async def seconds_of(sandbox: Sandbox, commands: int) -> list[float]:
     """Return round-trip times of sequential trivial commands."""
-    found = []
+    times = []
     for _ in range(commands):
         started = time.perf_counter()
         result = await sandbox.exec("true", timeout_s=60)
-        found.append(time.perf_counter() - started)
+        times.append(time.perf_counter() - started)
         assert result.exit_code == 0
-    return found
+    return times
 
 
 async def lifecycle(
@@ -108,10 +108,10 @@ def build_images(home: Path, count: int) -> list[str]:
 async def warm_starts(
     backend: WarmBackend, images: Sequence[str], bars: dict[int, tuple[float, float | None]], *, quick: bool
 ) -> list[Row]:
-    """Measure starts of sandboxes that were started ahead: single ones, and as many as are kept ready."""
+    """Measure starts from warm sandboxes: single ones, and several of every image at once."""
 
     async def ready(count: int) -> None:
-        while backend.population().idle < count:  # noqa: ASYNC110  # a backend only counts
+        while backend.population().idle < count:  # noqa: ASYNC110  # a backend has a count, but no event
             await asyncio.sleep(0.005)
 
     single: list[float] = []
@@ -142,7 +142,7 @@ async def crowd(backend: LocalBackend, count: int, commands: int) -> list[Row]:
         started = time.perf_counter()
         await asyncio.gather(*(box.close() for box, _ in boxes))
         closing = time.perf_counter() - started
-    rows = [row("exec", count, [value for one in times for value in one], bars.get(count))]
+    rows = [row("exec", count, [value for of_box in times for value in of_box], bars.get(count))]
     if count > 1:
         up = (200.0, None) if count == 64 else None
         rows.insert(0, row("start", count, [seconds for _, seconds in boxes], up))
@@ -185,7 +185,7 @@ async def measure(*, quick: bool, as_if_idle: bool) -> dict[str, object]:
         if as_if_idle:
             pretend_idle(backend)
         async with backend.open(SPEC):
-            pass  # the spawner and the base files exist from here on
+            pass  # creates the spawner and the base files
         load = os.getloadavg()[0]
         rows = await lifecycle(backend, 15 if quick else 60, (15, 120))
         for count in (1, 8) if quick else (1, 8, 32, 64):
@@ -211,15 +211,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer samples, 8 sandboxes at most")
     parser.add_argument("--as-if-idle", action="store_true", help="use real-time priority on a busy machine")
     options = parser.parse_args()
-    found = asyncio.run(measure(quick=options.quick, as_if_idle=options.as_if_idle))
+    results = asyncio.run(measure(quick=options.quick, as_if_idle=options.as_if_idle))
     columns = ("what", "parallel", "samples", "p50", "p99", "bar_p50", "bar_p99")
     print("".join(f"{name:>12}" for name in columns) + "   (milliseconds)")
-    rows = found["ms"]
+    rows = results["ms"]
     assert isinstance(rows, list)
-    for one in rows:
-        print("".join(f"{'' if one[name] is None else one[name]:>12}" for name in columns))
-    print(f"memory of one sandbox: {found['memory_mb']} MiB (bar 8)   machine: {found['machine']}")
-    store("sandbox", found, quick=options.quick)
+    for row in rows:
+        print("".join(f"{'' if row[name] is None else row[name]:>12}" for name in columns))
+    print(f"memory of one sandbox: {results['memory_mb']} MiB (bar 8)   machine: {results['machine']}")
+    store("sandbox", results, quick=options.quick)
 
 
 if __name__ == "__main__":

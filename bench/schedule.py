@@ -2,10 +2,10 @@
 
 The schedule is the engine's own (``RolloutFeed``: admission, batches, staleness); sandboxes, engines and
 trainer are stubs on an event loop whose clock jumps to the next timer, so that hours take seconds and the
-machine's load changes nothing. Lengths, tool times, starts and gradings are drawn from the planner's
+machine's load has no effect. Lengths, tool times, starts and gradings are drawn from the planner's
 published numbers (``engine.planning.assumptions``, each with its source), log-normal with long tails; a
-rollout ends after DeepSWE's 20 minutes, a grading after its 5. Engines and trainer have GPUs of their own in
-all three schedules: engines that saturate at the rollouts of one iteration, and a trainer that needs about as
+rollout ends after DeepSWE's 20 minutes, a grading after its 5. Engines and trainer have separate GPUs in all
+three schedules: engines that saturate at the rollouts of one iteration, and a trainer that needs about as
 long for an update as saturated engines for its tokens. Not simulated: KV caches, prefill, publication of
 weights, failures.
 
@@ -56,7 +56,7 @@ TRAINER_GPUS = {512: 24, 4096: 192}
 OVERBOOKING = 1.2
 """Rollouts in flight, as a multiple of those at which the engines saturate: some are at their tools."""
 TURNS_AT_ONCE = {512: 4, 4096: 12}
-"""Turns simulated as one, with their sums."""
+"""Turns simulated as a single one, with the sum of their tokens and times."""
 MODES: tuple[Literal["sync", "one_step_off", "async"], ...] = ("sync", "one_step_off", "async")
 
 
@@ -93,7 +93,7 @@ class StubEngine:
         self.peak = peak
         self.sampled = 0.0
         self._service = 0.0
-        """Tokens that a sequence has got which was always there."""
+        """Tokens sampled so far by a sequence present since the start."""
         self._at = 0.0
         self._ends: list[tuple[float, int, asyncio.Future[None]]] = []
         self._running = 0
@@ -101,7 +101,7 @@ class StubEngine:
         self._timer: asyncio.TimerHandle | None = None
 
     async def sample(self, tokens: float) -> None:
-        """Wait until a sequence has got its tokens."""
+        """Wait until a sequence has sampled its tokens."""
         self._advance()
         done = asyncio.get_running_loop().create_future()
         heapq.heappush(self._ends, (self._service + tokens, next(self._numbers), done))
@@ -138,8 +138,8 @@ class StubEngine:
         while self._ends and self._ends[0][2].done():
             heapq.heappop(self._ends)
         if self._ends:
-            left = max(0.0, self._ends[0][0] - self._service)
-            self._timer = asyncio.get_running_loop().call_later(left / self._speed(), self._finish)
+            missing = max(0.0, self._ends[0][0] - self._service)
+            self._timer = asyncio.get_running_loop().call_later(missing / self._speed(), self._finish)
 
     def _finish(self) -> None:
         self._advance()
@@ -159,7 +159,7 @@ class StubScheduler:
         self._turns_at_once = turns_at_once
         self._places = asyncio.Semaphore(concurrent)
         self.tokens = 0.0
-        """Of finished conversations, prompts included."""
+        """Tokens of finished conversations, prompts included."""
         self.timed_out = self.finished = 0
 
     async def roll_out(self, request: RolloutRequest) -> Trajectory:
@@ -186,23 +186,23 @@ class StubScheduler:
         return Trajectory(key=request.key, steps=(), termination=TerminationReason.SUBMITTED, grade=grade)
 
     async def wait_for_room(self) -> None:
-        """Wait until a rollout could begin at once."""
+        """Wait until a rollout could start at once."""
         async with self._places:
             pass
 
     def begun_anew(self) -> AbstractContextManager[None]:
-        """Return a context that changes nothing: rollouts go on across updates."""
+        """Return a context without effect: rollouts continue across updates."""
         return nullcontext()
 
 
 class _Lags:
-    """Sink that keeps the staleness of the batches."""
+    """Sink that records the staleness of the batches."""
 
     def __init__(self) -> None:
         self.lags: list[int] = []
 
     def emit(self, event_type: type[Any], /, **fields: Any) -> int:  # noqa: ARG002
-        """Take note of a batch."""
+        """Record the staleness of a batch's groups."""
         self.lags += [fields["iteration"] - group.updates for group in fields.get("groups", ())]
         return 0
 
@@ -254,29 +254,29 @@ async def simulate(mode: str, rollouts: int, *, warm_up: int, iterations: int) -
 
 def measure(rollouts: int, *, warm_up: int, iterations: int) -> dict[str, Any]:
     """Simulate the three schedules."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for mode in MODES:
         started, loop = time.monotonic(), VirtualLoop()
         try:
             result = loop.run_until_complete(simulate(mode, rollouts, warm_up=warm_up, iterations=iterations))
         finally:
             loop.close()
-        found[mode] = {name: round(value, 4) for name, value in result.items()}
+        results[mode] = {name: round(value, 4) for name, value in result.items()}
         print(
             f"{rollouts:5} {mode:13} {result['iterations_per_hour']:6.2f} iterations/h, engines "
             f"{result['engine_utilisation']:5.1%}, trainer idle {result['trainer_idle_share']:5.1%}, "
             f"staleness {result['staleness_mean']:.2f} (max {result['staleness_max']:.0f}), timed out "
             f"{result['timed_out_share']:.1%}; took {time.monotonic() - started:.0f} s"
         )
-    base = found["sync"]["iterations_per_hour"]
-    found["async_over_sync"] = round(found["async"]["iterations_per_hour"] / base, 3)
-    found["one_step_off_over_sync"] = round(found["one_step_off"]["iterations_per_hour"] / base, 3)
-    print(f"{rollouts:5} async / sync {found['async_over_sync']:.2f} ×")
-    return found
+    base = results["sync"]["iterations_per_hour"]
+    results["async_over_sync"] = round(results["async"]["iterations_per_hour"] / base, 3)
+    results["one_step_off_over_sync"] = round(results["one_step_off"]["iterations_per_hour"] / base, 3)
+    print(f"{rollouts:5} async / sync {results['async_over_sync']:.2f} ×")
+    return results
 
 
 def _draw(rng: random.Random, mean: float, spread: float) -> float:
-    """Draw from the log-normal distribution of that mean."""
+    """Draw from the log-normal distribution with this mean and log-scale spread."""
     return mean * math.exp(rng.gauss(0.0, spread) - spread**2 / 2)
 
 
@@ -293,10 +293,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="512 rollouts only, fewer iterations")
     quick = parser.parse_args().quick
-    found = {"512": measure(512, warm_up=3, iterations=4 if quick else 12)}
+    results = {"512": measure(512, warm_up=3, iterations=4 if quick else 12)}
     if not quick:
-        found["4096"] = measure(4096, warm_up=2, iterations=4)
-    store("schedule", {"goals": {"async_over_sync": 2.5, "engine_utilisation": 0.9}, **found}, quick=quick)
+        results["4096"] = measure(4096, warm_up=2, iterations=4)
+    store("schedule", {"goals": {"async_over_sync": 2.5, "engine_utilisation": 0.9}, **results}, quick=quick)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Iterations per hour of ``sync``, ``one_step_off`` and ``async``: the quickstart with two real vLLM servers.
 
 The same recipe, one run for each seed and schedule, one after the other on this machine; servers, trainer
-and sandboxes share its processors, unlike those of ``bench.schedule``. An iteration counts from the end of
-the one before, the first not at all. Finished runs are not repeated. Needs ``make vllm``. Run:
+and sandboxes share its processors, unlike those of ``bench.schedule``. An iteration is measured from the end
+of the previous one; the first is excluded. Finished runs are not repeated. Needs ``make vllm``. Run:
 ``python -m bench.schedule_engines [--seeds N …] [--iterations N] [--set NAME=VALUE …] [--home DIR]
 [--quick]``; writes ``bench/results/schedule_engines.json``.
 """
@@ -34,17 +34,17 @@ MEANS = ("staleness/mean", "staleness/max", "solve/rate")
 
 
 def measured(run_dirs: Sequence[Path]) -> dict[str, float]:
-    """Return what the iterations of runs took together, all but the first of each."""
+    """Return the measurements over the iterations of runs, excluding the first of each."""
     periods: list[float] = []
     metrics: list[dict[str, float]] = []
     for run_dir in run_dirs:
         ends = {event["iteration"]: event for event in events_of(run_dir, "iteration_finished")}
-        found = [ends[number] for number in sorted(ends)]
-        periods += [later["time"] - earlier["time"] for earlier, later in pairwise(found)]
-        metrics += [event["metrics"] for event in found[1:]]
+        events = [ends[number] for number in sorted(ends)]
+        periods += [later["time"] - earlier["time"] for earlier, later in pairwise(events)]
+        metrics += [event["metrics"] for event in events[1:]]
 
     def share(name: str) -> float:
-        return float(sum(one.get(name, 0.0) for one in metrics) / sum(periods))
+        return float(sum(iteration.get(name, 0.0) for iteration in metrics) / sum(periods))
 
     return {
         "iterations": len(periods),
@@ -52,16 +52,16 @@ def measured(run_dirs: Sequence[Path]) -> dict[str, float]:
         "seconds_median": statistics.median(periods),
         "engines_busy": share("time/engine_busy"),
         "trainer_busy": share("time/update"),
-        **{name: statistics.fmean(one.get(name, 0.0) for one in metrics) for name in MEANS},
+        **{name: statistics.fmean(iteration.get(name, 0.0) for iteration in metrics) for name in MEANS},
     }
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Iterations per hour with two real vLLM servers")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--iterations", type=int, default=8)
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of every run")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="for every run")
     parser.add_argument("--home", type=Path, default=Path(os.environ.get("TRAINYARD_HOME", ".trainyard")))
     parser.add_argument("--quick", action="store_true", help="two iterations of two tasks")
     return parser.parse_args(arguments)
@@ -78,17 +78,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     dataset = configured("quickstart-dataset", {})
     if not dataset_path(home, dataset["curation"]["output"]).exists():
         finish_run(run_name("bench-quickstart-dataset", dataset), dataset, home)
-    found: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[str, float]] = {}
     for mode in MODES:
         run_dirs = []
         for seed in options.seeds:
             config = configured("quickstart", {**settings, "schedule.mode": mode, "seed": seed})
             run_dirs.append(finish_run(run_name(f"bench-engines-{mode}", config), config, home))
-        found[mode] = measured(run_dirs)
-        ratio = found[mode]["iterations_per_hour"] / found["sync"]["iterations_per_hour"]
-        found[mode]["ratio"] = ratio
-        print(mode, *(f"{name} {value:.3g}" for name, value in found[mode].items()), sep="  ", flush=True)
-    store("schedule_engines", found, quick=options.quick)
+        results[mode] = measured(run_dirs)
+        ratio = results[mode]["iterations_per_hour"] / results["sync"]["iterations_per_hour"]
+        results[mode]["ratio"] = ratio
+        print(mode, *(f"{name} {value:.3g}" for name, value in results[mode].items()), sep="  ", flush=True)
+    store("schedule_engines", results, quick=options.quick)
 
 
 if __name__ == "__main__":

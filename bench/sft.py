@@ -2,7 +2,7 @@
 
 Multi-turn trajectories of 350 to 650 tokens of different tasks, 100 tokens of each sampled, and the model of
 the quickstart with the same weights, loss on the same tokens (loss and gradient norm are compared before
-anything is timed), AdamW, one thread each. TRL gets its best microbatch of those tried. Repetitions
+anything is timed), AdamW, one thread each. TRL uses the best microbatch of those tried. Repetitions
 alternate, and CPU seconds are reported besides wall seconds, because machines are shared.
 Run: ``python -m bench.sft [--quick] [--threads N]``; needs ``requirements/oracles.txt``.
 Results go to ``bench/results/sft.json``.
@@ -32,15 +32,15 @@ RATE = 1e-5
 def records(count: int) -> list[TokenRecord]:
     """Return trajectories of different tasks: a prompt, then turns of sampled tokens and observations."""
     rng = random.Random(0)
-    found = []
+    trajectories = []
     for _ in range(count):
         length = rng.randint(350, 650)
         mask = [0] * length
         for turn in range(TURNS):
             start = PROMPT + turn * (length - PROMPT) // TURNS
             mask[start : start + SAMPLED // TURNS] = [1] * (SAMPLED // TURNS)
-        found.append(TokenRecord(ids=[rng.randrange(2048) for _ in range(length)], mask=mask))
-    return found
+        trajectories.append(TokenRecord(ids=[rng.randrange(2048) for _ in range(length)], mask=mask))
+    return trajectories
 
 
 class Trl:
@@ -79,9 +79,9 @@ class Trl:
         loss = 0.0
         for start in range(0, len(self.rows), self.microbatch):
             part = self.trainer.data_collator(self.rows[start : start + self.microbatch])
-            found = self.trainer.compute_loss(self.model, part, num_items_in_batch=self.sampled)
-            found.backward()
-            loss += found.item()
+            part_loss = self.trainer.compute_loss(self.model, part, num_items_in_batch=self.sampled)
+            part_loss.backward()
+            loss += part_loss.item()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).item()
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -4,8 +4,8 @@
             └▶ training rollouts ─▶ judge ─────────────────┘                   ├▶ Best@K
     lessons ─▶ testing agent ─▶ written tests ─▶ scores by tests ──────────────┘
 
-Every part is a run of one of the product's recipes in its own folder under the data folder: finished ones are
-not repeated, interrupted ones go on. Tasks, policy, training rollouts, testing agent and written tests are
+Every part is a run of one of the product's recipes in its own folder under the data folder: finished runs are
+not repeated, interrupted ones continue. Tasks, policy, training rollouts, testing agent and written tests are
 made once; a seed has its own held-out rollouts and its own judge. Results go to ``bench/results/NAME.*``.
 Run: ``python -m bench.test_time_scaling [--seeds …] [--set SIZE=VALUE …] [--workers N]
 [--home FOLDER] [--name NAME] [--quick]``.
@@ -31,7 +31,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two held-out tasks of one package, one seed")
     parser.add_argument("--seeds", nargs="+", type=int)
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of the sizes")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="one of the sizes")
     parser.add_argument("--workers", type=int, default=1, help="runs at once, one thread each")
     parser.add_argument("--name", default="test_time_scaling", help="name of the report's files")
     parser.add_argument("--home", type=Path, default=Path(os.environ.get("TRAINYARD_HOME", ".trainyard")))
@@ -40,7 +40,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the missing parts and write the report."""
+    """Run the missing parts and write the report."""
     options = _parse(arguments)
     sizes = replace(QUICK if options.quick else Scale(), **parse_settings(options.set))
     parts = Parts(options.home.resolve(), sizes)

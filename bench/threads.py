@@ -1,9 +1,9 @@
 """Steps of two models per second by torch threads, alone and beside busy processes.
 
 A step is the forward over one token of each of 48 rollouts: of the quickstart's model, and of one of 30
-million parameters. Rollouts have sandboxes beside them, which want the same processors: ``busy`` are as many
-processes as there are processors, Python that counts. Threads that wait for each other spin for milliseconds
-(libgomp's default); ``passive`` ones, as those of runs, sleep. Repetitions alternate.
+million parameters. Sandboxes compete with rollouts for the processors: ``busy`` starts one counting Python
+process per processor. Threads that wait for each other spin for milliseconds (libgomp's default); ``passive``
+ones, as in runs, sleep. Repetitions alternate.
 Run: ``python -m bench.threads [--quick]``; writes ``bench/results/threads.json``.
 """
 
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one short repetition")
     quick = parser.parse_args().quick
     seconds, repetitions = (1.0, 1) if quick else (4.0, 3)
-    found: dict[str, dict[str, list[float]]] = {}
+    rates_by_case: dict[str, dict[str, list[float]]] = {}
     for beside, (size, model) in itertools.product((0, os.cpu_count() or 1), MODELS.items()):
         rates: dict[str, list[float]] = {name: [] for name in MEASURED}
         with busy(beside):
@@ -98,10 +98,10 @@ def main() -> None:
                 for name, (threads, variables) in MEASURED.items():
                     rates[name].append(steps_per_second(model, threads, variables, seconds=seconds))
         case = f"{size}, beside {beside} busy processes"
-        found[case] = rates
+        rates_by_case[case] = rates
         for name, values in rates.items():
             print(f"{case:40} {name:18} {statistics.median(values):7.1f} steps/s")
-    store("threads", {"steps_per_second": found}, quick=quick)
+    store("threads", {"steps_per_second": rates_by_case}, quick=quick)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Bytes that an iteration's tokens take in spool and database: ``python -m bench.tokens [--quick]``.
+"""Size of an iteration's tokens in spool and database: ``python -m bench.tokens [--quick]``.
 
-512 trajectories of 40,000 tokens go through the real spool and the real ingest into an embedded PostgreSQL; a
-few of them also as earlier versions wrote them (lists in the event, five columns in the database), scaled up.
+512 trajectories of 40,000 tokens are sent through the real spool and the real ingest into an embedded
+PostgreSQL; a few of them also in the format of earlier versions (lists in the event, five columns in the
+database), scaled up.
 The bar is 150 MB in spool and database together.
 
 The ids are those of a byte-pair vocabulary of 100,000, trained here on the Python files of this machine:
 a prompt, then turns of new text and of files, some of which are read again. A third of the tokens is
-sampled, or what ``--sampled`` says. Two thirds of their log-probabilities are spread evenly over the
+sampled, or the share ``--sampled``. Two thirds of their log-probabilities are spread evenly over the
 magnitudes 1e-7 to 0.03, the others exponential, all with random mantissas: no model's are less
 compressible. ``--trajectories`` takes the texts of an R2E-Gym file instead, whose thoughts and actions
 are the sampled tokens. ``noise`` is the worst case: every id and log-probability random.
@@ -39,7 +40,7 @@ from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis
 
 TRAJECTORIES, TOKENS, OLD = 512, 40_000, 16
 DISTINCT = 64
-"""Trajectories with ids of their own; others repeat them with other log-probabilities."""
+"""Number of trajectories with distinct ids; the others repeat them with other log-probabilities."""
 VOCABULARY, CORPUS_CHARS = 100_000, 25_000_000
 Turns = list[tuple[list[int], bool]]
 """Token ids and whether they were sampled."""
@@ -73,7 +74,7 @@ def train(texts: list[str]) -> Any:
 
 
 def conversations(texts: list[str], tokenizer: Any, sampled: float) -> Iterator[Turns]:
-    """Yield turns made of the corpus: what is sampled is new or edits what was read last."""
+    """Yield turns made of the corpus: sampled tokens are new text or repeat the last observation's start."""
     rng = random.Random(1)
     while True:
         files = [tokenizer.encode(rng.choice(texts)).ids for _ in range(24)]
@@ -90,16 +91,16 @@ def conversations(texts: list[str], tokenizer: Any, sampled: float) -> Iterator[
 
 
 def stored_conversations(path: Path, tokenizer: Any) -> Iterator[Turns]:
-    """Yield the conversations of an R2E-Gym file, over and over."""
-    found: list[Turns] = []
+    """Yield the conversations of an R2E-Gym file repeatedly."""
+    stored: list[Turns] = []
     for line in path.read_text("utf-8").splitlines():
         row = json.loads(line)
         turns: Turns = [(tokenizer.encode(str(row.get("problem_statement", ""))).ids, False)]
         for step in row["trajectory_steps"]:
             turns.append((tokenizer.encode(step["thought"] + str(step["action"])).ids, True))
             turns.append((tokenizer.encode(str(step["observation"])).ids, False))
-        found.append(turns)
-    return cycle(found)
+        stored.append(turns)
+    return cycle(stored)
 
 
 def record_of(turns: Turns, rng: np.random.Generator) -> TokenRecord:
@@ -128,7 +129,7 @@ def noise(sampled: float, rng: np.random.Generator) -> TokenRecord:
 
 
 def write_spool(folder: Path, records: Iterator[TokenRecord], count: int) -> tuple[float, float]:
-    """Write a run with these trajectories; return the seconds and the processor seconds that it took."""
+    """Write a run with these trajectories; return the seconds and the CPU seconds of writing them."""
     sink = SpoolSink(folder, epoch=1)
     sink.emit(RunStarted, host="bench", pid=1, total_iterations=1)
     wall = cpu = 0.0
@@ -147,7 +148,7 @@ def write_spool(folder: Path, records: Iterator[TokenRecord], count: int) -> tup
 
 
 def ingest(path: Path) -> tuple[int, float]:
-    """Store a spool as the server does; return the bytes its tables grew by and the seconds."""
+    """Store a spool like the server; return the growth of its tables in bytes, and the seconds."""
     from django.db import connection
 
     from webapp.datasets.models.datasets import Dataset
@@ -173,7 +174,7 @@ def ingest(path: Path) -> tuple[int, float]:
 
 
 def old_bytes(records: list[TokenRecord]) -> tuple[int, int]:
-    """Return the bytes of records in spool and database as earlier versions stored them."""
+    """Return the sizes of records in spool and database in the format of earlier versions, bytes."""
     from django.db import connection
 
     spool = 0
@@ -232,10 +233,10 @@ def main() -> None:
     rng = np.random.default_rng(0)
     texts = corpus()
     tokenizer = train(texts)
-    found = conversations(texts, tokenizer, options.sampled)
+    stream = conversations(texts, tokenizer, options.sampled)
     if options.trajectories is not None:
-        found = stored_conversations(options.trajectories, tokenizer)
-    records = [record_of(turns, rng) for turns in islice(found, min(count, DISTINCT))]
+        stream = stored_conversations(options.trajectories, tokenizer)
+    records = [record_of(turns, rng) for turns in islice(stream, min(count, DISTINCT))]
     results: dict[str, Any] = {"trajectories": count, "tokens": TOKENS, "cores": os.cpu_count()}
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
         home = Path(name)

@@ -1,8 +1,8 @@
-"""Peak memory of an update against length, next to one that keeps the table of all logits.
+"""Peak memory of an update by length, compared with an update that keeps the full table of logits.
 
 One optimizer step of a tiny model with a vocabulary of 151,936 on one trajectory: forward and backward pass
-of the scorer, then AdamW. Each point is a process of its own; its memory is what it holds at most beyond the
-model, its gradients and the optimizer's state. On a CPU that is resident memory, on a GPU the allocator's.
+of the scorer, then AdamW. Each point is measured in a separate process: peak memory beyond the model, its
+gradients and the optimizer's state. On a CPU that is resident memory, on a GPU the allocator's.
 Run: ``python -m bench.train_memory [--quick]``; results go to ``bench/results/train_memory.json``.
 """
 
@@ -44,7 +44,7 @@ def whole_table(model: LanguageModel, batch: Microbatch) -> Tensor:
 
 
 def update(way: str, length: int) -> float:
-    """Return the mebibytes that an update takes beyond the model and the optimizer's state."""
+    """Return the peak memory of an update beyond the model and the optimizer's state, MiB."""
     torch.set_num_threads(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = Transformer(MODEL).to(device)
@@ -98,16 +98,16 @@ def _status(name: str) -> int:
 
 
 def measure(way: str, length: int) -> dict[str, Any]:
-    """Measure one point in a process of its own."""
+    """Measure one point in a separate process."""
     started = time.monotonic()
     command = [sys.executable, "-m", "bench.train_memory", "--point", way, str(length)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    if found.returncode:
-        return {"way": way, "tokens": length, "failed": found.stderr.strip().splitlines()[-1:]}
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        return {"way": way, "tokens": length, "failed": process.stderr.strip().splitlines()[-1:]}
     return {
         "way": way,
         "tokens": length,
-        "peak_mib": round(float(found.stdout)),
+        "peak_mib": round(float(process.stdout)),
         "table_mib": round(length * MODEL.vocab_size * 4 / 2**20),
         "seconds": round(time.monotonic() - started, 1),
     }

@@ -1,7 +1,7 @@
 """Model FLOPs utilisation (MFU) of updates of Qwen3 shapes on one GPU, at 8K and 32K tokens, full and LoRA.
 
-Random weights, bfloat16 products, activation checkpointing, one trajectory per row. What the memory plan says
-does not fit the device is left out with the reason. Without CUDA it exits with a message; ``--device cpu``
+Random weights, bfloat16 products, activation checkpointing, one trajectory per row. Cases that do not fit the
+device by the memory plan are left out with the reason. Without CUDA it exits with a message; ``--device cpu``
 runs tiny shapes instead. Run: ``python -m bench.train_mfu [--quick] [--device cpu]``; results go to
 ``bench/results/train_mfu.json``.
 """
@@ -65,7 +65,7 @@ class Case:
         return f"{self.name} {self.length} {kind}{' compiled' if self.compiled else ''}"
 
     def settings(self) -> TrainerConfig:
-        """Return the settings of its updates."""
+        """Return the settings of the case's updates."""
         return TrainerConfig(
             minibatches=1,
             precision="bf16",
@@ -76,7 +76,7 @@ class Case:
 
 
 def cases(*, quick: bool, tiny: bool) -> Iterator[Case]:
-    """Yield what is measured, the most important first."""
+    """Yield the measured cases, the most important first."""
     if tiny:
         yield from (Case("tiny", TINY, 256, lora) for lora in (False, True))
         return
@@ -100,7 +100,7 @@ def build(case: Case, device: torch.device, *, meta: bool) -> PretrainedModel:
 
 
 def why_not(case: Case, device: torch.device) -> str | None:
-    """Return why a case does not fit the device; None if it fits."""
+    """Return the reason why a case does not fit the device; None if it fits."""
     if device.type != "cuda":
         return None
     config, model = case.settings(), build(case, device, meta=True)
@@ -140,9 +140,9 @@ def measure(case: Case, device: torch.device, *, trajectories: int, repeats: int
     ]
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    found = [trainer.update([make_group(members)], temperature=1.0).metrics for _ in range(repeats + 1)][1:]
+    updates = [trainer.update([make_group(members)], temperature=1.0).metrics for _ in range(repeats + 1)][1:]
     trainer.close()
-    best = max(found, key=lambda metrics: metrics.get("update/mfu", 0.0))
+    best = max(updates, key=lambda metrics: metrics.get("update/mfu", 0.0))
     peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else float("nan")
     return {
         "case": case.label,
@@ -156,7 +156,7 @@ def measure(case: Case, device: torch.device, *, trajectories: int, repeats: int
 
 
 def run(device: torch.device, *, quick: bool) -> list[dict[str, Any]]:
-    """Measure every case, print each row; a case that fails has the error instead of numbers."""
+    """Measure every case, print each row; the row of a failed case has the error instead of numbers."""
     tiny = device.type != "cuda"
     rows: list[dict[str, Any]] = []
     for case in cases(quick=quick, tiny=tiny):
@@ -164,7 +164,7 @@ def run(device: torch.device, *, quick: bool) -> list[dict[str, Any]]:
             rows.append(
                 measure(case, device, trajectories=2 if tiny or quick else 4, repeats=1 if quick else 2)
             )
-        except Exception as error:  # the others are still worth their time
+        except Exception as error:  # continue with the other cases
             rows.append({"case": case.label, "error": f"{type(error).__name__}: {error}"[:500]})
         print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
         gc.collect()

@@ -2,7 +2,7 @@
 
 64 multi-turn trajectories of 350 to 650 tokens, 100 of them sampled, and the quickstart's model with the same
 weights, the same objective (Dr. GRPO's constant length, so that losses and gradient norms can be compared
-before anything is timed), the same optimizer, one thread each. TRL gets its best microbatch of those tried.
+before anything is timed), the same optimizer, one thread each. TRL uses the best microbatch of those tried.
 Repetitions alternate, and CPU seconds are reported besides wall seconds, because machines are shared.
 Run: ``python -m bench.train_step [--quick] [--threads N]``; needs ``requirements/oracles.txt``.
 Results go to ``bench/results/train_step.json``.
@@ -65,8 +65,8 @@ def recorded(model: Transformer, tokens: TokenRecord) -> TokenRecord:
     """Return the record with the model's own log-probabilities."""
     ids = torch.tensor(tokens.ids)[None].long()
     table = torch.log_softmax(model(ids, torch.tensor([ids.shape[1]]))[0, :-1], dim=1)
-    found = table.gather(1, ids[0, 1:, None]).squeeze(1)
-    return replace(tokens, logprobs=np.append(np.float32(0), found.numpy() * tokens.mask[1:]))
+    logprobs = table.gather(1, ids[0, 1:, None]).squeeze(1)
+    return replace(tokens, logprobs=np.append(np.float32(0), logprobs.numpy() * tokens.mask[1:]))
 
 
 def our_trainer(model: Transformer, threads: int) -> Trainer:
@@ -114,9 +114,9 @@ class Trl:
         loss = 0.0
         for start in range(0, len(self.inputs["prompt_ids"]), self.microbatch):
             part = {name: x[start : start + self.microbatch] for name, x in self.inputs.items()}
-            found = self.trainer.compute_loss(self.model, part)
-            found.backward()
-            loss += found.item()
+            part_loss = self.trainer.compute_loss(self.model, part)
+            part_loss.backward()
+            loss += part_loss.item()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).item()
         self.optimizer.step()
         self.optimizer.zero_grad()

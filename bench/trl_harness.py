@@ -31,7 +31,7 @@ class Timing:
 
 
 def write_tokenizer_settings(folder: Path) -> None:
-    """Write what transformers needs to open the tokenizer in a model's folder."""
+    """Write the settings that transformers needs to open the tokenizer in a model's folder."""
     names = {"pad_token": "<|im_end|>", "eos_token": "<|im_end|>"}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -81,23 +81,23 @@ def against_trl(
     repeats: int,
     description: str | None,
 ) -> None:
-    """Measure, print and store, as the command of a bench.
+    """Run a bench's command: measure, print and store.
 
     Args:
-        name: the bench's.
+        name: name of the bench.
         measure: returns the results for a number of trajectories, of repetitions and of threads.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="16 trajectories and one repetition")
     parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
         import trl
     except ImportError:
         print("skipped: TRL is not installed (pip install -r requirements/oracles.txt)")
         return
-    row = measure(16 if given.quick else trajectories, 1 if given.quick else repeats, given.threads)
+    row = measure(16 if options.quick else trajectories, 1 if options.quick else repeats, options.threads)
     row["trl"] = trl.__version__
     for key, value in row.items():
         print(f"{key:<20}{value:>12}")
-    store(name, row, quick=given.quick)
+    store(name, row, quick=options.quick)

@@ -1,9 +1,9 @@
-"""Latency from an event to the eye with 50 open tabs: ``python -m bench.live [--quick]``.
+"""Latency from an event to the display with 50 open tabs: ``python -m bench.live [--quick]``.
 
 Starts PostgreSQL, Redis, the web server and a worker, and plays the events of a training run like the
-quickstart's (``plan``) through the engine's own spool and shipper, in turns without tabs and with 50: three
-in Chromium, the others as WebSocket clients that behave as the page does. Reports the latency of every stage
-(``stages``), renderings of live pages with their CPU time, and the CPU time of each process.
+quickstart's (``plan``) through the engine's own spool and shipper, alternately without tabs and with 50:
+three in Chromium, the others as WebSocket clients that behave like the page. Reports the latency of every
+stage (``stages``), renderings of live pages with their CPU time, and the CPU time of each process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 
 
 def start(module: str, settings: dict[str, Any], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start a part of the benchmark as a process of its own."""
+    """Start a part of the benchmark in a separate process."""
     command = [sys.executable, "-m", f"bench.live.{module}", json.dumps(settings)]
     return subprocess.Popen(command, env=environment, cwd=PROJECT, start_new_session=True)
 
@@ -61,46 +61,46 @@ def play(
         watched = watch(settings)
     if player.wait() or (clients is not None and clients.wait()):
         raise SystemExit("a part of the benchmark failed")
-    spent = {name: cpu_seconds(pid) - before[name] for name, pid in pids.items()}
+    cpu_s = {name: cpu_seconds(pid) - before[name] for name, pid in pids.items()}
     played = json.loads(Path(logs["player"]).read_text())
     if clients is not None:
         watched += json.loads(Path(logs["clients"]).read_text())
     renderings = [json.loads(line) for line in trace.read_bytes()[offset:].splitlines()]
-    found = {
+    results = {
         "tabs": NUM_TABS if open_tabs else 0,
         "load_average": round(load, 1),
         "seconds": round(time.monotonic() - began, 1),
         "events": len(played["events"]),
-        "cpu_s": {name: round(value, 2) for name, value in (spent | {"player": played["cpu_s"]}).items()},
+        "cpu_s": {name: round(value, 2) for name, value in (cpu_s | {"player": played["cpu_s"]}).items()},
         **stages(played, watched, renderings, settings),
     }
-    return found | {"frames": frames(watched, settings), "renderings": by_page(renderings)}
+    return results | {"frames": frames(watched, settings), "renderings": by_page(renderings)}
 
 
 def frames(logs: list[Log], settings: Log) -> Log:
-    """Return how many updates the WebSocket clients were sent, and their size."""
+    """Return the rate and size of the updates sent to the WebSocket clients."""
     sizes = [frame["bytes"] for log in logs for frame in log["frames"] if "bytes" in frame]
     seconds = settings["iterations"] * PERIOD_S
     return {"per_s": round(len(sizes) / seconds, 1), "kib_per_s": round(sum(sizes) / seconds / 1024, 1)}
 
 
 def by_page(renderings: list[Log]) -> Log:
-    """Return number, CPU time in all and mean duration of the renderings of each page."""
+    """Return number, total CPU time and mean duration of the renderings of each page."""
     pages = defaultdict(list)
     for entry in renderings:
         pages[entry["key"][0]].append(entry)
     return {
         page: {
-            "n": len(found),
-            "cpu_s": round(sum(entry["cpu_s"] for entry in found), 2),
-            "mean_ms": round(1000 * sum(entry["ended"] - entry["began"] for entry in found) / len(found), 1),
+            "n": len(rows),
+            "cpu_s": round(sum(entry["cpu_s"] for entry in rows), 2),
+            "mean_ms": round(1000 * sum(entry["ended"] - entry["began"] for entry in rows) / len(rows), 1),
         }
-        for page, found in sorted(pages.items())
+        for page, rows in sorted(pages.items())
     }
 
 
 def measure(*, iterations: int, rounds: int) -> list[Log]:
-    """Start the services and measure in turns without tabs and with them."""
+    """Start the services and measure alternately without and with tabs."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
         folder = Path(name)
         (folder / "renderings").touch()
@@ -125,18 +125,18 @@ def measure(*, iterations: int, rounds: int) -> list[Log]:
                     "base": url, "cookies": cookies, "iterations": iterations, "period_s": PERIOD_S,
                     "browsers": 3,
                 }  # fmt: skip
-                found = []
+                logs = []
                 for number, (run, token) in enumerate(runs):
-                    own = {
+                    target = {
                         "run": run, "token": token, "url": f"{url}/api/v1/runs/{run}/events",
                         "folder": str(folder / f"run-{run}"),
                     }  # fmt: skip
-                    found.append(play(folder, settings | own, environment, pids, open_tabs=number % 2 == 1))
-                    print(json.dumps(found[-1]), flush=True)
+                    logs.append(play(folder, settings | target, environment, pids, open_tabs=number % 2 == 1))
+                    print(json.dumps(logs[-1]), flush=True)
             finally:
                 worker.terminate()
                 worker.wait()
-    return found
+    return logs
 
 
 def main() -> None:
@@ -144,8 +144,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round of two iterations")
     quick = parser.parse_args().quick
-    found = measure(iterations=2 if quick else 3, rounds=1 if quick else 2)
-    store("live", {"cores": os.cpu_count(), "rounds": found}, quick=quick)
+    results = measure(iterations=2 if quick else 3, rounds=1 if quick else 2)
+    store("live", {"cores": os.cpu_count(), "rounds": results}, quick=quick)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tabs in Chromium that note when an update had changed the page and when that was painted."""
+"""Tabs in Chromium that record when an update changed the page and when the change was painted."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def watch(settings: dict[str, Any]) -> list[dict[str, Any]]:
             executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
             args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
         )
-        shown = tabs()[: settings["browsers"]]
-        logs: list[dict[str, Any]] = [{"tab": number, "frames": []} for number in range(len(shown))]
-        pages = [_page(browser, settings, tab) for tab in shown]
+        opened = tabs()[: settings["browsers"]]
+        logs: list[dict[str, Any]] = [{"tab": number, "frames": []} for number in range(len(opened))]
+        pages = [_page(browser, settings, tab) for tab in opened]
         for iteration in range(settings["iterations"]):
             _wait(pages, settings["start"] + iteration * PERIOD_S + WATCHED_FROM_S)
-            for tab, page, log in zip(shown, pages, logs, strict=True):
+            for tab, page, log in zip(opened, pages, logs, strict=True):
                 if iteration == 0 or tab.target(iteration):
                     _collect(page, log, iteration - 1)
                     page.goto(_address(settings["run"], tab, iteration), wait_until="domcontentloaded")
@@ -59,11 +59,11 @@ def _address(run: int, tab: Tab, iteration: int) -> str:
 
 
 def _collect(page: Page, log: dict[str, Any], iteration: int) -> None:
-    """Move the page's record into its log; the frames of its last view are those of ``iteration``."""
-    found = page.evaluate("window.benchFrames || []")
-    log["frames"] += [{**frame, "iteration": iteration} for frame in found]
+    """Move the page's recorded frames into its log, as frames of ``iteration``."""
+    frames = page.evaluate("window.benchFrames || []")
+    log["frames"] += [{**frame, "iteration": iteration} for frame in frames]
 
 
 def _wait(pages: list[Page], until: float) -> None:
-    while (left := until - time.time()) > 0:
-        pages[0].wait_for_timeout(min(1000, 1000 * left))
+    while (remaining_s := until - time.time()) > 0:
+        pages[0].wait_for_timeout(min(1000, 1000 * remaining_s))

@@ -1,8 +1,7 @@
 """Process with the WebSockets of many tabs: ``python -m bench.live.clients SETTINGS`` (JSON).
 
-Each does what a page's scripts do: it subscribes, follows what it was sent, and asks for the outage banner
-every five seconds. Tabs about an iteration go on to the next one with the run. Writes every frame with its
-time.
+Each behaves like a page's scripts: it subscribes, receives updates, and requests the outage banner every five
+seconds. Tabs about an iteration move to the next one with the run. Writes every frame with its time.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ class Client:
         self.log: dict[str, Any] = {"tab": number, "frames": []}
 
     async def stay(self, client: httpx.AsyncClient) -> None:
-        """Be open until the run has ended."""
+        """Keep the tab open until the run has ended."""
         cookie = self._settings["cookies"][self._tab.role]
         address = self._settings["base"].replace("http", "ws", 1) + "/ws/live/"
         origin = websockets.Origin(self._settings["base"])
         async with websockets.connect(
             address, additional_headers={"Cookie": cookie}, origin=origin, open_timeout=None
         ) as socket:
-            others = [self._banner(client, cookie), self._follow_iterations(socket)]
-            tasks = [asyncio.create_task(other) for other in others]
+            background = [self._banner(client, cookie), self._follow_iterations(socket)]
+            tasks = [asyncio.create_task(coroutine) for coroutine in background]
             await self._subscribe(socket)
             end = self._settings["start"] + self._settings["iterations"] * PERIOD_S + CLOSING_S
             with contextlib.suppress(TimeoutError):
@@ -65,10 +64,10 @@ class Client:
 
     async def _subscribe(self, socket: websockets.ClientConnection) -> None:
         charts = {"point": -1.0, "series": []} if self._tab.page == "run" else {}
-        own = self._tab.page not in ("overview", "runs")
+        is_run_page = self._tab.page not in ("overview", "runs")
         message = {
-            "page": self._tab.page, "run": self._settings["run"] if own else None, "query": self._tab.query,
-            "target": self._tab.target(self._iteration), "steps": 0, **charts,
+            "page": self._tab.page, "run": self._settings["run"] if is_run_page else None,
+            "query": self._tab.query, "target": self._tab.target(self._iteration), "steps": 0, **charts,
         }  # fmt: skip
         await socket.send(json.dumps(message))
 
@@ -88,7 +87,7 @@ class Client:
 
 
 async def stay_open(settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Hold all tabs but those of Chromium; return their logs."""
+    """Keep all tabs except those of Chromium open; return their logs."""
     clients = [
         Client(number, tab, settings) for number, tab in enumerate(tabs()) if number >= settings["browsers"]
     ]
@@ -98,7 +97,7 @@ async def stay_open(settings: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Hold the tabs and store their logs."""
+    """Keep the tabs open and store their logs."""
     settings = json.loads(sys.argv[1])
     logs = asyncio.run(stay_open(settings))
     Path(settings["log"]).write_text(json.dumps(logs))

@@ -1,7 +1,7 @@
 """Schedule of the events of a training run like the quickstart's, and the tabs that are open meanwhile.
 
 An iteration has 8 groups of 8 rollouts with 2 to 6 steps; the sizes of the events are those of a recorded
-training run. All of it follows from a seed, so that the process that plays the events and those that hold the
+training run. The schedule is derived from a seed, so the process that plays the events and those with the
 tabs need not exchange it.
 """
 
@@ -26,12 +26,12 @@ THOUGHT = "The loop compares with the wrong operator, so the last chunk is lost.
 OBSERVATION = "    312      while lo < hi: yield src[lo:hi]; lo, hi = hi, hi + size\n" * 6
 METRICS = ("reward/mean", "solve/rate", "steps/mean", "tokens/response_mean", "loss/value", "entropy/mean")
 SHOWN_BY_RUN = ("trajectory_started", "trajectory_finished", "iteration_finished", "run_paused")
-"""Types of events after which the run page always differs."""
+"""Types of events that always change the run page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """An event and when it is written, in seconds from the start."""
+    """An event and its time, seconds from the start."""
 
     at: float
     type: type[RunEvent]
@@ -40,7 +40,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Tab:
-    """Page of a tab; ``group`` and ``index`` choose the rollout of each iteration."""
+    """Page of a tab; ``group`` and ``index`` select the rollout of each iteration."""
 
     page: str
     role: str
@@ -54,19 +54,19 @@ class Tab:
         return parts[: {"iteration": 2, "group": 3, "trajectory": 4}.get(self.page, 0)]
 
     def shows(self, event: dict[str, Any], iteration: int) -> bool:
-        """Return whether the tab, showing ``iteration``, looks different after an event that was logged."""
+        """Return whether a logged event changes the tab while it shows ``iteration``."""
         ref, name = event["ref"], event["type"]
         if self.page == "run":
             return name in SHOWN_BY_RUN
         if self.page in ("overview", "runs") or ref is None:
             return False
-        own = {"iteration": 1, "group": 2, "trajectory": 3}[self.page]
-        same = bool(ref[:own] == [iteration, self.group, self.index][:own])
+        depth = {"iteration": 1, "group": 2, "trajectory": 3}[self.page]
+        same = bool(ref[:depth] == [iteration, self.group, self.index][:depth])
         return same and name != "trajectory_started"
 
 
 def task_key(iteration: int, group: int) -> str:
-    """Return a key of the length that tasks have."""
+    """Return a key of the same length as those of real tasks."""
     return f"{iteration:08x}{group:08x}"
 
 
@@ -75,21 +75,21 @@ def tabs() -> list[Tab]:
     roles = ("operator", "viewer")
     pages = [("run", "", 14), ("run", "?tab=trajectories", 5), ("run", "?tab=groups", 4), ("overview", "", 3)]
     pages += [("runs", "", 3), ("iteration", "", 7)]
-    found = [Tab("run", "operator"), Tab("group", "operator"), Tab("trajectory", "operator")]
+    plan = [Tab("run", "operator"), Tab("group", "operator"), Tab("trajectory", "operator")]
     for page, query, count in pages:
-        found += [Tab(page, roles[number % 2], query) for number in range(count)]
-    found += [Tab("group", roles[number % 2], group=number) for number in range(3)]
-    left = NUM_TABS - len(found)
-    return found + [Tab("trajectory", roles[n % 2], group=n % GROUPS, index=n // GROUPS) for n in range(left)]
+        plan += [Tab(page, roles[number % 2], query) for number in range(count)]
+    plan += [Tab("group", roles[number % 2], group=number) for number in range(3)]
+    rest = NUM_TABS - len(plan)
+    return plan + [Tab("trajectory", roles[n % 2], group=n % GROUPS, index=n // GROUPS) for n in range(rest)]
 
 
 def schedule(iterations: int, *, seed: int = 0, period_s: float = PERIOD_S) -> list[Planned]:
     """Return the events of a run in the order of time."""
     rng = random.Random(seed)
-    found = [Planned(0.0, e.RunStarted, {"host": "bench", "pid": 1, "total_iterations": 48})]
+    events = [Planned(0.0, e.RunStarted, {"host": "bench", "pid": 1, "total_iterations": 48})]
     for iteration in range(iterations):
-        found += _iteration(iteration, rng, period_s)
-    return sorted(found, key=lambda planned: planned.at)
+        events += _iteration(iteration, rng, period_s)
+    return sorted(events, key=lambda planned: planned.at)
 
 
 def _iteration(iteration: int, rng: random.Random, period_s: float) -> Iterator[Planned]:

@@ -1,6 +1,6 @@
 """Process that writes a run's events on time: ``python -m bench.live.player SETTINGS`` (JSON).
 
-The engine's own spool and shipper take the events to the server. Writes a log: every event with its number
+The engine's own spool and shipper send the events to the server. Writes a log: every event with its number
 and time, every post with its start, its end and the last event that the server confirmed, and the CPU time.
 """
 
@@ -21,7 +21,7 @@ DRAIN_S = 30.0
 
 
 class TimedShipper(Shipper):
-    """Shipper that notes when each batch was posted and confirmed."""
+    """Shipper that records when each batch was posted and confirmed."""
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         self.began = 0.0

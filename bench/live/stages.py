@@ -1,4 +1,4 @@
-"""Stages between an event and what a tab shows, from the logs of a round."""
+"""Latency of the stages between an event and its display in a tab, from the logs of a round."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.live.plan import PERIOD_S, WATCHED_FROM_S, tabs
 
 Log = dict[str, Any]
 SETTLE_S = 3.0
-"""Events within this time before a tab goes on to another page are left out: it may not get them any more."""
+"""Events within this time before a tab moves to another page are excluded, as it may not receive them."""
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:
@@ -31,14 +31,14 @@ def summary(seconds: Sequence[float]) -> dict[str, float]:
 def stages(played: Log, logs: Iterable[Log], renderings: Iterable[Log], settings: Log) -> Log:
     """Return the latency of every stage, over all pairs of a tab and an event that changes it.
 
-    ``posted`` is when the event was sent, ``stored`` when the server had confirmed it, ``rendered`` when the
-    tab's page had been rendered with it, ``frame`` when the tab's update had arrived, ``changed`` and
-    ``painted`` when the page in Chromium had been changed and painted.
+    ``posted``: the event was sent; ``stored``: the server confirmed it; ``rendered``: the tab's page was
+    rendered with it; ``frame``: the tab received the update; ``changed`` and ``painted``: the page in
+    Chromium was changed and painted.
     """
     rendered = defaultdict(list)
     for entry in renderings:
         rendered[_key(*entry["key"])].append((entry["seq"], entry["ended"]))
-    found: dict[str, list[float]] = defaultdict(list)
+    latencies: dict[str, list[float]] = defaultdict(list)
     missed = 0
     for log in logs:
         tab = tabs()[log["tab"]]
@@ -49,19 +49,19 @@ def stages(played: Log, logs: Iterable[Log], renderings: Iterable[Log], settings
                 continue
             key = _key(tab.page, tab.target(iteration), dict(parse_qsl(tab.query.lstrip("?"))), tab.role)
             ended = [end for seq, end in rendered[key] if seq >= event["seq"]]
-            found["rendered"].append(min(ended, default=frame["time"]) - event["time"])
+            latencies["rendered"].append(min(ended, default=frame["time"]) - event["time"])
             kind = "changed" if log["tab"] < settings["browsers"] else "frame"
-            found[kind].append(frame["time"] - event["time"])
-            found[f"{kind}, {tab.page}"].append(frame["time"] - event["time"])
+            latencies[kind].append(frame["time"] - event["time"])
+            latencies[f"{kind}, {tab.page}"].append(frame["time"] - event["time"])
             if "painted" in frame:
-                found["painted"].append(frame["painted"] - event["time"])
+                latencies["painted"].append(frame["painted"] - event["time"])
     posts = played["posts"]
     acked = [seq for _, _, seq in posts]
     for event in played["events"]:
         began, ended, _ = posts[bisect.bisect_left(acked, event["seq"])]
-        found["posted"].append(began - event["time"])
-        found["stored"].append(ended - event["time"])
-    return {"missed": missed, "ms": {name: summary(found[name]) for name in sorted(found)}}
+        latencies["posted"].append(began - event["time"])
+        latencies["stored"].append(ended - event["time"])
+    return {"missed": missed, "ms": {name: summary(latencies[name]) for name in sorted(latencies)}}
 
 
 def _key(page: str, target: Sequence[str], params: Log, role: str) -> tuple[Any, ...]:
@@ -69,7 +69,7 @@ def _key(page: str, target: Sequence[str], params: Log, role: str) -> tuple[Any,
 
 
 def _shown(events: list[Log], tab: Any, settings: Log) -> Iterable[tuple[Log, int]]:
-    """Yield the events that change what a tab shows, with the iteration that it shows then."""
+    """Yield the events that change a tab, with the iteration that it shows at the time."""
     for event in events:
         since = event["time"] - settings["start"] - WATCHED_FROM_S
         iteration, into = divmod(since, PERIOD_S)
@@ -82,5 +82,5 @@ def _shown(events: list[Log], tab: Any, settings: Log) -> Iterable[tuple[Log, in
 
 
 def _first(frames: list[Log], seq: int, iteration: int | None) -> Log | None:
-    own = [f for f in frames if f["seq"] >= seq and iteration in (None, f["iteration"])]
-    return min(own, key=lambda frame: float(frame["time"]), default=None)
+    candidates = [f for f in frames if f["seq"] >= seq and iteration in (None, f["iteration"])]
+    return min(candidates, key=lambda frame: float(frame["time"]), default=None)

@@ -20,11 +20,11 @@ _log = Path(os.environ["BENCH_LIVE_LOG"]).open("a", buffering=1)  # noqa: SIM115
 @functools.wraps(_render)
 def _timed(subscription: Subscription, shared: SharedReads) -> Snapshot:
     began, cpu = time.time(), time.thread_time()
-    found = _render(subscription, shared)
+    snapshot = _render(subscription, shared)
     key = [subscription.page, list(subscription.target), dict(subscription.params), subscription.role]
-    spent = {"began": began, "ended": time.time(), "cpu_s": time.thread_time() - cpu}
-    _log.write(json.dumps({"key": key, "seq": found.seq, **spent}) + "\n")
-    return found
+    times = {"began": began, "ended": time.time(), "cpu_s": time.thread_time() - cpu}
+    _log.write(json.dumps({"key": key, "seq": snapshot.seq, **times}) + "\n")
+    return snapshot
 
 
 setattr(hub, "snapshot", _timed)  # noqa: B010  (mypy: not exported)

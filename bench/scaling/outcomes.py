@@ -28,7 +28,7 @@ from engine.verifiers.selection.curves import Short, curves
 from engine.verifiers.selection.rules import RULES
 
 RANDOM = "random"
-"""Any of the rollouts, which is pass@1 for every K."""
+"""Random selection, whose Best@K is pass@1 for every K."""
 SELECTORS = (*RULES, RANDOM)
 _RESAMPLES = 2000
 
@@ -48,10 +48,14 @@ class SeedOutcome:
 
     @property
     def calibration(self) -> Calibration:
-        """Return how the judge's scores agree with the verdicts."""
+        """Return the calibration of the judge's scores against the verdicts."""
         return calibrate(
             {
-                task: [Forecast(one.p_yes, bool(one.resolved)) for one in members if one.p_yes is not None]
+                task: [
+                    Forecast(member.p_yes, bool(member.resolved))
+                    for member in members
+                    if member.p_yes is not None
+                ]
                 for task, members in by_task(self.candidates).items()
             }
         )
@@ -62,7 +66,7 @@ def read_outcome(home: Path, *, seed: int, rollouts: str, judged: str, tested: s
 
     Args:
         home: the data folder.
-        seed: of the rollouts.
+        seed: seed of the rollouts.
         rollouts: run of the rollouts.
         judged: run of the execution-free verifier.
         tested: run of the execution-based verifier.
@@ -87,11 +91,11 @@ def read_outcome(home: Path, *, seed: int, rollouts: str, judged: str, tested: s
 
 
 def _attempts(run_dir: Path) -> list[Attempt]:
-    found: dict[tuple[str, int], Attempt] = {}
+    attempts: dict[tuple[str, int], Attempt] = {}
     for event in events_of(run_dir, "trajectory_finished"):
         task, index = event["ref"]["task_id"], event["ref"]["index"]
         verdict = Verdict(event["verdict"]) if event["verdict"] else None
-        found[task, index] = Attempt(
+        attempts[task, index] = Attempt(
             task_id=task,
             index=index,
             solved=is_solved(TerminationReason(event["termination"]), event["reward"], verdict),
@@ -99,38 +103,38 @@ def _attempts(run_dir: Path) -> list[Attempt]:
             steps=event["num_steps"],
             generated_tokens=event["generated_tokens"],
         )
-    return list(found.values())
+    return list(attempts.values())
 
 
 def best_at_k(outcomes: Sequence[SeedOutcome], ks: Sequence[int]) -> dict[str, Rates]:
-    """Return Best@K by selector; a task with fewer rollouts than K counts with all it has.
+    """Return Best@K by selector; a task with fewer rollouts than K uses all of them.
 
     Raises:
         MissingScoreError: a rollout lacks a score.
     """
-    tasks = sorted({one.task_id for outcome in outcomes for one in outcome.candidates})
-    found = {name: np.full((len(outcomes), len(tasks), len(ks)), np.nan) for name in SELECTORS}
+    tasks = sorted({candidate.task_id for outcome in outcomes for candidate in outcome.candidates})
+    rates = {name: np.full((len(outcomes), len(tasks), len(ks)), np.nan) for name in SELECTORS}
     for seed, outcome in enumerate(outcomes):
         groups = by_task(outcome.candidates)
         for number, task in enumerate(tasks):
             if task not in groups:
                 continue
             for curve in curves(groups[task], tuple(RULES.values()), ks, short=Short.ALL):
-                found[curve.rule][seed, number] = [point.rate for point in curve.points]
-            found[RANDOM][seed, number] = np.mean([one.resolved for one in groups[task]])
-    return found
+                rates[curve.rule][seed, number] = [point.rate for point in curve.points]
+            rates[RANDOM][seed, number] = np.mean([candidate.resolved for candidate in groups[task]])
+    return rates
 
 
 def within_budget(outcomes: Sequence[SeedOutcome], budgets: Sequence[int]) -> Rates:
-    """Return the share of rollouts that solved and had ended within a budget of generated tokens."""
-    tasks = sorted({one.task_id for outcome in outcomes for one in outcome.candidates})
-    found = np.full((len(outcomes), len(tasks), len(budgets)), np.nan)
+    """Return the share of rollouts that solved the task within a budget of generated tokens."""
+    tasks = sorted({candidate.task_id for outcome in outcomes for candidate in outcome.candidates})
+    rates = np.full((len(outcomes), len(tasks), len(budgets)), np.nan)
     for seed, outcome in enumerate(outcomes):
         for number, task in enumerate(tasks):
-            own = [attempt for attempt in outcome.attempts if attempt.task_id == task]
-            points = budget_curve(own, attrgetter("generated_tokens"), budgets)
-            found[seed, number] = [np.nan if point.rate is None else point.rate for point in points]
-    return found
+            of_task = [attempt for attempt in outcome.attempts if attempt.task_id == task]
+            points = budget_curve(of_task, attrgetter("generated_tokens"), budgets)
+            rates[seed, number] = [np.nan if point.rate is None else point.rate for point in points]
+    return rates
 
 
 def intervals(rates: Rates, *, seed: int = 0) -> list[Interval]:
@@ -141,7 +145,7 @@ def intervals(rates: Rates, *, seed: int = 0) -> list[Interval]:
     tasks = rng.integers(num_tasks, size=(_RESAMPLES, 1, num_tasks))
     known = np.isfinite(rates)
     sums = np.where(known, rates, 0.0)[seeds, tasks].sum(axis=(1, 2))
-    with np.errstate(invalid="ignore"):  # a resample of nothing but gaps has no mean
+    with np.errstate(invalid="ignore"):  # a resample of missing values only has no mean
         means = sums / known[seeds, tasks].sum(axis=(1, 2))
     low, high = np.nanquantile(means, (0.025, 0.975), axis=0)
     centre = np.nanmean(rates, axis=(0, 1))
@@ -154,5 +158,5 @@ def difference(rates: Mapping[str, Rates], first: str, second: str) -> list[Inte
 
 
 def run_summary(run_dir: Path) -> dict[str, Any]:
-    """Return the summary with which a run ended."""
+    """Return the summary of a finished run."""
     return dict([*events_of(run_dir, "run_finished")][-1]["summary"])

@@ -1,4 +1,4 @@
-"""Runs of the bench of test-time scaling: recipes, sizes and what follows from what."""
+"""Runs of the bench of test-time scaling: recipes, sizes and dependencies."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from engine.orchestrator.improvement.kept import choose_kept, read_kept
 from engine.types import TaskRow
 
 PATIENT = {"rollout_timeout_s": 1800.0, "command_timeout_s": 60.0}
-"""Limits of time that a busy machine does not reach."""
+"""Time limits that even a busy machine does not reach."""
 ACTING = {
     **{f"agent.{name}": value for name, value in PATIENT.items()},
     "rollout.max_concurrent": 16,
     "grading.timeout_s": 120.0,
     "grading.counterfactual": "off",
 }
-"""Settings of the policy's rollouts; it forges no tests, so each patch is graded by one run of them."""
+"""Settings of the policy's rollouts; without audits, as the policy forges no tests."""
 SANDBOX = {"sandbox.memory_mb": 256, "sandbox.disk_mb": 64}
 WRITER = AGENT.model_copy(update={"prompt": "reproduction_compact_v1", **PATIENT}).model_dump(mode="json")
 """Testing agent: the quickstart's agent with another prompt."""
@@ -35,7 +35,7 @@ WRITER = AGENT.model_copy(update={"prompt": "reproduction_compact_v1", **PATIENT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Sizes of the parts."""
+    """Sizes of the bench's parts."""
 
     dataset: str = "quickstart-scaling"
     packages: int | None = None
@@ -43,11 +43,11 @@ class Scale:
     train_tasks: int = 64
     heldout_tasks: int = 32
     evaluated_tasks: int = 32
-    """Held-out tasks that are rolled out, from the first on."""
+    """Number of held-out tasks to roll out, from the first on."""
     iterations: int = 8
     """Iterations of the policy's training."""
     train_rollouts: int = 8
-    """Rollouts of each training task that judges learn from, besides those of the policy's training."""
+    """Rollouts per training task to train judges on, besides those of the policy's training."""
     rollouts: int = 16
     """Rollouts of each held-out task: the largest K."""
     tests: int = 2
@@ -73,11 +73,11 @@ QUICK = Scale(
     agent_epochs=1,
     judge_epochs=1,
 )
-"""Sizes of a smoke test; its numbers mean nothing."""
+"""Sizes of a smoke test, whose numbers are meaningless."""
 
 
 class Parts:
-    """Parts of the bench, each made unless it is finished.
+    """Parts of the bench, each run unless finished.
 
     Args:
         home: the data folder.
@@ -94,7 +94,7 @@ class Parts:
 
     @cached_property
     def dataset(self) -> str:
-        """Make the tasks; return the dataset's name."""
+        """Create the tasks; return the dataset's name."""
         scale = self.scale
         config = configured("quickstart-dataset", {})
         sources = config["curation"]["sources"][: scale.packages]
@@ -122,7 +122,7 @@ class Parts:
 
     @cached_property
     def train_rollouts(self) -> list[str]:
-        """Roll the trained policy out on the training tasks; return the run, if any are wanted."""
+        """Roll the trained policy out on the training tasks; return its run, or [] without rollouts."""
         if not self.scale.train_rollouts:
             return []
         settings = {
@@ -134,7 +134,7 @@ class Parts:
 
     @cached_property
     def testing_agent(self) -> str:
-        """Train the testing agent on the lessons that were kept; return its run."""
+        """Train the testing agent on the kept lessons; return its run."""
         overrides = {
             "trainer.epochs": self.scale.agent_epochs,
             "trainer.learning_rate": 1e-3,
@@ -174,7 +174,7 @@ class Parts:
 
     @cached_property
     def written_tests(self) -> str:
-        """Let testing agents write tests for the held-out tasks; return the run."""
+        """Sample tests for the held-out tasks from the testing agent; return the run."""
         settings = {
             "dataset.name": self.dataset,
             "policy.checkpoint": f"run:{self.testing_agent}",
@@ -250,7 +250,7 @@ class Parts:
         return run_name(prefix, self._config(part, recipe, overrides))
 
     def _make(self, part: str, recipe: str, overrides: Mapping[str, Any]) -> str:
-        """Make a run unless it is finished; return its name. Raises RuntimeError."""
+        """Run a part unless it is finished; return the run's name. Raises RuntimeError."""
         name = self._name(part, recipe, overrides)
         if not is_finished(self.folder(name)):
             began = time.monotonic()
@@ -260,4 +260,4 @@ class Parts:
 
 
 def _go_on() -> None:
-    """Let a pass over a finished run's spool go on."""
+    """Accept every check: reading a finished run's spool is never stopped."""

@@ -53,8 +53,8 @@ def write_report(
     """Write ``NAME.json``, ``.csv``, ``.md`` and ``.png``; return the tables.
 
     Args:
-        outcomes: of every seed.
-        folder: where the files go.
+        outcomes: outcome of every seed.
+        folder: output folder.
         name: name of the files, without their endings.
         facts: sizes and summaries of the runs, for the JSON.
     """
@@ -92,12 +92,12 @@ _READING = (
 
 
 def _tasks(outcomes: Sequence[SeedOutcome]) -> set[str]:
-    return {one.task_id for outcome in outcomes for one in outcome.candidates}
+    return {candidate.task_id for outcome in outcomes for candidate in outcome.candidates}
 
 
 def _budgets(outcomes: Sequence[SeedOutcome]) -> list[int]:
     """Return budgets up to the longest rollout, tokens."""
-    longest = max(one.generated_tokens for outcome in outcomes for one in outcome.attempts)
+    longest = max(attempt.generated_tokens for outcome in outcomes for attempt in outcome.attempts)
     return sorted({round(longest * part / _BUDGETS) for part in range(1, _BUDGETS + 1)})
 
 
@@ -119,13 +119,13 @@ def _compared(rates: Mapping[str, Rates]) -> str:
 
 
 def _judge(outcome: SeedOutcome) -> dict[str, Any]:
-    found = outcome.calibration
+    calibration = outcome.calibration
     return {
-        "rollouts": found.count,
-        "resolved": found.num_positive,
-        "auc": found.auc,
-        "within_task_auc": found.within_group_auc,
-        "ece": found.ece,
+        "rollouts": calibration.count,
+        "resolved": calibration.num_positive,
+        "auc": calibration.auc,
+        "within_task_auc": calibration.within_group_auc,
+        "ece": calibration.ece,
     }
 
 
@@ -161,7 +161,7 @@ def _csv(
 ) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["curve", "x", "rate", "low", "high", *(f"seed {one.seed}" for one in outcomes)])
+    writer.writerow(["curve", "x", "rate", "low", "high", *(f"seed {outcome.seed}" for outcome in outcomes)])
     for selector in SELECTORS:
         by_seed = np.nanmean(rates[selector], axis=1)
         for index, interval in enumerate(found[selector]):
@@ -182,15 +182,15 @@ def _draw(
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), width_ratios=(2, 3))
-    left.plot(budgets, [one[0] for one in by_budget], marker="o", markersize=3)
-    left.fill_between(budgets, [one[1] for one in by_budget], [one[2] for one in by_budget], alpha=0.15, lw=0)
+    left.plot(budgets, [b[0] for b in by_budget], marker="o", markersize=3)
+    left.fill_between(budgets, [b[1] for b in by_budget], [b[2] for b in by_budget], alpha=0.15, lw=0)
     left.set(xlabel="generated tokens of a rollout, at most", ylabel="solved held-out rollouts", ylim=(0, 1))
     left.set_title("Scaling with tokens", fontsize=10)
     for number, selector in enumerate(SELECTORS):
         ks = range(1, len(found[selector]) + 1)
         line = "--" if selector in ("oracle", RANDOM) else "-"
-        right.plot(ks, [one[0] for one in found[selector]], line, color=f"C{number}", label=LABELS[selector])
-        lows, highs = [one[1] for one in found[selector]], [one[2] for one in found[selector]]
+        right.plot(ks, [b[0] for b in found[selector]], line, color=f"C{number}", label=LABELS[selector])
+        lows, highs = [b[1] for b in found[selector]], [b[2] for b in found[selector]]
         right.fill_between(ks, lows, highs, color=f"C{number}", alpha=0.08, lw=0)
     right.set(xlabel="K, rollouts to select from", ylabel="Best@K on held-out tasks", ylim=(0, 1))
     right.set_title("Scaling with rollouts", fontsize=10)

@@ -1,8 +1,8 @@
-"""Lessons of the testing agent: the test that a report names, imported into ``test_issue.py``.
+"""Lessons of the testing agent: the failing test named by a task, imported into ``test_issue.py``.
 
-A quickstart task's statement names a failing test of the repository, which agents may see. So a report can be
-turned into a test without a model. The lessons are replayed in sandboxes, and the testing agent learns from
-those that the keep rule kept.
+A quickstart task's statement names a failing test of the repository, which is visible to agents. So a
+statement can be turned into a test without a model. The lessons are replayed in sandboxes, and the testing
+agent is trained on those selected by the keep rule.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAMED = re.compile(r"^Failing: (?P<path>[\w./-]+)\.py::(?P<test>\w+)", re.MULTI
 
 
 def lesson(task: Task) -> list[str] | None:
-    """Return the responses that write a task's test and hand it in; None where no test is named."""
+    """Return the responses that write a task's test and submit it; None where no test is named."""
     named = _NAMED.search(task.problem_statement)
     if named is None:
         return None
@@ -31,7 +31,7 @@ def lesson(task: Task) -> list[str] | None:
 
 
 def write_lessons(rows: Iterable[TaskRow], path: Path) -> int:
-    """Write the lessons of tasks as the replay policy reads them; return their number."""
+    """Write the lessons of tasks in the format of the replay policy; return their number."""
     lines = [
         json.dumps(
             {
