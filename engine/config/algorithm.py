@@ -1,6 +1,6 @@
 """Settings of the training objective: every ingredient has its own name; a named preset fills in the rest.
 
-``engine.algorithms`` holds the equations, ``engine.config.presets`` the named compositions. A setting that is
+``engine.algorithms`` holds the equations, ``engine.config.presets`` the named presets. A setting that is
 not given takes the preset's value, or its default where the preset says nothing, so the resolved
 configuration always records every one. To add a setting: a field here, its rule in ``engine.algorithms``
 (advantages, weights, objective, arithmetic), a line in ``engine.algorithms.describe``.
