@@ -79,7 +79,7 @@ class DatasetError(TrainyardError):
     """A dataset is missing or malformed.
 
     Args:
-        message: what is wrong and what to do.
+        message: problem and remedy.
         row: zero-based row number, where one row is to blame.
         field: the field of that row.
     """
