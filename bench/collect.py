@@ -253,7 +253,7 @@ def costs(run_dir: Path, epochs: Sequence[int]) -> dict[str, Any]:
 def main() -> None:
     """Measure, print and store; with ``--attempt`` run as the measured process."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="1,000 and 100 rollouts")
+    parser.add_argument("--quick", action="store_true", help="1,000 and 200 rollouts")
     parser.add_argument("--attempt", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--epoch", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--home", type=Path, help=argparse.SUPPRESS)

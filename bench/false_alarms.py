@@ -72,7 +72,7 @@ class Subject:
     backend: SandboxBackend
     references: FileReferences
     scripted: bool = False
-    """Whether it is graded by a script, not by the driver's report."""
+    """Grade the task by a script, not by the driver's report."""
 
 
 async def subjects(
