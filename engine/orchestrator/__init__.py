@@ -59,11 +59,11 @@ log = structlog.get_logger("orchestrator")
 
 
 def execute(config: AnyRun, run: RunContext) -> int:
-    """Run to the end, handle every failure, and record how the run ended.
+    """Perform a run to its end, handle every failure, and record the result.
 
     Returns:
         The process's exit code: 0 succeeded or stopped, 1 failed, 3 fenced, 4 lost to infrastructure: no
-        terminal event was written, so that another attempt goes on.
+        terminal event was written, so that another attempt can continue.
     """
     try:
         _function(config)
@@ -90,10 +90,10 @@ def execute(config: AnyRun, run: RunContext) -> int:
 
 
 async def perform(config: AnyRun, run: RunContext) -> RunResult:
-    """Perform the run itself; for notebooks, where an event loop is already running.
+    """Perform a run in the current event loop, e.g. that of a notebook.
 
     Raises:
-        RunStopped, TrainyardError: it ended early; no terminal event was written.
+        RunStopped, TrainyardError: the run ended early; no terminal event was written.
     """
     function = _function(config)
     async with run.closing, run.probe:

@@ -1,7 +1,6 @@
 """Runs without updates: graded trajectories of a split, or an evaluation of a policy on it.
 
-Both stream: what is finished is in the spool and nowhere else. An attempt that follows a killed one reads
-there what is done and rolls out the rest.
+Finished rollouts are stored in the spool only: an attempt after a kill reads them and rolls out the rest.
 """
 
 from __future__ import annotations
@@ -57,23 +56,23 @@ async def evaluate(config: EvaluateRun, run: RunContext) -> RunResult:
         version, sampling = await _collect(config, run, ledger, f"eval:{split}")
     except (RunStopped, SpendLimitError) as stop:
         return RunResult.of_stop(stop, _summary(ledger, started))
-    found = ledger.metrics.tally.summary()
+    result = ledger.metrics.tally.summary()
     metrics = _metrics(run, ledger, sampling, started)
     await asyncio.to_thread(
-        report_evaluation, run, found, iteration=0, name=split, policy_version=version, metrics=metrics
+        report_evaluation, run, result, iteration=0, name=split, policy_version=version, metrics=metrics
     )
     summary = {
         **_summary(ledger, started),
-        "trajectories": found.num_samples,
-        "solve_rate_last": found.solve_rate,
-        "interval_low": found.interval_low,
-        "interval_high": found.interval_high,
+        "trajectories": result.num_samples,
+        "solve_rate_last": result.solve_rate,
+        "interval_low": result.interval_low,
+        "interval_high": result.interval_high,
     }
     return RunResult(state="succeeded", summary=summary)
 
 
 async def _resume(run: RunContext, *, total_iterations: int = 0) -> Ledger:
-    """Read what earlier attempts have finished, and record the start of this one."""
+    """Read the rollouts finished by earlier attempts, and record the start of this one."""
     ledger = await asyncio.to_thread(Ledger.read, run.run_dir / SPOOL_NAME)
     announce(run, rollouts_kept=ledger.count, total_iterations=total_iterations)
     return ledger
@@ -82,7 +81,7 @@ async def _resume(run: RunContext, *, total_iterations: int = 0) -> Ledger:
 async def _collect(
     config: Sampling, run: RunContext, ledger: Ledger, phase: str
 ) -> tuple[int, dict[str, float]]:
-    """Collect what ``ledger`` lacks; return the policy's version, its metrics and the machine's load."""
+    """Collect the rollouts that ``ledger`` lacks; return policy version, policy metrics and machine load."""
     config = await with_start_policy(config, run)
     groups = await asyncio.to_thread(planned_groups, config, run, phase)
     policy = await open_run_policy(config.policy, config.agent, run)

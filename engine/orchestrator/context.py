@@ -71,7 +71,7 @@ class RunContext:
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
     """Resources to release before the terminal event is written."""
     is_relaunched: bool = False
-    """Whether somebody starts another attempt when this one ends without a terminal event."""
+    """Whether another attempt is started when this one ends without a terminal event."""
     probe: LoopProbe = field(default_factory=LoopProbe)
     """Probe that measures the event loop while the run is performed."""
     rollouts: RolloutCounts = field(default_factory=RolloutCounts)
@@ -87,7 +87,7 @@ class RunContext:
         *,
         task_ids: Sequence[str] = (),
     ) -> None:
-        """Report a condition that a person should look at, with its groups."""
+        """Report a condition that a person should inspect, with its tasks."""
         self.sink.emit(
             Alert, severity=severity, code=code, message=message, iteration=iteration, task_ids=list(task_ids)
         )
@@ -104,9 +104,9 @@ class RunContext:
         self.sink.emit(RunProgress, message=message, done=done, total=total, seconds_left=left)
 
     def notice(self) -> Callable[[str], None]:
-        """Return a function that reports what the attempt waits for; an empty text ends the wait.
+        """Return a callback that reports the reason for a wait; an empty text reports its end.
 
-        The function raises as ``check`` does, and may be called from any thread.
+        The callback raises as ``check`` does, and may be called from any thread.
         """
         reported: list[str] = []
 
@@ -146,7 +146,7 @@ class RunContext:
         self.sink.emit(RunResumed)
 
     def ends_after_pause(self) -> bool:
-        """Return ``must_end`` once no pause is wanted; acknowledges one. Not for the event loop's thread."""
+        """Wait out a requested pause, then return ``must_end``. Blocks: not for the event loop's thread."""
         if self.control.desired() == "pause" and not self.must_end:
             self.sink.emit(RunPaused)
             while self.control.desired() == "pause" and not self.must_end:
@@ -168,8 +168,8 @@ class RunContext:
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=CANCEL_S)
-                if task.done() and not task.cancelled() and (late := task.exception()):
-                    log.warning("cancelled_work_failed", error=str(late))
+                if task.done() and not task.cancelled() and (error := task.exception()):
+                    log.warning("cancelled_work_failed", error=str(error))
 
 
 @asynccontextmanager
@@ -203,7 +203,7 @@ class Pace:
         self._start = None
 
     def seconds_left(self, done: int, total: int) -> float | None:
-        """Measure, and return the estimated time left, seconds; None while it is unknown."""
+        """Return the time left, estimated from the first and this measurement, seconds; None if unknown."""
         now = time.monotonic()
         began, first = self._start = self._start or (now, done)
         return (now - began) / (done - first) * (total - done) if first < done < total else None

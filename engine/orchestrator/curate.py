@@ -1,4 +1,4 @@
-"""Runs of curation, with progress as events."""
+"""Curation runs, with progress as events."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
 
 
 def _fates(candidates: Mapping[str, int]) -> dict[str, int]:
-    """Return how many candidate faults were tried and dropped, by reason; nothing for older datasets."""
+    """Return the numbers of candidate faults tried and dropped, by reason; empty for older datasets."""
     if not candidates:
         return {}
     dropped = {f"dropped_{name}": number for name, number in candidates.items() if name != "kept"}

@@ -1,4 +1,4 @@
-"""Evaluations: a fixed number of samples spread evenly over fixed tasks, apart from the training stream."""
+"""Evaluations: a fixed number of samples spread evenly over fixed tasks, separate from training rollouts."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ async def run_evaluation(
     name: str,
     ledger: Ledger,
 ) -> EvaluationSummary:
-    """Roll out what ``ledger`` lacks, keep the counts, and record the result, once, as one event.
+    """Roll out the samples that ``ledger`` lacks, and record the result as one event.
 
-    The policy's metrics since they were last taken are recorded with it.
+    The event includes the policy's metrics since they were last taken.
 
     Args:
         run: this attempt.
-        scheduler: for rollouts of evaluations.
+        scheduler: scheduler of evaluation rollouts.
         requests: all groups of the evaluation.
         policy: the evaluated policy.
         name: name of the evaluation.
-        ledger: rollouts that earlier attempts have finished.
+        ledger: rollouts finished by earlier attempts.
 
     Raises:
-        RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is cancelled.
+        RunStopped, FencedError, DeliveryError: the attempt must end; rollouts in flight are cancelled.
         RolloutsLostError: infrastructure lost all rollouts of this attempt, and most of the evaluation's.
     """
     losses, started = Losses(), time.monotonic()
@@ -72,14 +72,14 @@ async def run_evaluation(
         missing = (rollout for rollout in rollouts if not ledger.has(rollout.key))
         await run.interruptible(scheduler.run(missing, finished))
     lost = tuple(ledger.lost.values())
-    found = ledger.close()
-    if 2 * found.lost > found.count:
+    totals = ledger.close()
+    if 2 * totals.lost > totals.count:
         losses.check(f"iteration {iteration} (eval:{name})")
-    alarms.check(found, lost, ended=True)
-    summary = found.tally.summary()
+    alarms.check(totals, lost, ended=True)
+    summary = totals.tally.summary()
     if ledger.is_reported:
         return summary
-    metrics = found.metrics() | await policy.take_metrics() | alarms.machine_load().metrics
+    metrics = totals.metrics() | await policy.take_metrics() | alarms.machine_load().metrics
     metrics["time/rollout"] = time.monotonic() - started
     await asyncio.to_thread(
         report_evaluation,

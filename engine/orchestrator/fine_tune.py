@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on stored trajectories: the trainer of reinforcement learning imitates them.
+"""Supervised fine-tuning on stored trajectories, with the trainer of reinforcement learning.
 
     run_started
     open the model ─▶ examples from the run folder's trajectories.jsonl ─▶ run_planned
@@ -93,16 +93,16 @@ async def imitate(
 def _examples(config: FineTuneRun, run: RunContext, trainer: AsyncTrainer) -> Examples:
     path = run.run_dir / TRAJECTORIES_FILE
     instances = [trajectory.instance_id for trajectory in read_trajectories(path)]
-    told = 0.0
+    reported_at = 0.0
 
     def progress(done: int) -> None:
-        nonlocal told
-        if time.monotonic() - told > _PROGRESS_EVERY_S:
-            told = time.monotonic()
+        nonlocal reported_at
+        if time.monotonic() - reported_at > _PROGRESS_EVERY_S:
+            reported_at = time.monotonic()
             run.check()
             run.progress("reading trajectories", done, len(instances))
 
-    found = make_examples(
+    examples = make_examples(
         read_trajectories(path),
         trainer.chat,
         ConversationRenderer(trainer.chat, config.conversation),
@@ -112,7 +112,7 @@ def _examples(config: FineTuneRun, run: RunContext, trainer: AsyncTrainer) -> Ex
         progress=progress,
     )
     run.progress("", 0, 0)  # iterations show the progress from here on
-    return found
+    return examples
 
 
 class FineTuningLoop:
@@ -122,7 +122,7 @@ class FineTuningLoop:
         config: the run's configuration.
         run: this attempt.
         trainer: at the checkpoint's state.
-        examples: what is imitated.
+        examples: examples to imitate.
         checkpoint: the checkpoint that the attempt resumes from; None starts over.
     """
 
@@ -204,10 +204,7 @@ class FineTuningLoop:
         return {"loss/heldout": loss}
 
     def _is_due(self, every: int | None) -> bool:
-        """Return whether an action done every so many steps, or after each epoch, is due.
-
-        At the end everything is.
-        """
+        """Return whether an action of every ``every`` steps, or each epoch, is due; at the end all are."""
         if self._step == len(self._steps):
             return True
         return self._step in self._epoch_ends if every is None else self._step % every == 0

@@ -1,11 +1,11 @@
 """Import of a published dataset: as a run, whose progress becomes events, and as a command.
 
 ``python -m engine.orchestrator.importing`` needs no web application. Progress goes to standard error as JSON
-lines ``{"message", "done", "total"}``; the last line of standard output is one line of JSON counts. Exit code
-2 and one line on standard error tell why nothing was imported.
+lines ``{"message", "done", "total"}``; the last line of standard output is one line of JSON counts. After a
+failure the exit code is 2 and one line on standard error has the reason.
 
-A run imports by that command in a process of its own: a download, a page of parquet or a row that takes long
-holds neither its event loop nor its end, and the kernel limits the memory.
+A run executes this command in a separate process: a slow download, parquet page or row blocks neither its
+event loop nor its stop, and the kernel limits the memory.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def import_set(config: ImportRun, run: RunContext) -> RunResult:
     """Import the configured source. An interrupted run publishes nothing and can be resumed.
 
     Raises:
-        DatasetError: nothing can be imported; says why.
+        DatasetError: nothing can be imported; the message has the reason.
         RunStopped: the run was stopped.
     """
     announce(run)
@@ -88,10 +88,10 @@ async def import_set(config: ImportRun, run: RunContext) -> RunResult:
 
 
 async def _import_apart(config: ImportConfig, run: RunContext) -> dict[str, Any]:
-    """Import in a process of its own; return its counts. Cancelled, it ends within ``STOP_S`` seconds.
+    """Import in a separate process and return its counts; end it within ``STOP_S`` seconds if cancelled.
 
     Raises:
-        DatasetError: the process ended with an error, which is the message.
+        DatasetError: the process failed; the message is its last line.
     """
     command = [
         sys.executable,
@@ -115,7 +115,7 @@ async def _import_apart(config: ImportConfig, run: RunContext) -> dict[str, Any]
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    last = "it died"
+    last = "the import process died"
     try:
         printed = asyncio.ensure_future(process.stdout.read())
         async for line in process.stderr:
@@ -137,7 +137,7 @@ async def _import_apart(config: ImportConfig, run: RunContext) -> dict[str, Any]
             await asyncio.wait_for(process.wait(), STOP_S + 1)
         raise
     finally:
-        process.stdin.close()  # its guard ends what is left
+        process.stdin.close()  # makes its guard end all remaining processes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -187,25 +187,25 @@ def _failed(reason: str) -> int:
 def _stop_on_signals() -> list[int]:
     """Return a list filled by the first signal, so that the import ends between two rows.
 
-    Where the next row does not come within ``STOP_S`` seconds the kernel ends the process, and the same
-    import goes on where it was last committed.
+    If the next row takes longer than ``STOP_S`` seconds, the kernel ends the process; the same import later
+    continues from its last commit.
     """
-    seen: list[int] = []
+    received: list[int] = []
 
     def stop(number: int, _frame: object) -> None:
-        seen.append(number)
+        received.append(number)
         signal.alarm(STOP_S)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    return seen
+    return received
 
 
 def _limit_memory() -> None:
     """Limit the memory that this process may allocate from now on."""
     pages = int(Path("/proc/self/statm").read_text().split()[5])
-    most = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + MEMORY_BYTES, most))
+    hard_limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + MEMORY_BYTES, hard_limit))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Measurement of how long callbacks, or threads that hold the interpreter lock, block the event loop.
 
-A task is due every ``INTERVAL_S``; how late it runs is how long everything else on the loop had to wait:
-lease renewals, pool reports, watches, sandboxes that start. A hold that makes it miss several turns counts
-once for each of them: a percentile is how long a callback due at a random moment waits. A thread samples a
-late loop's stack and stores the running function.
+A task is due every ``INTERVAL_S``; its lateness is the time that everything else on the loop had to wait:
+lease renewals, pool reports, watches, sandbox starts. A hold over several ticks counts once per tick, so a
+percentile is the wait of a callback due at a random moment. A thread samples the stack of a late loop and
+stores the running function.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class LatenessHistogram:
 
     def percentile(self, share: float) -> float:
         """Return the smallest bound, ms, not exceeded by ``share`` of the durations; 0 without any."""
-        wanted, seen = share * self._counts.total(), 0
+        target, counted = share * self._counts.total(), 0
         for bucket, count in sorted(self._counts.items()):
-            seen += count
-            if seen >= wanted:
+            counted += count
+            if counted >= target:
                 return min(_SHORTEST_MS * _GROWTH**bucket, self.maximum_ms)
         return 0.0
 
@@ -78,7 +78,7 @@ class LoopProbe:
         self._phase = ""
         self._due = 0.0
         self._seen: Counter[tuple[str, str]] = Counter()
-        """Counts of phase and function seen by the watching thread since the last turn of the loop."""
+        """Counts of phase and function sampled by the watching thread since the loop's last tick."""
         self._stopped = threading.Event()
         self.whole = LatenessHistogram()
         """Histogram since the probe began."""
@@ -111,7 +111,7 @@ class LoopProbe:
             self._phase = before
 
     def report(self) -> dict[str, float]:
-        """Return the metrics since the last report, log a loop held for long, start a new interval."""
+        """Return the metrics since the last report, log long holds, and start a new interval."""
         metrics, longest = self._histogram.metrics(), self._longest
         self._reset()
         if metrics["loop/held_p999_ms"] > LOGGED_MS:

@@ -8,7 +8,7 @@ from engine.types import RolloutKey
 
 
 class RolloutCounts:
-    """Counts that observers of rollouts keep and reports of progress read."""
+    """Counts updated by rollout observers and read by progress reports."""
 
     def __init__(self) -> None:
         self.finished: Counter[str] = Counter()
@@ -25,7 +25,7 @@ class RolloutCounts:
         return sum(steps for key, steps in self._steps.items() if key.phase == phase)
 
     def start(self, key: RolloutKey) -> None:
-        """Count a rollout that begins, or begins anew."""
+        """Count a rollout that starts or restarts."""
         self._steps[key] = 0
 
     def step(self, key: RolloutKey) -> None:

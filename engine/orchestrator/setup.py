@@ -106,9 +106,7 @@ def _save_once(home: Path, name: str, lake: FrozenLakeConfig) -> None:
 async def open_backend(config: SandboxConfig, run: RunContext) -> SandboxPool:
     """Open the run's pool over a backend that works on this machine; remove earlier attempts' sandboxes.
 
-    Images get this version's test tools.
-
-    It is closed with ``run.closing``.
+    Test tools in cached images are updated first. The pool is closed with ``run.closing``.
 
     Raises:
         PreflightError: lists everything that the machine lacks.
@@ -132,7 +130,7 @@ class RunEnvironments:
     """None: this process."""
 
     async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
-        """Prepare for groups of these tasks, best effort."""
+        """Prepare the environments of these tasks' groups, best effort."""
         await self.factory.prepare(rows, group_size=group_size)
         if self.workers is not None:
             self.workers.prepare(wanted_images(rows, group_size=group_size))
@@ -196,7 +194,7 @@ async def _open_workers(
 
 
 def _grader(config: ActingRun, run: RunContext, pool: SandboxPool) -> RolloutGrader:
-    """Return the judge of what agents submit: hidden tests, or of testing agents the keep rule."""
+    """Return the grader of submissions: hidden tests, or the keep rule for testing agents."""
     if isinstance(config.environment, ReproductionConfig):
         return KeepRuleGrader(
             TestRuns(
@@ -218,8 +216,8 @@ def _grader(config: ActingRun, run: RunContext, pool: SandboxPool) -> RolloutGra
 
 
 def _report_caught(run: RunContext, row: TaskRow, detail: str) -> None:
-    """Alert that an audit caught tampering in a task, after which every submission that passes is audited."""
-    message = f"a submission for {row.task.instance_id} was caught: {detail}; all that pass are audited now"
+    """Alert that an audit caught tampering; from now on, every passing submission is audited."""
+    message = f"a submission for {row.task.instance_id} tampered: {detail}; all passing ones are audited now"
     run.alert("warning", "tampering_caught", message, task_ids=[row.task.id])
 
 
@@ -239,7 +237,7 @@ def build_scheduler(
         run: this attempt.
         environments: environments and workers.
         policy: produces the responses.
-        evaluation: settings of evaluations within a run that learns; None for the run's own rollouts.
+        evaluation: settings of held-out evaluations; None for the run's other rollouts.
         lanes: receives the phases of the rollouts.
     """
     agent, factory = config.agent, environments.factory
@@ -316,10 +314,10 @@ class Losses:
             ((reason, _),) = self._reasons.most_common(1)
             raise RolloutsLostError(
                 f"infrastructure lost all {self.count} rollouts of {where}: {reason}; "
-                "the run goes on from its last checkpoint when it is resumed"
+                "resume the run to continue from its last checkpoint"
             )
 
 
 def why_lost(trajectory: Trajectory) -> str:
-    """Return the description of what lost a trajectory or its grading."""
+    """Return the error by which infrastructure lost a trajectory or its grading."""
     return trajectory.error or (trajectory.grade.detail if trajectory.grade is not None else "")

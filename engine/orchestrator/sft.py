@@ -1,4 +1,4 @@
-"""Supervised warm start: trains a policy on generated episodes and saves it as the run's checkpoint."""
+"""Supervised warm start: train a policy on generated episodes and save it as the run's checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.trainer.sft.training import train_sft
 async def warm_start(config: SftRun, run: RunContext) -> RunResult:
     """Train for the configured minutes; other runs can then use the policy as ``run:<id>``.
 
-    A stop ends the training early and keeps what was learned; there is no resuming.
+    A stop ends the training early and keeps the weights; the training cannot be resumed.
     """
     started = time.monotonic()
     announce(run)

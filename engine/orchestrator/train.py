@@ -12,9 +12,8 @@
     run_finished
 
 All randomness is a function of the run's seed and of the checkpoint, so a resumed attempt repeats the same
-iterations. ``collect`` waits for the next batch of a ``RolloutFeed``. With another ``schedule.mode`` than
-``sync`` that collects all the time, also during updates, and a resumed attempt repeats the batches of its
-record.
+iterations. ``collect`` waits for the next batch of a ``RolloutFeed``. With a ``schedule.mode`` other than
+``sync``, the feed collects during updates too, and a resumed attempt repeats the recorded batches.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ class TrainingLoop:
         )
         self._evaluated = evaluated
         self._saving_s = 0.0
-        """Time that the checkpoint before this iteration held it up, seconds."""
+        """Delay of this iteration by the checkpoint before it, seconds."""
         self._evaluator = build_scheduler(
             config, run, environments, self.policy, evaluation=config.evaluation
         )
@@ -166,7 +165,7 @@ class TrainingLoop:
         """
         async with AsyncExitStack() as opened:
             policy: TrainablePolicy | None = None
-            if config.policy.engine == "vllm":  # its servers start meanwhile
+            if config.policy.engine == "vllm":  # first: the servers start in the background
                 policy = await start_training_engines(config, run, checkpoint)
                 opened.push_async_callback(policy.close)
             rows = await asyncio.to_thread(run_rows, config, run)
@@ -200,7 +199,7 @@ class TrainingLoop:
             # The previous attempt may have been killed between the checkpoint and its event.
             await loop._announce_checkpoint(checkpoint)
             opened.pop_all()
-        collect_rarely()  # models and datasets stay
+        collect_rarely()  # again: also exempts the models and datasets loaded since
         return loop
 
     def _restore(self, cursor: Mapping[str, Any] | None) -> None:
@@ -267,7 +266,7 @@ class TrainingLoop:
         )
 
     async def _safe_point(self) -> None:
-        """Pause if asked to, with nothing in flight."""
+        """Pause if requested, once no rollout is in flight."""
         if self._run.control.desired() == "pause":
             await self._run.interruptible(self._feed.drain())
         await self._run.safe_point()
@@ -281,7 +280,7 @@ class TrainingLoop:
         return batch
 
     async def _publish(self, result: UpdateResult) -> dict[str, float]:
-        """Let the policy sample the changed weights, under a new version if they did change."""
+        """Publish changed weights to the policy under a new version; count the update in any case."""
         metrics: dict[str, float] = {}
         if result.optimizer_steps:
             self.progress.policy_version += 1

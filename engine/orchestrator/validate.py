@@ -3,9 +3,9 @@
     rows ─▶ grader ─▶ no-op × k, gold × k ─▶ judge ─▶ validation.jsonl ─▶ task_validated, run_progress
                                                └─ valid ─▶ prover ─▶ references/
 
-Rows are independent: at most ``grading.max_parallel`` at once, each in fresh sandboxes of whatever
-backend is configured. What is on disk is the journal: an attempt that resumes passes over the rows that
-its run has an answer about. A failure of infrastructure is tried again and says nothing about a row.
+Rows are independent: at most ``grading.max_parallel`` at once, each in fresh sandboxes of the configured
+backend. The records on disk are the journal: a resumed attempt skips the rows that its run has a finding
+about. Infrastructure failures are retried and are no finding about a row.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def validate_dataset(config: ValidateRun, run: RunContext) -> RunResult:
 
     Raises:
         DatasetError: no such dataset or split, or its tasks have no tests to run.
-        PreflightError: what the machine lacks.
+        PreflightError: lists everything that the machine lacks.
     """
     started = time.monotonic()
     announce(run)
@@ -100,7 +100,7 @@ class Validation:
         """Grade every remaining row, several at once; pauses between rows.
 
         Raises:
-            RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is dropped.
+            RunStopped, FencedError, DeliveryError: the attempt must end; gradings in flight are dropped.
         """
         check = RowCheck(self._config, backend=backend, references=self._references, run_id=self._run.run_id)
         active: set[asyncio.Task[Finding]] = set()
@@ -128,7 +128,7 @@ class Validation:
     async def _admit(
         self, active: set[asyncio.Task[Finding]], check: RowCheck, backend: SandboxBackend
     ) -> None:
-        """Start as many rows as may be in flight, and let the backend prepare the next ones."""
+        """Start rows up to the parallel limit, and prepare the backend for the next ones."""
         width = self._config.grading.max_parallel
         begun = 0
         while self._left and len(active) < width:
@@ -136,11 +136,11 @@ class Validation:
             active.add(asyncio.create_task(check(row)))
             begun += 1
         if begun and self._left:
-            coming = islice(self._left, width)
-            await backend.prepare(dict(Counter(row.task.image for row in coming)))
+            upcoming = islice(self._left, width)
+            await backend.prepare(dict(Counter(row.task.image for row in upcoming)))
 
     async def _record(self, found: Sequence[Finding]) -> None:
-        """Record a finding on disk, then as an event; the server reads the disk after a crash in between."""
+        """Record findings on disk, then as events; the server reads the disk after a crash in between."""
         if not found:
             return
         records = [self._record_of(finding) for finding in found]
@@ -177,10 +177,10 @@ class Validation:
         if not force and time.monotonic() - self._reported_at < _REPORT_EVERY_S:
             return
         self._reported_at = time.monotonic()
-        said = [
+        parts = [
             f"{count} {status.value.replace('_', ' ')}" for status, count in self._counts().items() if count
         ]
-        message = f"validated: {', '.join(said)}" if said else "grading the first rows"
+        message = f"validated: {', '.join(parts)}" if parts else "grading the first rows"
         self._run.progress(message, len(self._records), self._num_rows, is_whole=True)
 
     def outcome(self, seconds: float) -> RunResult:
