@@ -1,1 +1,1 @@
-"""Collection of rollouts at scale: its plan, what earlier attempts and runs have, and the stream itself."""
+"""Collection of rollouts at scale: plan, records of earlier attempts and runs, and the collector itself."""

@@ -1,4 +1,4 @@
-"""Stream of rollouts that keeps nothing but what is in flight, and goes on after any kill."""
+"""Collection of rollouts with only those in flight in memory; it can be resumed after any kill."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from engine.types import Trajectory
 
 RATE_WINDOW_S = 600.0
 MIN_LOST_IN_A_ROW = 50
-"""Rollouts lost one after the other, at least, before a collection ends: everything is broken."""
+"""Minimum number of consecutive lost rollouts that ends a collection."""
 MIN_TASKS_LOST = 3
-"""Tasks of which they are, at least: the image of one may be broken."""
+"""Minimum number of tasks among these rollouts: one task may have a broken image."""
 
 
 class Collector:
@@ -33,15 +33,15 @@ class Collector:
 
     Args:
         run: this attempt.
-        scheduler: rolls out.
+        scheduler: scheduler of the rollouts.
         groups: rollouts to collect.
-        ledger: rollouts that are finished; they are neither repeated nor reported again.
+        ledger: finished rollouts, which are neither repeated nor reported again.
         infra_retries: number of times that rollouts lost to infrastructure are repeated.
         max_concurrent: as in the scheduler.
-        recorded: steps of rollouts that were in flight; None begins them anew.
-        first: watch over the first rollouts; None has none, nor has an attempt whose ledger is not empty.
-        message: name of the phase in reports of its progress.
-        follows: phases that follow it, in words.
+        recorded: steps of rollouts that were in flight; None restarts these rollouts.
+        first: check of the first rollouts, if the ledger is empty; None checks nothing.
+        message: name of the phase in progress reports.
+        follows: names of the later phases, as text.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Collector:
         self._instances = {group.row.task.id: group.row.task.instance_id for group in groups}
         self._total = sum(group.size for group in groups)
         self._lost_in_a_row: Counter[str] = Counter()
-        """Task → rollouts lost since one was not."""
+        """Task → rollouts lost since the last that was not lost."""
         self._last_loss = ""
         self._alarms = RolloutAlarms(run, iteration=groups[0].iteration, instances=self._instances)
         self._rate = _Rate()
@@ -79,13 +79,13 @@ class Collector:
         """Steps of rollouts in flight at the last report."""
 
     async def collect(self) -> RolloutMetrics:
-        """Roll out what is left, then repeat what infrastructure lost; return the metrics of everything.
+        """Roll out the unfinished rollouts, then repeat lost ones; return the metrics of all.
 
         Raises:
-            RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is cancelled.
-            RolloutsLostError: infrastructure loses one rollout after the other, or lost all.
+            RunStopped, FencedError, DeliveryError: the attempt must end; rollouts in flight are cancelled.
+            RolloutsLostError: infrastructure lost too many consecutive rollouts, or all.
             SpendLimitError: the policy's spend limit is reached.
-            EarlyStopError: the first rollouts all failed alike.
+            EarlyStopError: the first rollouts all failed in the same way.
         """
         self._report(force=True)
         async with repeating(self._report_steps):
@@ -99,7 +99,7 @@ class Collector:
             raise RolloutsLostError(
                 f"infrastructure lost all {self._total} rollouts of iteration {self._groups[0].iteration} "
                 f"({self._groups[0].phase}), "
-                f"the last one by: {self._last_loss}; they are repeated when the run is resumed"
+                f"the last one by: {self._last_loss}; resume the run to repeat them"
             )
         return self._ledger.close()
 
@@ -109,7 +109,7 @@ class Collector:
         return self._alarms.machine_load()
 
     def _report_steps(self) -> None:
-        """Report steps of rollouts in flight too: with a slow model none ends for minutes."""
+        """Report new steps of rollouts in flight too: with a slow model, no rollout ends for minutes."""
         if self._live_steps() != self._reported_steps:
             self._report()
 
@@ -120,23 +120,23 @@ class Collector:
         return (request for group in self._groups for request in group.rollouts())
 
     def _unfinished(self) -> Iterator[RolloutRequest]:
-        """Yield what no attempt has finished; what was in flight goes on from its recorded steps."""
+        """Yield the unfinished rollouts; those that were in flight continue from their recorded steps."""
         for request in self._requests():
             if not self._ledger.has(request.key):
                 turns = self._recorded.turns(request.key) if self._recorded is not None else None
                 yield replace(request, recorded=turns)
 
     async def _roll_out(self, requests: Iterator[RolloutRequest]) -> None:
-        """Roll out all requests; a pause begins when what is in flight has finished."""
-        following = next(requests, None)
+        """Roll out all requests; a pause begins when the rollouts in flight have finished."""
+        upcoming = next(requests, None)
 
         def admitted() -> Iterator[RolloutRequest]:
-            nonlocal following
-            while following is not None and self._run.control.desired() != "pause":
-                request, following = following, next(requests, None)
+            nonlocal upcoming
+            while upcoming is not None and self._run.control.desired() != "pause":
+                request, upcoming = upcoming, next(requests, None)
                 yield request
 
-        while following is not None:
+        while upcoming is not None:
             await self._run.safe_point()
             self._rate = _Rate()
             await self._run.interruptible(self._scheduler.run(admitted(), self._finished))
@@ -161,7 +161,7 @@ class Collector:
         if count >= self._max_lost_in_a_row and tasks >= min(MIN_TASKS_LOST, len(self._instances)):
             raise RolloutsLostError(
                 f"infrastructure lost the last {count} rollouts, the last one by: {self._last_loss}; "
-                "the run goes on where it is when it is resumed"
+                "resume the run to continue"
             )
 
     def _report(self, *, force: bool = False) -> None:
@@ -200,7 +200,7 @@ class Collector:
 
 
 class _Rate:
-    """Rate of finished rollouts since some minutes ago."""
+    """Rate of finished rollouts over the last ``RATE_WINDOW_S``."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,7 +1,7 @@
-"""Samples that earlier runs have of a collection's tasks, read from their spools.
+"""Samples of a collection's tasks in earlier runs, read from their spools.
 
-A sample is identified by what its random streams are seeded with: the run's seed, iteration, phase, task and
-index. Runs that share all of them have one sample, however often it is on record.
+A sample is identified by the seed of its random streams: the run's seed, iteration, phase, task and index.
+Samples with the same identity count once, even if several runs recorded them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _CONFIG = "config.json"
 
 
 class EarlierSamples:
-    """Distinct graded samples of earlier runs, and the tasks that one of them solved."""
+    """Distinct graded samples of earlier runs, and the tasks that they solved."""
 
     def __init__(self) -> None:
         self.solved: set[str] = set()
-        """Tasks."""
+        """Tasks that any sample solved."""
         self._indices: dict[tuple[int, int, str], dict[str, int]] = {}
         """(seed, iteration, phase) → task → bit mask of the indices of its samples."""
 
     def add(self, run_dir: Path) -> None:
-        """Add the samples of a run. Raises ConfigError: it has no events or no configuration."""
+        """Add the samples of a run. Raises ConfigError for a run without events or configuration."""
         spool = run_dir / SPOOL_NAME
         try:
             seed: int = json.loads((run_dir / _CONFIG).read_text())["seed"]
@@ -47,12 +47,12 @@ class EarlierSamples:
         return sum(masks.get(task_id, 0).bit_count() for masks in self._indices.values())
 
     def next_index(self, task_id: str, *, seed: int, iteration: int, phase: str) -> int:
-        """Return the first index from which on there is no sample of these random streams."""
+        """Return the first index above those of all samples with this seed, iteration and phase."""
         return self._indices.get((seed, iteration, phase), {}).get(task_id, 0).bit_length()
 
 
 class _Record:
-    """Samples that one run has of one iteration and phase."""
+    """Samples of one iteration and phase of a run."""
 
     def __init__(self) -> None:
         self.indices: defaultdict[str, int] = defaultdict(int)
@@ -61,21 +61,21 @@ class _Record:
 
 
 def _read(spool: Path) -> dict[Part, _Record]:
-    """Return what counts of a run: an attempt that resumed from a checkpoint made what followed it again."""
-    found: dict[Part, _Record] = {}
+    """Return a run's samples, without those that an attempt repeated after resuming from a checkpoint."""
+    records: dict[Part, _Record] = {}
     for line in read_lines(spool):
         match type_of(line.data):
             case "trajectory_finished":
                 rollout = RolloutSummary.from_event(line.data)
                 if not rollout.is_lost:
-                    record = found.setdefault((rollout.key.iteration, rollout.key.phase), _Record())
+                    record = records.setdefault((rollout.key.iteration, rollout.key.phase), _Record())
                     record.indices[rollout.key.task_id] |= 1 << rollout.key.index
                     if rollout.is_solved:
                         record.solved.add(rollout.key.task_id)
             case "run_started":
                 event = json.loads(line.data)
-                found = {part: record for part, record in found.items() if is_kept(part, event)}
-    return found
+                records = {part: record for part, record in records.items() if is_kept(part, event)}
+    return records
 
 
 def _missing(run_dir: Path, what: str) -> ConfigError:

@@ -1,6 +1,6 @@
-"""Watch over the first rollouts of a collection: where all fail alike, the others would too.
+"""Check of a collection's first rollouts: if all fail in the same way, the others would too.
 
-A solve rate of 0 says nothing of a model whose calls nobody can read, or that has no room to answer.
+A solve rate of 0 is no measurement of a model whose calls cannot be parsed, or that has no room to answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EXCERPT_CHARS = 160
 
 
 class FirstRollouts:
-    """Watch over the first rollouts of a run.
+    """Check of the first rollouts of a run.
 
     Args:
         count: number of rollouts after which the run ends if all failed alike; 0 never ends it.
@@ -36,15 +36,15 @@ class FirstRollouts:
     def of(
         cls, policy: PolicyConfig, count: int, *, agent: AgentConfig, tools: Collection[str]
     ) -> FirstRollouts | None:
-        """Return the watch over a policy; None for random weights, of which no readable call is expected."""
+        """Return the check for a policy; None for random weights, which write no readable calls."""
         is_random = isinstance(policy, TransformerPolicyConfig) and policy.checkpoint.startswith("fresh:")
         return None if is_random else cls(count, agent, tools)
 
     def add(self, trajectory: Trajectory) -> None:
-        """Note a finished rollout; those that infrastructure lost do not count.
+        """Count a finished rollout, unless infrastructure lost it.
 
         Raises:
-            EarlyStopError: it is the last of the first rollouts, and none had a readable tool call.
+            EarlyStopError: all first rollouts have finished, and none had a readable tool call.
         """
         if len(self._failed) >= self._count or trajectory.termination in INFRASTRUCTURE_REASONS:
             return
@@ -57,7 +57,7 @@ class FirstRollouts:
             raise EarlyStopError(self._message())
 
     def _message(self) -> str:
-        """Return what the rollouts have in common, with an example and the setting to change."""
+        """Return the error message: the common ending, an example, and the settings to change."""
         endings = Counter(trajectory.termination.value for trajectory in self._failed)
         ended = ", ".join(f"{reason} ({count})" for reason, count in endings.most_common())
         responses = sum(len(trajectory.steps) for trajectory in self._failed)
@@ -74,12 +74,12 @@ class FirstRollouts:
             return (
                 f"{first} in their first response, which was cut off before a tool call: raise "
                 f"agent.max_response ({self._agent.max_response}) and agent.max_context "
-                f"({self._agent.max_context}), or have the model think less"
+                f"({self._agent.max_context}), or reduce the model's thinking"
             )
         return f"{first}, and none of their {responses} responses had a readable tool call: {self._example()}"
 
     def _example(self) -> str:
-        """Return the last unreadable response, and what to change."""
+        """Return the last unreadable response, and the setting to change."""
         step = next(t.steps[-1] for t in reversed(self._failed) if t.steps)
         written, tool_format = written_call(step.response, self._tools), self._agent.tool_format
         if not written:

@@ -1,7 +1,7 @@
 """Finished rollouts of a run, read from its spool.
 
-The spool is the only record of what is finished: an event is in it completely or not at all, so that no
-kill can separate a rollout from its record.
+The spool is the only record of finished rollouts: events are written whole or not at all, so that no kill
+can separate a rollout from its record.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ Part = tuple[int, str]
 _TYPE = re.compile(rb'"type":"([a-z_]+)"')
 _EPOCH = re.compile(rb'"epoch":([0-9]+)')
 _HEAD_BYTES = 160
-"""Length within which a line names its event's type and attempt."""
+"""Length of a line's prefix that contains the event's type and attempt."""
 _TRAINED, _REF_BYTES = f'"phase":"{TRAIN_PHASE}"'.encode(), 400
-"""Text of a training rollout's line, and the length within which a line names its rollout."""
+"""Marker of a training rollout's line, and length of a line's prefix that contains the rollout's key."""
 
 
 def type_of(line: bytes) -> str:
     """Return the type of a recorded event without parsing all of it."""
-    found = _TYPE.search(line[:_HEAD_BYTES])
-    return found[1].decode() if found else ""
+    match = _TYPE.search(line[:_HEAD_BYTES])
+    return match[1].decode() if match else ""
 
 
 def epoch_of(line: bytes) -> int | None:
-    """Return the attempt that recorded an event without parsing all of it; None where it names none."""
-    found = _EPOCH.search(line[:_HEAD_BYTES])
-    return int(found[1]) if found else None
+    """Return the attempt that recorded an event without parsing all of it; None if it has none."""
+    match = _EPOCH.search(line[:_HEAD_BYTES])
+    return int(match[1]) if match else None
 
 
 def is_kept(part: Part, started: Mapping[str, Any]) -> bool:
-    """Return whether an attempt keeps what earlier ones have of an iteration and phase."""
+    """Return whether an attempt keeps the earlier attempts' rollouts of an iteration and phase."""
     if started.get("rollouts_kept") is not None:
         return True
     iteration, phase = part
@@ -53,7 +53,7 @@ def is_kept(part: Part, started: Mapping[str, Any]) -> bool:
 
 
 class Ledger:
-    """Finished rollouts: their metrics, and which ones they are; a few numbers of each task are kept.
+    """Metrics and identities of finished rollouts, stored as a few numbers per task.
 
     A rollout that infrastructure lost counts as finished only until it is repeated.
     """
@@ -64,15 +64,15 @@ class Ledger:
         self.lost: dict[RolloutKey, RolloutSummary] = {}
         """Rollouts that infrastructure lost and that were not repeated."""
         self.cost: float | None = None
-        """US dollars of all rollouts, lost and repeated ones too; None where no price is known."""
+        """US dollars of all rollouts, lost and repeated ones included; None where no price is known."""
         self.is_reported = False
-        """Whether the evaluation that these rollouts belong to has ended with a recorded result."""
+        """Whether the result of the rollouts' evaluation is recorded."""
         self._finished: dict[str, int] = {}
         """Task → bit mask of the indices of finished rollouts."""
 
     @classmethod
     def read(cls, spool: Path, *, part: Part | None = None) -> Ledger:
-        """Read the finished rollouts of all attempts since the last that started over.
+        """Read the finished rollouts of all attempts since the last one that started over.
 
         Rollouts that were lost or cancelled are left out: the next attempt repeats them.
 
@@ -126,24 +126,24 @@ class Ledger:
 
 
 def read_evaluations(spool: Path) -> dict[Part, Ledger]:
-    """Return the finished rollouts of a training run's evaluations that its newest attempt keeps.
+    """Return the finished evaluation rollouts of a training run that its newest attempt keeps.
 
     Lost rollouts of evaluations without a recorded result are left out: the attempt repeats them.
     """
-    found: defaultdict[Part, Ledger] = defaultdict(Ledger)
+    ledgers: defaultdict[Part, Ledger] = defaultdict(Ledger)
     for line in read_lines(spool):
         match type_of(line.data):
             case "trajectory_finished" if _TRAINED not in line.data[:_REF_BYTES]:
                 rollout = RolloutSummary.from_event(line.data)
-                found[rollout.key.iteration, rollout.key.phase].add(rollout)
+                ledgers[rollout.key.iteration, rollout.key.phase].add(rollout)
             case "evaluation_finished":
                 event = json.loads(line.data)
-                found[event["iteration"], f"eval:{event['name']}"].is_reported = True
+                ledgers[event["iteration"], f"eval:{event['name']}"].is_reported = True
             case "run_started":
                 event = json.loads(line.data)
-                for part in [part for part in found if not is_kept(part, event)]:
-                    del found[part]
-    for ledger in found.values():
+                for part in [part for part in ledgers if not is_kept(part, event)]:
+                    del ledgers[part]
+    for ledger in ledgers.values():
         if not ledger.is_reported:
             ledger.lost.clear()
-    return dict(found)
+    return dict(ledgers)

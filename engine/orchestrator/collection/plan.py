@@ -16,15 +16,15 @@ from engine.rollout.scheduler import GroupRequest
 from engine.types import TaskRow
 
 PLAN_NAME = "collection.json"
-"""File in the run folder: task id → first index and number of rollouts, where earlier runs count."""
+"""File in the run folder with ``collection.skip``: task id → first index and number of rollouts."""
 
 
 def planned_groups(config: RolloutRun | EvaluateRun, run: RunContext, phase: str) -> list[GroupRequest]:
-    """Return one request for each task that is left to sample, in order.
+    """Return one request per task with rollouts to sample, in order.
 
     Raises:
-        ConfigError: ``collection.start_index`` is beyond the last task, or an earlier run is not here.
-        DatasetError: nothing is left, or a task that an earlier attempt chose is gone.
+        ConfigError: ``collection.start_index`` is beyond the last task, or an earlier run does not exist.
+        DatasetError: no task is selected, or one that an earlier attempt selected is missing.
     """
     rows = _sliced(selected_rows(config, run), config)
     planned = _planned(config, run, rows, phase)
@@ -51,9 +51,10 @@ def _sliced(rows: Sequence[TaskRow], config: RolloutRun | EvaluateRun) -> Sequen
 def _planned(
     config: RolloutRun | EvaluateRun, run: RunContext, rows: Sequence[TaskRow], phase: str
 ) -> dict[str, tuple[int, int]]:
-    """Return first index and number of rollouts by task where earlier runs count.
+    """Return the first index and number of rollouts of each task, given the samples of earlier runs.
 
-    The first attempt decides it. No index has a sample in a run with the same seed: it would be repeated.
+    The first attempt stores them. Indices sampled by runs with the same seed are skipped: they would repeat
+    the same samples.
     """
     skip = config.collection.skip
     if skip == "none":

@@ -1,4 +1,4 @@
-"""Places of rollouts' events in a spool: finished ones, and what is recorded of those in flight."""
+"""Byte spans of rollouts' events in a spool: finished rollouts, and recorded steps of those in flight."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.types import RolloutKey, TerminationReason
 
 _REF = re.compile(rb'"ref":(\{"iteration":[^{}]*\})(?:,"index":([0-9]+))?(?:,"replayed":(true))?')
 _HEAD_BYTES = 512
-"""Length within which the line of a rollout names its key and its step."""
+"""Length of a line's prefix that contains the rollout's key and step."""
 _KINDS = frozenset({"trajectory_started", "step_finished", "trajectory_finished"})
 
 
@@ -34,12 +34,12 @@ class RolloutEvent(NamedTuple):
 
 @dataclass(slots=True)
 class RolloutLines:
-    """Places of one rollout's events."""
+    """Byte spans of one rollout's events."""
 
     steps: list[Span] = field(default_factory=list)
-    """Of each step the last record. Those after a step that no attempt repeated are older and dropped."""
+    """Last record of each step. A newly sampled step discards the older records after it."""
     finished: Span | None = None
-    """None while the rollout is in flight, and where its attempt was stopped."""
+    """None while the rollout is in flight, or if its attempt was stopped."""
     is_lost: bool = False
     is_solved: bool = False
     is_cut_short: bool = False
@@ -49,8 +49,8 @@ class RolloutLines:
     def add(self, kind: str, line: bytes, span: Span, event: RolloutEvent) -> None:
         """Add an event.
 
-        A start removes only the steps of a rollout that was lost: an attempt that is killed before it has
-        repeated all steps leaves the others to the next.
+        A start clears the steps only of a rollout that had ended, i.e. was lost. Otherwise they are kept: after
+        a kill during their replay, the next attempt still needs the rest.
         """
         if kind == "trajectory_started":
             if self.finished is not None:
@@ -75,14 +75,14 @@ class RolloutLines:
 
 
 def rollout_event(kind: str, line: bytes) -> RolloutEvent | None:
-    """Return what a line says about a rollout; None for events about other things."""
-    if kind not in _KINDS or (found := _REF.search(line[:_HEAD_BYTES])) is None:
+    """Return the rollout event of a line; None for other events."""
+    if kind not in _KINDS or (match := _REF.search(line[:_HEAD_BYTES])) is None:
         return None
-    return RolloutEvent(RolloutKey(**json.loads(found[1])), int(found[2] or 0), found[3] is not None)
+    return RolloutEvent(RolloutKey(**json.loads(match[1])), int(match[2] or 0), match[3] is not None)
 
 
 async def in_flight(config: RolloutConfig, spool: Path) -> RecordedRollouts | None:
-    """Return what the spool has of rollouts in flight; None where they begin anew."""
+    """Return the recorded steps of rollouts in flight; None if the configuration restarts them."""
     if config.resume_in_flight == "anew":
         return None
     return await asyncio.to_thread(RecordedRollouts.read, spool)
