@@ -49,8 +49,8 @@ class RolloutLines:
     def add(self, kind: str, line: bytes, span: Span, event: RolloutEvent) -> None:
         """Add an event.
 
-        A start clears the steps only of a rollout that had ended, i.e. was lost. Otherwise they are kept: after
-        a kill during their replay, the next attempt still needs the rest.
+        A start clears the steps only of a rollout that had ended, i.e. was lost. Otherwise they are kept:
+        after a kill during their replay, the next attempt still needs the rest.
         """
         if kind == "trajectory_started":
             if self.finished is not None:
