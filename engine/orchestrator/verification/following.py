@@ -1,7 +1,7 @@
-"""Runs that a verification reads: once, or again and again for as long as they go on.
+"""Source runs of a verification: read once, or followed until they end.
 
-A followed run is over when its newest attempt has ended by itself, or when no process has held its folder for
-``PATIENCE_S``: a run that was killed for good writes no end, one that is relaunched is held again by then.
+A followed run has ended when its newest attempt wrote a terminal event, or when no process has held its
+folder for ``PATIENCE_S``: a killed run writes no such event, and a relaunched one is held again by then.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from engine.orchestrator.context import RunContext
 from engine.orchestrator.verification.stored_trajectories import StoredTrajectories, open_sources
 
 POLL_S = 2.0
-"""Time between looks at runs that go on, seconds."""
+"""Interval between checks of unfinished runs, seconds."""
 READING_SHARE = 0.05
-"""Maximum share of the time that goes into looking for what is new."""
+"""Maximum share of the time spent on reading followed runs again."""
 PATIENCE_S = 300.0
-"""Time for which a followed run may be held by no process until it is over, seconds."""
+"""Time without a process holding its folder after which a followed run counts as ended, seconds."""
 
 
 class FollowedRuns:
-    """The trajectories of the runs that a setting names, as far as they were read.
+    """Trajectories, as read so far, of the runs named by a setting.
 
     Args:
         run: the run that reads them.
         names: folders of the other runs.
         setting: name of the setting, for errors.
         phases: phases to read; empty reads all.
-        follow: whether runs that go on are read again.
+        follow: whether unfinished runs are read again.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class FollowedRuns:
         self._phases = phases
         self._follow = follow
         self._open = dict.fromkeys(names, 0)
-        """Runs that are not over → size of the spool when it was last read, bytes."""
+        """Unfinished runs → size of the spool when it was last read, bytes."""
         self._unheld_since: dict[str, float] = {}
-        """Runs that no process held when they were last looked at → when that was first seen."""
+        """Runs that no process held at the last check → time since which that is known."""
         self._sources: dict[str, StoredTrajectories] = {}
         self._took_s = 0.0
 
@@ -61,34 +61,34 @@ class FollowedRuns:
 
     @property
     def going(self) -> tuple[str, ...]:
-        """Return the names of the runs that are read again."""
+        """Return the names of the unfinished runs, which are read again."""
         return tuple(self._open) if self._follow else ()
 
     def read(self) -> None:
-        """Read what the runs have written.
+        """Read the runs' trajectories.
 
         Raises:
-            ConfigError: a run is not there, or has ended without a graded trajectory in these phases.
+            ConfigError: a run does not exist, or has ended without a graded trajectory in these phases.
         """
         for name in tuple(self._open):
             self._read(name)
 
     async def news(self) -> None:
-        """Return when runs that go on have written more, or are over; what is new has been read.
+        """Wait until unfinished runs have written more or have ended, and read them again.
 
-        A run that cannot be read any more is over, with an alert: what was read of it stays.
+        A run that can no longer be read counts as ended, with an alert; trajectories read before are kept.
 
         Raises:
             RunStopped, FencedError, DeliveryError: the attempt must end.
         """
-        rest = self._took_s * (1 / READING_SHARE - 1)
-        began = time.monotonic()
-        while time.monotonic() - began < rest or not self._has_news():
+        pause_s = self._took_s * (1 / READING_SHARE - 1)
+        started = time.monotonic()
+        while time.monotonic() - started < pause_s or not self._has_news():
             await self._run.safe_point()
             await asyncio.sleep(POLL_S)
-        began = time.monotonic()
+        started = time.monotonic()
         await asyncio.to_thread(self._read_again)
-        self._took_s = time.monotonic() - began
+        self._took_s = time.monotonic() - started
 
     def _read(self, name: str) -> None:
         size = self._size(name)
@@ -112,7 +112,7 @@ class FollowedRuns:
 
     def _give_up(self, name: str, reason: str) -> None:
         del self._open[name]
-        self._run.alert("warning", "verifier_source_lost", f"run {name} is not followed any more: {reason}")
+        self._run.alert("warning", "verifier_source_lost", f"run {name} is no longer followed: {reason}")
 
     def _has_news(self) -> bool:
         for name in self._open:

@@ -1,4 +1,4 @@
-"""Opening of a verifier's judge from its configuration."""
+"""Construction of a verifier's judge from its configuration."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from engine.verifiers.execution_free.token_judge import ModelScorer
 
 
 class OpenedJudge(NamedTuple):
-    """A judge, and what it holds."""
+    """Judge with its resources and costs."""
 
     judge: Judge
     close: Callable[[], Awaitable[None]]
     """Releases its resources."""
     spent: Callable[[], float | None]
-    """Returns the US dollars that the run's attempts paid, answers without a score included; None where no
+    """Returns the US dollars paid by all attempts of the run, answers without a score included; None where no
     price is known."""
 
 
@@ -45,14 +45,14 @@ async def open_judge(config: VerifierRun, run: RunContext) -> OpenedJudge:
         except BaseException:
             await policy.close()
             raise
-        asked = EndpointJudge(
+        endpoint_judge = EndpointJudge(
             policy,
             max_context=settings.max_context,
             max_response=settings.max_response,
             part=settings.part,
             forced=settings.answers == "forced",
         )
-        return OpenedJudge(asked, policy.close, lambda: policy.spent or None)
+        return OpenedJudge(endpoint_judge, policy.close, lambda: policy.spent or None)
     opened = await asyncio.to_thread(_open, config.policy, run)
     if settings.max_context > opened.model.max_context:
         raise ConfigError(

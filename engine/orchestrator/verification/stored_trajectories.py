@@ -1,7 +1,7 @@
 """Finished trajectories of earlier runs, read from their spools one at a time.
 
-A first pass finds the terminal record that counts of each trajectory (an attempt that resumed from a
-checkpoint made what followed it again); a second one puts the trajectories together.
+A first pass finds the valid terminal record of each trajectory: an attempt that resumed from a checkpoint
+invalidates the records after it. A second pass assembles the trajectories.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ log = structlog.get_logger("orchestrator")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryId:
-    """Identifies a trajectory across runs."""
+    """Identity of a trajectory across runs."""
 
     run: str
     """The run's folder."""
     epoch: int | None
-    """Attempt that made it: what a later attempt makes again under the same key is another trajectory."""
+    """Attempt that sampled it; a later attempt may sample another trajectory under the same key."""
     key: RolloutKey
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class TrajectoryId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTrajectory:
-    """A finished trajectory as a verifier reads it, and its verdict."""
+    """Finished trajectory, as the input of a verifier, and its verdict."""
 
     id: TrajectoryId
     instance_id: str
@@ -85,7 +85,7 @@ class StoredTrajectories:
             for key, (offset, epoch) in records.items()
             if not phases or key.phase in phases
         }
-        """Trajectory → offset behind its terminal record, in the order of the spool."""
+        """Trajectory → end offset of its terminal record, in the order of the spool."""
 
     def read(self, wanted: Collection[TrajectoryId]) -> Iterator[StoredTrajectory]:
         """Yield trajectories in the order in which they finished, without those whose task is unknown."""
@@ -100,15 +100,15 @@ class StoredTrajectories:
                 steps.setdefault(key, []).append(_step(event))
                 continue
             turns = tuple(turn_of(step) for step in steps.pop(key, ()))
-            found = TrajectoryId(run=self.name, epoch=epoch_of(line.data), key=key)
-            if kind == "trajectory_started" or found not in wanted or self.ids.get(found) != line.end:
+            identity = TrajectoryId(run=self.name, epoch=epoch_of(line.data), key=key)
+            if kind == "trajectory_started" or identity not in wanted or self.ids.get(identity) != line.end:
                 continue
             row = self.rows.get(key.task_id)
             if row is None:
                 continue
             transcript = Transcript(problem=row.task.problem_statement, turns=turns, patch=event["patch"])
             yield StoredTrajectory(
-                id=found,
+                id=identity,
                 instance_id=row.task.instance_id,
                 split=row.split,
                 transcript=transcript,
@@ -119,13 +119,13 @@ class StoredTrajectories:
     @cached_property
     def rows(self) -> Mapping[str, TaskRow]:
         """Return the tasks of the run's datasets by id; a dataset that cannot be read is left out."""
-        found: dict[str, TaskRow] = {}
+        rows: dict[str, TaskRow] = {}
         for name in self._datasets:
             try:
-                found |= {row.task.id: row for row in load_dataset(self._home, name).rows}
+                rows |= {row.task.id: row for row in load_dataset(self._home, name).rows}
             except DatasetError as error:
                 log.warning("dataset_not_read", run=self.name, dataset=name, error=str(error))
-        return found
+        return rows
 
     @property
     def _datasets(self) -> Collection[str]:
@@ -137,9 +137,9 @@ class StoredTrajectories:
         """Return the trajectories whose task is unknown, with the reason."""
         names = " and ".join(f"'{name}'" for name in self._datasets) or "none"
         return {
-            found: f"task {found.key.task_id} is not in the datasets of run {self.name} ({names}); restore it"
-            for found in self.ids
-            if found.key.task_id not in self.rows
+            key: f"task {key.key.task_id} is not in the datasets of run {self.name} ({names}); restore it"
+            for key in self.ids
+            if key.key.task_id not in self.rows
         }
 
 
@@ -151,52 +151,54 @@ def open_sources(
     phases: Collection[str] = (),
     unfinished: bool = False,
 ) -> list[StoredTrajectories]:
-    """Return the trajectories of other runs that a setting names.
+    """Open the trajectories of other runs, named by a setting.
 
     Args:
         run: the run that reads them.
         names: folders of the other runs.
         setting: name of the setting, for errors.
         phases: phases to read; empty reads all.
-        unfinished: whether a run that goes on may have no trajectories yet.
+        unfinished: whether an unfinished run may have no trajectories yet.
 
     Raises:
-        ConfigError: a run is not there, or has no graded trajectories in these phases.
+        ConfigError: a run does not exist, or has no graded trajectories in these phases.
     """
-    found = []
+    sources = []
     for name in dict.fromkeys(names):
         try:
             source = StoredTrajectories(run.run_dir.parent / name, home=run.home, phases=phases)
         except ConfigError as error:
-            raise ConfigError(*(Problem(one.message, setting) for one in error.problems)) from error
+            raise ConfigError(*(Problem(problem.message, setting) for problem in error.problems)) from error
         if not source.ids and (source.has_ended or not unfinished):
             raise ConfigError(Problem(f"run '{name}' has no graded trajectories in these phases", setting))
-        found.append(source)
-    return found
+        sources.append(source)
+    return sources
 
 
 def _terminal_records(spool: Path) -> tuple[dict[RolloutKey, tuple[int, int | None]], bool]:
-    """Return the ends and attempts of the terminal records that count, and whether the run has ended.
+    """Return end offset and attempt of each valid terminal record, and whether the run has ended.
 
     Rollouts that infrastructure lost are left out.
     """
-    found: dict[RolloutKey, tuple[int, int | None]] = {}
+    records: dict[RolloutKey, tuple[int, int | None]] = {}
     has_ended = False
     for line in read_lines(spool):
         match type_of(line.data):
             case "trajectory_finished":
                 rollout = RolloutSummary.from_event(line.data)
                 if not rollout.is_lost:
-                    found.setdefault(rollout.key, (line.end, epoch_of(line.data)))
+                    records.setdefault(rollout.key, (line.end, epoch_of(line.data)))
             case "run_finished":
                 has_ended = True
             case "run_started":
                 has_ended = False
                 event = json.loads(line.data)
-                found = {
-                    key: record for key, record in found.items() if is_kept((key.iteration, key.phase), event)
+                records = {
+                    key: record
+                    for key, record in records.items()
+                    if is_kept((key.iteration, key.phase), event)
                 }
-    return found, has_ended
+    return records, has_ended
 
 
 def _step(event: Mapping[str, Any]) -> Step:

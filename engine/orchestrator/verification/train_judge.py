@@ -1,8 +1,8 @@
 """Training of a judge: graded trajectories of finished runs ─▶ pairs ─▶ judgements ─▶ fine-tuning.
 
-The first attempt writes the pairs that it chose into the run folder; later ones train on the same. The
-prompts are those that the judge is given later (``engine.verifiers.execution_free``); the answer alone is
-learned. The checkpoint is used as any other: ``policy.checkpoint=run:N`` of a verifier's run.
+The first attempt chooses the pairs and writes them into the run folder; later ones train on the same pairs.
+Prompts are those of verification (``engine.verifiers.execution_free``); only the answer is trained on. A
+verification run uses the checkpoint with ``policy.checkpoint=run:N``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def train_judge(config: JudgeTrainingRun, run: RunContext) -> RunResult:
     """Train a judge, or resume from the run's last checkpoint.
 
     Raises:
-        ConfigError: no run is named, or a named one is not there.
+        ConfigError: no run is named, or a named one does not exist.
         DatasetError: no pair of a right and a wrong trajectory is left to train on.
     """
     return await imitate(config, run, lambda trainer: _examples(config, run, trainer))
@@ -101,7 +101,7 @@ def labelled(
 
 
 def _open(config: JudgementsConfig, run: RunContext) -> list[tuple[str, StoredTrajectories]]:
-    """Return the sources with their origins."""
+    """Open the sources, each with its origin."""
     if not config.on_policy and not config.off_policy:
         message = "no run is named: name finished runs here, in off_policy, or in both"
         raise ConfigError(Problem(message, "judgements.on_policy"))
@@ -117,7 +117,7 @@ def _open(config: JudgementsConfig, run: RunContext) -> list[tuple[str, StoredTr
 def _chosen(
     config: JudgeTrainingRun, run: RunContext, sources: Sequence[tuple[str, StoredTrajectories]]
 ) -> list[_ChosenPair]:
-    """Return the pairs that the first attempt chose."""
+    """Return the stored pairs; the first attempt chooses and stores them."""
     path = run.run_dir / PAIRS_NAME
     try:
         return _PAIRS.validate_json(path.read_bytes())
@@ -130,20 +130,20 @@ def _chosen(
 def _located(
     chosen: Sequence[_ChosenPair], sources: Sequence[tuple[str, StoredTrajectories]]
 ) -> dict[_Chosen, _Stored]:
-    """Return where the chosen trajectories are. Raises DatasetError: one is gone."""
+    """Return the source and id of each chosen trajectory. Raises DatasetError if one is missing."""
     stored = {
         _Chosen(origin, str(name), name.epoch): _Stored(source, name)
         for origin, source in sources
         for name in source.ids
         if name.key.task_id in source.rows
     }
-    wanted = {one for pair in chosen for one in pair}
+    wanted = {choice for pair in chosen for choice in pair}
     if missing := wanted - stored.keys():
         raise DatasetError(
             f"{len(missing)} of the {len(wanted)} trajectories that the first attempt chose are gone, such "
-            f"as {next(iter(missing)).trajectory}: start a new run, which chooses anew"
+            f"as {next(iter(missing)).trajectory}: start a new run, which chooses again"
         )
-    return {one: place for one, place in stored.items() if one in wanted}
+    return {choice: entry for choice, entry in stored.items() if choice in wanted}
 
 
 def _rendered(
@@ -152,34 +152,34 @@ def _rendered(
     form: ExampleFormat,
     record: Callable[[Judgement], TokenRecord],
 ) -> dict[_Chosen, _Rendered]:
-    """Return the examples of the chosen trajectories that fit; every source is read once.
+    """Render the chosen trajectories that fit the context; every source is read once.
 
     Args:
         record: returns the tokens of a judgement.
     """
     wanted: defaultdict[StoredTrajectories, dict[str, _Chosen]] = defaultdict(dict)
-    for one, place in stored.items():
-        wanted[place.source][one.trajectory] = one
-    found: dict[_Chosen, _Rendered] = {}
+    for choice, entry in stored.items():
+        wanted[entry.source][choice.trajectory] = choice
+    examples: dict[_Chosen, _Rendered] = {}
     for source, names in wanted.items():
         origin = next(iter(names.values())).origin
-        for read in labelled(source, origin, wanted={stored[one].id for one in names.values()}):
+        for trajectory in labelled(source, origin, wanted={stored[choice].id for choice in names.values()}):
             run.check()
             with suppress(ScoreError):  # too long
-                judgement = form.example(read)
-                found[names[read.key]] = _Rendered(
-                    task_id=read.task_id,
-                    instance_id=read.instance_id,
+                judgement = form.example(trajectory)
+                examples[names[trajectory.key]] = _Rendered(
+                    task_id=trajectory.task_id,
+                    instance_id=trajectory.instance_id,
                     is_shortened=judgement.shortened > 0,
                     record=record(judgement),
                 )
-    return found
+    return examples
 
 
 def _choose(
     config: JudgeTrainingRun, run: RunContext, sources: Sequence[tuple[str, StoredTrajectories]]
 ) -> list[_ChosenPair]:
-    """Return pairs of the stored trajectories, of which no transcript is held."""
+    """Choose pairs of stored trajectories, without keeping transcripts in memory."""
     settings = config.judgements
     epochs: dict[str, int | None] = {}
     others = [name for name in settings.splits if name not in TRAINING_SPLITS]
@@ -187,16 +187,16 @@ def _choose(
         run.alert(
             "warning",
             "judge_of_other_splits",
-            f"the judge learns outcomes of tasks of {', '.join(others) or 'every split'} "
-            "(judgements.splits): Best@K of these tasks is inflated where it selects",
+            f"the judge is trained on outcomes of tasks of {', '.join(others) or 'every split'} "
+            "(judgements.splits): Best@K selected by it is inflated on these tasks",
         )
 
     def candidates() -> Iterator[Labelled]:
         for origin, source in sources:
-            epochs.update({str(one): one.epoch for one in source.ids})
-            for one in labelled(source, origin, splits=settings.splits):
+            epochs.update({str(name): name.epoch for name in source.ids})
+            for trajectory in labelled(source, origin, splits=settings.splits):
                 run.check()
-                yield replace(one, transcript=_NO_TRANSCRIPT)
+                yield replace(trajectory, transcript=_NO_TRANSCRIPT)
 
     def named(one: Labelled) -> _Chosen:
         return _Chosen(one.origin, one.key, epochs[one.key])
@@ -210,7 +210,7 @@ def _examples(config: JudgeTrainingRun, run: RunContext, trainer: AsyncTrainer) 
     sources = _open(settings, run)
     chosen = _chosen(config, run, sources)
     stored = _located(chosen, sources)
-    instances = (one.source.rows[one.id.key.task_id].task.instance_id for one in stored.values())
+    instances = (entry.source.rows[entry.id.key.task_id].task.instance_id for entry in stored.values())
     heldout = heldout_instances(instances, config.trainer.heldout_share, config.seed)
     replies = {answer: chat.reply_ids(f"{ANSWER_START}{answer}{ANSWER_END}") for answer in ANSWERS}
     form = ExampleFormat(
@@ -226,22 +226,22 @@ def _examples(config: JudgeTrainingRun, run: RunContext, trainer: AsyncTrainer) 
         return TokenRecord(ids=[*prompt, *reply], mask=[False] * len(prompt) + [True] * len(reply))
 
     rendered = _rendered(stored, run, form, record)
-    found = Examples()
+    examples = Examples()
     for pair in chosen:
-        fitting = [rendered[one] for one in pair if one in rendered]
+        fitting = [rendered[choice] for choice in pair if choice in rendered]
         if len(fitting) < len(pair):
-            found.dropped["too_long"] = found.dropped.get("too_long", 0) + len(pair)
+            examples.dropped["too_long"] = examples.dropped.get("too_long", 0) + len(pair)
             continue
-        for one in fitting:
-            example = Example(trajectory=found.rendered, task_id=one.task_id, records=(one.record,))
-            (found.heldout if one.instance_id in heldout else found.train).append(example)
-            found.rendered += 1
-            found.cut += one.is_shortened
-    if not found.train:
-        too_long = found.dropped.get("too_long", 0)
+        for fit in fitting:
+            example = Example(trajectory=examples.rendered, task_id=fit.task_id, records=(fit.record,))
+            (examples.heldout if fit.instance_id in heldout else examples.train).append(example)
+            examples.rendered += 1
+            examples.cut += fit.is_shortened
+    if not examples.train:
+        too_long = examples.dropped.get("too_long", 0)
         raise DatasetError(
             f"no pair of a right and a wrong trajectory is left to train on ({len(chosen)} found, "
             f"{too_long} trajectories too long): name runs whose tasks have both outcomes, or set "
             "judgements.extra or trainer.max_tokens higher; only tasks of judgements.splits are used"
         )
-    return found
+    return examples

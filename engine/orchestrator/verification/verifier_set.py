@@ -1,10 +1,10 @@
-"""Training set of a judge from finished runs, as a command.
+"""Command that builds a judge's training set from finished runs.
 
     python -m engine.orchestrator.verification.verifier_set set.jsonl \
         --model Qwen/Qwen3-4B --on-policy 12 --off-policy 7 8
 
-Writes one conversation a line (``messages`` of OpenAI's interface, and the trajectory's key, task, origin and
-outcome) and prints counts as JSON. ``engine.verifiers.execution_free.training_set`` has the rules.
+Writes one conversation per line (``messages`` of OpenAI's interface, and the trajectory's key, task, origin
+and outcome) and prints counts as JSON. ``engine.verifiers.execution_free.training_set`` defines the rules.
 """
 
 from __future__ import annotations
@@ -48,17 +48,19 @@ def _write(options: argparse.Namespace) -> dict[str, int]:
     chat = open_model(options.model, home=options.home, read=False).chat().without_thinking()
     unknown: list[str] = []
     candidates = [
-        one for origin in ("on_policy", "off_policy") for one in _all_labelled(options, origin, unknown)
+        trajectory
+        for origin in ("on_policy", "off_policy")
+        for trajectory in _all_labelled(options, origin, unknown)
     ]
     chosen = choose(candidates, seed=options.seed, per_task=options.per_task, extra=options.extra)
     too_long: list[str] = []
     counts: Counter[str] = Counter()
 
     def counted(found: Iterator[Example]) -> Iterator[Example]:
-        for one in found:
-            counts[f"{one.origin}_{'right' if one.resolved else 'wrong'}"] += 1
-            counts["shortened"] += one.shortened > 0
-            yield one
+        for example in found:
+            counts[f"{example.origin}_{'right' if example.resolved else 'wrong'}"] += 1
+            counts["shortened"] += example.shortened > 0
+            yield example
 
     form = ExampleFormat(
         limit=options.max_context - options.answer_tokens,
@@ -66,8 +68,8 @@ def _write(options: argparse.Namespace) -> dict[str, int]:
         text_tokens=lambda text: len(chat.tokenizer.encode(text)),
         part=options.part,
     )
-    found = examples(chosen, form, too_long=too_long)
-    examples_written = write_examples(options.out, counted(found))
+    rendered = examples(chosen, form, too_long=too_long)
+    examples_written = write_examples(options.out, counted(rendered))
     return {
         "trajectories": len(candidates),
         "examples": examples_written,

@@ -1,11 +1,11 @@
-"""Verification: a model judges the trajectories of finished runs; every score is an event under its key.
+"""Verification: a model judges the trajectories of finished runs; every score is recorded as an event.
 
     spools of the named runs ─▶ transcripts ─▶ judge ─▶ trajectory_scored, run_progress
             ▲                                                      │
             └──────────── follow: until each has ended ────────────┘
 
-What is scored is in the run's own spool: an attempt that follows a killed one scores the rest, and tries
-again what has only an error.
+Scores are kept in the run's own spool: an attempt after a kill scores the rest, and retries trajectories with
+an error.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _ERROR_CHARS = 1000
 
 
 async def verify(config: VerifierRun, run: RunContext) -> RunResult:
-    """Score every finished trajectory of the named runs, and report how well the scores tell them apart.
+    """Score every finished trajectory of the named runs, and report the calibration of the scores.
 
     Raises:
-        ConfigError: no run is named, a named one is not there, or the context exceeds that of the model.
+        ConfigError: no run is named, a named one does not exist, or the context exceeds the model's.
         CheckpointError: the judge's checkpoint is missing or unusable.
         RunEndingError: an endpoint refuses the judge's requests.
     """
@@ -58,7 +58,7 @@ async def verify(config: VerifierRun, run: RunContext) -> RunResult:
 
 
 class Verification:
-    """Scores of one run: what earlier attempts have, what is left, and what was found.
+    """Scoring of trajectories over all attempts of a run: recorded scores and remaining work.
 
     Args:
         config: the run's configuration.
@@ -86,7 +86,7 @@ class Verification:
         self._reported_at = 0.0
 
     def read(self) -> None:
-        """Read what there is to score, and what earlier attempts scored. Raises ConfigError."""
+        """Read the trajectories to score, and the scores of earlier attempts. Raises ConfigError."""
         if not self._config.runs:
             raise ConfigError(Problem("no run is named: name finished runs to score", "verifier.runs"))
         self._runs.read()
@@ -94,20 +94,20 @@ class Verification:
         self._note()
 
     def _note(self) -> None:
-        """Note what there is to score, as far as the runs were read."""
+        """Update the trajectories to score from the runs as read so far."""
         for source in self._runs.sources:
             self._without_task |= source.without_task()
-        wanted = {found for source in self._runs.sources for found in source.ids}
+        wanted = {trajectory_id for source in self._runs.sources for trajectory_id in source.ids}
         self._total = len(wanted)
         self._found = {key: record for key, record in self._found.items() if key in wanted}
 
     async def work(self, judge: Judge) -> None:
         """Score every trajectory that has no score; pauses between trajectories.
 
-        Following, it goes on with what the sources write until each of them has ended.
+        With ``verifier.follow``, continue with new trajectories until every source run has ended.
 
         Raises:
-            RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is dropped.
+            RunStopped, FencedError, DeliveryError: the attempt must end; judgements in flight are dropped.
             RunEndingError: no further trajectory would get a score.
         """
         await self._score(judge)
@@ -134,9 +134,9 @@ class Verification:
     def _left(self) -> Iterator[tuple[TrajectoryId, Transcript]]:
         for source in self._runs.sources:
             wanted = {
-                found
-                for found in source.ids.keys() - self._without_task.keys() - self._tried
-                if (known := self._found.get(found)) is None or known.p_yes is None
+                trajectory_id
+                for trajectory_id in source.ids.keys() - self._without_task.keys() - self._tried
+                if (known := self._found.get(trajectory_id)) is None or known.p_yes is None
             }
             for stored in source.read(wanted) if wanted else ():
                 self._resolved[stored.id] = stored.resolved
@@ -165,7 +165,7 @@ class Verification:
         message = f"scored, {failed} without a score" if failed else "scored"
         going = self._runs.going
         if going:
-            message += f"; waits for what run {', '.join(going)} still finishes"
+            message += f"; waiting for more trajectories of run {', '.join(going)}"
         self._run.progress(message, len(self._found), self._total, is_whole=not going)
 
     def summary(self, started: float, spent: float | None) -> dict[str, float | int | str | None]:
@@ -174,17 +174,17 @@ class Verification:
         for key, record in self._found.items():
             if record.p_yes is not None and record.resolved is not None:
                 groups[key.key.task_id].append(Forecast(record.p_yes, record.resolved))
-        found = calibrate(groups)
+        calibration = calibrate(groups)
         return {
             "trajectories": self._total,
             "scored": sum(record.p_yes is not None for record in self._found.values()),
             "without_score": sum(record.p_yes is None for record in self._found.values()),
             "shortened": sum(record.shortened > 0 for record in self._found.values()),
-            "resolved": found.num_positive,
-            "auc": found.auc,
-            "within_task_auc": found.within_group_auc,
-            "ece": found.ece,
-            "brier": found.brier,
+            "resolved": calibration.num_positive,
+            "auc": calibration.auc,
+            "within_task_auc": calibration.within_group_auc,
+            "ece": calibration.ece,
+            "brier": calibration.brier,
             "cost": spent,
             "seconds": round(time.monotonic() - started, 1),
         }
@@ -208,7 +208,7 @@ class Verification:
 
 
 class _Feed:
-    """Transcripts to judge, until a pause is asked for; then the rest, when it is iterated again."""
+    """Transcripts to judge; iteration stops at a requested pause, and a new one continues with the rest."""
 
     def __init__(self, items: Iterator[tuple[TrajectoryId, Transcript]], run: RunContext) -> None:
         self._items = items
@@ -225,7 +225,7 @@ class _Feed:
 
 
 def scores_of(run_dir: Path) -> Iterator[tuple[TrajectoryId, ScoreRecord]]:
-    """Yield what the attempts of a verifier's run recorded, oldest first."""
+    """Yield the scores recorded by all attempts of a verification run, oldest first."""
     for line in read_lines(run_dir / SPOOL_NAME):
         if type_of(line.data) == "trajectory_scored":
             event = TrajectoryScored.model_validate_json(line.data)

@@ -1,9 +1,9 @@
-"""Verification by tests: every patch of finished runs on regression tests and on tests that agents wrote.
+"""Verification by tests: score the patches of finished runs by regression tests and agent-written tests.
 
     spools of the named runs ─▶ patches and written tests ─▶ sandboxes ─▶ test_examined, trajectory_scored
 
-An attempt that follows a killed one passes over the tasks of which every trajectory has its scores; of the
-others it repeats only the runs of tests that are not in ``reports/`` of the run's folder.
+An attempt after a kill skips the tasks whose trajectories all have scores. For the others it repeats only
+test runs without a report in ``reports/`` of the run's folder.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _ERROR_CHARS = 1000
 
 
 async def verify_by_tests(config: TestVerifierRun, run: RunContext) -> RunResult:
-    """Score every patch of the named runs, and report the written tests that mislead.
+    """Score every patch of the named runs, and report toxic tests.
 
     Raises:
-        ConfigError: no run is named, or a named one is not there or wrote no test for these tasks.
+        ConfigError: no run is named, or a named one does not exist or has no test for these tasks.
         PreflightError: lists everything that the machine lacks.
     """
     started = time.monotonic()
@@ -85,7 +85,7 @@ async def verify_by_tests(config: TestVerifierRun, run: RunContext) -> RunResult
 
 
 class TestVerification:
-    """Scores of one run: what earlier attempts have, what is left, and what was found.
+    """Scoring of patches over all attempts of a run: recorded scores and remaining work.
 
     Args:
         config: the run's configuration.
@@ -99,7 +99,7 @@ class TestVerification:
         self._run = run
         self._work: list[TaskWork] = []
         self._ids: dict[str, TrajectoryId] = {}
-        """Of candidates and of authors of tests, by their text."""
+        """Candidates and authors of tests, by the text of their ids."""
         self._without_task: dict[TrajectoryId, str] = {}
         self._resolved: dict[str, bool] = {}
         self._found: dict[TrajectoryId, ScoreRecord] = {}
@@ -108,10 +108,10 @@ class TestVerification:
         """Newest record of each written test by its author, over all attempts."""
 
     def read(self) -> None:
-        """Read the patches, the written tests, and what earlier attempts scored.
+        """Read the patches, the written tests, and the scores of earlier attempts.
 
         Raises:
-            ConfigError: no run is named, or a named one is not there or wrote no test for these tasks.
+            ConfigError: no run is named, or a named one does not exist or has no test for these tasks.
             RunStopped, FencedError, DeliveryError: the attempt must end.
         """
         if not self._config.runs:
@@ -141,7 +141,7 @@ class TestVerification:
         self._tests = {key: test for key, test in _examined(self._run.run_dir) if key in known}
 
     def _patches(self, source: StoredTrajectories) -> Iterator[tuple[str, str, str]]:
-        """Yield task, name and patch of each trajectory, and remember who it is."""
+        """Yield task, name and patch of each trajectory; store its id and verdict under its name."""
         for stored in source.read(source.ids):
             self._run.check()
             name = str(stored.id)
@@ -151,23 +151,23 @@ class TestVerification:
 
     def _read_tests(self, tasks: Collection[str]) -> dict[str, list[ReproductionTest]]:
         """Return the written tests of the tasks to score, in the order of the setting."""
-        found: dict[str, list[ReproductionTest]] = defaultdict(list)
+        tests: dict[str, list[ReproductionTest]] = defaultdict(list)
         for source in open_sources(self._run, self._config.tests, setting="verifier.tests"):
             for task_id, name, patch in self._patches(source):
                 test = reproduction_test(patch, author=name)
                 if task_id in tasks and test.content:
-                    found[task_id].append(test)
-        if self._config.tests and not found:
+                    tests[task_id].append(test)
+        if self._config.tests and not tests:
             raise ConfigError(
                 Problem("no test was written for the tasks of the runs to score", "verifier.tests")
             )
-        return found
+        return tests
 
     async def work(self, runs: TestRuns) -> None:
-        """Score the tasks that are left, several at once; a pause waits for those that are in progress.
+        """Score the remaining tasks, several at once; a pause waits for those in progress.
 
         Raises:
-            RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is dropped.
+            RunStopped, FencedError, DeliveryError: the attempt must end; tasks in progress are dropped.
         """
         for key, reason in self._without_task.items():
             self._record(key, PassCounts(error=reason))
@@ -195,7 +195,7 @@ class TestVerification:
         return self._run.control.desired() != "run"
 
     def _is_scored(self, work: TaskWork) -> bool:
-        records = (self._found.get(self._ids[one.trajectory_id]) for one in work.candidates)
+        records = (self._found.get(self._ids[candidate.trajectory_id]) for candidate in work.candidates)
         return all(record is not None and not record.error for record in records)
 
     async def _score(self, runs: TestRuns, work: TaskWork) -> None:
@@ -284,15 +284,15 @@ def _ref(key: TrajectoryId) -> TrajectoryRef:
 
 
 def _test_record(test: JudgedTest) -> ExaminedTestRecord:
-    found = test.examination
+    examination = test.examination
     counts = {}
     if test.quality is not None:
         counts = {name: getattr(test.quality, name) for name in ("good", "good_passed", "bad", "bad_passed")}
     return ExaminedTestRecord(
-        digest=found.test.digest,
-        rejection=found.rejection or "",
-        detail=found.detail[:_ERROR_CHARS],
-        tests=len(found.failing),
+        digest=examination.test.digest,
+        rejection=examination.rejection or "",
+        detail=examination.detail[:_ERROR_CHARS],
+        tests=len(examination.failing),
         **counts,
     )
 

@@ -151,7 +151,7 @@ def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path) -> None:
                 wait_for_scores(tmp_path, index + 1)
             sink.emit(RunFinished, state="failed", reason="killed")
         waiting = [event["message"] for event in events(tmp_path, "run_progress")]
-    assert "scored; waits for what run 7 still finishes" in waiting
+    assert "scored; waiting for more trajectories of run 7" in waiting
     assert len(events(tmp_path, "trajectory_scored")) == len(scores(tmp_path)) == 3
     assert events(tmp_path)[-1]["state"] == "succeeded"
 
