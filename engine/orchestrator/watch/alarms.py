@@ -2,7 +2,7 @@
 
 The README of this package lists them. An alert is raised when its condition begins to hold and again only
 after it has ceased to; infrastructure and gradient alerts are raised every time. Clipping and mismatch are
-measured over a whole update: those alerts name the groups most sampled tokens come from.
+measured over a whole update: those alerts name the groups with the most sampled tokens.
 
 To add one: a ``_Check`` in ``_CHECKS``.
 """
@@ -80,7 +80,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Iteration:
-    """Data of an iteration examined by the checks."""
+    """Input of the checks: an iteration's data."""
 
     groups: Sequence[Group]
     rollouts: RolloutMetrics
@@ -96,9 +96,9 @@ class _Check:
     code: str
     severity: Literal["warning", "error"] = "warning"
     find: Callable[[_Iteration], str | None]
-    """Function that returns the message where the condition holds."""
+    """Function that returns the message if the condition holds."""
     rank: Callable[[Group], float]
-    """Score of a group; the highest are named, those with 0 or less never."""
+    """Score of a group; groups with the highest positive scores are named."""
     patience: int | None = 1
     """Consecutive iterations before the alert; None alerts every time."""
 
@@ -125,15 +125,15 @@ class Alarms:
             groups: every group that was sampled.
             rollouts: metrics of their rollouts.
             metrics: metrics of the iteration, including the trainer's.
-            load: load of the machine meanwhile.
+            load: load of the machine during the iteration.
         """
         self._state.observe(metrics)
         seen = _Iteration(groups=groups, rollouts=rollouts, metrics=metrics, state=self._state, load=load)
         for check in _CHECKS:
             message = check.find(seen)
-            held = self._state.in_a_row.get(check.code, 0) + 1 if message else 0
-            self._state.in_a_row[check.code] = held
-            if message and (check.patience is None or held == check.patience):
+            in_a_row = self._state.in_a_row.get(check.code, 0) + 1 if message else 0
+            self._state.in_a_row[check.code] = in_a_row
+            if message and (check.patience is None or in_a_row == check.patience):
                 self._alert(check, message, iteration, groups)
 
     def state_dict(self) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _entropy_high(seen: _Iteration) -> str | None:
     entropy, start = seen.metrics.get(_ENTROPY), seen.state.start(_ENTROPY)
     if entropy is None or start is None or entropy <= max(ENTROPY_HIGH * start, ENTROPY_CEILING):
         return None
-    return f"entropy rose to {entropy:.3g} nats{_from(start)}: the policy is becoming noise"
+    return f"entropy rose to {entropy:.3g} nats{_from(start)}: the policy is becoming random"
 
 
 def _clipping(seen: _Iteration) -> str | None:
@@ -251,7 +251,7 @@ def _not_invariant(seen: _Iteration) -> str | None:
     if seen.metrics.get("sampling/batch_invariant", 1.0):
         return None
     return (
-        "on this processor the last bits of log-probabilities depend on what is sampled together: "
+        "on this processor the last bits of log-probabilities depend on the composition of batches: "
         "a resumed run may differ from an uninterrupted one"
     )
 
@@ -269,7 +269,7 @@ def _reward_without_submission(seen: _Iteration) -> str | None:
         return None
     return (
         f"over {WINDOW} iterations the mean reward rose by {reward:.2f} while the share of submitted "
-        f"trajectories fell by {-submitted:.2f}: the reward may not need the task done"
+        f"trajectories fell by {-submitted:.2f}: the reward may not require solving the task"
     )
 
 

@@ -1,4 +1,4 @@
-"""Conversion of the engine's types to events. To show more of a step or a trajectory, start here."""
+"""Conversion of the engine's types to events. To record more of a step or a trajectory, start here."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class EventObserver:
         observe_duration: receives durations of commands and gradings.
         lanes: receives the phases of rollouts.
         counts: receives the numbers of rollouts and steps.
-        with_responses: records the responses of steps as the policy gave them, for replays.
+        with_responses: whether to record the policy's raw responses, for replays.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class EventObserver:
         self._thread.shutdown()
 
     def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
-        """Record that a rollout was admitted (again, after an infrastructure failure)."""
+        """Record the admission of a rollout, also a repeated one after an infrastructure failure."""
         self._counts.start(key)
         self._sink.emit(TrajectoryStarted, ref=ref(key), sandbox_id=sandbox_id)
 
     def phase_changed(self, key: RolloutKey, phase: RolloutPhase | None) -> None:
-        """Count the time of the phase."""
+        """Record the start of a phase in the timeline."""
         if self._lanes is not None:
             self._lanes.enter(key, phase)
 

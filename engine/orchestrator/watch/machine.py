@@ -1,4 +1,4 @@
-"""Load of the machine: rollouts of a busy one reach their time limits sooner."""
+"""Load of the machine; on a busy one, rollouts reach their time limits sooner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AVERAGED_S = (60.0, 300.0, 900.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineLoad:
-    """Load of the machine during some work."""
+    """Load of the machine over a period."""
 
     per_core: float
     cores: int
@@ -29,7 +29,7 @@ class MachineLoad:
 
     @property
     def is_high(self) -> bool:
-        """Return whether work takes several times as long as on a free machine."""
+        """Return whether work takes several times as long as on an idle machine."""
         return self.per_core >= MAX_LOAD or (self.throttled or 0.0) >= MAX_THROTTLED
 
     @property
@@ -46,14 +46,14 @@ class MachineLoad:
 
 
 class MachineProbe:
-    """Measures the load since its creation or its last reset."""
+    """Measurement of the load since its creation or last reset."""
 
     def __init__(self) -> None:
         self._cores = len(os.sched_getaffinity(0))
         self.reset()
 
     def reset(self) -> None:
-        """Start to measure anew."""
+        """Restart the measurement."""
         self._started, self._periods = time.monotonic(), cgroups.throttled_periods()
 
     def load(self) -> MachineLoad:

@@ -36,7 +36,7 @@ Outcome = tuple[TerminationReason, Verdict | None]
 
 
 class RolloutMetrics:
-    """Metrics of rollouts that are added one by one and not kept; of each task three counts are.
+    """Metrics of rollouts, accumulated one by one; only a few counts per task are kept.
 
     Sums are exact, so that the order of the rollouts changes no bit of the result.
     """
@@ -105,7 +105,7 @@ class RolloutMetrics:
         return float(Fraction(self._sums[name]) / (self._weights[name] or 1))
 
     def _is_unknown(self, name: str) -> bool:
-        """Return whether a mean has no value because no policy reported what it is of."""
+        """Return whether a mean is undefined because no policy reported the quantity."""
         return name == _THINKING and bool(self.steps) and not self._weights[name]
 
     def _mean(self, name: str, total: float, weight: int = 1) -> None:
@@ -146,15 +146,15 @@ class RolloutMetrics:
 
 def iteration_metrics(groups: Sequence[Group]) -> RolloutMetrics:
     """Return the metrics derived from finished trajectories alone (no losses, no wall times of phases)."""
-    found = RolloutMetrics()
+    metrics = RolloutMetrics()
     for group in groups:
         for trajectory in group.trajectories:
-            found.add(RolloutSummary.of(trajectory))
-    return found
+            metrics.add(RolloutSummary.of(trajectory))
+    return metrics
 
 
 def is_infrastructure(trajectory: Trajectory) -> bool:
-    """Return whether infrastructure lost the trajectory or its grading, so it says nothing of the policy."""
+    """Return whether infrastructure lost the trajectory or its grading: it does not measure the policy."""
     return trajectory.termination in INFRASTRUCTURE_REASONS or trajectory.reward is None
 
 

@@ -1,8 +1,8 @@
 """Timeline of an iteration from the phases of its rollouts (``engine.events.schedule``).
 
 A lane counts the rollouts in a phase: an interval begins with the first and ends with the last, so that
-a change of phase takes constant time. What is kept until the end of the iteration is one record per
-rollout and lane.
+a change of phase takes constant time. One record per rollout and lane is kept until the end of the
+iteration.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LANES: Mapping[RolloutPhase, LaneName] = {
 }
 MAX_SPANS = 48
 SHORTEST_S = 0.001
-"""Minimum length of what is shown, seconds."""
+"""Minimum length of recorded spans and stays, seconds."""
 Span = tuple[float, float]
 
 
@@ -54,7 +54,7 @@ class _Lane:
             self.spans.append((self.opened, now))
 
     def restart(self, now: float) -> None:
-        """Forget the time before ``now``."""
+        """Discard the time before ``now``."""
         self.opened, self.spans, self.stays = now, [], {}
         self.since = dict.fromkeys(self.since, now)
 
@@ -86,10 +86,10 @@ class PhaseLanes:
         self._lanes = {name: _Lane() for name in LANES.values()}
         self._phases: dict[RolloutKey, RolloutPhase] = {}
         self._ended: dict[RolloutKey, float] = {}
-        """Rollouts that ended since the start, and when."""
+        """Rollouts that ended since the start → time of their end."""
 
     def enter(self, key: RolloutKey, phase: RolloutPhase | None) -> None:
-        """Take note of the start of a rollout's phase; None: it has ended."""
+        """Record the start of a rollout's phase, or the rollout's end (None)."""
         now = self._clock()
         before = self._phases.pop(key, None)
         if before is not None and before in LANES:
@@ -117,16 +117,16 @@ class PhaseLanes:
         now = self._clock()
         for lane in self._lanes.values():
             lane.settle(now)
-        found = {name: self._record(name, lane) for name, lane in self._lanes.items()}
+        records = {name: self._record(name, lane) for name, lane in self._lanes.items()}
         trainer = self._trainer(batch, collected, now)
         return Timeline(
-            seconds=round(now - self._start, 3), lanes=[found.pop("engines"), trainer, *found.values()]
+            seconds=round(now - self._start, 3), lanes=[records.pop("engines"), trainer, *records.values()]
         )
 
     def _record(self, name: LaneName, lane: _Lane) -> TimelineLane:
         spans = [span for span in lane.spans if span[1] - span[0] >= SHORTEST_S]
         stays = {key: stay for key, stay in lane.stays.items() if stay.seconds >= SHORTEST_S}
-        key = max(stays, key=lambda one: stays[one].seconds, default=None)
+        key = max(stays, key=lambda rollout: stays[rollout].seconds, default=None)
         return TimelineLane(
             name=name,
             spans=[self._relative(span) for span in merged(spans, at_most=MAX_SPANS)],
@@ -165,13 +165,13 @@ class PhaseLanes:
 
 
 def merged(spans: list[Span], *, at_most: int) -> list[Span]:
-    """Return disjoint spans in order, the shortest gaps closed until there are at most so many."""
-    gaps = sorted(range(1, len(spans)), key=lambda place: spans[place][0] - spans[place - 1][1], reverse=True)
-    found: list[Span] = []
+    """Merge ordered spans across the shortest gaps until at most ``at_most`` are left."""
+    gaps = sorted(range(1, len(spans)), key=lambda index: spans[index][0] - spans[index - 1][1], reverse=True)
+    result: list[Span] = []
     kept = set(gaps[: at_most - 1])
-    for place, span in enumerate(spans):
-        if place == 0 or place in kept:
-            found.append(span)
+    for index, span in enumerate(spans):
+        if index == 0 or index in kept:
+            result.append(span)
         else:
-            found[-1] = (found[-1][0], span[1])
-    return found
+            result[-1] = (result[-1][0], span[1])
+    return result

@@ -1,7 +1,7 @@
-"""Alarms about outcomes that say more about limits and the machine than about the policy.
+"""Alarms about rollout outcomes that limits, settings or the machine cause rather than the policy.
 
-Training examines them per iteration (``alarms``); collections and evaluations, which keep counts only, while
-they run and at their end.
+Training checks them per iteration (``alarms``). Collections and evaluations, which keep counts only, check
+them while they run and at their end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INFRA_RATE_MAX = 0.02
 TIMED_SHARE_MAX = 0.1
 LIMITED_SHARE_MAX = 0.5
 MIN_ALIKE = 8
-"""Number of rollouts below which equal endings are no pattern."""
+"""Minimum number of rollouts whose equal endings are a pattern."""
 MIN_WHILE_RUNNING = 50
 """Finished rollouts before shares of an unfinished collection raise alerts."""
 MAX_GROUPS = 5
@@ -49,12 +49,12 @@ class RolloutAlarms:
     def check(
         self, metrics: RolloutMetrics, lost: Collection[RolloutSummary] = (), *, ended: bool = False
     ) -> None:
-        """Examine what has finished.
+        """Check the finished rollouts.
 
         Args:
             metrics: of the finished rollouts, with or without the lost ones.
             lost: rollouts lost to infrastructure.
-            ended: whether all have finished; before, few rollouts raise nothing.
+            ended: whether all have finished; until then, fewer than ``MIN_WHILE_RUNNING`` raise no alert.
         """
         count = metrics.count - metrics.lost + len(lost)
         if not count or (not ended and count < MIN_WHILE_RUNNING):
@@ -87,7 +87,7 @@ class RolloutAlarms:
 
 
 def losses_message(rate: float, lost: Collection[RolloutSummary]) -> str | None:
-    """Return the share of lost rollouts with their reasons; None below the limit."""
+    """Return a message about the share of lost rollouts and their reasons; None below the limit."""
     if rate <= INFRA_RATE_MAX:
         return None
     reasons = Counter(map(loss_reason, lost))
@@ -96,7 +96,7 @@ def losses_message(rate: float, lost: Collection[RolloutSummary]) -> str | None:
 
 
 def unreadable_message(metrics: Mapping[str, float]) -> str | None:
-    """Return that no response had a readable tool call; None where one had."""
+    """Return a message if no response had a readable tool call, else None."""
     if metrics.get("steps/unparsed", 0.0) < 1.0:
         return None
     return (
@@ -106,22 +106,22 @@ def unreadable_message(metrics: Mapping[str, float]) -> str | None:
 
 
 def limits_message(endings: Endings, load: MachineLoad) -> str | None:
-    """Return which limits ended rollouts; None where they ended few."""
+    """Return a message about the limits that ended rollouts; None if they ended few."""
     graded, limited, timed = endings.graded, endings.limited, endings.timed
     if not graded or (timed <= TIMED_SHARE_MAX * graded and limited <= LIMITED_SHARE_MAX * graded):
         return None
     kinds = ", ".join(f"{count} × {reason.words}" for reason, count in endings.limits.items())
     message = f"limits ended {limited} of {graded} rollouts ({kinds})"
     if timed <= TIMED_SHARE_MAX * graded:
-        return f"{message}: their solve rate is that of the limits as much as of the policy"
+        return f"{message}: the solve rate measures the limits as much as the policy"
     return (
-        f"{message}: with more time some may be solved, so their solve rate is not the policy's; free the "
-        f"machine ({load}), lower rollout.max_concurrent, or raise the time limits"
+        f"{message}: with more time some may be solved, so the solve rate underestimates the policy; free "
+        f"the machine ({load}), lower rollout.max_concurrent, or raise the time limits"
     )
 
 
 def alike_message(outcomes: Mapping[Outcome, int]) -> str | None:
-    """Return how all rollouts failed, where all of at least ``MIN_ALIKE`` failed in one unusual way."""
+    """Return a message if at least ``MIN_ALIKE`` rollouts all failed in the same unusual way, else None."""
     count = sum(outcomes.values())
     if count < MIN_ALIKE or any(verdict is Verdict.PASSED for _, verdict in outcomes):
         return None
@@ -135,7 +135,7 @@ def alike_message(outcomes: Mapping[Outcome, int]) -> str | None:
 
 
 def busy_message(endings: Endings, load: MachineLoad) -> str | None:
-    """Return that a busy machine may have ended rollouts; None where it is free or time limits ended none."""
+    """Return a message if the machine is busy and time limits ended rollouts, else None."""
     if not load.is_high or not endings.timed:
         return None
     return (
