@@ -1,11 +1,11 @@
-"""Groups of a feed that are admitted and in no batch yet: admission, replacement, choice, and their state.
+"""Buffer of a feed's groups that are admitted and in no batch yet: admission, replacement, choice, state.
 
 With ``algorithm.dynamic_sampling`` (DAPO, arXiv:2503.14476) a complete group without a learning signal is
 replaced by one of another task, which its iteration has not tried. With schedule ``sync`` the groups of a
 round are replaced once all of them are complete, for at most ``max_resampling_rounds`` rounds: the tasks do
 not depend on the order in which rollouts end, and a resumed attempt samples the same ones. With other
 schedules a group is replaced at once, and at most ``max_resampling_rounds`` · B between two batches. Beyond
-that, and where the split has no other task, such a group takes a place in a batch but no part in the update.
+that limit, or if the split has no other task, the group counts in a batch but is left out of the update.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class BufferedGroup:
 
     row: TaskRow
     updates: int
-    """Updates made when it was admitted."""
+    """Updates made before its admission."""
     group: Group | None = None
     """The group once it is complete."""
     is_uniform: bool = False
     """Whether it is complete without a learning signal, under dynamic sampling."""
     round_number: int = 0
-    """Replacements that led to it, one after the other; not in checkpoints, only ``sync`` has rounds."""
+    """Number of successive replacements before it; not in checkpoints, as only ``sync`` has rounds."""
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
-    """Its rollouts in flight, and the task that puts them together."""
+    """Its rollouts in flight, and the task that completes the group."""
 
 
 class NextGroup(NamedTuple):
-    """Group that is admitted next."""
+    """Group to admit next."""
 
     key: GroupKey
     row: TaskRow
@@ -60,7 +60,7 @@ class Batch(NamedTuple):
     trained: dict[GroupKey, BufferedGroup]
     discarded: dict[GroupKey, BufferedGroup]
     rounds: int
-    """Rounds of replacements with ``sync``; else number of replaced groups in batches, rounded up."""
+    """Rounds of replacements with ``sync``; else replaced groups divided by the batch size, rounded up."""
 
 
 class GroupBuffer:
@@ -70,8 +70,8 @@ class GroupBuffer:
         schedule: bound of staleness, and order of the batches.
         algorithm: definition of a learning signal, and number of groups that are replaced.
         cursor: order of the tasks; its ``take`` returns those of one iteration.
-        record: what earlier attempts have.
-        iterations: of the whole run; no group is admitted that none of them trains on.
+        record: record of earlier attempts.
+        iterations: of the whole run; groups beyond the last one are not admitted.
         batch: groups of an iteration.
     """
 
@@ -95,39 +95,39 @@ class GroupBuffer:
         self.updates = 0
         self._admitted = 0
         self._replacements = 0
-        """Those of the admitted that replaced others."""
+        """Number of admitted groups that replaced others."""
         self._tasks: dict[int, list[str]] = {}
-        """Iteration → its tasks, those taken in place of others included."""
+        """Iteration → its tasks, replacements included."""
         self._taken = 0
-        """Iterations whose tasks were taken from the cursor."""
+        """Number of iterations whose tasks were taken from the cursor."""
         self._ahead: deque[tuple[GroupKey, TaskRow]] = deque()
-        """Tasks that were taken, and whose groups are not yet admitted."""
+        """Tasks that were taken from the cursor, and whose groups are not yet admitted."""
         self.open: dict[GroupKey, BufferedGroup] = {}
         self.replaced: dict[GroupKey, BufferedGroup] = {}
         """Groups that were replaced since the last batch."""
 
     def begin_at(self, iteration: int) -> None:
-        """Continue after the updates of synchronous iterations, which leave no group behind."""
+        """Continue after synchronous iterations, which leave no group in the buffer."""
         self.updates = self._taken = iteration
         self._admitted = iteration * self._batch
 
     def tasks(self, iteration: int) -> list[str]:
-        """Return the tasks of an iteration, without those taken in place of others."""
+        """Return the tasks of an iteration, without replacements."""
         while self._taken <= iteration:
             self._take()
-        admitted, none = self._record.admitted, Admission(0)
+        admitted, original = self._record.admitted, Admission(0)
         return [
             task_id
             for task_id in self._tasks[iteration]
-            if admitted.get(GroupKey(iteration, task_id), none).replaces is None
+            if admitted.get(GroupKey(iteration, task_id), original).replaces is None
         ]
 
     # --- admission ---------------------------------------------------------------------------------
 
     def next_group(self) -> NextGroup | None:
-        """Return the group to admit now, one in place of another first; None while there is no room."""
-        for key, one in self.open.items():
-            if self._is_replaceable(key, one):
+        """Return the group to admit now, replacements first; None while there is no room."""
+        for key, group in self.open.items():
+            if self._is_replaceable(key, group):
                 return self._in_place_of(key)
         wanted = capacity(
             admitted=self._admitted - self._replacements,
@@ -139,19 +139,19 @@ class GroupBuffer:
         return self._fresh() if min(wanted, left) > 0 else None
 
     def admit(self, found: NextGroup, updates: int) -> BufferedGroup:
-        """Admit a group; the one that it replaces leaves."""
-        self.open[found.key] = one = BufferedGroup(found.row, updates)
+        """Admit a group, and remove the one that it replaces."""
+        self.open[found.key] = group = BufferedGroup(found.row, updates)
         if found.replaces is not None:
             key = GroupKey(found.key.iteration, found.replaces)
             self.replaced[key] = replaced = self.open.pop(key)
             self._replacements += 1
-            one.round_number = replaced.round_number + 1
+            group.round_number = replaced.round_number + 1
         self._record.admitted[found.key] = Admission(updates, found.replaces)
         self._admitted += 1
-        return one
+        return group
 
     def complete(self, one: BufferedGroup, group: Group) -> None:
-        """Take note of a group whose rollouts are finished and graded."""
+        """Store a group whose rollouts are finished and graded."""
         one.tasks = []
         one.group = group
         one.is_uniform = self._algorithm.dynamic_sampling and not is_informative(
@@ -164,23 +164,23 @@ class GroupBuffer:
         """Remove and return the groups of the next update; None while it has to wait."""
         groups = [
             OpenGroup(
-                admitted_at=one.updates,
-                is_complete=one.group is not None and not self._is_replaceable(key, one),
-                is_uniform=one.is_uniform,
+                admitted_at=group.updates,
+                is_complete=group.group is not None and not self._is_replaceable(key, group),
+                is_uniform=group.is_uniform,
             )
-            for key, one in self.open.items()
+            for key, group in self.open.items()
         ]
-        places = choose_batch(
+        indices = choose_batch(
             groups,
             updates=self.updates,
             batch=self._batch,
             staleness=self._schedule.staleness,
             in_order=self._schedule.mode == "one_step_off",
         )
-        if places is None:
+        if indices is None:
             return None
         keys = list(self.open)
-        chosen = [keys[place] for place in places]
+        chosen = [keys[index] for index in indices]
         return self._remove(
             [key for key in chosen if not self.open[key].is_uniform],
             [*self.replaced, *(key for key in chosen if self.open[key].is_uniform)],
@@ -193,15 +193,15 @@ class GroupBuffer:
     # --- checkpoints -------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is admitted and in no batch yet, as JSON."""
+        """Return the admitted groups that are in no batch yet, as JSON."""
         return {
             "updates": self.updates,
             "admitted": self._admitted,
             "replacements": self._replacements,
             "taken": self._taken,
             "ahead": [[*key] for key, _ in self._ahead],
-            "open": [[*key, one.updates] for key, one in self.open.items()],
-            "replaced": [[*key, one.updates] for key, one in self.replaced.items()],
+            "open": [[*key, group.updates] for key, group in self.open.items()],
+            "replaced": [[*key, group.updates] for key, group in self.replaced.items()],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -222,22 +222,22 @@ class GroupBuffer:
             self._tasks.setdefault(key.iteration, []).append(key.task_id)
 
     def follow_record(self) -> None:
-        """Admit what earlier attempts admitted since the checkpoint; called before the first batch.
+        """Admit the groups that earlier attempts admitted since the checkpoint, before the first batch.
 
         Raises:
-            ConfigError: the tasks are not those that were admitted.
+            ConfigError: the next tasks are not those that were admitted.
         """
-        for batch in sorted(one for one in self._record.batches if one >= self.updates):
+        for batch in sorted(number for number in self._record.batches if number >= self.updates):
             self._cursor.observe(batch, self._record.outcomes(batch))
         for key, (updates, replaces) in list(self._record.admitted.items())[self._admitted :]:
             replaced = None if replaces is None else GroupKey(key.iteration, replaces)
-            found = self._fresh() if replaced is None else self._in_place_of(replaced)
-            if found.key != key:
+            upcoming = self._fresh() if replaced is None else self._in_place_of(replaced)
+            if upcoming.key != key:
                 raise ConfigError(
                     f"the run's record admits task {key.task_id} for iteration {key.iteration}, but task "
-                    f"{found.key.task_id} is next: the dataset's split changed since; start the run again"
+                    f"{upcoming.key.task_id} is next: the dataset's split changed since; start the run again"
                 )
-            self.admit(found, updates)
+            self.admit(upcoming, updates)
 
     # --- helpers -----------------------------------------------------------------------------------
 
@@ -276,8 +276,8 @@ class GroupBuffer:
         self._taken += 1
 
     def _remove(self, trained: Iterable[GroupKey], discarded: Iterable[GroupKey]) -> Batch:
-        """Remove groups, and count those that were replaced."""
-        left = {key: self.open.pop(key) for key in trained}
+        """Remove the groups of a batch, and count the rounds of replacements."""
+        removed = {key: self.open.pop(key) for key in trained}
         count, dropped = 0, {}
         for key in discarded:
             if key in self.replaced:
@@ -287,8 +287,8 @@ class GroupBuffer:
                 dropped[key] = self.open.pop(key)
         rounds = -(-count // self._batch)
         if self._is_sync:
-            rounds = max(one.round_number for one in (*left.values(), *dropped.values()))
-        return Batch(left, dropped, rounds)
+            rounds = max(group.round_number for group in (*removed.values(), *dropped.values()))
+        return Batch(removed, dropped, rounds)
 
 
 def _key(group: SelectedGroup) -> GroupKey:

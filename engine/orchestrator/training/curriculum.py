@@ -1,6 +1,6 @@
 """Order of training tasks: seeded shuffled passes over the split.
 
-Each task is in a pass once, or with ``curriculum.mode`` ``solve_rate`` as ``task_weights`` draws it.
+Each task is in a pass once, or with ``curriculum.mode=solve_rate`` as drawn by ``task_weights``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TaskCursor:
 
     Args:
         rows: the training tasks, in the dataset's order.
-        per_iteration: how many an iteration uses.
+        per_iteration: number of tasks of an iteration.
         seed: the run's seed; pass ``k`` is shuffled by ``(seed, k)``.
         curriculum: frequency of the tasks.
         lag: maximum staleness of the schedule.
@@ -60,7 +60,7 @@ class TaskCursor:
         return len(self._rows)
 
     def observe(self, batch: int, outcomes: Iterable[Outcome]) -> None:
-        """Take note of the outcomes of a batch, by which later tasks are drawn."""
+        """Store the outcomes of a batch, by which later tasks are drawn."""
         if self._weights is not None:
             self._weights.observe(batch, outcomes)
 

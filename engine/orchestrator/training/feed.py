@@ -1,8 +1,8 @@
 """Collection of a training run's groups, in every schedule.
 
-``RolloutFeed`` keeps as many groups in flight as its ``GroupBuffer`` and the scheduler's places allow, also
-during updates, and returns the batches that the buffer chooses. Every admission and every batch is an event
-before it has an effect, so that a killed run goes on, or is repeated, from its spool (``record``).
+``RolloutFeed`` keeps as many groups in flight as its ``GroupBuffer`` and the scheduler's places permit, also
+during updates, and returns the batches that the buffer chooses. Every admission and every batch is recorded
+before it takes effect, so that a killed run can continue, or be repeated, from its spool (``record``).
 
 With schedule ``sync`` the bound of staleness is 0. Groups are then in flight during ``next_batch`` only, and
 their order needs no events: it is a function of the seed and of the checkpoint.
@@ -42,7 +42,7 @@ class Roller(Protocol):
         """Wait until a rollout could begin at once."""
 
     def begun_anew(self) -> AbstractContextManager[None]:
-        """Return a context in which all rollouts are interrupted, to begin anew after it."""
+        """Return a context that interrupts all rollouts and restarts them at its end."""
 
 
 class RolloutFeed:
@@ -50,15 +50,15 @@ class RolloutFeed:
 
     Args:
         config: the schedule.
-        algorithm: definition of a learning signal, and what becomes of groups without.
-        scheduler: rolls out.
+        algorithm: definition of a learning signal, and replacement of groups without one.
+        scheduler: scheduler of the rollouts.
         cursor: order of the tasks; its ``take`` returns those of one iteration.
-        record: what earlier attempts have.
+        record: record of earlier attempts.
         sink: receives admissions and batches; None records neither.
-        iterations: of the whole run; no group is admitted that none of them trains on.
+        iterations: of the whole run; groups beyond the last one are not admitted.
         batch: groups of an iteration.
         group_size: rollouts of a group.
-        replays: whether rollouts that were in flight go on from their recorded steps.
+        replays: whether rollouts that were in flight continue from their recorded steps.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class RolloutFeed:
         self._group_size = group_size
         self._replays = replays
         self.buffer = GroupBuffer(config, algorithm, cursor, record, iterations=iterations, batch=batch)
-        """Groups that are in no batch yet; its state belongs into checkpoints."""
+        """Groups that are in no batch yet; its state is stored in checkpoints."""
         self._has_news = asyncio.Event()
         """Set when a group is complete or admitted, or the feed has failed."""
         self._may_admit = asyncio.Event()
-        """Set when there may be room for a group, or one to be replaced."""
+        """Set when there may be room for a group, or a group to replace."""
         self._is_held = False
         self._admitting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
@@ -123,7 +123,7 @@ class RolloutFeed:
         A batch that an earlier attempt has recorded is read from the spool; nothing is rolled out yet.
 
         Raises:
-            Exception: whatever ended a rollout and must end the run.
+            Exception: an error of a rollout that must end the run.
             TrainyardError: the record is damaged.
         """
         iteration = self.buffer.updates
@@ -148,25 +148,25 @@ class RolloutFeed:
 
     @contextmanager
     def new_weights(self) -> Iterator[None]:
-        """Publish new weights in the body; unfinished rollouts are treated as configured."""
+        """Return a context for publishing weights; ``on_update`` decides whether rollouts restart."""
         restart = self._config.on_update == "restart"
         with self._scheduler.begun_anew() if restart else nullcontext():
             yield
 
     def updated(self) -> None:
-        """Count an update: there is room for another batch."""
+        """Count an update, which makes room for another batch."""
         self.buffer.updates += 1
         self._may_admit.set()
 
     async def drain(self) -> None:
-        """Admit no further group until the next ``next_batch``; wait for those in flight. Raises as it."""
+        """Stop admission until the next ``next_batch``, and wait for groups in flight. Raises its errors."""
         self._is_held = True
-        while any(one.group is None and one.tasks for one in self.buffer.open.values()):
+        while any(group.group is None and group.tasks for group in self.buffer.open.values()):
             await self._news()
 
     async def close(self) -> None:
-        """Cancel what is in flight and wait until its sandboxes are closed."""
-        tasks = [task for one in self.buffer.open.values() for task in one.tasks]
+        """Cancel all rollouts and wait until their sandboxes are closed."""
+        tasks = [task for group in self.buffer.open.values() for task in group.tasks]
         if self._admitting is not None:
             tasks.append(self._admitting)
         cancel(tasks)
@@ -176,48 +176,48 @@ class RolloutFeed:
     # --- admission ---------------------------------------------------------------------------------
 
     async def _start(self, policy_version: int) -> None:
-        """Roll out the groups that are open already, then admit others.
+        """Roll out the open groups, then admit others.
 
-        Where rollouts begin anew with new weights, none goes on from steps of others.
+        If new weights restart rollouts, recorded steps of other weights are not continued.
         """
         self._is_held = False
         self._may_admit.set()
         if self._admitting is not None:
             return
         version = policy_version if self._config.on_update == "restart" else None
-        for key, one in self.buffer.replaced.items():
+        for key, group in self.buffer.replaced.items():
             kept = await asyncio.to_thread(self._record.kept, key, with_lost=True)
-            self.buffer.complete(one, _group(self._request(key, one), kept.values()))
-        for key, one in self.buffer.open.items():
-            await self._begin(key, one, version=version)
+            self.buffer.complete(group, _group(self._request(key, group), kept.values()))
+        for key, group in self.buffer.open.items():
+            await self._begin(key, group, version=version)
         self._admitting = asyncio.create_task(self._watched(self._admit()))
 
     async def _admit(self) -> None:
-        """Admit groups for ever, each as soon as staleness and places allow."""
+        """Admit groups in an endless loop, each as soon as staleness and places permit."""
         while True:
-            if not self._is_sync:  # its groups queue up at once, which their waits for places count
-                await asyncio.sleep(0)  # the siblings of the last group queue up for places
+            if not self._is_sync:  # sync groups queue at once, and their wait times include that
+                await asyncio.sleep(0)  # lets the siblings of the last group queue for places
                 await self._scheduler.wait_for_room()
-            while self._is_held or (found := self.buffer.next_group()) is None:
+            while self._is_held or (upcoming := self.buffer.next_group()) is None:
                 self._may_admit.clear()
                 await self._may_admit.wait()
             updates = self.buffer.updates
             if self._sink is not None:
                 self._sink.emit(
                     GroupAdmitted,
-                    iteration=found.key.iteration,
-                    task_id=found.key.task_id,
+                    iteration=upcoming.key.iteration,
+                    task_id=upcoming.key.task_id,
                     updates=updates,
-                    replaces=found.replaces,
+                    replaces=upcoming.replaces,
                 )
-            await self._begin(found.key, self.buffer.admit(found, updates))
+            await self._begin(upcoming.key, self.buffer.admit(upcoming, updates))
             self._has_news.set()
 
     def _request(self, key: GroupKey, one: BufferedGroup) -> GroupRequest:
         return GroupRequest(row=one.row, iteration=key.iteration, phase=TRAIN_PHASE, size=self._group_size)
 
     async def _begin(self, key: GroupKey, one: BufferedGroup, *, version: int | None = None) -> None:
-        """Roll out the siblings that are not finished yet, some from what the record has of them."""
+        """Roll out the unfinished siblings; with replays, from their recorded steps."""
         request, kept = self._request(key, one), {}
         if key in self._record:
             kept = await asyncio.to_thread(self._record.kept, key)
@@ -226,7 +226,7 @@ class RolloutFeed:
             unfinished = []
         if self._replays:
             turns = self._record.turns
-            unfinished = [replace(each, recorded=turns(each.key, version=version)) for each in unfinished]
+            unfinished = [replace(r, recorded=turns(r.key, version=version)) for r in unfinished]
         rollouts = [asyncio.create_task(self._scheduler.roll_out(rollout)) for rollout in unfinished]
         complete = self._watched(self._complete(one, request, rollouts, kept))
         one.tasks = [*rollouts, asyncio.create_task(complete)]
@@ -246,17 +246,17 @@ class RolloutFeed:
         self._has_news.set()
 
     async def _recorded(self, selected: BatchSelected) -> Collection:
-        """Return a recorded batch, whose groups leave the buffer."""
-        found = self.buffer.recorded(selected)
+        """Return a recorded batch, and remove its groups from the buffer."""
+        batch = self.buffer.recorded(selected)
         sides = []
-        for chosen, left in ((selected.groups, found.trained), (selected.discarded, found.discarded)):
-            read = await asyncio.to_thread(self._record.trajectories, chosen)
-            requests = [self._request(key, one) for key, one in left.items()]
-            sides.append([_group(*one) for one in zip(requests, read, strict=True)])
-        return Collection(trained=sides[0], discarded=sides[1], rounds=found.rounds)
+        for chosen, removed in ((selected.groups, batch.trained), (selected.discarded, batch.discarded)):
+            recorded = await asyncio.to_thread(self._record.trajectories, chosen)
+            requests = [self._request(key, group) for key, group in removed.items()]
+            sides.append([_group(*pair) for pair in zip(requests, recorded, strict=True)])
+        return Collection(trained=sides[0], discarded=sides[1], rounds=batch.rounds)
 
     async def _news(self) -> None:
-        """Wait for another complete or admitted group. Raises whatever made the feed fail."""
+        """Wait for another complete or admitted group. Raises the error that made the feed fail."""
         if self._failure is None:
             await self._has_news.wait()
             self._has_news.clear()
@@ -281,7 +281,7 @@ def _group(request: GroupRequest, trajectories: Iterable[Trajectory]) -> Group:
 
 
 def _groups(found: Mapping[GroupKey, BufferedGroup]) -> list[Group]:
-    return [one.group for one in found.values() if one.group is not None]
+    return [buffered.group for buffered in found.values() if buffered.group is not None]
 
 
 def _selected(found: Mapping[GroupKey, BufferedGroup]) -> list[SelectedGroup]:
@@ -289,8 +289,8 @@ def _selected(found: Mapping[GroupKey, BufferedGroup]) -> list[SelectedGroup]:
         SelectedGroup(
             iteration=key.iteration,
             task_id=key.task_id,
-            updates=one.updates,
-            indices=[trajectory.key.index for trajectory in one.group.trajectories] if one.group else [],
+            updates=buffered.updates,
+            indices=[t.key.index for t in buffered.group.trajectories] if buffered.group else [],
         )
-        for key, one in found.items()
+        for key, buffered in found.items()
     ]

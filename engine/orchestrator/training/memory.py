@@ -1,6 +1,6 @@
 """Alert about an update that will not fit its GPU, before any weight is read.
 
-A plan is an estimate (``engine.models.memory``): the run goes on, and says beforehand what to change.
+A plan is an estimate (``engine.models.memory``), so the run continues; the alert lists what to change.
 """
 
 from __future__ import annotations

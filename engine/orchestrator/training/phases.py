@@ -1,4 +1,4 @@
-"""Progress of training by phase: current work, what follows, time left with evaluations."""
+"""Progress of training by phase: current work, later work, and time left including evaluations."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Plan:
         )
 
     def evaluations_after(self, done: int) -> int:
-        """Return how often evaluations are due after ``done`` iterations and their evaluation."""
+        """Return the number of evaluations due later than the one after ``done`` iterations."""
         return sum(self.is_due(n, self.every) for n in range(done + 1, self.iterations + 1))
 
     def is_due(self, done: int, every: int | None) -> bool:
-        """Return whether an action of every ``every`` iterations, and the last, is due after ``done``."""
+        """Return whether an action of every ``every`` iterations, and of the last, is due after ``done``."""
         return done == self.iterations or (every is not None and done % every == 0)
 
 
@@ -92,8 +92,8 @@ class TrainingPhases:
         Args:
             name: of the evaluation.
             samples: its rollouts.
-            kept: those that earlier attempts have finished.
-            then: rollouts of the other evaluations that follow at once.
+            kept: those finished by earlier attempts.
+            then: rollouts of the other evaluations that follow immediately.
         """
         done = self._progress.iteration
         evaluations = self._plan.evaluations_after(done)
@@ -121,11 +121,11 @@ class TrainingPhases:
         """Report now, while the phase lasts and at its end.
 
         Args:
-            message: what is done.
-            rollouts: phase of the rollouts that are made; '' makes none.
+            message: text of the phase.
+            rollouts: name of the phase in the rollouts' keys; '' without rollouts.
             total: their number; 0 counts none as done.
-            follows: what is done afterwards.
-            later: rollouts of what is done afterwards.
+            follows: later phases.
+            later: rollouts of later phases.
             kept: rollouts of the phase that are finished already.
         """
         counts = self._run.rollouts

@@ -45,7 +45,7 @@ class TrainProgress:
 
     @property
     def scores(self) -> dict[int, float]:
-        """Return the solve rate of held-out tasks by completed iterations, by which checkpoints are kept."""
+        """Return the held-out solve rate by completed iterations, used to select checkpoints to keep."""
         return dict(self.heldout_rates)
 
     def state_dict(self) -> dict[str, Any]:
@@ -63,17 +63,17 @@ class TrainProgress:
         """Store an evaluation as the first, or else as the latest."""
         if name == HELDOUT:
             self.heldout_rates.append((self.iteration, summary.solve_rate))
-        found = {
+        entry = {
             "solve_rate": summary.solve_rate,
             "low": summary.interval_low,
             "high": summary.interval_high,
         }
-        self.evaluations[name] = [*self.evaluations.get(name, [])[:1], found]
+        self.evaluations[name] = [*self.evaluations.get(name, [])[:1], entry]
 
     def summary(self) -> dict[str, float | int | str | None]:
         """Return the headline numbers of the run."""
         train = [entry["solve_rate"] for entry in self.evaluations.get(TRAIN, [])] or self.solve_rates
-        found: dict[str, float | int | str | None] = {
+        numbers: dict[str, float | int | str | None] = {
             "iterations": self.iteration,
             "trajectories": self.trajectories,
             "solve_rate_first": train[0] if train else None,
@@ -83,10 +83,10 @@ class TrainProgress:
         }
         heldout = self.evaluations.get(HELDOUT, [])
         for label, entry in zip(("first", "last"), (heldout[:1] + heldout[-1:]), strict=False):
-            found[f"heldout_{label}"] = entry["solve_rate"]
-            found[f"heldout_{label}_low"] = entry["low"]
-            found[f"heldout_{label}_high"] = entry["high"]
-        return found
+            numbers[f"heldout_{label}"] = entry["solve_rate"]
+            numbers[f"heldout_{label}_low"] = entry["low"]
+            numbers[f"heldout_{label}_high"] = entry["high"]
+        return numbers
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self._started

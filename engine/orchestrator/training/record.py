@@ -1,7 +1,7 @@
 """Record of a training run's schedule in its spool: admissions, batches and finished trajectories.
 
-An attempt that follows a killed one trains again on the batches that the record has, in their order, which
-gives the same weights bit for bit, and keeps the finished trajectories of groups that are in no batch yet.
+An attempt after a kill trains on the recorded batches again, in their order, which gives the same weights bit
+for bit. It keeps the finished trajectories of groups that are in no batch yet.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Admission(NamedTuple):
     """Admission of a group."""
 
     updates: int
-    """Updates made before."""
+    """Updates made before the admission."""
     replaces: str | None = None
     """Task of the same iteration whose group it replaces."""
 
 
 class TrainingRecord:
-    """Admissions, batches and finished trajectories, of which only the places are kept in memory."""
+    """Admissions, batches and finished trajectories, of which only the byte spans are kept in memory."""
 
     def __init__(self, spool: Path) -> None:
         self._spool = spool
@@ -63,8 +63,8 @@ class TrainingRecord:
 
         Args:
             spool: the run's spool.
-            trained: iterations whose groups are not needed any more, those of the checkpoint.
-            is_sync: whether every iteration trains on its own groups, of which no batch is recorded.
+            trained: number of iterations before the checkpoint, whose groups are no longer needed.
+            is_sync: whether every iteration trains on its own groups, without recorded batches.
         """
         record = cls(spool)
         start = 0
@@ -84,8 +84,8 @@ class TrainingRecord:
     @property
     def num_finished(self) -> int:
         """Return the number of kept trajectories that infrastructure did not lose."""
-        lines = (one for group in self._lines.values() for one in group.values())
-        return sum(one.finished is not None and not one.is_lost for one in lines)
+        lines = (rollout for group in self._lines.values() for rollout in group.values())
+        return sum(rollout.finished is not None and not rollout.is_lost for rollout in lines)
 
     def trajectories(self, groups: Iterable[SelectedGroup]) -> list[tuple[Trajectory, ...]]:
         """Return the trajectories of groups of a recorded batch. Raises TrainyardError."""
@@ -93,36 +93,36 @@ class TrainingRecord:
 
     def outcomes(self, iteration: int) -> list[Outcome]:
         """Return the outcomes of a recorded batch."""
-        found = []
+        outcomes = []
         batch = self.batches[iteration]
         for group in (*batch.groups, *batch.discarded):
             lines = self._lines.get(GroupKey(group.iteration, group.task_id), {})
             graded = [lines[index] for index in group.indices if index in lines and not lines[index].is_lost]
             solved, cut_short = (sum(map(attrgetter(name), graded)) for name in ("is_solved", "is_cut_short"))
-            found.append(Outcome.counted(group.task_id, solved, len(graded), cut_short=cut_short))
-        return found
+            outcomes.append(Outcome.counted(group.task_id, solved, len(graded), cut_short=cut_short))
+        return outcomes
 
     def kept(self, key: GroupKey, *, with_lost: bool = False) -> dict[int, Trajectory]:
         """Return the finished trajectories of a group by index.
 
-        Those that infrastructure lost are left out by default, to be made again, unless a synchronous update
-        was made without them: later rollouts were sampled from its weights.
+        Lost ones are left out by default, to be sampled again, unless a synchronous update was made without
+        them: later rollouts were sampled from its weights.
         """
         lines = self._lines.get(key, {})
         with_lost = with_lost or key.iteration in self._reported
-        found = [
+        indices = [
             index
-            for index, one in lines.items()
-            if one.finished is not None and (with_lost or not one.is_lost)
+            for index, rollout in lines.items()
+            if rollout.finished is not None and (with_lost or not rollout.is_lost)
         ]
-        return dict(zip(found, self._read(key, found), strict=True))
+        return dict(zip(indices, self._read(key, indices), strict=True))
 
     def is_complete(self, key: GroupKey) -> bool:
         """Return whether a deadline has cancelled the last siblings of a group."""
-        return any(one.cancelled == LATE for one in self._lines.get(key, {}).values())
+        return any(rollout.cancelled == LATE for rollout in self._lines.get(key, {}).values())
 
     def turns(self, key: RolloutKey, *, version: int | None = None) -> RecordedTurns | None:
-        """Return a reader of what is recorded of an unfinished rollout; None where nothing is.
+        """Return a reader of an unfinished rollout's recorded turns; None where there are none.
 
         Args:
             key: of the rollout.
@@ -160,7 +160,7 @@ class TrainingRecord:
         group.setdefault(event.key.index, RolloutLines()).add(kind, line, span, event)
 
     def _read(self, key: GroupKey, indices: Iterable[int]) -> tuple[Trajectory, ...]:
-        found = []
+        trajectories = []
         for index in indices:
             lines = self._lines.get(key, {}).get(index)
             if lines is None or lines.finished is None:
@@ -169,12 +169,12 @@ class TrainingRecord:
                     f"{key.iteration}), but not its end: the spool is damaged; start the run again"
                 )
             finished, *steps = read_events(self._spool, [lines.finished, *lines.steps])
-            found.append(recorded_trajectory(finished, steps))
-        return tuple(found)
+            trajectories.append(recorded_trajectory(finished, steps))
+        return tuple(trajectories)
 
 
 def recorded_trajectory(finished: Mapping[str, Any], steps: Iterable[Mapping[str, Any]]) -> Trajectory:
-    """Return a trajectory from its events: everything that training and metrics read of one.
+    """Return a trajectory from its events, with all fields that training and metrics read.
 
     Outcomes of single tests, logs and findings are left out.
     """

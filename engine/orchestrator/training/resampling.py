@@ -1,7 +1,7 @@
-"""Groups of an iteration, with those that dynamic sampling keeps out of its update (``buffer`` has the rule).
+"""Groups of an iteration, including those that dynamic sampling leaves out of its update (see ``buffer``).
 
 Groups without a learning signal stay in the record, masked, and in the iteration's rollout metrics, which
-would otherwise flatter the policy.
+would otherwise be biased.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Collection:
     trained: list[Group]
     """Groups passed to the update."""
     discarded: list[Group] = field(default_factory=list)
-    """Groups without a learning signal: those replaced, and those in whose place no other was sampled."""
+    """Groups without a learning signal: those replaced, and those for which there was no replacement."""
     rounds: int = 0
     """Number of requests for further groups, as in ``buffer.Batch``."""
 

@@ -12,11 +12,11 @@ left. Before an update there are never more than (h − u + 1) · B of them, by 
 batches. So the B oldest groups are always a possible batch: waiting for them ends, nothing is dropped, and no
 group is staler than η, however late its rollouts end.
 
-A group may be replaced (``algorithm.dynamic_sampling``): it leaves, and in the same moment another one is
+A group may be replaced (``algorithm.dynamic_sampling``): it is removed, and at the same moment another one is
 admitted, which N does not count. The other is admitted after at least as many updates, so that for no h there
 are more groups with a + η ≤ h than before: all of the above holds unchanged. At most R groups are replaced
-between two batches, so waiting ends as well. A group that is uniform and not replaced takes part like any
-other; a batch has as few of those as its deadlines allow.
+between two batches, so waiting ends as well. Uniform groups that are not replaced count like any other, but a
+batch has as few of them as its deadlines permit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OpenGroup:
     """A group that is admitted and not yet trained on."""
 
     admitted_at: int
-    """Updates made when it was admitted."""
+    """Updates made before its admission."""
     is_complete: bool
     """Whether its rollouts are finished and graded, and it is not to be replaced."""
     is_uniform: bool = False
@@ -56,8 +56,8 @@ def choose_batch(
 ) -> tuple[int, ...] | None:
     """Return the positions of the groups of the next update, in order; None while it has to wait.
 
-    Of the complete groups it takes those with which the rest meets its deadlines, then others up to B; both
-    times informative ones before uniform ones, and the oldest first.
+    It first takes the complete groups without which the rest would miss its deadlines, then others up to B.
+    In both steps informative groups come before uniform ones, and the oldest first.
 
     Args:
         groups: in the order of their admission.
@@ -65,8 +65,8 @@ def choose_batch(
         in_order: take the oldest groups only, whichever are complete.
     """
     complete = sorted(
-        (place for place, group in enumerate(groups) if group.is_complete),
-        key=lambda place: (groups[place].is_uniform, place),
+        (index for index, group in enumerate(groups) if group.is_complete),
+        key=lambda index: (groups[index].is_uniform, index),
     )
     if len(complete) < batch:
         return None
@@ -79,12 +79,12 @@ def choose_batch(
         total += due[update]
         needed = total - max(0, update - updates) * batch - len(chosen)
         early = [
-            place
-            for place in complete
-            if place not in chosen and groups[place].admitted_at + staleness <= update
+            index
+            for index in complete
+            if index not in chosen and groups[index].admitted_at + staleness <= update
         ]
         if needed > min(len(early), batch - len(chosen)):
             return None
         chosen.update(early[: max(0, needed)])
-    others = (place for place in complete if place not in chosen)
+    others = (index for index in complete if index not in chosen)
     return tuple(sorted({*chosen, *islice(others, batch - len(chosen))}))

@@ -30,11 +30,11 @@ async def gather_siblings(
     Raises:
         Exception: raised by a rollout; the others were cancelled first.
     """
-    loop, found, deadline = asyncio.get_running_loop(), list(finished), None
+    loop, collected, deadline = asyncio.get_running_loop(), list(finished), None
     waiting, reason = set(rollouts), None
     try:
         while waiting:
-            graded = sum(trajectory.reward is not None for trajectory in found)
+            graded = sum(trajectory.reward is not None for trajectory in collected)
             if deadline is None and enough is not None and graded >= enough:
                 deadline = loop.time() + seconds
             timeout = None if deadline is None else max(0.0, deadline - loop.time())
@@ -42,11 +42,11 @@ async def gather_siblings(
             if not done:
                 reason = LATE
                 break
-            found += [task.result() for task in done]
+            collected += [task.result() for task in done]
     finally:
         cancel(waiting, reason)
         await asyncio.gather(*waiting, return_exceptions=True)
-    return sorted(found, key=lambda trajectory: trajectory.key.index)
+    return sorted(collected, key=lambda trajectory: trajectory.key.index)
 
 
 def cancel(tasks: Iterable[asyncio.Task[Any]], reason: str | None = None) -> None:

@@ -1,22 +1,21 @@
-"""Online curriculum: the tasks of a pass, drawn by their live solve rates.
+"""Online curriculum: draw the tasks of each pass by their current solve rates.
 
 Weight of a task in a pass, with the share p of solved rollouts over its newest groups:
 
-    1                               no group of it was graded yet
+    1                               no group was graded yet
     max(min_weight, 4 p (1 − p))    0 < p < 1: the variance of the reward, relative to its maximum
     –                               p = 0 or p = 1: it rests
 
-Every task has a credit, which begins at a seeded phase between 0 and 1. In a pass the credit grows by the
-weight; a task whose credit reaches 1 is drawn and pays 1. A task that rests keeps its credit, and is drawn in
-the first pass that comes more than ``rest_passes`` after the one that drew it last: if it is still solved
-always or never, it rests again. A task that still waits from an earlier pass is left out of a pass.
+Every task has a credit, which starts at a seeded phase between 0 and 1. In each pass the credit grows by the
+weight; a task whose credit reaches 1 is drawn, which costs 1. A resting task keeps its credit, and is drawn
+in the first pass more than ``rest_passes`` after its last draw; if it is still always or never solved, it
+rests again. A task that still waits from an earlier pass is skipped.
 
-What is unbiased is the frequency: over any sequence of passes, whatever the rollouts earned meanwhile, the
-number of a task's draws by weight differs from the sum of its weights by less than 1; of a task whose weight
-stays, the expected number over the random phases is that sum. Tasks that go on resting are drawn once in
-``rest_passes + 1`` passes. So every task is drawn at least once in ``rest_passes + ⌈1 / min_weight⌉`` passes.
-Losses are not weighted back (their importance weights are 1): the objective is the mean over tasks by these
-frequencies, not the uniform one.
+The frequencies are unbiased: over any sequence of passes and outcomes, the number of a task's draws by weight
+differs from the sum of its weights by less than 1. If the weight is constant, the expected number over the
+random phases is that sum. Tasks that keep resting are drawn once in ``rest_passes + 1`` passes, so every task
+is drawn at least once in ``rest_passes + ⌈1 / min_weight⌉`` passes. Losses are not reweighted (importance
+weights are 1): the objective is the mean over tasks by these frequencies, not the uniform mean.
 """
 
 from __future__ import annotations
@@ -46,19 +45,19 @@ class Outcome(NamedTuple):
     @classmethod
     def of(cls, group: Group) -> Outcome:
         """Count the siblings of a group that infrastructure did not lose."""
-        graded = [RolloutSummary.of(one) for one in group.trajectories if not is_infrastructure(one)]
+        graded = [RolloutSummary.of(t) for t in group.trajectories if not is_infrastructure(t)]
         solved, cut_short = (sum(map(attrgetter(name), graded)) for name in ("is_solved", "is_cut_short"))
         return cls.counted(group.task.id, solved, len(graded), cut_short=cut_short)
 
     @classmethod
     def counted(cls, task_id: str, solved: int, graded: int, *, cut_short: int) -> Outcome:
-        """Return an outcome; siblings that a time limit ended do not show that a task is never solved."""
+        """Return an outcome; where none is solved, siblings ended by a time limit do not count as graded."""
         return cls(task_id, solved, graded if solved else graded - cut_short)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskState:
-    """Live state of a task."""
+    """Current state of a task."""
 
     credit: float
     groups: tuple[tuple[int, int], ...] = ()
@@ -73,14 +72,14 @@ class TaskState:
         return sum(count for count, _ in self.groups) / graded if graded else None
 
     def weight(self, min_weight: float) -> float:
-        """Return the weight; 0 of a task that is solved always or never."""
+        """Return the weight; 0 for a task that is always or never solved."""
         rate = self.rate
         if rate is None:
             return 1.0
         return max(min_weight, 4 * rate * (1 - rate)) if 0 < rate < 1 else 0.0
 
     def rests(self, number: int, rest_passes: int) -> bool:
-        """Return whether it rests in a pass."""
+        """Return whether the task rests in a pass."""
         return self.rate in (0.0, 1.0) and self.drawn is not None and number - self.drawn <= rest_passes
 
 
@@ -110,10 +109,10 @@ def draw_pass(
 
 
 class TaskWeights:
-    """Live states of a run's tasks; part of the checkpoint.
+    """Current states of a run's tasks; part of the checkpoint.
 
-    The tasks of iteration n depend on the outcomes of the batches before n − lag alone: those are known
-    whenever a schedule with that staleness asks for its tasks, so that a run is repeated from its record.
+    The tasks of iteration n depend only on the outcomes of batches before n − lag. These are known whenever a
+    schedule with that staleness requests tasks, so that a run can be repeated from its record.
 
     Args:
         task_ids: the training tasks, in the dataset's order.
@@ -130,20 +129,22 @@ class TaskWeights:
             for task_id in task_ids
         }
         self._iterations = 0
-        """Iterations whose tasks were asked for."""
+        """Number of iterations whose tasks were requested."""
         self._outcomes: dict[int, list[Outcome]] = {}
-        """Batch → outcomes that do not count yet."""
+        """Batch → outcomes that are not counted yet."""
 
     def observe(self, batch: int, outcomes: Iterable[Outcome]) -> None:
-        """Take note of a batch's outcomes; those of a batch that is known already change nothing."""
+        """Store a batch's outcomes; those of a batch that is already counted are ignored."""
         if batch >= self._iterations - self._lag - 1:
-            self._outcomes[batch] = [one for one in outcomes if one.graded and one.task_id in self._states]
+            self._outcomes[batch] = [
+                outcome for outcome in outcomes if outcome.graded and outcome.task_id in self._states
+            ]
 
     def begin_iteration(self) -> None:
         """Count the outcomes that the next iteration's tasks depend on."""
         known = self._iterations - self._lag
         self._iterations += 1
-        for batch in sorted(one for one in self._outcomes if one < known):
+        for batch in sorted(number for number in self._outcomes if number < known):
             for task_id, solved, graded in self._outcomes.pop(batch):
                 state = self._states[task_id]
                 groups = (*state.groups, (solved, graded))[-self._config.groups :]
@@ -155,7 +156,7 @@ class TaskWeights:
         return drawn
 
     def metrics(self) -> dict[str, float]:
-        """Return how many tasks rest, and the mean weight of the others."""
+        """Return the numbers of resting and unmeasured tasks, and the mean weight of those not resting."""
         rates = [state.rate for state in self._states.values()]
         weights = [state.weight(self._config.min_weight) for state in self._states.values()]
         active = [weight for weight in weights if weight]
@@ -170,14 +171,14 @@ class TaskWeights:
         """Return the state as JSON."""
         return {
             "iterations": self._iterations,
-            "outcomes": [[batch, [[*one] for one in found]] for batch, found in self._outcomes.items()],
+            "outcomes": [[batch, [[*row] for row in rows]] for batch, rows in self._outcomes.items()],
             "tasks": {task_id: asdict(state) for task_id, state in self._states.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state; tasks that it lacks keep theirs."""
         self._iterations = state["iterations"]
-        self._outcomes = {batch: [Outcome(*one) for one in found] for batch, found in state["outcomes"]}
+        self._outcomes = {batch: [Outcome(*row) for row in rows] for batch, rows in state["outcomes"]}
         for task_id, saved in state["tasks"].items():
             if task_id in self._states:
                 groups = tuple((solved, graded) for solved, graded in saved["groups"])
