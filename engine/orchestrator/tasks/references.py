@@ -1,7 +1,7 @@
 """References of curated tasks: one proof per source, shared by its tasks.
 
 With their gold patches, all tasks of a source are the same tree with the same tests. So the mutated tests
-of all of them are proven together, in a few runs of the source's tests, and each task gets those of its own.
+of all of them are proven together, in a few runs of the source's tests, and each task gets its own part.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def make_references(
 
 
 def _source(row: TaskRow) -> tuple[str, ...]:
-    """Return what rows with the same intact tree and the same runner have in common."""
+    """Return a key that rows with the same intact tree and the same test runner share."""
     task, answer = row.task, row.answer
     options, separator, _ = answer.test_command.partition(_OPTIONS_END)
     if not separator or DRIVER not in options or answer.test_files or answer.setup_patch:

@@ -43,7 +43,7 @@ class Finding:
 
 
 class RowCheck:
-    """Checks rows and stores the references of valid ones.
+    """Check of rows, which also stores the references of valid ones.
 
     Args:
         config: the validation's configuration.
@@ -81,15 +81,15 @@ class RowCheck:
             if not (gold and _is_last(gold[-1])):
                 last, original = await self._last(row, patch)
                 gold.append(last)
-            found = judge(noop, gold)
+            health = judge(noop, gold)
         except DatasetError as error:
             return Finding(row, judge(noop, [_refused(str(error))]))
         except SandboxError as error:
             lost = Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=f"the solution: {error}")
             return Finding(row, judge(noop, [lost]))
-        if found.status is not RowStatus.VALID or original is None:
-            return Finding(row, found)
-        return Finding(row, found, await self._prove(row, patch, original))
+        if health.status is not RowStatus.VALID or original is None:
+            return Finding(row, health)
+        return Finding(row, health, await self._prove(row, patch, original))
 
     async def _check_own_box(self, row: TaskRow, own_box: OwnBoxGrading) -> Finding:
         """Return the finding about a row that is graded in the agent's sandbox; it has no mutated tests."""
@@ -101,7 +101,7 @@ class RowCheck:
         return Finding(row, judge(noop, gold))
 
     async def _last(self, row: TaskRow, patch: str) -> tuple[Grade, OriginalRun | None]:
-        """Grade the gold patch by the original run of the proof, which is returned where it passed."""
+        """Grade the gold patch by the proof's original run; return the run too where it can be used."""
         try:
             await asyncio.to_thread(check_gradable, row)
             began = time.monotonic()
@@ -117,7 +117,7 @@ class RowCheck:
         return replace(await grade_of(original.result), seconds=time.monotonic() - began), original
 
     async def _prove(self, row: TaskRow, patch: str, original: OriginalRun) -> MutantCoverage | None:
-        """Make and store the reference of a valid row; None where infrastructure failed or it wavered."""
+        """Make and store the reference of a valid row; None where infrastructure or the proof failed."""
         try:
             reference = await self._patiently(lambda: self._prover.prove(row, patch, original))
         except (DatasetError, SandboxError):
@@ -150,13 +150,13 @@ class RowCheck:
 
     async def _graded(self, grade: Callable[[], Awaitable[Grade]]) -> Grade:
         """Grade a row once; a grading lost to infrastructure is repeated after a wait."""
-        found = await grade()
+        result = await grade()
         for wait_s in self._waits():
-            if found.verdict is not Verdict.INFRA_ERROR:
+            if result.verdict is not Verdict.INFRA_ERROR:
                 break
             await asyncio.sleep(wait_s)
-            found = await grade()
-        return found
+            result = await grade()
+        return result
 
     async def _patiently(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """Return the result of an attempt; one lost to infrastructure is repeated after a wait."""
@@ -173,7 +173,7 @@ class RowCheck:
 
 
 def _is_last(grade: Grade) -> bool:
-    """Return whether repeating is useless: retries are spent, or a patch does not apply and never will."""
+    """Return whether repeating is useless: retries are exhausted, or the patch does not apply."""
     return grade.verdict in (Verdict.INFRA_ERROR, Verdict.PATCH_FAILED)
 
 

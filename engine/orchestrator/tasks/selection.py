@@ -35,7 +35,7 @@ def run_rows(config: ActingRun, run: RunContext) -> Sequence[TaskRow]:
     """Return the tasks to train on or to sample: at most ``dataset.limit`` of those that ``dataset`` selects.
 
     Raises:
-        DatasetError: nothing is left, or a task that an earlier attempt chose is gone.
+        DatasetError: no task is selected, or one that an earlier attempt selected is missing.
     """
     return selected_rows(config, run)[: config.dataset.limit]
 
