@@ -1,8 +1,8 @@
-"""Opening of policies that sample with vLLM: the model's folder, the devices, the servers.
+"""Construction of policies that sample with vLLM: model folder, devices and servers.
 
-With CUDA a run's trainer has the first visible devices, one for each rank, and its servers the next ones,
+With CUDA a run's trainer uses the first visible devices, one for each rank, and its servers the next ones,
 ``policy.vllm.tensor_parallel`` each. With ``policy.vllm.transfer`` = ``ipc`` servers share the trainer's,
-with ``policy.vllm.launcher`` = ``ray`` they have devices of their nodes.
+with ``policy.vllm.launcher`` = ``ray`` they use devices of their nodes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ENGINES = "engines"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sampled:
-    """Model that servers sample, and how they compute it."""
+    """Model that servers sample, and its precision and devices."""
 
     source: str
     """Reference of the model."""
@@ -62,7 +62,7 @@ class _Sampled:
     live: LiveTransfer | None = None
     """Transfer of new weights without files; None: files."""
     is_trained: bool = True
-    """False where the weights stay those of the servers' folder."""
+    """False where the weights in the servers' folder never change."""
 
 
 async def start_training_engines(
@@ -103,7 +103,7 @@ async def start_training_engines(
 async def open_sampling_engines(
     config: TransformerPolicyConfig, run: RunContext, *, max_context: int, version: int = 0
 ) -> VllmPolicy:
-    """Start servers that sample a policy without a trainer, and have them prove it.
+    """Start servers that sample a policy without a trainer, and verify that they serve it.
 
     Args:
         config: the policy.
@@ -183,23 +183,23 @@ def model_folder(ref: str, out: Path, *, home: Path, dtype: torch.dtype) -> Path
     Raises:
         CheckpointError: there is no such model, or it is unusable.
     """
-    found = find_model(ref, home=home)
-    if found.folder is None or found.random:
+    model = find_model(ref, home=home)
+    if model.folder is None or model.random:
         save_policy(out, open_model(ref, home=home, dtype=dtype), {"from": ref}, dtype=dtype)
         return out
-    is_whole = any((found.folder / name).exists() for name in (SINGLE, INDEX))
-    if is_whole and not (found.folder / ADAPTERS).exists():
-        return found.folder
+    is_whole = any((model.folder / name).exists() for name in (SINGLE, INDEX))
+    if is_whole and not (model.folder / ADAPTERS).exists():
+        return model.folder
     from engine.models.weights.export import export_folder  # transformers takes seconds to import
 
-    export_folder(found.folder, out, dtype=dtype)
+    export_folder(model.folder, out, dtype=dtype)
     return out
 
 
 def _connector(
     config: TransformerPolicyConfig, run: RunContext, sampled: _Sampled, folder: Path, max_context: int
 ) -> Callable[[int], Replica]:
-    """Return the function that makes the replica of a number."""
+    """Return a function that creates the replica with a given number."""
     vllm = config.vllm
     if vllm.addresses:
         servers = attached_servers(vllm)
@@ -266,14 +266,14 @@ def attached_servers(config: VllmConfig) -> list[Endpoint]:
     """
     servers: dict[str, Endpoint] = {}
     for name in config.addresses:
-        found = find_endpoint(name, variable=VLLM_KEY)
+        endpoint = find_endpoint(name, variable=VLLM_KEY)
         # Endpoints have the address of the chat routes, which is below that of the server.
-        address = found.address.rstrip("/").removesuffix("/v1")
+        address = endpoint.address.rstrip("/").removesuffix("/v1")
         if address in servers:
             raise ConfigError(
                 Problem(f"names the server of '{name}' twice: leave one out", "policy.vllm.addresses")
             )
-        servers[address] = found.model_copy(update={"address": address})
+        servers[address] = endpoint.model_copy(update={"address": address})
     return list(servers.values())
 
 

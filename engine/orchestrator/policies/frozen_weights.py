@@ -1,4 +1,4 @@
-"""Weights of a policy that is only sampled, for engines that have to prove that they serve them."""
+"""Weights of a policy without a trainer, for engines that must prove that they serve them."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ class FrozenWeights:
     @torch.no_grad()
     def _score(self, ids: Sequence[int]) -> list[float]:
         batch = make_microbatch((plain_sample(ids),), torch.device("cpu"))
-        found: list[float] = self._scorer(batch, 1.0, entropy=False)[0].tolist()
-        return found
+        logprobs: list[float] = self._scorer(batch, 1.0, entropy=False)[0].tolist()
+        return logprobs

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 SPENDING_NAME = "spending.json"
 """File in the run folder with the money that its attempts have spent."""
 _ONE_THREAD = 30_000_000
-"""Parameters below which a model is sampled by one thread on a CPU: two that sleep while they wait are slower
-up to there, with idle processors too (``bench.threads``)."""
+"""Number of parameters below which one thread samples a model on a CPU. Up to this size, two threads that
+sleep while they wait are slower, with idle processors too (``bench.threads``)."""
 
 
 async def open_run_policy(
@@ -54,7 +54,7 @@ async def open_run_policy(
         ConfigError, PreflightError, PublicationError: as ``engine.orchestrator.policies.engines``.
     """
     if isinstance(config, TransformerPolicyConfig) and config.engine == "vllm":
-        # An import of seconds, which would hold the event loop.
+        # The import takes seconds and would block the event loop.
         await asyncio.to_thread(importlib.import_module, "engine.orchestrator.policies.engines")
         from engine.orchestrator.policies.engines import open_sampling_engines
 
@@ -71,7 +71,7 @@ def open_policy(
         config: its settings.
         agent: format and names of its tool calls.
         home: the data folder.
-        run_dir: folder for what a policy keeps between attempts; None keeps nothing.
+        run_dir: folder for a policy's state between attempts; None stores none.
         version: policy version recorded with every token of a model in this process.
 
     Raises:

@@ -40,14 +40,14 @@ async def with_start_policy(config: Run, run: RunContext) -> Run:
 
     Raises:
         ConfigError: the environment has no warm start.
-        RunStopped: the run was stopped while the policy was taught.
+        RunStopped: the run was stopped while the policy was trained.
     """
     policy = config.policy
     if not isinstance(policy, TransformerPolicyConfig) or policy.checkpoint != WARM:
         return config
     if not isinstance(config.environment, FrozenLakeConfig):
         raise ConfigError(
-            f"policy.checkpoint is '{WARM}', but only environment 'frozenlake' teaches its own start: name a "
+            f"policy.checkpoint is '{WARM}', but only environment 'frozenlake' has a warm start: name a "
             "checkpoint"
         )
     folder = await _taught(config.environment, config.agent, run)
@@ -82,7 +82,7 @@ async def _taught(environment: FrozenLakeConfig, agent: AgentConfig, run: RunCon
         if folder is not None:
             run.check()
             return folder
-        await run.safe_point()  # a paused run holds no other up: it starts over, or finds what others taught
+        await run.safe_point()  # a pause frees the lock for other runs: start over, or reuse their result
 
 
 def warm_start(
