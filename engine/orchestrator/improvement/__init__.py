@@ -1,1 +1,1 @@
-"""Self-improvement by rejection sampling: its loop, the rollouts that are kept, and the rounds' folders."""
+"""Self-improvement by rejection sampling: the loop, the selection of rollouts, and the rounds' folders."""

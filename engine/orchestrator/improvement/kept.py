@@ -1,6 +1,6 @@
 """Rollouts that a round of self-improvement keeps, read from the run's own spool.
 
-A first pass finds what may be kept; after the selection a second one puts the trajectories together.
+A first pass finds the candidates; after the selection, a second pass assembles the trajectories.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _CHECK_EVERY = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """A rollout that passed, as far as the selection needs it (``engine.events.selection.Candidate``)."""
+    """Passed rollout as a candidate of the selection (``engine.events.selection.Candidate``)."""
 
     key: RolloutKey
     end: int
-    """Offset behind its terminal record in the spool."""
+    """End offset of its terminal record in the spool."""
     patch_hash: str
     generated_tokens: int
     num_steps: int
 
     @property
     def id(self) -> str:
-        """Return its identity within the run."""
+        """Return the rollout's identity within the run."""
         return f"{self.key.iteration}/{self.key.task_id}/{self.key.index}"
 
     @property
     def task_key(self) -> str:
-        """Return its task."""
+        """Return the rollout's task."""
         return self.key.task_id
 
 
@@ -54,10 +54,10 @@ def choose_kept(
 
     Args:
         spool: the run's spool.
-        config: the rule.
+        config: rule of the selection.
         number: the round, from 0; its rollouts are finished.
         seed: the run's seed.
-        check: called again and again meanwhile; what it raises ends the pass.
+        check: called repeatedly; its exceptions end the pass.
     """
     first = number if config.learn_from == "last" else 0
     lines = _checked(read_lines(spool), check)
@@ -110,9 +110,9 @@ def read_kept(
         rows: the run's tasks by id.
         run_id: the run.
         model: first policy of the run.
-        check: called again and again meanwhile; what it raises ends the pass.
+        check: called repeatedly; its exceptions end the pass.
     """
-    wanted = {one.end: one.key for one in kept}
+    wanted = {rollout.end: rollout.key for rollout in kept}
     keys = set(wanted.values())
     steps: dict[RolloutKey, list[StoredStep]] = {}
     for line in _checked(read_lines(spool), check):

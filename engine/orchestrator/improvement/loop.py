@@ -10,9 +10,9 @@
     evaluate at the end
     run_finished
 
-An attempt that follows a killed one goes on wherever it was: the spool tells which rollouts, evaluations and
-rounds are finished, and a round's folder holds what was kept, its metrics, and the last checkpoint of its
-fine-tuning. What was kept once is what is trained on, also where rollouts of the round were lost.
+An attempt after a kill continues where it stopped: the spool records the finished rollouts, evaluations and
+rounds. A round's folder has the kept rollouts, their metrics, and the last checkpoint of its fine-tuning. The
+first selection is final, also if rollouts of the round were lost.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _INFRA_RETRIES = 1
 
 
 async def improve(config: ImproveRun, run: RunContext) -> RunResult:
-    """Perform all rounds, or those that earlier attempts have not finished."""
+    """Perform all rounds that earlier attempts have not finished."""
     started = time.monotonic()
     record = await asyncio.to_thread(Record.read, run.run_dir / SPOOL_NAME)
     announce(
@@ -103,11 +103,11 @@ class ImprovementLoop:
         self._environments: RunEnvironments | None = None
 
     async def run(self) -> None:
-        """Perform what is left.
+        """Perform the remaining rounds.
 
         Raises:
             RunStopped, FencedError, DeliveryError: the attempt must end.
-            DatasetError: no rollout may be kept, or nothing that is kept can be trained on.
+            DatasetError: no rollout can be kept, or none of the kept ones can be trained on.
             RolloutsLostError: infrastructure lost all rollouts of a phase.
         """
         config, run = self._config, self._run
@@ -115,7 +115,7 @@ class ImprovementLoop:
         self._heldout = await asyncio.to_thread(evaluation_rows, config, run)
         start = policy_folder(run.run_dir, 0)
         await asyncio.to_thread(freeze_policy, config.policy.checkpoint, start, home=run.home)
-        for number in self._record.metrics:  # a killed attempt may have left them
+        for number in self._record.metrics:  # a killed attempt may not have cleaned up
             await asyncio.to_thread(clean, run.run_dir, number)
         rounds = config.improvement.rounds
         for number in range(len(self._record.metrics), rounds):
@@ -142,16 +142,16 @@ class ImprovementLoop:
         metrics |= _losses(tuned)
         checkpoint = await asyncio.to_thread(publish, run.run_dir, number, home=run.home)
         saved = {"path": str(checkpoint.path), "checksum": checkpoint.checksum}
-        held = run.probe.report()
+        loop_metrics = run.probe.report()
         ended = time.monotonic()
-        metrics |= {"time/update": ended - sampled, "time/iteration": ended - started, **held}
+        metrics |= {"time/update": ended - sampled, "time/iteration": ended - started, **loop_metrics}
         run.sink.emit(CheckpointSaved, iteration=number + 1, policy_version=number + 1, **saved)
         run.sink.emit(IterationFinished, iteration=number, policy_version=number + 1, metrics=metrics)
         self._record.metrics[number] = metrics
         await asyncio.to_thread(clean, run.run_dir, number)
 
     async def _sample_and_keep(self, number: int) -> dict[str, float]:
-        """Write what a round is trained on; return metrics of the rollouts and counts of those kept."""
+        """Write a round's training data; return metrics of the rollouts and counts of those kept."""
         metrics = await self._sample(number)
         metrics |= await self._run.interruptible(asyncio.to_thread(self._keep, number))
         await asyncio.to_thread(record_sampled, self._run.run_dir, number, metrics)
@@ -201,7 +201,7 @@ class ImprovementLoop:
     async def _collect(
         self, policy: Policy, groups: Sequence[GroupRequest], *, evaluation: HeldoutConfig | None = None
     ) -> tuple[Ledger, dict[str, float]]:
-        """Roll out and grade what earlier attempts have not; return it with its metrics."""
+        """Roll out and grade the unfinished rollouts; return all with their metrics."""
         run, first = self._run, groups[0]
         if self._environments is None:
             self._environments = await open_environments(self._config, run)
@@ -226,7 +226,7 @@ class ImprovementLoop:
         return ledger, metrics
 
     def _follows(self, number: int, *, evaluates: bool) -> str:
-        """Return what follows the evaluation or the rollouts of a round."""
+        """Return the names of the phases after a round's evaluation or rollouts."""
         rounds = self._config.improvement.rounds
         if number == rounds:
             return ""
@@ -236,19 +236,19 @@ class ImprovementLoop:
         return ", ".join([*parts, "evaluation"])
 
     def _watch(self) -> FirstRollouts | None:
-        """Return the watch over the first round's rollouts."""
+        """Return the check of the first round's rollouts."""
         assert self._environments is not None
         tools = self._environments.factory.tools
         return FirstRollouts.of(self._config.policy, EARLY_STOP, agent=self._config.agent, tools=tools)
 
     async def _open_policy(self, rounds: int) -> Policy:
-        """Open the policy after so many rounds."""
+        """Open the policy after ``rounds`` rounds."""
         checkpoint = str(policy_folder(self._run.run_dir, rounds))
         policy = self._config.policy.model_copy(update={"checkpoint": checkpoint})
         return await open_run_policy(policy, self._config.agent, self._run, version=rounds)
 
     def _keep(self, number: int) -> dict[str, float]:
-        """Write what a round is trained on; return counts."""
+        """Write a round's training data; return counts."""
         config, run = self._config.improvement, self._run
         selected = choose_kept(self._spool, config, number=number, seed=self._config.seed, check=run.check)
         kept = selected.chosen
@@ -267,7 +267,7 @@ class ImprovementLoop:
         )
         return {
             "kept/trajectories": float(len(kept)),
-            "kept/tasks": float(len({one.task_key for one in kept})),
+            "kept/tasks": float(len({rollout.task_key for rollout in kept})),
             "kept/duplicates": float(selected.duplicates),
             "kept/over_cap": float(selected.over_cap),
         }
@@ -275,20 +275,20 @@ class ImprovementLoop:
     def summary(self, started: float) -> dict[str, float | int | str | None]:
         """Return the headline numbers of all attempts; ``started`` is when this one began."""
         record = self._record
-        found: dict[str, float | int | str | None] = {
+        numbers: dict[str, float | int | str | None] = {
             "iterations": len(record.metrics),
             "seconds": round(time.monotonic() - started, 1),
             "peak_memory_mb": round(peak_memory_mb(), 1),
         }
-        for label, place in (("first", min), ("last", max)):
+        for label, pick in (("first", min), ("last", max)):
             if record.metrics:
-                found[f"solve_rate_{label}"] = record.metrics[place(record.metrics)]["solve/rate"]
+                numbers[f"solve_rate_{label}"] = record.metrics[pick(record.metrics)]["solve/rate"]
             if record.evaluations:
-                evaluation = record.evaluations[place(record.evaluations)]
-                found[f"heldout_{label}"] = evaluation["solve_rate"]
-                found[f"heldout_{label}_low"] = evaluation["interval_low"]
-                found[f"heldout_{label}_high"] = evaluation["interval_high"]
-        return found
+                evaluation = record.evaluations[pick(record.evaluations)]
+                numbers[f"heldout_{label}"] = evaluation["solve_rate"]
+                numbers[f"heldout_{label}_low"] = evaluation["interval_low"]
+                numbers[f"heldout_{label}_high"] = evaluation["interval_high"]
+        return numbers
 
 
 def _losses(tuned: Mapping[str, float | int | str | None]) -> dict[str, float]:

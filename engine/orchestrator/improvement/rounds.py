@@ -31,7 +31,7 @@ from engine.orchestrator.fine_tune import fine_tune
 from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest
 
 ROUNDS = "rounds"
-"""Folder in the run's folder: of each round what was trained on and, while it lasts, its checkpoints."""
+"""Folder in the run's folder with each round's training data and, while it lasts, its checkpoints."""
 _SAMPLED = "sampled.json"
 """File of a round with the metrics of its rollouts and the counts of those that are kept."""
 
@@ -43,34 +43,34 @@ class Record:
     metrics: dict[int, Mapping[str, float]] = field(default_factory=dict)
     """Finished round → its metrics."""
     evaluations: dict[int, Mapping[str, float]] = field(default_factory=dict)
-    """Number of finished rounds → solve rate of the evaluation then, with its interval."""
+    """Number of finished rounds → solve rate of the evaluation after them, with its interval."""
     rollouts: int = 0
     """Finished rollouts, evaluations included."""
 
     @classmethod
     def read(cls, spool: Path) -> Self:
         """Read what earlier attempts recorded."""
-        found = cls()
+        record = cls()
         for line in read_lines(spool):
             match type_of(line.data):
                 case "trajectory_finished":
-                    found.rollouts += 1
+                    record.rollouts += 1
                 case "iteration_finished":
                     event = json.loads(line.data)
-                    found.metrics[event["iteration"]] = event["metrics"]
+                    record.metrics[event["iteration"]] = event["metrics"]
                 case "evaluation_finished":
                     event = json.loads(line.data)
-                    found.evaluations[event["iteration"]] = event
-        return found
+                    record.evaluations[event["iteration"]] = event
+        return record
 
 
 def policy_folder(run_dir: Path, rounds: int) -> Path:
-    """Return the folder of the policy after so many rounds; 0 is the run's first policy."""
+    """Return the folder of the policy after ``rounds`` rounds; 0 is the run's first policy."""
     return run_dir / "checkpoints" / f"{rounds:05d}" if rounds else run_dir / "start"
 
 
 async def tune(config: ImproveRun, run: RunContext, number: int) -> Mapping[str, Any]:
-    """Fine-tune a policy on what a round kept, or go on where an earlier attempt was; return the summary.
+    """Fine-tune a policy on a round's kept rollouts, or resume an earlier attempt; return the summary.
 
     Args:
         config: the run's configuration.
@@ -79,7 +79,7 @@ async def tune(config: ImproveRun, run: RunContext, number: int) -> Mapping[str,
 
     Raises:
         RunStopped, FencedError, DeliveryError: the attempt must end.
-        DatasetError: nothing that was kept can be trained on.
+        DatasetError: none of the kept rollouts can be trained on.
     """
     start = number if config.improvement.start_from == "previous" else 0
     tuning = FineTuneRun(
@@ -88,15 +88,15 @@ async def tune(config: ImproveRun, run: RunContext, number: int) -> Mapping[str,
         trainer=FineTuningConfig(**config.trainer.model_dump(), start=str(policy_folder(run.run_dir, start))),
         conversation=_conversation(config),
     )
-    inside = dataclasses.replace(run, run_dir=round_folder(run.run_dir, number), sink=_RoundSink(run.sink))
-    result = await fine_tune(tuning, inside)
+    round_run = dataclasses.replace(run, run_dir=round_folder(run.run_dir, number), sink=_RoundSink(run.sink))
+    result = await fine_tune(tuning, round_run)
     if result.state == "stopped":
         raise RunStopped(result.reason)
     return result.summary
 
 
 def _conversation(config: ImproveRun) -> ConversationConfig:
-    """Return how to render a rollout whose ids do not decode to its responses; FrozenLake has none."""
+    """Return the rendering of rollouts whose ids do not decode to their responses; FrozenLake has none."""
     agent = config.agent
     if agent.tool_format == "words":
         return ConversationConfig()
@@ -109,16 +109,16 @@ def _conversation(config: ImproveRun) -> ConversationConfig:
 
 
 def sampled_metrics(run_dir: Path, number: int) -> Mapping[str, float] | None:
-    """Return the metrics of a round's rollouts; None until all that it is trained on is written."""
+    """Return the metrics of a round's rollouts; None until its training data is complete."""
     try:
-        found: Mapping[str, float] = json.loads((round_folder(run_dir, number) / _SAMPLED).read_text())
+        metrics: Mapping[str, float] = json.loads((round_folder(run_dir, number) / _SAMPLED).read_text())
     except FileNotFoundError:
         return None
-    return found
+    return metrics
 
 
 def record_sampled(run_dir: Path, number: int, metrics: Mapping[str, float]) -> None:
-    """Record that all that a round is trained on is written: later attempts sample and choose nothing."""
+    """Record that a round's training data is complete: later attempts neither sample nor choose again."""
     text = json.dumps(dict(metrics), indent=2, sort_keys=True) + "\n"
     atomic_write(round_folder(run_dir, number) / _SAMPLED, text, durable=True)
 
@@ -134,24 +134,24 @@ def publish(run_dir: Path, number: int, *, home: Path) -> Checkpoint:
     Raises:
         CheckpointError: there is none, or it is damaged.
     """
-    inside = round_folder(run_dir, number)
-    found = load_latest(inside)
-    if found is None:
+    source = round_folder(run_dir, number)
+    checkpoint = load_latest(source)
+    if checkpoint is None:
         raise CheckpointError(f"round {number + 1} has no checkpoint: resume the run to train it again")
-    place = policy_folder(run_dir, number + 1)
-    folder = freeze_policy(str(found.path), place, home=home, temporary=inside)
-    return dataclasses.replace(found, path=folder, iteration=number + 1)
+    target = policy_folder(run_dir, number + 1)
+    folder = freeze_policy(str(checkpoint.path), target, home=home, temporary=source)
+    return dataclasses.replace(checkpoint, path=folder, iteration=number + 1)
 
 
 def clean(run_dir: Path, number: int) -> None:
-    """Remove what only a round in progress needs: the state of its optimizer."""
+    """Remove the files that only a round in progress needs, such as the optimizer's state."""
     folder = round_folder(run_dir, number)
     for path in (folder / "checkpoints", folder / "base"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 class _RoundSink:
-    """Sink of a fine-tuning within a run: its steps are progress of a round and not iterations.
+    """Sink of a fine-tuning within a run, which records steps as progress of a round, not as iterations.
 
     Args:
         sink: the run's.
@@ -162,7 +162,7 @@ class _RoundSink:
         self._total = 0
 
     def emit(self, event_type: type[Any], /, **fields: Any) -> int:
-        """Record an event as part of the round; 0 for one that is left out."""
+        """Record an event as part of the round; return 0 for one that is left out."""
         if event_type is RunPlanned:
             self._total = fields["total_iterations"]
         if event_type is IterationFinished:
