@@ -1,7 +1,7 @@
-"""Assumptions of a plan: everything that neither the run's configuration nor a data sheet says.
+"""Assumptions of a plan: all inputs besides the run's configuration and data sheets.
 
 The defaults describe software-engineering tasks; there is one set for all published models, and some other
-values for the engine's own tiny policies. Finished runs replace them by what they measured
+values for the engine's own tiny policies. Measurements of finished runs replace them
 (``engine.planning.calibration``), and ``--assume mfu=0.4`` replaces either.
 """
 
@@ -27,8 +27,8 @@ class Assumptions(Section):
     """Mean length of a conversation that no limit ends, tokens. Source: DeepSWE's evaluation in 64K tokens,
     25,200 to 49,500 (rllm#138); ten trajectories of R2E-Gym's agent, 37,800."""
     context_spread: float = Field(default=0.4, gt=0)
-    """Standard deviation of the logarithm of that length. Source: ten trajectories of R2E-Gym's agent, 0.3;
-    rllm#138's two means are 0.7 apart."""
+    """Standard deviation of the logarithm of a conversation's length. Source: ten trajectories of R2E-Gym's
+    agent, 0.3; rllm#138's two means are 0.7 apart."""
     tokens_per_step: int = Field(default=750, ge=1)
     """Mean tokens that a turn adds, response and observation. Source: DeepSWE's evaluation, 45,600 tokens in
     64.8 steps (rllm#138); ten trajectories of R2E-Gym's agent, 820."""
@@ -47,8 +47,8 @@ class Assumptions(Section):
     grading_s: float = Field(default=24.0, ge=0)
     """Mean time of a task's tests, seconds. Source: ten trajectories of R2E-Gym's agent, 24."""
     grading_spread: float = Field(default=1.4, gt=0)
-    """Standard deviation of the logarithm of that time. Source: ten trajectories of R2E-Gym's agent,
-    1.4."""
+    """Standard deviation of the logarithm of a task's grading time. Source: ten trajectories of R2E-Gym's
+    agent, 1.4."""
     solve_rate: float = Field(default=0.4, ge=0, le=1)
     """Share of rollouts that pass, of which some are audited with mutated tests. Source: DeepSWE's
     validation, 23 to 42 % (blog, Figure 2)."""
@@ -62,10 +62,11 @@ class Assumptions(Section):
     """Model FLOPs utilisation of an update of a dense model. Source: prime-rl's benchmarks of Qwen3-4B, 14 %
     at 16K tokens and 36 % at 64K: their mean."""
     mfu_experts: float = Field(default=0.03, gt=0, le=1)
-    """The same of a mixture of experts with all weights trained. Source: prime-rl's benchmark of
-    Qwen3-30B-A3B with FSDP2, 2.9 % at 16K tokens."""
+    """Model FLOPs utilisation of an update of all weights of a mixture of experts. Source: prime-rl's
+    benchmark of Qwen3-30B-A3B with FSDP2, 2.9 % at 16K tokens."""
     mfu_experts_lora: float = Field(default=0.29, gt=0, le=1)
-    """The same with adapters. Source: prime-rl's benchmark of Qwen3-30B-A3B, 29 % at 64K tokens."""
+    """Model FLOPs utilisation of an update of a mixture of experts' adapters. Source: prime-rl's benchmark of
+    Qwen3-30B-A3B, 29 % at 64K tokens."""
     sampler_mfu: float = Field(default=0.4, gt=0, le=1)
     """FLOPs utilisation of the sampler where arithmetic limits it (prefill, many sequences). Source: an
     estimate; vLLM's 4,006 tokens/s of Qwen3-32B with short prompts on one H100 (gpustack) are 27 %, waits
@@ -74,8 +75,8 @@ class Assumptions(Section):
     """Share of the memory bandwidth that decoding reaches. Source: an estimate; Qwen3-32B on one H100 takes
     at least 43 ms a token (gpustack), of which reading its weights at this share are 33."""
     sampler_slowdown: float = Field(default=1.0, gt=0)
-    """Time per sampled token over what bandwidth, arithmetic and overhead give. Source: 1 by definition;
-    finished runs measure it."""
+    """Time per sampled token divided by its estimate from bandwidth, arithmetic and overhead. Source: 1 by
+    definition; finished runs measure it."""
     decode_overhead_s: float = Field(default=0.005, ge=0)
     """Time between two decoding steps for scheduling, sampling and tensor parallelism, seconds. Source: an
     estimate."""
@@ -96,7 +97,7 @@ class Assumptions(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A value that replaces a default."""
+    """Value that replaces a default."""
 
     value: float
     origin: str
@@ -105,7 +106,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """Assumptions of a plan and where they are from."""
+    """Assumptions of a plan and their origins."""
 
     assume: Assumptions
     origins: Mapping[str, str]
@@ -113,17 +114,17 @@ class Basis:
 
 
 GIVEN = "given"
-"""Origin of assumptions that a person gave."""
+"""Origin of assumptions given by a person."""
 
 
 def gather_assumptions(measured: Mapping[str, Measured], given: Mapping[str, Any]) -> Basis:
-    """Return the defaults, replaced by what was measured, replaced by what a person gave.
+    """Return the defaults, overridden by measured and then by given values.
 
     Raises:
         ConfigError: as ``parse_assumptions``.
     """
-    values = {name: one.value for name, one in measured.items()}
-    origins = {name: one.origin for name, one in measured.items()}
+    values = {name: measurement.value for name, measurement in measured.items()}
+    origins = {name: measurement.origin for name, measurement in measured.items()}
     return Basis(
         assume=parse_assumptions({**values, **given}), origins={**origins, **dict.fromkeys(given, GIVEN)}
     )

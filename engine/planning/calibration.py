@@ -1,8 +1,8 @@
-"""Assumptions that a finished run replaces by what it measured.
+"""Calibration of assumptions by the measurements of finished runs.
 
-Its rollouts (lengths, tools, gradings) stand for plans of the same model on the same dataset, its speed for
-plans of the same model on the same GPU. Speeds are found with the plan of the finished run itself: with them,
-its sampling and its update take as long as they took.
+Measured rollouts (lengths, tools, gradings) apply to plans of the same model on the same dataset, speed to
+plans of the same model on the same GPU. Speeds are fitted on the plan of the finished run itself: with them,
+its planned sampling and update times equal the measured ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from engine.planning.plan import plan_run
 from engine.planning.shapes import find_shape
 
 _ROUNDS = 5
-"""Plans until the time of sampling is the measured one, to about 1 %."""
+"""Number of plans until the sampling time equals the measured one to about 1 %."""
 _MIN_SPREAD = 0.01
 _MAX_UNIFORM = 0.99
 
@@ -30,9 +30,9 @@ class RunRecord:
     origin: str
     """Name of the run, e.g. ``run 12``."""
     prompt_tokens: float
-    """First prompt."""
+    """Length of the first prompt."""
     context_tokens: float
-    """Whole conversation at its end."""
+    """Length of the whole conversation at its end."""
     context_spread: float
     """Standard deviation of the logarithm of that length."""
     steps: float
@@ -81,18 +81,18 @@ def measured_speed(record: RunRecord, config: TrainRun, gpu: Gpu) -> dict[str, M
     Args:
         record: of the finished run.
         config: its configuration.
-        gpu: what it ran on.
+        gpu: its GPU.
     """
     mfu = mfu_name(config)
-    values = {name: one.value for name, one in measured_work(record).items()}
+    values = {name: measured.value for name, measured in measured_work(record).items()}
     slowdown = 1.0
     for _ in range(_ROUNDS):
         assume = parse_assumptions({**values, "sampler_slowdown": slowdown, mfu: 1.0})
         plan = plan_run(config, hardware=Hardware(gpu=gpu, count=1), basis=Basis(assume=assume, origins={}))
         slowdown *= record.model_s / max(plan.sampling_s, 1e-9)
     share = plan.update_s / max(record.update_s, 1e-9)
-    found = {"sampler_slowdown": max(slowdown, 1e-6), mfu: share}
-    return {name: Measured(value=value, origin=record.origin) for name, value in found.items()}
+    speeds = {"sampler_slowdown": max(slowdown, 1e-6), mfu: share}
+    return {name: Measured(value=value, origin=record.origin) for name, value in speeds.items()}
 
 
 def mfu_name(config: TrainRun) -> str:

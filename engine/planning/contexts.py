@@ -1,4 +1,4 @@
-"""Conversations of a run that are longer than its model was made for, by its ``config.json`` alone."""
+"""Check of a run's conversation lengths against its model's ``config.json``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONTEXTS = (("agent", "max_context"), ("evaluation", "max_context"), ("verifier
 
 
 def long_contexts(config: Mapping[str, Any], *, home: Path) -> list[Problem]:
-    """Return the settings of a run that ask for longer conversations than its model was made for.
+    """Return the settings of a run that exceed its model's maximum conversation length.
 
     Models that are not on this machine are not looked up; the engine refuses them when it opens them.
 
@@ -42,7 +42,7 @@ def long_contexts(config: Mapping[str, Any], *, home: Path) -> list[Problem]:
 
 
 def known_context(ref: str, *, home: Path) -> int | None:
-    """Return the maximum length of a model's sequences, tokens; None where no file here says so.
+    """Return the maximum length of a model's sequences, tokens; None where no local file defines it.
 
     Args:
         ref: see ``engine.models.references``.

@@ -15,7 +15,7 @@ from engine.planning.shapes import Shape, activations
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """GPUs with the same work."""
+    """GPUs that do the same work."""
 
     work: str
     count: int
@@ -30,7 +30,7 @@ class Devices:
 
     @property
     def problem(self) -> str | None:
-        """Return why the parts do not fit, and what to change; None if they fit."""
+        """Return the reason why the parts do not fit, and what to change; None if they fit."""
         if self.total <= self.limit:
             return None
         return (

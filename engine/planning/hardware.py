@@ -69,15 +69,15 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
 )
 """Memory (GB), dense bfloat16 TFLOP/s with float32 sums and memory bandwidth (TB/s) from NVIDIA's data
 sheets; data-centre GPUs are the SXM modules (GB200 and B200: per GPU, of the NVL72 and HGX systems). ``CPU``
-is two cores of a server, nominally: machines differ, and finished runs say what one of them does."""
+is two nominal cores of a server: machines differ, and finished runs measure their speed."""
 
 _PATTERN = re.compile(r"(?:(\d{1,7})\s*[x×]\s*)?(.+)")
 
 
 def parse_hardware(text: str) -> Hardware:
     """Return the hardware named like ``8xH100`` or ``H100``. Raises ConfigError with the known GPUs."""
-    found = _PATTERN.fullmatch(text.strip())
-    count, name = (int(found[1] or 1), found[2].upper()) if found else (0, text)
+    match = _PATTERN.fullmatch(text.strip())
+    count, name = (int(match[1] or 1), match[2].upper()) if match else (0, text)
     if name not in GPUS or not count:
         raise ConfigError(
             f"unknown GPUs '{text}': expected COUNTxNAME, e.g. 8xH100; known names: {', '.join(GPUS)}"

@@ -1,4 +1,4 @@
-"""Plan of a training run: what it needs and what it costs, before anything starts.
+"""Plan of a training run's needs and costs, made before anything starts.
 
 An iteration is rollouts → gradings → update → publication, one after the other or at the same time
 (``schedules``), with evaluations between iterations.
@@ -28,7 +28,7 @@ from engine.planning.typical import typical_assumptions
 from engine.planning.workload import Rollout, sample_rollouts
 
 DEFAULT_GPU = "H100"
-"""GPU of plans that name none; models made for CPUs are planned for one."""
+"""GPU of plans that name none; models made for CPUs are planned for a CPU."""
 
 
 def plan_configured(config: AnyRun, *, gpus: str | None, assumptions: Mapping[str, Any]) -> RunPlan:
@@ -81,12 +81,12 @@ def plan_run(config: AnyRun, *, hardware: Hardware | None = None, basis: Basis |
     sizes = model_sizes(shape, config.trainer)
     sampler = Sampler(shape=shape, sizes=sizes, policy=config.policy, gpu=gpu, assume=assume)
     devices = plan_devices(config, update_memory(config, shape, sizes, gpu.device), sampler)
-    needed = sum(one.count for one in devices)
+    needed = sum(group.count for group in devices)
     num = config.trainer.tasks_per_iteration * config.rollout.group_size
     rollouts, limits = _rollouts(config, num, sampler)
     phase = simulate(rollouts, num, limits, sampler.latency)
-    again = _replacements(config, num, assume)
-    collected = num + sum(again)
+    replaced = _replacements(config, num, assume)
+    collected = num + sum(replaced)
     staleness = config.schedule.staleness
     full = replace(limits, concurrent=min(limits.concurrent, num * (staleness + 1)))
     steady = flow(rollouts, full, sampler.latency)
@@ -99,8 +99,8 @@ def plan_run(config: AnyRun, *, hardware: Hardware | None = None, basis: Basis |
     if staleness:
         parts = overlapped(phase, steady, collected, full, work, remedies, staleness=staleness)
     else:
-        repeated_s = sum(_phase_s(config, one, sampler) for one in again)
-        parts = synchronous(phase, work, remedies, replacements_s=repeated_s)
+        replacements_s = sum(_phase_s(config, count, sampler) for count in replaced)
+        parts = synchronous(phase, work, remedies, replacements_s=replacements_s)
     return RunPlan(
         name=config.recipe or config.name,
         model=config.policy.checkpoint,
@@ -136,7 +136,7 @@ def _replacements(config: TrainRun, num: int, assume: Assumptions) -> list[int]:
     if not config.algorithm.dynamic_sampling:
         return []
     rounds = range(1, config.algorithm.max_resampling_rounds + 1)
-    return [rollouts for one in rounds if (rollouts := round(num * assume.uniform_share**one))]
+    return [rollouts for n in rounds if (rollouts := round(num * assume.uniform_share**n))]
 
 
 def _rollouts(
@@ -148,7 +148,7 @@ def _rollouts(
     assume = sampler.assume if has_sandboxes else sampler.assume.model_copy(update=_NO_SANDBOX)
     rollouts = sample_rollouts(num, agent, config.grading, assume, evaluation=evaluation)
     reserved = sum(
-        min(agent.max_context, (one.prompt + one.context) / 2 + agent.max_response) for one in rollouts
+        min(agent.max_context, (r.prompt + r.context) / 2 + agent.max_response) for r in rollouts
     ) / len(rollouts)
     room = [sampler.concurrent(reserved), config.rollout.max_concurrent]
     limits = Limits(
@@ -174,12 +174,12 @@ def _remedies(config: TrainRun, limits: Limits) -> Remedies:
         "sandbox.max_live": config.sandbox.max_live,
     }
     bound = next((name for name, value in bounds.items() if limits.concurrent == value), None)
-    in_sampler = (
+    sampler_remedy = (
         "more or larger samplers (policy.vllm.replicas, tensor_parallel), a smaller agent.max_response"
         if config.policy.engine == "vllm"
         else "policy.engine='vllm', or a larger policy.max_batch"
     )
-    return Remedies(room=f"a larger {bound}" if bound else in_sampler, sampling=in_sampler)
+    return Remedies(room=f"a larger {bound}" if bound else sampler_remedy, sampling=sampler_remedy)
 
 
 def _take_turns(config: TrainRun) -> bool:
@@ -253,23 +253,23 @@ def _problems(
     hardware: Hardware | None,
     sampler: Sampler,
 ) -> list[str]:
-    found = [problem for one in devices if (problem := one.problem) is not None]
+    problems = [problem for group in devices if (problem := group.problem) is not None]
     ranks = config.trainer.data_parallel * config.trainer.context_parallel
     if hardware is not None and hardware.count < needed:
-        found.append(
+        problems.append(
             f"the run needs {needed} GPUs and there are {hardware.count}: lower trainer.data_parallel "
             f"({config.trainer.data_parallel}), trainer.context_parallel ({config.trainer.context_parallel}) "
             "or the GPUs of policy.vllm"
         )
     if config.policy.engine == "vllm" and sampler.cache_tokens() < config.longest_context:
-        found.append(
+        problems.append(
             f"the KV cache of a server holds {sampler.cache_tokens()} tokens, fewer than the longest "
             f"conversation ({config.longest_context}): raise policy.vllm.tensor_parallel or "
             "policy.vllm.gpu_memory"
         )
     if config.policy.engine == "vllm" and config.policy.vllm.transfer == "ipc" and ranks > 1:
-        found.append(
-            f"policy.vllm.transfer is 'ipc', which one rank can use, but {ranks} train: use 'nccl' and "
-            "GPUs of their own for the servers"
+        problems.append(
+            f"policy.vllm.transfer is 'ipc', which supports one rank, but {ranks} train: use 'nccl' and "
+            "separate GPUs for the servers"
         )
-    return found
+    return problems

@@ -1,10 +1,10 @@
 """Time of rollouts, alone in a phase or in a steady flow.
 
-A phase is a simulation of one sample at the speed that the sampler has at each moment. Rollouts wait for
-room, then for a sandbox, then alternate between the sampler and their tools. Between two events (a start, an
-end, a timeout) all of them advance evenly; the time per token follows from the number of rollouts that sample
-at once. Gradings follow in the order of the ends. In a flow every end is a start: the number at once never
-changes, and with it the time per token.
+A phase is a simulation of one sample at the sampler's speed at each moment. Rollouts wait for room, then for
+a sandbox, then alternate between the sampler and their tools. Between two events (a start, an end, a timeout)
+all of them advance evenly; the time per token depends on the number of rollouts that sample at once. Gradings
+follow in the order of the ends. In a flow a new rollout starts at every end, so that the number at once and
+the time per token are constant.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from statistics import fmean
 from engine.planning.workload import Rollout
 
 Latency = Callable[[float, float, float], float]
-"""Seconds per token of each sequence, by sequences sampled at once, mean context and tokens of prefill per
-sampled token."""
+"""Seconds per token of each sequence, given the sequences sampled at once, their mean context, and the tokens
+of prefill per sampled token."""
 _ROUNDS = 8
 """Iterations of the fixed point between the time per token and the share of rollouts that sample."""
 _NOW_S, _DONE = 1e-6, 1e-6
@@ -55,7 +55,7 @@ class Phase:
     tools_s: float
     """Mean time in tools."""
     slowest_s: float
-    """From the mean end of a rollout to the last one's."""
+    """From the mean end of a rollout to the end of the last one."""
     grading_s: float
     """From the end of the last rollout to the end of the last grading."""
     timed_out: float
@@ -73,14 +73,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """Mean times of a rollout while as many as the limits allow are at work all the time, seconds."""
+    """Mean times of a rollout at full concurrency, seconds."""
 
     start_s: float
     """Wait for a sandbox."""
     sampling_s: float
-    """In the sampler."""
+    """Time in the sampler."""
     tools_s: float
-    """In tools."""
+    """Time in tools."""
     grading_s: float
     """Grading, with the start of its sandbox."""
 
@@ -126,17 +126,17 @@ def simulate(rollouts: Sequence[Rollout], num: int, limits: Limits, latency: Lat
         per_token = _time_per_token(active, weight, latency)
         step = _next_event(active, starting, now, per_token, limits.timeout_s)
         now += step
-        for one in active:
-            tokens = step / (per_token + one.tool_s)
-            one.done += tokens
-            one.sampling += tokens * per_token
+        for running in active:
+            tokens = step / (per_token + running.tool_s)
+            running.done += tokens
+            running.sampling += tokens * per_token
         while starting and starting[0].ready <= now + _NOW_S:
             active.append(starting.popleft())
         late = now + _NOW_S - limits.timeout_s
-        for one in [one for one in active if one.left < _DONE or one.ready <= late]:
-            active.remove(one)
-            one.end = now
-            ended.append(one)
+        for running in [r for r in active if r.left < _DONE or r.ready <= late]:
+            active.remove(running)
+            running.end = now
+            ended.append(running)
     return _phase(ended, weight, limits)
 
 
@@ -144,21 +144,21 @@ def flow(rollouts: Sequence[Rollout], limits: Limits, latency: Latency) -> Flow:
     """Return the times of rollouts that a sample represents, at full concurrency."""
     per_token, sampling_s, tools_s = 0.0, 1.0, 0.0
     for _ in range(_ROUNDS):
-        times = [min(limits.timeout_s, one.sampled * per_token + one.tool_s) or 1.0 for one in rollouts]
-        context = _weighted([(one.prompt + one.context) / 2 for one in rollouts], times)
-        prefill = _weighted([(one.context - one.sampled) / one.sampled for one in rollouts], times)
+        times = [min(limits.timeout_s, r.sampled * per_token + r.tool_s) or 1.0 for r in rollouts]
+        context = _weighted([(r.prompt + r.context) / 2 for r in rollouts], times)
+        prefill = _weighted([(r.context - r.sampled) / r.sampled for r in rollouts], times)
         share = sampling_s / (sampling_s + tools_s)
         per_token = latency(limits.concurrent * share, context, prefill)
-        wanted = [one.sampled * per_token + one.tool_s for one in rollouts]
-        done = [min(1.0, limits.timeout_s / one) for one in wanted]
-        sampling_s = _weighted([one.sampled * per_token for one in rollouts], done) * fmean(done)
-        tools_s = _weighted([one.tool_s for one in rollouts], done) * fmean(done)
+        needed = [r.sampled * per_token + r.tool_s for r in rollouts]
+        done = [min(1.0, limits.timeout_s / seconds) for seconds in needed]
+        sampling_s = _weighted([r.sampled * per_token for r in rollouts], done) * fmean(done)
+        tools_s = _weighted([r.tool_s for r in rollouts], done) * fmean(done)
     queue_s = limits.concurrent * limits.start_s / limits.starting
     return Flow(
         start_s=max(limits.start_s, queue_s - sampling_s - tools_s),
         sampling_s=sampling_s,
         tools_s=tools_s,
-        grading_s=limits.start_s + fmean(one.grading_s for one in rollouts),
+        grading_s=limits.start_s + fmean(r.grading_s for r in rollouts),
     )
 
 
@@ -170,21 +170,21 @@ def _time_per_token(active: Sequence[_Running], weight: float, latency: Latency)
     """Return the time per token at which as many rollouts sample as that time implies."""
     if not active:
         return 0.0
-    context = sum((one.rollout.prompt + one.rollout.context) / 2 for one in active) / len(active)
-    prefill = sum((one.rollout.context - one.rollout.sampled) / one.rollout.sampled for one in active)
+    context = sum((r.rollout.prompt + r.rollout.context) / 2 for r in active) / len(active)
+    prefill = sum((r.rollout.context - r.rollout.sampled) / r.rollout.sampled for r in active)
     sequences = len(active) * weight
     for _ in range(_ROUNDS):
-        found = latency(sequences, context, prefill / len(active))
-        sequences = weight * sum(found / (found + one.tool_s) for one in active)
-    return found
+        per_token = latency(sequences, context, prefill / len(active))
+        sequences = weight * sum(per_token / (per_token + r.tool_s) for r in active)
+    return per_token
 
 
 def _next_event(
     active: Sequence[_Running], starting: Sequence[_Running], now: float, per_token: float, timeout: float
 ) -> float:
-    times = [one.left * (per_token + one.tool_s) for one in active]
-    times += [one.ready + timeout - now for one in active]
-    times += [one.ready - now for one in list(starting)[:1]]
+    times = [r.left * (per_token + r.tool_s) for r in active]
+    times += [r.ready + timeout - now for r in active]
+    times += [r.ready - now for r in list(starting)[:1]]
     return max(0.0, min(times))
 
 
@@ -192,19 +192,19 @@ def _phase(ended: Sequence[_Running], weight: float, limits: Limits) -> Phase:
     def mean(values: Sequence[float]) -> float:
         return sum(values) / len(ended)
 
-    last = max(one.end for one in ended)
-    running = [one.end - one.ready for one in ended]
-    sampling = mean([one.sampling for one in ended])
+    last = max(rollout.end for rollout in ended)
+    durations = [rollout.end - rollout.ready for rollout in ended]
+    sampling = mean([rollout.sampling for rollout in ended])
     return Phase(
-        room_s=mean([one.admitted for one in ended]),
-        start_s=mean([one.ready - one.admitted for one in ended]),
+        room_s=mean([rollout.admitted for rollout in ended]),
+        start_s=mean([rollout.ready - rollout.admitted for rollout in ended]),
         sampling_s=sampling,
-        tools_s=mean(running) - sampling,
-        slowest_s=last - mean([one.end for one in ended]),
+        tools_s=mean(durations) - sampling,
+        slowest_s=last - mean([rollout.end for rollout in ended]),
         grading_s=_last_grading(ended, weight, limits) - last,
-        timed_out=mean([float(one.left >= _DONE) for one in ended]),
-        contexts=tuple(one.context for one in ended),
-        sampled=mean([one.done for one in ended]),
+        timed_out=mean([float(rollout.left >= _DONE) for rollout in ended]),
+        contexts=tuple(rollout.context for rollout in ended),
+        sampled=mean([rollout.done for rollout in ended]),
     )
 
 
@@ -213,7 +213,7 @@ def _last_grading(ended: Sequence[_Running], weight: float, limits: Limits) -> f
     servers = min(len(ended), max(1, int(limits.grading / weight)))
     slower = max(1.0, weight * servers / limits.grading)
     free = [0.0] * servers
-    for one in ended:
-        begin = max(one.end, heapq.heappop(free))
-        heapq.heappush(free, begin + slower * (limits.start_s + one.rollout.grading_s))
-    return max(max(free), max(one.end for one in ended))
+    for running in ended:
+        begin = max(running.end, heapq.heappop(free))
+        heapq.heappush(free, begin + slower * (limits.start_s + running.rollout.grading_s))
+    return max(max(free), max(running.end for running in ended))

@@ -64,10 +64,10 @@ class RunPlan:
     update_s: float
     """Time of an iteration's update, seconds, also where it is hidden behind rollouts."""
     publication_s: float
-    """Time of a publication, seconds, likewise."""
+    """Time of a publication, seconds, also where it is hidden."""
     iteration: tuple[Time, ...]
-    """Parts of an iteration, in their order; evaluations are spread over all iterations. Of what runs beside
-    others only the time counts that it takes longer."""
+    """Parts of an iteration, in their order; evaluations are spread over all iterations. Overlapping work
+    counts only by its excess."""
     sandboxes: Sandboxes | None
     problems: tuple[str, ...]
     """Reasons why the run does not fit, each with what to change."""

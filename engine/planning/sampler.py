@@ -1,7 +1,7 @@
 """The sampler of a run on given GPUs: room in its KV cache, and time per token.
 
 A decoding step reads the weights and the keys and values of all conversations, and computes the new tokens
-with the prefill between them: the slower of the two counts.
+with the prefill between them; the slower of the two defines its time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Sampler:
 
     @property
     def cache(self) -> int:
-        """Return the bytes of the KV cache on each GPU that a vLLM server leaves room for."""
+        """Return the bytes of a vLLM server's KV cache on each GPU."""
         share = self.policy.vllm.gpu_memory - self.assume.sampler_reserve
         return max(0, round(share * self.gpu.memory) - self.weights)
 
@@ -83,7 +83,7 @@ class Sampler:
         return self.assume.sampler_slowdown * (self.assume.decode_overhead_s + max(reading, computing))
 
     def _touched(self, batch: float) -> float:
-        """Return the number of parameters that a step reads: of experts, those that any token chose."""
+        """Return the expected number of parameters that a step reads, without experts that no token chose."""
         experts = self.shape.expert_parameters
         if not experts:
             return self.sizes.parameters

@@ -31,7 +31,7 @@ _GRADING = "a larger grading.max_parallel, a smaller grading.timeout_s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies:
-    """What makes parts shorter that depend on the run's limits."""
+    """Settings that shorten the parts that depend on the run's limits."""
 
     room: str
     sampling: str
@@ -39,7 +39,7 @@ class Remedies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What an iteration has to do besides rollouts, seconds."""
+    """Work of an iteration besides rollouts, seconds."""
 
     update_s: float
     publication_s: float
@@ -55,7 +55,7 @@ def synchronous(
     Args:
         phase: rollouts of its first groups.
         work: update and publication.
-        remedies: what makes parts shorter.
+        remedies: settings that shorten parts.
         replacements_s: time of the rounds that replace uniform groups, one after the other.
     """
     replaced = Time(name=REPLACEMENTS, seconds=replacements_s, remedy=_REPLACEMENTS)
@@ -78,7 +78,7 @@ def synchronous(
 def overlapped(
     phase: Phase, flow: Flow, num: int, limits: Limits, work: Work, remedies: Remedies, *, staleness: int
 ) -> tuple[Time, ...]:
-    """Return the parts of an iteration that collects while it updates; each but the first is an excess.
+    """Return the parts of an iteration that collects while it updates; overlapping work counts by its excess.
 
     Args:
         phase: rollouts of one iteration alone.
@@ -86,7 +86,7 @@ def overlapped(
         num: rollouts of an iteration, with those of replaced groups.
         limits: of the rollouts.
         work: update and publication.
-        remedies: what makes parts shorter.
+        remedies: settings that shorten parts.
         staleness: η, at least 1.
     """
     update_s = work.update_s + work.publication_s
@@ -109,11 +109,11 @@ def overlapped(
     ):
         waits.append(Time(name=name, seconds=max(0.0, seconds - total), remedy=remedy))
         total = max(total, seconds)
-    own = (
+    update_parts = (
         Time(name=UPDATE, seconds=work.update_s, remedy=_FASTER_UPDATE),
         Time(name=PUBLICATION, seconds=work.publication_s, remedy=_PUBLICATION),
     )
-    return (*rollouts, *waits, *(own if work.is_shared else ()))
+    return (*rollouts, *waits, *(update_parts if work.is_shared else ()))
 
 
 def _rollouts(start_s: float, sampling_s: float, tools_s: float, remedies: Remedies) -> tuple[Time, ...]:

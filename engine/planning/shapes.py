@@ -70,7 +70,7 @@ class Shape:
 
 
 def find_shape(name: str) -> Shape:
-    """Return the shape of a model that recipes name. Raises ConfigError with the known models."""
+    """Return the shape of a model named in a recipe. Raises ConfigError with the known models."""
     settings = tiny_settings(name) or SHAPES.get(name)
     if settings is None:
         raise ConfigError(
@@ -124,7 +124,7 @@ def model_sizes(shape: Shape, config: TrainerConfig) -> ModelSizes:
     """Return the sizes of the model as it would be trained.
 
     Raises:
-        ConfigError: adapters on layers that it does not have.
+        ConfigError: adapters on layers that the model does not have.
     """
     linear = sum(inputs * outputs for inputs, outputs in shape.linear().values())
     norms = 2 * shape.hidden + (0 if shape.family == "llama" else 2 * shape.head)
@@ -185,13 +185,13 @@ class _Bytes:
     inputs: int
     """Of its input, per hidden value."""
     outside: int
-    """Outside of the layers, per hidden value; positions come to it."""
+    """Outside of the layers, per hidden value; positions are added."""
     kept: tuple[int, int]
     """Until its backward pass, per hidden and per intermediate value."""
     layer: tuple[int, int]
     """At once during both passes, per hidden and per intermediate value."""
     attention: tuple[int, int]
-    """In either case, per value of queries and of keys."""
+    """In both cases, per value of queries and of keys."""
     norm: int
     """In addition where queries and keys are normalised."""
 
@@ -209,8 +209,7 @@ _ADAPTERS = {
 """With all weights trained and with adapters, by the type of products: ``autocast`` on one rank in bfloat16,
 ``bf16`` on several. Found by differences of ``measure_activations`` in each width."""
 _EXPERTS = {False: ((4, 8), (10, 8)), True: ((2, 6), (8, 6))}
-"""In bfloat16 for each chosen expert, without and with adapters beside: the same as ``kept`` and
-``layer``."""
+"""``kept`` and ``layer`` of each chosen expert in bfloat16, without and with adapters beside."""
 
 
 def activations(shape: Shape, config: TrainerConfig) -> Activations:

@@ -1,4 +1,4 @@
-"""A plan as text and as JSON."""
+"""Rendering of a plan as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def render(plan: RunPlan) -> str:
         [
             f"{plan.name}: {plan.model}, {plan.parameters / 1e9:.2f} billion parameters, "
             f"{plan.trained / 1e9:.3f} trained, on {plan.hardware}",
-            *(line for one in plan.devices for line in _memory(one)),
+            *(line for devices in plan.devices for line in _memory(devices)),
             *_work(plan),
             *_time(plan),
             *(_sandboxes(plan.sandboxes) if plan.sandboxes else ()),
@@ -32,11 +32,11 @@ def render(plan: RunPlan) -> str:
 
 
 def to_json(plan: RunPlan) -> dict[str, Any]:
-    """Return the plan as JSON data, with what follows from its parts."""
+    """Return the plan as JSON data, including derived values."""
     return {
         **asdict(plan),
         "assumptions": plan.assumptions.model_dump(),
-        "devices": [{**asdict(one), "total": one.total} for one in plan.devices],
+        "devices": [{**asdict(devices), "total": devices.total} for devices in plan.devices],
         "iteration_s": plan.iteration_s,
         "hidden": dict(plan.hidden),
         "hours": plan.hours,

@@ -1,7 +1,7 @@
-"""Assumptions that differ from the defaults by what a configuration says.
+"""Assumptions that differ from the defaults because of a run's configuration.
 
 The engine's own tiny policies have far smaller tasks than published models; without thinking, less is
-sampled. A yard's own runs replace either.
+sampled. Measurements of finished runs replace these values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sample of the rollouts of a phase: lengths, tool and grading times with their long tails.
+"""Sample of a phase's rollouts: lengths, tool and grading times with their long tails.
 
 A synchronous iteration waits for its slowest rollout, so means are not enough. The sample has the quantiles
 of log-normal distributions, combined in a fixed random order: the same configuration always has the same
@@ -23,7 +23,7 @@ SAMPLE = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """A rollout that no timeout ends."""
+    """Rollout that no timeout ends."""
 
     prompt: int
     """Tokens of the first prompt."""
