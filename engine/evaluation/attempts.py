@@ -1,4 +1,4 @@
-"""Attempts of an evaluation: the row from which every statistic of this package is computed."""
+"""Attempts of an evaluation, from which all statistics of this package are computed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Attempt:
 
 
 def attempt_of(trajectory: Trajectory) -> Attempt:
-    """Return a trajectory as an attempt."""
+    """Convert a trajectory to an attempt."""
     verdict = trajectory.grade.verdict if trajectory.grade is not None else None
     return Attempt(
         task_id=trajectory.key.task_id,

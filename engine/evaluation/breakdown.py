@@ -1,4 +1,4 @@
-"""An evaluation by parts: per repository, by deliberate submission, within budgets, per resolved attempt."""
+"""Breakdown of an evaluation: by part such as repository, by submission, by budget, and cost per solution."""
 
 from __future__ import annotations
 
@@ -25,20 +25,19 @@ class Part:
     """Mean over tasks of their solve rates."""
     interval_low: float | None
     interval_high: float | None
-    """95 % interval of ``rate``; None for a single task, which says nothing about others."""
+    """95 % interval of ``rate``; None for a single task, which has no spread."""
 
 
 def parts(attempts: Iterable[Attempt], names: Mapping[str, str]) -> list[Part]:
-    """Return the solve rate of each part, the largest first; ``names`` gives the part of every task.
+    """Return the solve rate of each part, the largest first; ``names`` maps every task to its part.
 
-    A part is whatever the caller divides tasks by, such as the repository or the difficulty. Parts without a
-    graded attempt are left out.
+    Callers define the parts, such as repositories or difficulties. Parts without graded attempts are omitted.
     """
     members: dict[str, list[list[Attempt]]] = {}
     for task, tried in graded_by_task(attempts).items():
         members.setdefault(names[task], []).append(tried)
-    found = [_part(name, tasks) for name, tasks in members.items()]
-    return sorted(found, key=lambda part: (-part.num_tasks, part.name))
+    result = [_part(name, tasks) for name, tasks in members.items()]
+    return sorted(result, key=lambda part: (-part.num_tasks, part.name))
 
 
 def _part(name: str, tasks: Sequence[Sequence[Attempt]]) -> Part:
@@ -64,12 +63,12 @@ class Submissions:
     submitted_solved: int
     submitted_unsolved: int
     ended_solved: int
-    """A limit ended the agent, and its patch passed all the same."""
+    """A limit ended the agent, but its patch passed."""
     ended_unsolved: int
     rate: float | None
     """pass@1 of all graded attempts; None without any."""
     deliberate_rate: float | None
-    """pass@1 if only deliberate submissions could count; None without a graded attempt."""
+    """pass@1 if only deliberate submissions count; None without a graded attempt."""
 
 
 def submissions(attempts: Iterable[Attempt]) -> Submissions:
@@ -78,28 +77,28 @@ def submissions(attempts: Iterable[Attempt]) -> Submissions:
     graded = [attempt for tried in tasks for attempt in tried]
 
     def count(submitted: bool, solved: bool) -> int:
-        return sum(one.submitted is submitted and one.solved is solved for one in graded)
+        return sum(attempt.submitted is submitted and attempt.solved is solved for attempt in graded)
 
     return Submissions(
         submitted_solved=count(True, True),
         submitted_unsolved=count(True, False),
         ended_solved=count(False, True),
         ended_unsolved=count(False, False),
-        rate=_mean_share(tasks, lambda one: one.solved is True),
-        deliberate_rate=_mean_share(tasks, lambda one: one.solved is True and one.submitted),
+        rate=_mean_share(tasks, lambda attempt: attempt.solved is True),
+        deliberate_rate=_mean_share(tasks, lambda attempt: attempt.solved is True and attempt.submitted),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetPoint:
-    """Outcome of stored attempts had each been ended at a budget."""
+    """Outcome of stored attempts if each had been ended at a budget."""
 
     budget: int
     rate: float | None
     """Mean over tasks of the share of attempts that were solved and had ended within the budget; None without
     a graded attempt."""
     ended: float | None
-    """The same of attempts that had ended within the budget."""
+    """Mean over tasks of the share of attempts that had ended within the budget."""
 
 
 def budget_curve(
@@ -107,8 +106,8 @@ def budget_curve(
 ) -> list[BudgetPoint]:
     """Return the solve rate within each budget, from attempts made with a larger one.
 
-    An approximation: a real rerun also grades the patch that stood when the budget ended, which makes this a
-    lower bound for agents that do not know their budget; those that know it may hurry.
+    An approximation: a real rerun would also grade the unfinished patch at the end of the budget. So this is
+    a lower bound for agents that do not know their budget; those that know it may hurry.
 
     Args:
         attempts: all attempts; those lost to infrastructure are left out.
@@ -117,11 +116,11 @@ def budget_curve(
     """
     tasks = graded_by_task(attempts).values()
     ended = [sorted(map(size, tried)) for tried in tasks]
-    solved = [sorted(size(one) for one in tried if one.solved) for tried in tasks]
+    solved = [sorted(size(attempt) for attempt in tried if attempt.solved) for tried in tasks]
     numbers = [len(tried) for tried in tasks]
 
     def share(sizes: Sequence[Sequence[int]], budget: int) -> float | None:
-        within = (bisect_right(own, budget) / n for own, n in zip(sizes, numbers, strict=True))
+        within = (bisect_right(values, budget) / n for values, n in zip(sizes, numbers, strict=True))
         return fmean(within) if numbers else None
 
     return [
@@ -134,7 +133,7 @@ def budget_curve(
 class Spending:
     """Cost and time of an evaluation's attempts, lost ones included.
 
-    An attempt that was lost and repeated is no longer among them; what it cost is in the run's summary only.
+    Lost attempts that were repeated are not included; their cost is in the run's summary only.
     """
 
     num_solved: int

@@ -1,4 +1,4 @@
-"""Two evaluations of the same tasks, task by task: difference, interval, a test, gained and lost tasks."""
+"""Comparison of two evaluations task by task: difference, interval, test, and gained and lost tasks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Comparison:
     interval_low: float | None
     interval_high: float | None
     """95 % interval of ``difference`` for tasks like these, by a paired bootstrap over tasks; None for a
-    single task, which says nothing about others."""
+    single task."""
     gained: tuple[TaskChange, ...]
     """Tasks with a higher rate in the second, largest change first."""
     lost: tuple[TaskChange, ...]
@@ -80,7 +80,7 @@ def compare(
         DatasetError: no task was graded by both.
     """
     tried = [graded_by_task(first), graded_by_task(second)]
-    before, after = ({task: solve_share(ones) for task, ones in tasks.items()} for tasks in tried)
+    before, after = ({task: solve_share(attempts) for task, attempts in tasks.items()} for tasks in tried)
     shared = sorted(before.keys() & after.keys())
     if not shared:
         raise DatasetError(
@@ -119,7 +119,7 @@ def paired_change(before: Mapping[str, float], after: Mapping[str, float]) -> Pa
 def sign_test(num_gained: int, num_lost: int) -> float:
     """Return the two-sided p-value of the exact sign test, which is McNemar's for single attempts.
 
-    A task that differs is as probably gained as lost under the null hypothesis; 1 where none differs.
+    Under the null hypothesis, a task that differs is gained or lost with equal probability; 1 if none does.
     """
     n = num_gained + num_lost
     tail = sum(math.comb(n, i) for i in range(min(num_gained, num_lost) + 1))
@@ -132,8 +132,8 @@ def paired_bootstrap(
     """Return the 95 % percentile interval of the mean of per-task differences, tasks drawn with replacement.
 
     Two tasks are added to those drawn from, spread over gained, lost and two unchanged outcomes as Agresti
-    and Min (2005) do for Wald's interval: it keeps a width where all tasks agree. It always holds the mean.
-    None for fewer than two tasks, which say nothing about others. Equal seeds give equal intervals.
+    and Min (2005) do for Wald's interval: it keeps a width where all tasks agree. It always contains the
+    mean. None for fewer than two tasks. Equal seeds give equal intervals.
     """
     n = len(differences)
     if n < 2:
@@ -149,5 +149,5 @@ def paired_bootstrap(
 
 
 def _directed(changes: Sequence[TaskChange], sign: int) -> tuple[TaskChange, ...]:
-    found = [change for change in changes if sign * (change.after - change.before) > 0]
-    return tuple(sorted(found, key=lambda change: (-abs(change.after - change.before), change.task_id)))
+    directed = [change for change in changes if sign * (change.after - change.before) > 0]
+    return tuple(sorted(directed, key=lambda change: (-abs(change.after - change.before), change.task_id)))

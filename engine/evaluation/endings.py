@@ -1,4 +1,4 @@
-"""Endings of attempts: a solve rate means little beside attempts that limits ended or infrastructure lost."""
+"""Endings of attempts: submitted, ended by a limit, or lost to infrastructure; context for a solve rate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Endings:
     limits: Mapping[TerminationReason, int]
     """Graded attempts that each limit ended, the most frequent limit first."""
     excluded: int
-    """Attempts lost to infrastructure, which no rate counts."""
+    """Attempts lost to infrastructure, which rates leave out."""
 
     @classmethod
     def of(cls, graded: Mapping[str, int], *, excluded: int) -> Self:
@@ -34,7 +34,7 @@ class Endings:
 
     @classmethod
     def of_attempts(cls, attempts: Iterable[Attempt]) -> Self:
-        """Count attempts."""
+        """Count attempts by their ending."""
         counts: dict[str, int] = {}
         excluded = 0
         for attempt in attempts:
@@ -45,7 +45,7 @@ class Endings:
 
     @classmethod
     def of_metrics(cls, metrics: Mapping[str, float], *, graded: int) -> Self | None:
-        """Return the endings behind the shares ``termination/*`` and ``infra/rate``; None without these.
+        """Return the endings computed from ``termination/*`` and ``infra/rate``; None without these metrics.
 
         Args:
             metrics: of an iteration or an evaluation.
@@ -72,7 +72,7 @@ class Endings:
 
     @property
     def graded(self) -> int:
-        """Return the number of attempts that a rate counts."""
+        """Return the number of graded attempts."""
         return self.submitted + sum(self.limits.values())
 
     @property
@@ -82,5 +82,5 @@ class Endings:
 
     @property
     def timed(self) -> int:
-        """Return the number of attempts that a time limit ended: a faster machine may solve them."""
+        """Return the number of attempts that a time limit ended; on a faster machine they may succeed."""
         return sum(count for reason, count in self.limits.items() if reason in TIME_LIMITS)

@@ -64,7 +64,7 @@ class TaskTally:
 
 
 class EvaluationTally:
-    """Counts of attempts, by task: all that an evaluation keeps of a trajectory."""
+    """Counts of attempts by task; an evaluation keeps nothing else of its trajectories."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, TaskTally] = {}
@@ -119,15 +119,15 @@ def summarise(trajectories: Iterable[Trajectory]) -> EvaluationSummary:
 
 
 def _pass_at_powers(tasks: Collection[TaskTally]) -> tuple[PassAtK, ...]:
-    found = []
+    points = []
     k, fewest = 1, min((task.graded for task in tasks), default=0)
     while k <= fewest:
         rates = [pass_at_k(task.graded, task.solved, k) for task in tasks]
-        # k attempts are one observation of pass@k, so there are only so many independent ones.
+        # k attempts are one observation of pass@k, so a task has graded // k independent ones.
         low, high = solve_interval(rates, sum(task.graded // k for task in tasks))
-        found.append(PassAtK(k=k, rate=statistics.fmean(rates), interval_low=low, interval_high=high))
+        points.append(PassAtK(k=k, rate=statistics.fmean(rates), interval_low=low, interval_high=high))
         k *= 2
-    return tuple(found)
+    return tuple(points)
 
 
 def solve_interval(rates: Sequence[float], num_samples: int) -> tuple[float, float]:
@@ -136,7 +136,7 @@ def solve_interval(rates: Sequence[float], num_samples: int) -> tuple[float, flo
     Wilson's score interval at the effective sample size n* = q(1 − q) / SE², SE² = s² / (m + 2), with
     Student's t for m + 1 degrees of freedom (Korn and Graubard 1998; Wilson 1927). q and s² are of the m
     rates and two added tasks, one never and one always solved, as Agresti and Coull (1998) add trials:
-    without them a few tasks that happen to agree would pass for certainty. n* is at most the number of
+    without them a few tasks that happen to agree would suggest certainty. n* is at most the number of
     samples. Unlike p ± t·SE the interval stays inside 0 … 1 and does not shrink to a point when all agree.
     """
     m = len(rates)

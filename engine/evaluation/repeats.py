@@ -1,10 +1,10 @@
-"""pass@1 over repeated runs of one set of tasks, its sampling error and its task error apart.
+"""pass@1 over repeated runs of one set of tasks, with separate sampling and task errors.
 
 With m tasks, n_i graded attempts and the solve rate p_i of task i:
 
     sampling error²   1/m² · Σ p_i (1 − p_i) / (n_i − 1)     the same tasks sampled again
     standard error²   s²(p_i) / m                             other tasks like these, sampled once more
-    task error²       standard error² − sampling error²       other tasks like these, sampled without end
+    task error²       standard error² − sampling error²       other tasks like these, sampled infinitely often
 
 More attempts shrink the sampling error only, more tasks shrink both. The unbiased variance within tasks is
 used rather than the spread of the runs' means, which estimates the same from R numbers only.

@@ -1,13 +1,13 @@
-"""Submission folders as github.com/SWE-bench/experiments asks for them.
+"""Submission folders in the format of github.com/SWE-bench/experiments.
 
-    all_preds.jsonl                        one prediction an instance
+    all_preds.jsonl                        one prediction per instance
     metadata.yaml                          name, report, authors, models, attempts
     README.md                              results and the checklist
     results/{results,resolved_by_repo}.json
     logs/INSTANCE/{patch.diff,report.json,test_output.txt}
     trajs/INSTANCE.json                    reasoning trace
 
-``submission_checks`` says what such a folder lacks.
+``submission_checks`` checks such folders.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ CHECKLIST = (
 )
 """Statements that the repository asks to confirm, in its words."""
 _BEST_OF_K = (
-    "Is a Best@k submission: of several attempts an instance `{rule}` selects the one that is submitted, "
+    "Is a Best@k submission: `{rule}` selects the submitted one of several attempts per instance, "
     "without the evaluation's tests"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionInfo:
-    """Description of a submission; what is empty is for its authors to enter."""
+    """Description of a submission; empty fields are left for its authors to enter."""
 
     name: str
     """Name on the leaderboard."""
@@ -87,27 +87,27 @@ def submission_files(
         info: description of the submission.
         instances: submitted rollouts.
         split: repository of every instance of the benchmark's split. Those without a rollout are submitted
-            with an empty patch, since the leaderboard divides by all; None knows of no others.
+            with an empty patch, since the leaderboard divides by all; None adds none.
     """
     lines: list[str] = []
     outcomes: dict[str, list[str]] = {"no_generation": [], "no_logs": [], "resolved": []}
     totals: Counter[str] = Counter()
     resolved: Counter[str] = Counter()
     missing = dict(split or {})
-    for one in instances:
-        name = one.instance_id
+    for instance in instances:
+        name = instance.instance_id
         missing.pop(name, None)
-        lines.append(_prediction(info, name, one.patch).line())
-        totals[one.repo] += 1
-        resolved[one.repo] += one.resolved
-        if not one.patch:
+        lines.append(_prediction(info, name, instance.patch).line())
+        totals[instance.repo] += 1
+        resolved[instance.repo] += instance.resolved
+        if not instance.patch:
             outcomes["no_generation"].append(name)
-        elif one.report is None:
+        elif instance.report is None:
             outcomes["no_logs"].append(name)
-        if one.resolved:
+        if instance.resolved:
             outcomes["resolved"].append(name)
-        yield f"trajs/{file_name(name)}.json", one.trajectory.encode("utf-8", "replace")
-        yield from _logs(one)
+        yield f"trajs/{file_name(name)}.json", instance.trajectory.encode("utf-8", "replace")
+        yield from _logs(instance)
     for name, repo in sorted(missing.items()):
         lines.append(_prediction(info, name, "").line())
         totals[repo] += 1
@@ -121,7 +121,7 @@ def submission_files(
 
 
 def file_name(instance_id: str) -> str:
-    """Return an instance as a single path component; ids of the benchmark stay as they are."""
+    """Return an instance's id as a single path component; ids of the benchmark are unchanged."""
     return re.sub(r"[^A-Za-z0-9._+=@-]", "_", instance_id).lstrip(".") or "_"
 
 
@@ -130,7 +130,7 @@ def _prediction(info: SubmissionInfo, instance: str, patch: str) -> Prediction:
 
 
 def _logs(one: SubmittedInstance) -> Iterator[tuple[str, bytes]]:
-    """Yield an instance's logs; there are none of an empty patch, which the harness does not run."""
+    """Yield an instance's logs; an empty patch has none, since the harness does not run it."""
     if not one.patch:
         return
     folder = f"logs/{file_name(one.instance_id)}"

@@ -1,8 +1,8 @@
-"""Checks of a submission folder: what SWE-bench/experiments asks for and would find missing.
+"""Checks of a submission folder against the requirements of SWE-bench/experiments.
 
     python -m engine.evaluation.submission_checks FOLDER
 
-Prints one finding a line. Exit codes: 0 without a finding, 1 with some, 2 where there is no such folder.
+Prints one finding per line. Exit codes: 0 without a finding, 1 with some, 2 if the folder does not exist.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _TAGS = {"tags.model": list, "tags.org": list, "tags.os_model": bool, "tags.os_s
 def check_submission(
     name: str, files: Iterable[tuple[str, bytes]], instances: Iterable[str] | None = None
 ) -> list[str]:
-    """Return what a submission lacks, as sentences; empty where it has all.
+    """Return the defects of a submission as sentences; empty if there are none.
 
     Args:
         name: of the folder.
         files: path within the folder and content of each file.
-        instances: of the benchmark's split; None does not look for missing ones.
+        instances: of the benchmark's split; None skips the search for missing ones.
     """
     texts: dict[str, bytes] = {}
     reports: dict[str, bytes] = {}
@@ -65,20 +65,23 @@ def check_submission(
     findings += problems
     findings += _metadata_findings(texts[METADATA]) if METADATA in paths else []
     if README in paths and b"- [ ]" in texts[README]:
-        findings.append(f"{README} has statements of the checklist that nobody confirmed")
+        findings.append(f"{README} has unconfirmed statements in its checklist")
     findings += _coverage(predictions, instances)
     for instance, patch in sorted(predictions.items()):
         findings += _instance_findings(instance, patch, paths, reports)
     traces = {name for path in paths if path.startswith("trajs/") for name in _names(path)}
-    untraced = [one for one in predictions if file_name(one) not in traces]
+    untraced = [instance for instance in predictions if file_name(instance) not in traces]
     if untraced:
         findings.append(
             f"{len(untraced)} instances have no reasoning trace in trajs/, such as {min(untraced)}"
         )
-    without = [one for one, patch in predictions.items() if patch.strip() and _report_path(one) not in paths]
-    if without:
+    unreported = [
+        key for key, patch in predictions.items() if patch.strip() and _report_path(key) not in paths
+    ]
+    if unreported:
         findings.append(
-            f"{len(without)} patches have no report.json and count as unresolved, such as {min(without)}'s"
+            f"{len(unreported)} patches have no report.json and count as unresolved, such as "
+            f"{min(unreported)}'s"
         )
     return findings
 
@@ -94,8 +97,8 @@ def _report_path(instance: str) -> str:
 
 
 def _predictions(content: bytes) -> tuple[dict[str, str], list[str]]:
-    """Return the patches by instance, and what is wrong with the predictions."""
-    found: dict[str, str] = {}
+    """Return the patches by instance, and the problems of the predictions."""
+    patches: dict[str, str] = {}
     problems: list[str] = []
     models: Counter[str] = Counter()
     for number, line in enumerate(io.BytesIO(content), start=1):  # ends lines at \n alone
@@ -104,13 +107,13 @@ def _predictions(content: bytes) -> tuple[dict[str, str], list[str]]:
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             problems.append(f"{PREDICTIONS}, line {number}: not a prediction ({described(error)})")
             continue
-        if instance in found:
-            problems.append(f"{PREDICTIONS} predicts {instance} more than once; submit one patch an instance")
-        found[instance] = patch
+        if instance in patches:
+            problems.append(f"{PREDICTIONS} predicts {instance} more than once; submit one patch of it")
+        patches[instance] = patch
         models[model] += 1
     if len(models) > 1:
         problems.append(f"{PREDICTIONS} names {len(models)} models: {', '.join(sorted(models))}; name one")
-    return found, problems
+    return patches, problems
 
 
 def _prediction(line: bytes) -> tuple[str, str, str]:
@@ -155,12 +158,12 @@ def _coverage(predictions: Mapping[str, str], instances: Iterable[str] | None) -
     if instances is None:
         return
     known = set(instances)
-    for names, what in (
+    for names, problem in (
         (known - predictions.keys(), "instances of the split have no prediction"),
         (predictions.keys() - known, "predictions are of no instance of the split"),
     ):
         if names:
-            yield f"{len(names)} {what}, such as {min(names)}"
+            yield f"{len(names)} {problem}, such as {min(names)}"
 
 
 def _instance_findings(

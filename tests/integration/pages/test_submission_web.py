@@ -59,7 +59,7 @@ def test_the_archive_passes_the_checks_that_the_page_shows() -> None:
     assert "Not checked yet" in reader.get(address).content.decode()
     blank = unescape(reader.get(address, {"check": "on"}).content.decode())
     assert "info.report is empty" in blank
-    assert "statements of the checklist that nobody confirmed" in blank
+    assert "unconfirmed statements in its checklist" in blank
     assert (
         f"/evaluations/{run.pk}/eval:heldout/0/submission/"
         in reader.get(f"/evaluations/{run.pk}/eval:heldout/0/").content.decode()

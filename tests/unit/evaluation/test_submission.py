@@ -121,7 +121,7 @@ def changed(path: str, old: bytes, new: bytes) -> Callable[[Files], Files]:
         (changed("metadata.yaml", b"https://example.org/report", b"soon"), "info.report is 'soon'"),
         (changed("metadata.yaml", b"info:", b"info: ["), "metadata.yaml is not YAML"),
         (changed("metadata.yaml", b"attempts: '1'", b"attempts: 16"), "tags.system.attempts"),
-        (changed("README.md", b"- [x] Is a pass", b"- [ ] Is a pass"), "nobody confirmed"),
+        (changed("README.md", b"- [x] Is a pass", b"- [ ] Is a pass"), "unconfirmed statements"),
     ],
 )
 def test_what_is_missing_is_named(change: Callable[[Files], Files], finding: str) -> None:
