@@ -374,7 +374,10 @@ def test_a_template_that_reads_contents_as_parts_gets_parts() -> None:
     ("template", "reason"),
     [
         (_PARTS.replace("part.type == 'text'", "part.type == 'image'"), "omits the user's message"),
-        ("{% if messages[0].content is string %}{{ '' }}{% else %}{{ messages }}{% endif %}", "omits the user"),
+        (
+            "{% if messages[0].content is string %}{{ '' }}{% else %}{{ messages }}{% endif %}",
+            "omits the user",
+        ),
         ("{% if messages[0].content is string %}" + _NESTED + "{% endif %}" + _PARTS, "processor time"),
     ],
     ids=["lost", "printed", "loops"],
