@@ -1,9 +1,9 @@
-"""The environment an agent acts in: reset, step, patch, close, grade.
+"""Environment of an agent: reset, step, patch, close, grade.
 
 To add an environment: a class with these methods and its own tools, an ``EnvironmentFactory`` that
 makes one per attempt, its settings in ``engine.config.environment``, an entry in
-``engine.orchestrator.setup``. ``swe`` is the one for software-engineering tasks, ``frozenlake`` the
-small one that experiments run on.
+``engine.orchestrator.setup``. ``swe`` serves software-engineering tasks, ``frozenlake`` small
+experiments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class EnvironmentStep:
 
     observation: str
     error: str = ""
-    """Reason for a refused or failed action; empty when it was carried out."""
+    """Reason why the action was refused or failed; empty after success."""
     exit_code: int | None = None
     truncated_chars: int = 0
     done: bool = False
@@ -59,7 +59,7 @@ class Environment(Protocol):
         """Return the changes so far as a git-format patch; empty when nothing changed.
 
         Raises:
-            PatchError: the agent left something that cannot be one.
+            PatchError: the changes cannot be expressed as a patch.
         """
 
     async def close(self) -> None:
@@ -68,7 +68,7 @@ class Environment(Protocol):
     async def grade(self, patch: str) -> Grade:
         """Grade the finished rollout; called at most once.
 
-        Where ``grades_in_place``, before ``close``, also with an empty patch; else after it, by the patch.
+        With ``grades_in_place``, call it before ``close``, even for an empty patch; else after ``close``.
         """
 
 
@@ -85,19 +85,19 @@ class EnvironmentFactory(Protocol):
 
     @property
     def observe_duration(self) -> Callable[[str, float], None] | None:
-        """Counter of seconds spent in sandboxes, by name of the histogram; None without sandboxes."""
+        """Return the callback that adds sandbox seconds to a named histogram; None without sandboxes."""
 
     def for_agent(self, agent: AgentConfig) -> EnvironmentFactory:
         """Return a factory of the same environments for an agent with other limits."""
 
     async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
-        """Prepare for groups of these tasks, best effort: failures show when an environment is reset."""
+        """Prepare for groups of these tasks; best effort: failures surface in ``reset``."""
 
     def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> Environment:
         """Create the environment of one attempt at a rollout.
 
         Args:
-            key: of the rollout.
-            row: its task.
-            seed: of everything random in it; the same for every attempt.
+            key: key of the rollout.
+            row: task of the rollout.
+            seed: seed of all randomness; the same for every attempt.
         """

@@ -1,8 +1,8 @@
 """FrozenLake, a small multi-turn environment without sandboxes that grades itself.
 
-As rLLM and RAGEN play it: the lake is drawn as text after every move, reward 1 at the goal, else 0; a hole
-ends the rollout, a turn without a readable call is a turn lost. ``Lake`` is the world itself, without
-tasks or rollouts.
+The rules are those of rLLM and RAGEN: the lake is drawn as text after every move, and a turn without a
+readable call is lost. A hole ends the rollout. The reward is 1 at the goal, else 0. ``Lake`` is the world
+alone, without tasks or rollouts.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Lake:
     """A player on a map.
 
     Args:
-        grid: as ``engine.environments.frozenlake_maps`` draws them.
-        slip_probability: chance that a move goes off at a right angle, half to each side.
-        seed: of the slipping.
+        grid: map in the format of ``engine.environments.frozenlake_maps``.
+        slip_probability: probability that a move turns by a right angle, to either side equally.
+        seed: seed of the slips.
     """
 
     def __init__(self, grid: str, *, slip_probability: float, seed: int) -> None:
@@ -54,7 +54,7 @@ class Lake:
 
     @property
     def arrived(self) -> bool:
-        """Return whether the player stands on the goal."""
+        """Return whether the player is on the goal."""
         return self.player == self.goal
 
     @property
@@ -67,9 +67,9 @@ class Lake:
         if self._rng.random() < self._slip_probability:
             direction = self._rng.choice(_SIDEWAYS[direction])
         down, right = DIRECTIONS[direction]
-        aim = (self.player[0] + down, self.player[1] + right)
-        if aim in self._field:
-            self.player = aim
+        target = (self.player[0] + down, self.player[1] + right)
+        if target in self._field:
+            self.player = target
         self.moves += 1
         return direction
 
@@ -79,10 +79,10 @@ class Lake:
 
     def draw(self) -> str:
         """Draw the current lake: ``X`` is a player in a hole, ``√`` one on the goal."""
-        here = _ARRIVED if self.arrived else _DROWNED if self.drowned else PLAYER
-        shown = {**self._field, self.player: here}
-        size = max(row for row, _ in shown) + 1
-        return "\n".join("".join(shown[row, column] for column in range(size)) for row in range(size))
+        player_symbol = _ARRIVED if self.arrived else _DROWNED if self.drowned else PLAYER
+        symbols = {**self._field, self.player: player_symbol}
+        size = max(row for row, _ in symbols) + 1
+        return "\n".join("".join(symbols[row, column] for column in range(size)) for row in range(size))
 
 
 class FrozenLakeEnvironment:
@@ -90,8 +90,8 @@ class FrozenLakeEnvironment:
 
     Args:
         row: the task; its metadata holds the map.
-        style: ``compact`` shows lake and positions, ``full`` also says what the move did.
-        seed: of the slipping.
+        style: ``compact`` shows lake and positions, ``full`` the lake and the effect of the move.
+        seed: seed of the slips.
     """
 
     tools: Tools = LAKE_TOOLS
@@ -114,14 +114,14 @@ class FrozenLakeEnvironment:
     async def step(self, call: ToolCall, *, timeout_s: float) -> EnvironmentStep:  # noqa: ARG002
         """Move; reaching the goal and falling into a hole end the rollout."""
         lake = self.lake
-        wanted = str(call.arguments["direction"])
-        taken = lake.move(wanted)
+        requested = str(call.arguments["direction"])
+        taken = lake.move(requested)
         if lake.arrived or lake.drowned:
             return EnvironmentStep(observation=f"{lake.draw()}\n{self._ending()}", done=True)
         if self._style == "compact":
             return EnvironmentStep(observation=f"{lake.draw()}\n{positions(lake.player, lake.goal)}")
-        said = f"You moved {taken}." if taken == wanted else f"You slipped and moved {taken}."
-        return EnvironmentStep(observation=f"{said} The lake:\n\n{lake.draw()}")
+        message = f"You moved {taken}." if taken == requested else f"You slipped and moved {taken}."
+        return EnvironmentStep(observation=f"{message} The lake:\n\n{lake.draw()}")
 
     async def patch(self) -> str:
         """Return an empty patch."""

@@ -1,8 +1,8 @@
-"""Expert of FrozenLake, from whose episodes a fresh policy learns (``engine.rollout.expert_episodes``).
+"""Expert player of FrozenLake for warm-start episodes (``engine.rollout.expert_episodes``).
 
-A policy that never reaches the goal gives reinforcement learning no signal; one taught by a perfect
-expert leaves nothing to learn. The expert follows a shortest path or, with ``expert_noise``, any
-direction, after thinking aloud of a random number of the next moves.
+A policy that never reaches the goal gives reinforcement learning no signal; a policy taught by a
+perfect expert has nothing left to learn. The expert follows a shortest path or, with probability
+``expert_noise``, moves in a random direction. A thought lists a random number of the next moves.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LakeExpert:
         self._rng = rng
 
     def respond(self) -> str:
-        """Return the next move, its thought before it."""
+        """Return the next response: a thought and a move."""
         random_move = self._rng.random() < self._noise
         first = self._rng.choice(list(DIRECTIONS)) if random_move else ""
         plan = self._plan(first)
@@ -56,22 +56,22 @@ class LakeExpert:
         while first or self._distances.get(square, 0):
             direction = first or self._towards_goal(square)
             plan.append(direction)
-            aim = (square[0] + DIRECTIONS[direction][0], square[1] + DIRECTIONS[direction][1])
-            square, first = aim if self._lake.contains(aim) else square, ""
+            target = (square[0] + DIRECTIONS[direction][0], square[1] + DIRECTIONS[direction][1])
+            square, first = target if self._lake.contains(target) else square, ""
         return plan
 
     def _towards_goal(self, square: tuple[int, int]) -> str:
-        near = self._distances[square] - 1
-        good = [
-            word
-            for word, (down, right) in DIRECTIONS.items()
-            if self._distances.get((square[0] + down, square[1] + right)) == near
+        next_distance = self._distances[square] - 1
+        directions = [
+            direction
+            for direction, (down, right) in DIRECTIONS.items()
+            if self._distances.get((square[0] + down, square[1] + right)) == next_distance
         ]
-        return self._rng.choice(good)
+        return self._rng.choice(directions)
 
 
 def expert_rows(config: FrozenLakeConfig, rng: random.Random) -> Iterator[TaskRow]:
-    """Yield tasks for the expert without end, on maps of which none is held out."""
+    """Yield tasks for the expert without end; no map is a held-out one."""
     heldout = {str(row.task.metadata["grid"]) for row in frozenlake_rows(config) if row.split == "heldout"}
     while True:
         grid = draw_grid(config, rng)

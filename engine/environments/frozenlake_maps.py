@@ -1,7 +1,7 @@
-"""FrozenLake maps as tasks: drawn by seed, solvable within a number of moves, with held-out maps.
+"""FrozenLake maps as tasks: drawn from a seed, solvable within a number of moves, with held-out maps.
 
 A map is a square of ``P`` (start), ``_`` (ice), ``O`` (hole) and ``G`` (goal), rows on lines. Start and goal
-are anywhere; a breadth-first search decides whether a map is solvable, so that none that is gets refused.
+are anywhere; a breadth-first search decides exactly whether a map is solvable.
 The same settings give the same tasks on every machine.
 """
 
@@ -50,14 +50,14 @@ def goal_distances(grid: str) -> dict[Square, int]:
     goal = next((square for square, symbol in field.items() if symbol == GOAL), None)
     if goal is None:
         raise ValueError("the grid has no goal")
-    distances, waiting = {goal: 0}, deque([goal])
-    while waiting:
-        row, column = waiting.popleft()
+    distances, queue = {goal: 0}, deque([goal])
+    while queue:
+        row, column = queue.popleft()
         for down, right in DIRECTIONS.values():
-            near = (row + down, column + right)
-            if field.get(near, HOLE) != HOLE and near not in distances:
-                distances[near] = distances[row, column] + 1
-                waiting.append(near)
+            neighbour = (row + down, column + right)
+            if field.get(neighbour, HOLE) != HOLE and neighbour not in distances:
+                distances[neighbour] = distances[row, column] + 1
+                queue.append(neighbour)
     return distances
 
 
@@ -71,7 +71,7 @@ def draw_grid(config: FrozenLakeConfig, rng: random.Random) -> str:
     """Draw a random solvable map.
 
     Raises:
-        DatasetError: the settings hardly ever give one.
+        DatasetError: no map that fits the settings was drawn within the limit.
     """
     size = config.size
     for _ in range(_MAX_DRAWS):
@@ -91,10 +91,10 @@ def draw_grid(config: FrozenLakeConfig, rng: random.Random) -> str:
 def frozenlake_rows(config: FrozenLakeConfig) -> list[TaskRow]:
     """Return all tasks: ``train_maps`` of split ``train``, then ``heldout_maps`` of ``heldout``.
 
-    The two splits are drawn from seeds of their own, and no map occurs twice.
+    Each split has its own seed, and no map occurs twice.
 
     Raises:
-        DatasetError: there are not so many different maps.
+        DatasetError: the settings allow too few different maps.
     """
     seen: set[str] = set()
     rows = []
@@ -120,10 +120,10 @@ def frozenlake_provenance(config: FrozenLakeConfig) -> dict[str, Any]:
 def _different_grids(config: FrozenLakeConfig, split: str, seen: set[str]) -> Iterator[str]:
     """Yield unseen maps; ends when nearly all possible maps were drawn."""
     rng = random.Random(f"frozenlake/{config.map_seed}/{split}")
-    in_vain = 0
-    while in_vain < _MAX_DRAWS:
+    duplicates = 0
+    while duplicates < _MAX_DRAWS:
         grid = draw_grid(config, rng)
-        in_vain = in_vain + 1 if grid in seen else 0
+        duplicates = duplicates + 1 if grid in seen else 0
         if grid not in seen:
             seen.add(grid)
             yield grid
@@ -132,7 +132,7 @@ def _different_grids(config: FrozenLakeConfig, split: str, seen: set[str]) -> It
 def lake_row(config: FrozenLakeConfig, grid: str, split: str, number: int) -> TaskRow:
     """Return the task of a solvable map."""
     length = shortest_path(grid)
-    where = {symbol: square for square, symbol in squares(grid).items()}
+    places = {symbol: square for square, symbol in squares(grid).items()}
     task = Task(
         id="",
         instance_id=f"lake-{split}-{number}",
@@ -144,7 +144,7 @@ def lake_row(config: FrozenLakeConfig, grid: str, split: str, number: int) -> Ta
         difficulty={"shortest_path": float(length or 0), "holes": float(grid.count(HOLE))},
         metadata={
             "grid": grid,
-            "positions": positions(where[PLAYER], where[GOAL]),
+            "positions": positions(places[PLAYER], places[GOAL]),
             "slip_probability": config.slip_probability,
         },
     )

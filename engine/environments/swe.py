@@ -1,6 +1,6 @@
 """The environment of software-engineering tasks: a sandbox of the task's image and its tools.
 
-Nothing is installed inside the sandbox; tools work on the host over its protocol.
+Nothing is installed inside the sandbox; tools run on the host and use its protocol.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class OwnBoxJudge(Protocol):
     """Interface of ``engine.grading.own_box.OwnBoxGrading``: grading in the agent's own sandbox."""
 
     async def begin(self, box: Sandbox) -> None:
-        """Look at the sandbox before the agent enters."""
+        """Record the state of the sandbox before the agent starts."""
 
     async def grade(self, box: Sandbox, patch: str) -> Grade:
-        """Grade what the agent left in its sandbox."""
+        """Grade the sandbox in the agent's final state."""
 
 
 class SandboxFileStore:
@@ -54,7 +54,7 @@ class SandboxFileStore:
         self._sandbox = sandbox
 
     async def read(self, path: str) -> bytes:
-        """Return content of a regular file."""
+        """Return the content of a regular file."""
         return await self._sandbox.read_file(path)
 
     async def write(self, path: str, data: bytes) -> None:
@@ -99,11 +99,11 @@ class SweEnvironment:
     Args:
         opening: the sandbox to open; its workdir is the repository.
         agent: tool set, command deadline and editor settings.
-        style: the prompt's style of observations.
-        judge: grades a patch of the task, in a sandbox of its own.
-        own_box: grades in this environment's sandbox instead; None where the patch is all that counts.
-        setup_patch: what makes the image the task.
-        hidden_paths: what of the image the agent must not see.
+        style: observation style of the prompt.
+        judge: grades a patch of the task in a fresh sandbox.
+        own_box: grades in this environment's sandbox instead; None grades the patch alone.
+        setup_patch: patch that turns the image into the task.
+        hidden_paths: paths of the image that the agent must not see.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class SweEnvironment:
         return self._opening.lease.startup
 
     async def reset(self) -> str:
-        """Open the sandbox and hide what the agent must not see; allowed once."""
+        """Open the sandbox and prepare it for the agent; callable once."""
         sandbox = await self._opening.__aenter__()
         workdir = sandbox.spec.workdir
         self._sandbox = sandbox
@@ -178,9 +178,9 @@ class SweEnvironment:
         _, shell = self._opened()
         shell.timeout_s = timeout_s
         with self._noted():
-            inner = self._tool_set.implementation_call(call)
-            result = await self._by_name[inner.name].run(inner.arguments)
-        own_frame = self._style != "r2e_gym" or inner.name == EXECUTE_BASH.name
+            tool_call = self._tool_set.implementation_call(call)
+            result = await self._by_name[tool_call.name].run(tool_call.arguments)
+        own_frame = self._style != "r2e_gym" or tool_call.name == EXECUTE_BASH.name
         return EnvironmentStep(
             observation=result.observation if own_frame else framed(call.name, result),
             error=result.error,
@@ -203,7 +203,7 @@ class SweEnvironment:
             await self._opening.__aexit__(type(failure) if failure else None, failure, None)
 
     async def grade(self, patch: str) -> Grade:
-        """Run the task's hidden tests on the patch, or on all that the agent left in its sandbox."""
+        """Run the task's hidden tests on the patch, or in the agent's own sandbox."""
         if self._own_box is None:
             return await self._judge(patch)
         sandbox, _ = self._opened()
